@@ -1,0 +1,189 @@
+"""The configuration of one run: a typed tree, the same for the trainer, a sweep and a job.
+
+Imports without torch, because the login node validates what the compute node will do. Options of a
+model or a data source belong to the file that builds it (`disttrain.options` reads them from there),
+so adding one never touches this file.
+
+A field marked `noise` changes how a run is carried out or watched, never what it computes or how
+fast; it takes no part in the run key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+NOISE: dict[str, Any] = {"noise": True}
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, closed to unknown keys, documented under each field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelConfig(Section):
+    """What is trained. Keys other than `kind` are keyword arguments of the model's `build`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    kind: str = "gpt"
+    """A module of `disttrain.models` (gpt, mlp, resnet, huggingface), or `package.module:callable`."""
+
+
+class DataConfig(Section):
+    """What it is trained on. Keys not listed here are keyword arguments of the source's `build`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    kind: str = "text"
+    """A module of `disttrain.data` (text, tokens, digits, synthetic), or `package.module:callable`."""
+    workers: NonNegativeInt = 0
+    """Loader processes per rank; 0 loads in the rank itself."""
+    prefetch: PositiveInt = 2
+    """Batches each loader process keeps ready (used when `workers` > 0)."""
+
+
+class TrainConfig(Section):
+    """How long, in what batches, and how often to look up."""
+
+    steps: PositiveInt | None = None
+    """Optimizer steps. Give this or `epochs`."""
+    epochs: PositiveFloat | None = None
+    """Passes over the training samples, rounded up to whole steps."""
+    local_batch_size: PositiveInt | None = None
+    """Samples per rank and micro-step. Give this, `global_batch_size`, or both."""
+    global_batch_size: PositiveInt | None = None
+    """Samples per optimizer step over all ranks; with `local_batch_size` it fixes the accumulation."""
+    seed: NonNegativeInt = 0
+    """Seeds the weights, the order of samples and dropout."""
+    eval_every: NonNegativeInt = 0
+    """Steps between validations; 0 validates once, at the end."""
+    eval_samples: NonNegativeInt = 0
+    """Validation samples used each time; 0 uses all of them."""
+    log_every: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 10
+    """Steps between log lines and between the all-reduces that make the global loss curve."""
+
+
+class OptimConfig(Section):
+    """The optimizer and its learning-rate schedule."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    lr: PositiveFloat = 1e-3
+    """Peak learning rate, before `lr_scaling`."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Applied to matrices and kernels, not to biases and norms."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Exponential decay rates of AdamW."""
+    momentum: NonNegativeFloat = 0.9
+    """Momentum of SGD."""
+    fused: bool | None = None
+    """Fused optimizer kernels; null uses them where the device has them."""
+    grad_clip: PositiveFloat | None = None
+    """Largest global gradient norm; null does not clip."""
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    warmup_steps: NonNegativeInt = 0
+    """Steps of linear warm-up before the schedule starts."""
+    final_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Where cosine and linear end, as a share of the peak."""
+    step_every: PositiveInt | None = None
+    """Steps between drops of the `step` schedule (needed there, and only there)."""
+    step_factor: PositiveFloat = 0.1
+    """Factor of each drop of the `step` schedule."""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Scale `lr` by (global batch / `lr_base_batch`), or by its square root."""
+    lr_base_batch: PositiveInt | None = None
+    """The global batch size `lr` was tuned for (needed when `lr_scaling` is not none)."""
+
+
+class ParallelConfig(Section):
+    """How the ranks work together."""
+
+    strategy: Literal["auto", "single", "ddp"] = "auto"
+    """`auto` is single on one rank and ddp on more, and says why in the log."""
+    bucket_mb: PositiveFloat = 25.0
+    """DDP: gradient bucket size in MiB."""
+    gradient_as_bucket_view: bool = True
+    """DDP: let gradients live inside the buckets, which saves one copy of them."""
+    static_graph: bool = False
+    """DDP: promise that every step uses the same parameters."""
+    find_unused_parameters: bool = False
+    """DDP: look for parameters that got no gradient (costs a graph walk each step)."""
+
+
+class ResourcesConfig(Section):
+    """The shape of the job. World size is `nodes * gpus_per_node`."""
+
+    nodes: PositiveInt = 1
+    gpus_per_node: PositiveInt = 1
+    """Ranks per node: one per GPU, or one per stand-in process on a CPU."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` is cuda where every local rank has a device of its own, else cpu."""
+    threads_per_rank: PositiveInt = 1
+    """Threads of intra-op parallelism per rank, the same at every node count."""
+
+
+class JobConfig(Section):
+    """How the job is carried out: limits, retries, environment."""
+
+    time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 60.0
+    """Wall-clock limit of one attempt, in minutes."""
+    max_attempts: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 3
+    """Starts of this run, the first included, before a retryable failure becomes final."""
+    rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 120.0
+    """How long nodes wait for each other, in seconds."""
+    env: dict[str, str] = {}
+    """Environment variables added to every rank; they win over anything derived."""
+
+
+class TelemetryConfig(Section):
+    """What is measured and where it goes."""
+
+    warmup_steps: NonNegativeInt = 10
+    """Steps left out of every throughput and latency figure (they are recorded all the same)."""
+    flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 5.0
+    """Seconds between writes of step records and of `metrics.json`."""
+    sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOISE)] = ("tensorboard",)
+    """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
+
+
+class Config(Section):
+    """Everything one run needs to know."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    optim: OptimConfig = OptimConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    job: JobConfig = JobConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+
+    @property
+    def world_size(self) -> int:
+        return self.resources.nodes * self.resources.gpus_per_node
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types, ready for a file."""
+        return self.model_dump(mode="json")
+
+
+def without_noise(config: Config) -> dict[str, Any]:
+    """The config as plain data, less the fields declared as noise."""
+    plain = config.as_dict()
+    for section, field in Config.model_fields.items():
+        section_type = field.annotation
+        assert isinstance(section_type, type) and issubclass(section_type, Section)
+        for name, info in section_type.model_fields.items():
+            if isinstance(info.json_schema_extra, dict) and info.json_schema_extra.get("noise"):
+                del plain[section][name]
+    return plain
+
+
+def config_key(config: Config, repeat: int = 0) -> str:
+    """Hash of what the run computes: config with shape, and the repeat, less noise. 12 hex digits."""
+    text = json.dumps([without_noise(config), repeat], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

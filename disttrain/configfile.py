@@ -1,0 +1,209 @@
+"""From YAML text and overrides to a checked `Config`; every mistake is one line with its file and line.
+
+A `Draft` is the config before it is checked: nested plain data, and for each dotted key where it came
+from. Overrides are laid over it, then `check` turns it into a `Config`.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from disttrain.batch import plan_batch
+from disttrain.config import Config
+from disttrain.errors import ConfigError, nearest
+from disttrain.options import OptionError, check_options
+
+_BUILT_SECTIONS = {"model": "models", "data": "data"}
+"""Config sections whose extra keys belong to a builder, and the package the builders live in."""
+
+
+@dataclass
+class Draft:
+    """Nested config data not yet checked, with the origin of each dotted key (`file.yaml:12`, `--set`)."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+
+    def set(self, key: str, value: Any, origin: str) -> None:
+        """Lay `value` over the dotted `key`."""
+        *sections, leaf = key.split(".")
+        node = self.data
+        for depth, name in enumerate(sections):
+            child = node.setdefault(name, {})
+            if not isinstance(child, dict):
+                raise ConfigError(f"{'.'.join(sections[: depth + 1])} is a value, not a section", at=origin)
+            node = child
+        node[leaf] = value
+        self.origin[key] = origin
+
+    def get(self, key: str) -> Any:
+        """The value at a dotted key, or None."""
+        node: Any = self.data
+        for name in key.split("."):
+            if not isinstance(node, dict) or name not in node:
+                return None
+            node = node[name]
+        return node
+
+    def at(self, key: str) -> str | None:
+        """Where `key`, or the nearest section around it, was written."""
+        parts = key.split(".")
+        for size in range(len(parts), 0, -1):
+            found = self.origin.get(".".join(parts[:size]))
+            if found:
+                return found
+        return None
+
+    def copy(self) -> Draft:
+        return Draft(copy.deepcopy(self.data), dict(self.origin))
+
+
+def load(path: Path | str) -> Draft:
+    """Read a YAML file into a draft. Raises `ConfigError` if it cannot be read or is no mapping."""
+    path = Path(path)
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"cannot read config {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read config {str(path)!r}: not a text file") from None
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        draft = Draft()
+        if root is not None:
+            if not isinstance(root, yaml.MappingNode):
+                raise ConfigError("a config is a mapping of sections", at=f"{path}:1")
+            _record_lines(root, "", str(path), draft.origin)
+            draft.data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"not valid YAML: {getattr(error, 'problem', error)}", at=f"{path}{line}") from None
+    return draft
+
+
+def _record_lines(node: yaml.MappingNode, prefix: str, path: str, origin: dict[str, str]) -> None:
+    for key_node, value_node in node.value:
+        key = f"{prefix}{key_node.value}"
+        place = f"{path}:{key_node.start_mark.line + 1}"
+        if key in origin:
+            raise ConfigError(f"{key} is given twice (first at {origin[key]})", at=place)
+        origin[key] = place
+        if isinstance(value_node, yaml.MappingNode):
+            _record_lines(value_node, f"{key}.", path, origin)
+
+
+def parse_value(text: str, at: str) -> Any:
+    """One override value, read as YAML: `5`, `true`, `null`, `[a, b]`, `text`."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"cannot read value {text!r}", at=at) from None
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the config tree (options of models and data sources not among them)."""
+    return [
+        f"{section}.{name}"
+        for section, info in Config.model_fields.items()
+        for name in info.annotation.model_fields  # type: ignore[union-attr]
+    ]
+
+
+def check(draft: Draft) -> Config:
+    """The checked config. A `sweep` section is passed over: a trainer may read a sweep file.
+
+    Raises `ConfigError`, one line, for an unknown key, a wrong type or an impossible combination.
+    """
+    data = {name: value for name, value in draft.data.items() if name != "sweep"}
+    for name, value in data.items():
+        if value is None:  # an empty section in YAML
+            data[name] = {}
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        raise _one_line(error.errors()[0], draft) from None
+    config = _with_options(config, draft)
+    _check_combinations(config, draft)
+    return config
+
+
+def check_batch(config: Config, draft: Draft | None = None) -> None:
+    """Raise `ConfigError` unless the batch sizes divide over the config's own world size."""
+    train = config.train
+    try:
+        plan_batch(train.local_batch_size, train.global_batch_size, config.world_size)
+    except ConfigError as error:
+        key = "train.global_batch_size" if train.global_batch_size else "train"
+        raise ConfigError(str(error), at=draft.at(key) if draft else None) from None
+
+
+def _with_options(config: Config, draft: Draft) -> Config:
+    update: dict[str, Any] = {}
+    for key, package in _BUILT_SECTIONS.items():
+        section = getattr(config, key)
+        try:
+            options = check_options(package, key, section.kind, section.model_extra or {})
+        except OptionError as error:
+            raise ConfigError(str(error), at=draft.at(f"{key}.{error.option}")) from None
+        except ConfigError as error:
+            raise ConfigError(str(error), at=draft.at(f"{key}.kind")) from None
+        declared = {name: getattr(section, name) for name in type(section).model_fields}
+        update[key] = type(section)(**declared, **options)
+    return config.model_copy(update=update)
+
+
+def _check_combinations(config: Config, draft: Draft) -> None:
+    def refuse(key: str, message: str) -> None:
+        raise ConfigError(message, at=draft.at(key))
+
+    train, optim, parallel = config.train, config.optim, config.parallel
+    if (train.steps is None) == (train.epochs is None):
+        given = f"train.steps={train.steps} and train.epochs={train.epochs}"
+        refuse("train.epochs" if train.epochs else "train", f"{given}: give exactly one of them")
+    if parallel.strategy == "single" and config.world_size > 1:
+        refuse(
+            "parallel.strategy",
+            f"parallel.strategy=single needs 1 rank, but resources.nodes={config.resources.nodes} x "
+            f"resources.gpus_per_node={config.resources.gpus_per_node} is {config.world_size}; use ddp or auto",
+        )
+    if parallel.static_graph and parallel.find_unused_parameters:
+        refuse("parallel.static_graph", "parallel.static_graph and parallel.find_unused_parameters exclude each other")
+    if (optim.schedule == "step") != (optim.step_every is not None):
+        refuse("optim.step_every", "optim.step_every goes with optim.schedule=step: give both or neither")
+    if (optim.lr_scaling != "none") != (optim.lr_base_batch is not None):
+        refuse("optim.lr_scaling", "optim.lr_base_batch goes with optim.lr_scaling=linear|sqrt: give both or neither")
+    if train.steps is not None and optim.warmup_steps >= train.steps > 1 and optim.schedule != "constant":
+        refuse("optim.warmup_steps", f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={train.steps}")
+    if train.local_batch_size is None and train.global_batch_size is None:
+        check_batch(config, draft)
+
+
+def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:
+    key = ".".join(str(part) for part in detail["loc"])
+    kind, value = detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        sections = list(Config.model_fields)
+        allowed = sections if "." not in key else [k for k in known_keys() if k.split(".")[0] == key.split(".")[0]]
+        message = f"unknown key '{key}'{nearest(key, known_keys()) or nearest(key, sections)}; allowed: {', '.join(allowed)}"
+    elif kind in ("model_type", "model_attributes_type"):
+        message = f"{key}={value!r} must be a section with keys of its own"
+    elif kind == "literal_error":
+        expected = str(context.get("expected", ""))
+        words = expected.replace("'", "").replace(" or ", ", ").split(", ")
+        message = f"{key}={value!r}: allowed: {expected}{nearest(str(value), words)}"
+    else:
+        message = f"{key}={value!r}: {_lower_first(detail['msg'])}"
+    return ConfigError(message, at=draft.at(key))
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,308 @@
+"""What a run leaves behind: one model per file of the run directory.
+
+JSON schemas in `docs/schemas/` are generated from these. A field's name carries its unit; a field that
+may be absent is null, never zero. Imports without torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA_VERSION = 1
+
+CLASSES = ("compute_s", "input_s", "comm_exposed_s", "optimizer_s", "checkpoint_s", "other_s")
+"""The parts every step is divided into, without gap or overlap; they sum to `step_s`."""
+
+Cause = Literal[
+    "finished",  # trained to the last step
+    "refused",  # bad config or wrong world size, found at start: retrying cannot help
+    "crashed",  # a rank raised
+    "out_of_memory",
+    "killed",  # a process ended by a signal that nobody here sent
+    "timeout",  # job.time_limit_min was reached
+    "cancelled",  # the user asked
+    "lost",  # the agent vanished without a word (machine restarted, kill -9)
+    "launch_failed",  # torchrun or the rendezvous did not come up
+]
+"""Why an attempt ended."""
+
+
+class Record(BaseModel):
+    """Base of every record: closed, documented under each field."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    schema_version: int = SCHEMA_VERSION
+
+
+class Code(Record):
+    """The code a run was planned with."""
+
+    hash: str
+    """Hash of the sources of `disttrain/` and `jobs/`: 12 hex digits."""
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    git_diff: str | None = None
+    """Uncommitted changes to tracked files, as `git diff` prints them (at most 256 KiB)."""
+
+
+class Provenance(Record):
+    """Where and with what a run was planned."""
+
+    created: str
+    """UTC, ISO 8601."""
+    host: str
+    user: str | None = None
+    python: str
+    packages: dict[str, str]
+    """Versions of the packages that matter, by name."""
+    code: Code
+    argv: list[str]
+    """The command that planned it, secrets masked."""
+
+
+class RunRecord(Record):
+    """`run.json`: everything needed to start this run; written once, before submission."""
+
+    name: str
+    sweep: str
+    run_key: str
+    """Hash of what the run computes and the code it does it with: config, shape, repeat, code."""
+    config_key: str
+    """The same without the code."""
+    repeat: int
+    config: dict[str, Any]
+    """The full resolved config; both batch sizes are given in it."""
+    axes: dict[str, Any]
+    """The swept keys and this run's value of each."""
+    cluster: Literal["local", "slurm"]
+    provenance: Provenance
+
+
+class EnvVariable(Record):
+    """One environment variable added to the ranks."""
+
+    value: str
+    reason: str
+    source: Literal["derived", "config", "site"]
+
+
+class EnvRecord(Record):
+    """`env.json`: the environment added to the job. Values of secret-looking names are masked."""
+
+    variables: dict[str, EnvVariable]
+
+
+class SweepRecord(Record):
+    """`sweep.json`, in the sweep's folder: the base that every run of this sweep shares."""
+
+    name: str
+    base: dict[str, Any]
+    """The config before axes are laid over it, with `scaling`."""
+    created: str
+
+
+class AttemptRecord(Record):
+    """`attempts/NNN/attempt.json`: one start of the run and how it ended."""
+
+    attempt: int
+    submission: int
+    """The submission (see `jobs.ledger`) that this attempt claimed."""
+    cluster: Literal["local", "slurm"]
+    job_id: str | None
+    nodes: list[str]
+    host: str
+    """Where node 0's agent (or the local supervisor) runs."""
+    pid: int
+    pid_started: float
+    """Start time of that process since the epoch, so that a recycled pid is not mistaken for it."""
+    code_hash: str
+    cpu_count: int
+    """Processors this attempt's ranks could use, on the first node."""
+    submitted: str | None = None
+    started: str
+    ended: str | None = None
+    cause: Cause | None = None
+    message: str | None = None
+    """One line: what went wrong, with the rank it began on."""
+    exit_codes: dict[str, int] = {}
+    """Exit code of each node's torchrun, by node rank."""
+
+
+class Outcome(Record):
+    """`DONE` or `FAILED`: how the run ended."""
+
+    cause: Cause
+    attempt: int
+    message: str | None = None
+    ended: str
+    retryable: bool
+    """Whether the same command, given again, may start it again."""
+
+
+class RankError(Record):
+    """`error-RRRRR.json`: what a rank raised."""
+
+    rank: int
+    time: float
+    """Seconds since the epoch; the earliest one is taken for the cause."""
+    kind: str
+    message: str
+    cause: Cause
+    traceback: str
+
+
+class Progress(Record):
+    """`progress.json`: live state, rewritten by rank 0 every few seconds."""
+
+    attempt: int
+    step: int
+    steps: int
+    samples_per_s: float | None
+    loss: float | None
+    eta_s: float | None
+    updated: float
+    """Seconds since the epoch."""
+
+
+class Step(Record):
+    """One line of `steps-RRRRR.jsonl`: one optimizer step on one rank. Seconds unless named otherwise."""
+
+    step: int
+    """1 is the first."""
+    start_s: float
+    """Since this rank's loop began, monotonic."""
+    step_s: float
+    compute_s: float
+    input_s: float
+    comm_exposed_s: float | None
+    """Communication that compute waited for; null where it is not measured (see `Metrics.comm_method`)."""
+    optimizer_s: float
+    checkpoint_s: float
+    other_s: float
+    samples: int
+    """Samples this rank trained on in this step."""
+    loss: float | None
+    """Mean loss over this rank's own samples; null if it was not finite."""
+    lr: float
+
+
+class Histogram(Record):
+    """Counts between consecutive edges; `edges_s` has one entry more than `counts`."""
+
+    edges_s: list[float]
+    counts: list[int]
+
+
+class StepTime(Record):
+    """Distribution of the optimizer step's duration over measured steps of rank 0."""
+
+    mean_s: float
+    std_s: float
+    min_s: float
+    max_s: float
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    histogram: Histogram
+
+
+class LossPoint(Record):
+    step: int
+    loss: float | None
+    """Mean over the global batch (train) or over the validation samples (eval)."""
+
+
+class EvalPoint(LossPoint):
+    metrics: dict[str, float | None]
+    """By task: `bits_per_byte`; or `accuracy`, a share between 0 and 1."""
+    samples: int
+    elapsed_s: float
+
+
+class Dataset(Record):
+    """What was trained on, by version and content, never by path."""
+
+    name: str
+    version: str | None
+    sha256: str | None
+    train_samples: int
+    valid_samples: int
+    bytes: int | None = None
+    unigram_entropy_bits: float | None = None
+    """Text: entropy of the training split's bytes taken one by one, in bits per byte."""
+
+
+class Metrics(Record):
+    """`metrics.json`: the summary that analysis reads; rewritten at intervals, final at the end."""
+
+    name: str
+    sweep: str
+    run_key: str
+    attempt: int
+    status: Literal["running", "completed", "failed"]
+    emulated: bool = False
+    updated: str
+
+    nodes: int
+    ranks_per_node: int
+    world_size: int
+    device: str
+    """As the device names itself, or `cpu`."""
+    backend: str | None
+    """Process-group backend; null for a single process."""
+    torch: str
+    nccl: str | None
+    cpu_count: int
+    oversubscribed: bool
+    """More busy threads than processors on one host: timings tell about the host, not about scaling."""
+    strategy: str
+    strategy_reason: str
+    model: str
+    parameters: int
+    dataset: Dataset
+
+    steps: int
+    """Steps done."""
+    steps_total: int
+    local_batch_size: int
+    accumulation: int
+    global_batch_size: int
+    seconds_total: float
+    """Wall time of the training loop so far on rank 0, validation included."""
+
+    warmup_steps: int
+    """Steps left out of the figures below."""
+    measured_steps: int
+    measured_s: float | None
+    """Sum of the measured steps' durations, mean over ranks."""
+    samples_per_s: float | None
+    """Global samples of the measured steps / `measured_s`: a ratio of sums."""
+    tokens_per_s: float | None
+    """Null where samples are no token sequences."""
+    step_time: StepTime | None
+    composition: dict[str, float | None]
+    """Mean seconds per measured step in each class of `CLASSES`, over ranks and steps."""
+    comm_method: str | None
+    """How exposed communication was measured; null when there is none to measure."""
+    peak_memory_bytes: int | None
+    """Largest over ranks: allocated on the device, or resident set of a CPU rank."""
+
+    loss_history: list[LossPoint]
+    """Thinned evenly to at most 1,000 points; the first and last are always there."""
+    eval_history: list[EvalPoint]
+
+
+FILES: dict[str, type[Record]] = {
+    "run": RunRecord,
+    "env": EnvRecord,
+    "sweep": SweepRecord,
+    "attempt": AttemptRecord,
+    "outcome": Outcome,
+    "rank-error": RankError,
+    "progress": Progress,
+    "step": Step,
+    "metrics": Metrics,
+}
+"""Schema name to record: what `docs/schemas/` holds."""

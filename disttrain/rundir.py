@@ -1,0 +1,220 @@
+"""The run directory: where each file of a run lives, and how files are read and written.
+
+Files appear by write-to-temporary then rename, so a reader never sees half of one. Imports nothing
+beyond the standard library: `status` reads a thousand of these in a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class CorruptFile(ValueError):
+    """A record that cannot be read; the message is one line naming the file."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of a run: `attempts/000/`, `attempts/001/`, ..."""
+
+    path: Path
+    number: int
+
+    @property
+    def record(self) -> Path:
+        return self.path / "attempt.json"
+
+    @property
+    def rendezvous(self) -> Path:
+        return self.path / "rendezvous.json"
+
+    def node_log(self, node: int) -> Path:
+        return self.path / f"node-{node:02d}.log"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.log"
+
+    def steps(self, rank: int) -> Path:
+        return self.path / f"steps-{rank:05d}.jsonl"
+
+    def error(self, rank: int) -> Path:
+        return self.path / f"error-{rank:05d}.json"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """`runs/<sweep>/<run>/`."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def sweep(self) -> str:
+        return self.path.parent.name
+
+    @property
+    def run_json(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def env_json(self) -> Path:
+        return self.path / "env.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def progress(self) -> Path:
+        """Small live state that rank 0 rewrites as it goes (step, rate, loss)."""
+        return self.path / "progress.json"
+
+    @property
+    def submissions(self) -> Path:
+        """The submission journal: one folder entry per submission (see `jobs.ledger`)."""
+        return self.path / "submissions"
+
+    @property
+    def done(self) -> Path:
+        return self.path / "DONE"
+
+    @property
+    def failed(self) -> Path:
+        return self.path / "FAILED"
+
+    @property
+    def stop(self) -> Path:
+        return self.path / "STOP"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.path / "tensorboard"
+
+    def attempt(self, number: int) -> Attempt:
+        return Attempt(self.path / "attempts" / f"{number:03d}", number)
+
+    def attempts(self) -> list[Attempt]:
+        """The attempts there are, oldest first."""
+        folder = self.path / "attempts"
+        try:
+            numbers = sorted(int(entry) for entry in os.listdir(folder) if entry.isdigit())
+        except FileNotFoundError:
+            return []
+        return [self.attempt(number) for number in numbers]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file atomically: readers see the old text or the new, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write strict JSON atomically; a float that is not finite becomes null."""
+    write_text(path, to_json(value, indent=1) + "\n")
+
+
+def create_exclusive(path: Path, value: Any) -> bool:
+    """Create `path` with complete JSON content if nobody has; False if it is there already.
+
+    Hard-linking a finished temporary file is atomic, also on NFS: exactly one caller wins, and no
+    reader ever sees the winner's file without its content.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    write_json(temporary, value)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON text: NaN and infinities, which JSON has no word for, become null."""
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object. Raises `FileNotFoundError`, or `CorruptFile` when it is not one."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CorruptFile(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CorruptFile(f"{path} holds {type(value).__name__}, not an object")
+    return value
+
+
+def read_json_or_none(path: Path) -> dict[str, Any] | None:
+    """The JSON object at `path`, or None when it is missing or corrupt."""
+    try:
+        return read_json(path)
+    except (OSError, CorruptFile):
+        return None
+
+
+def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a JSON-lines file; a truncated last line (a killed writer) is left out.
+
+    Raises `CorruptFile` for a bad line anywhere else.
+    """
+    with open(path, "rb") as file:
+        pending: bytes | None = None
+        number = 0
+        for line in file:
+            if pending is not None:
+                yield _record(path, number, pending)
+            pending = line
+            number += 1
+        if pending is not None:
+            try:
+                record = _record(path, number, pending)
+            except CorruptFile:
+                return
+            yield record
+
+
+def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise CorruptFile(f"{path}:{number} is not a JSON record") from None
+    if not isinstance(value, dict):
+        raise CorruptFile(f"{path}:{number} is not a JSON object")
+    return value
