@@ -14,7 +14,16 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+from pydantic.fields import FieldInfo
 
 NOISE: dict[str, Any] = {"noise": True}
 
@@ -171,14 +180,20 @@ class Config(Section):
         return self.model_dump(mode="json")
 
 
+def is_noise(field: FieldInfo) -> bool:
+    """Whether the field is declared as noise."""
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("noise"))
+
+
 def without_noise(config: Config) -> dict[str, Any]:
     """The config as plain data, less the fields declared as noise."""
     plain = config.as_dict()
     for section, field in Config.model_fields.items():
         section_type = field.annotation
-        assert isinstance(section_type, type) and issubclass(section_type, Section)
+        assert isinstance(section_type, type)
+        assert issubclass(section_type, Section)
         for name, info in section_type.model_fields.items():
-            if isinstance(info.json_schema_extra, dict) and info.json_schema_extra.get("noise"):
+            if is_noise(info):
                 del plain[section][name]
     return plain
 

@@ -172,16 +172,26 @@ def _check_combinations(config: Config, draft: Draft) -> None:
         refuse(
             "parallel.strategy",
             f"parallel.strategy=single needs 1 rank, but resources.nodes={config.resources.nodes} x "
-            f"resources.gpus_per_node={config.resources.gpus_per_node} is {config.world_size}; use ddp or auto",
+            f"resources.gpus_per_node={config.resources.gpus_per_node} is {config.world_size}; "
+            "use ddp or auto",
         )
     if parallel.static_graph and parallel.find_unused_parameters:
-        refuse("parallel.static_graph", "parallel.static_graph and parallel.find_unused_parameters exclude each other")
+        refuse(
+            "parallel.static_graph",
+            "parallel.static_graph and parallel.find_unused_parameters exclude each other",
+        )
     if (optim.schedule == "step") != (optim.step_every is not None):
         refuse("optim.step_every", "optim.step_every goes with optim.schedule=step: give both or neither")
     if (optim.lr_scaling != "none") != (optim.lr_base_batch is not None):
-        refuse("optim.lr_scaling", "optim.lr_base_batch goes with optim.lr_scaling=linear|sqrt: give both or neither")
+        refuse(
+            "optim.lr_scaling",
+            "optim.lr_base_batch goes with optim.lr_scaling=linear|sqrt: give both or neither",
+        )
     if train.steps is not None and optim.warmup_steps >= train.steps > 1 and optim.schedule != "constant":
-        refuse("optim.warmup_steps", f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={train.steps}")
+        refuse(
+            "optim.warmup_steps",
+            f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={train.steps}",
+        )
     if train.local_batch_size is None and train.global_batch_size is None:
         check_batch(config, draft)
 
@@ -191,9 +201,10 @@ def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:
     kind, value = detail["type"], detail["input"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":
-        sections = list(Config.model_fields)
-        allowed = sections if "." not in key else [k for k in known_keys() if k.split(".")[0] == key.split(".")[0]]
-        message = f"unknown key '{key}'{nearest(key, known_keys()) or nearest(key, sections)}; allowed: {', '.join(allowed)}"
+        sections, section = list(Config.model_fields), key.split(".")[0]
+        allowed = [k for k in known_keys() if k.split(".")[0] == section] if "." in key else sections
+        hint = nearest(key, known_keys()) or nearest(key, sections)
+        message = f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}"
     elif kind in ("model_type", "model_attributes_type"):
         message = f"{key}={value!r} must be a section with keys of its own"
     elif kind == "literal_error":

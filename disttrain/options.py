@@ -52,7 +52,8 @@ def builder_of(section: str, kind: str) -> Builder | None:
         if kind not in kinds:
             key = {"models": "model.kind"}.get(section, f"{section}.kind")
             raise ConfigError(
-                f"{key}={kind!r} is unknown; allowed: {', '.join(kinds)} or package.module:callable{nearest(kind, kinds)}"
+                f"{key}={kind!r} is unknown; allowed: {', '.join(kinds)} or package.module:callable"
+                f"{nearest(kind, kinds)}"
             )
         return _read(_PACKAGE_ROOT / section / f"{kind}.py", "build")
     module, _, name = kind.partition(":")

@@ -113,15 +113,19 @@ class RunDir:
         return [self.attempt(number) for number in numbers]
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a whole file atomically: readers see the old text or the new, never a part."""
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write a whole file atomically: readers see the old text or the new, never a part.
+
+    `durable` also waits for the disk; live state that is rewritten every second does without.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "w") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -129,9 +133,9 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Write strict JSON atomically; a float that is not finite becomes null."""
-    write_text(path, to_json(value, indent=1) + "\n")
+    write_text(path, to_json(value, indent=1) + "\n", durable=durable)
 
 
 def create_exclusive(path: Path, value: Any) -> bool:

@@ -1,0 +1,154 @@
+"""`python -m disttrain`: one rank of a run, started by torchrun (or alone).
+
+In a job:    torchrun ... -m disttrain --run-dir RUN --attempt 0        (config from RUN/run.json)
+By hand:     torchrun ... -m disttrain --config FILE.yaml [--run-dir DIR] [--train.steps 50 ...]
+
+Any key of the config can be given as a flag; `docs/configuration.md` lists them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from disttrain.config import Config
+from disttrain.configfile import Draft, check, load, parse_value
+from disttrain.errors import EXIT_BAD_INPUT, ConfigError, nearest
+from disttrain.records import Cause, RankError
+from disttrain.rundir import CorruptFile, RunDir, read_json, write_json
+from disttrain.torchrun import place
+
+EXIT_FAILED = 1
+_OWN_FLAGS = ("--config", "--run-dir", "--attempt", "--help")
+
+
+def main(argv: list[str]) -> int:
+    """Run one rank; the exit code: 0 done, 1 failed, 2 bad input (retrying cannot help)."""
+    _die_with_torchrun()
+    faulthandler.enable()
+    rank, error_file = 0, None
+    try:
+        rank = place().rank
+        arguments, flags = parse_arguments(argv)
+        if arguments.run_dir and not arguments.config:
+            error_file = RunDir(arguments.run_dir).attempt(arguments.attempt).error(rank)
+        config = read_config(arguments, flags)
+        # torch takes seconds to import: bad input is refused before
+        from disttrain import log
+        from disttrain.output import Output
+        from disttrain.train import train
+        from disttrain.world import open_world
+
+        with open_world(config.resources) as world:
+            if arguments.config:
+                output = Output.by_hand(arguments.run_dir, arguments.config, world)
+            else:
+                output = Output.of_job(arguments.run_dir, arguments.attempt)
+            error_file = output.attempt.error(rank)
+            log.open_log(rank, output.attempt.rank_log(rank))
+            log.info("run directory", path=str(output.run.path), attempt=output.attempt.number)
+            train(config, output, world)
+    except ConfigError as error:
+        _keep_error(error_file, rank, error, "refused")
+        if rank == 0:  # every rank would say the same
+            print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except Exception as error:
+        _keep_error(error_file, rank, error, _cause(error))
+        traceback.print_exc()
+        return EXIT_FAILED
+    return 0
+
+
+def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[tuple[str, str]]]:
+    """The command line, and its config flags as (key, text). Raises `ConfigError`, one line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m disttrain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False, exit_on_error=False,
+    )  # fmt: skip
+    parser.add_argument("--config", type=Path, help="a config file; a sweep file's base config does as well")
+    parser.add_argument("--run-dir", type=Path, help="the run directory (by hand: where to put it)")
+    parser.add_argument("--attempt", type=int, default=0, help="the attempt that the job's agent claimed")
+    try:
+        arguments, rest = parser.parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise ConfigError(str(error)) from None
+    if not arguments.config and not arguments.run_dir:
+        raise ConfigError("--config FILE or --run-dir DIR is needed")
+    return arguments, _overrides(rest)
+
+
+def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> Config:
+    """The checked config: of the file with the flags over it, or of the planned run. Raises `ConfigError`."""
+    if arguments.config:
+        draft = load(arguments.config)
+        # by hand, torchrun's command line is what says the shape of the job
+        draft.set("resources.nodes", place().nodes, "torchrun")
+        draft.set("resources.gpus_per_node", place().local_size, "torchrun")
+    else:
+        draft = _planned(arguments.run_dir)
+    for key, text in flags:
+        draft.set(key, parse_value(text, f"--{key}"), f"--{key}")
+    return check(draft)
+
+
+def _overrides(words: list[str]) -> list[tuple[str, str]]:
+    """`--a.b value` and `--a.b=value` as pairs."""
+    pairs = []
+    pending = iter(words)
+    for word in pending:
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--") or "." not in flag:
+            raise ConfigError(f"unknown argument {word!r}{nearest(flag, _OWN_FLAGS)}")
+        if not equals:
+            value = next(pending, "")
+            if not value:
+                raise ConfigError(f"{flag} needs a value")
+        pairs.append((flag.removeprefix("--"), value))
+    return pairs
+
+
+def _planned(run_dir: Path) -> Draft:
+    path = RunDir(run_dir).run_json
+    try:
+        return Draft(read_json(path)["config"])
+    except (OSError, CorruptFile, KeyError) as error:
+        raise ConfigError(f"cannot read the plan of the run: {error}") from None
+
+
+def _cause(error: BaseException) -> Cause:
+    import torch
+
+    return "out_of_memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "crashed"
+
+
+def _keep_error(path: Path | None, rank: int, error: BaseException, cause: Cause) -> None:
+    if path is None:
+        return
+    record = RankError(
+        rank=rank,
+        time=time.time(),
+        kind=type(error).__name__,
+        message=" ".join(str(error).split()),
+        cause=cause,
+        traceback="".join(traceback.format_exception(error)),
+    )
+    write_json(path, record.model_dump(mode="json"))
+
+
+def _die_with_torchrun() -> None:
+    """Have the kernel end this rank if torchrun dies without a word: orphans would train on, unseen."""
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,115 @@
+"""Made-up data of any shape, for throughput: cheap enough never to be what a step waits for.
+
+A sample depends on the seed and its index alone. There is something to learn in it, so a falling loss still
+shows that training works.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset
+
+from disttrain import records
+from disttrain.data.source import Sample, Source, Task
+from disttrain.errors import ConfigError
+
+_POOL = 1 << 16
+"""Random numbers from which every image's noise is taken, at an offset of its own (beyond one image's size)."""
+_SPREAD = 40_503
+"""Odd, near 2**16 / golden ratio: consecutive indices land far apart, and on every offset once in 2**16."""
+_STRIDES = 4
+"""Each made-up sentence counts up by one of this many strides, which its first two tokens give away."""
+
+
+def build(
+    *,
+    task: Literal["classification", "language"] = "classification",
+    shape: tuple[int, ...] = (3, 32, 32),
+    classes: int = 10,
+    vocab: int = 256,
+    seq_len: int = 128,
+    samples: int = 10_000,
+    valid_samples: int = 1_000,
+    seed: int = 0,
+) -> Source:
+    """Made-up samples.
+
+    Parameters
+    ----------
+    task : classification of `shape` into `classes`, or language of `seq_len` tokens out of `vocab`.
+    samples, valid_samples : number of samples in each split.
+    """
+    sizes = {
+        "classes": classes,
+        "vocab": vocab,
+        "seq_len": seq_len,
+        "samples": samples,
+        "shape": min(shape, default=0),
+    }
+    for name, value in sizes.items():
+        if value < 1:
+            raise ConfigError(f"data.{name}={value}: must be at least 1")
+    if valid_samples < 0:
+        raise ConfigError(f"data.valid_samples={valid_samples}: must not be negative")
+    total = samples + valid_samples
+    dataset: Dataset[Sample] = (
+        Sentences(total, seq_len, vocab, seed) if task == "language" else Blobs(total, shape, classes, seed)
+    )
+    kind: Task = task
+    return Source(
+        train=Subset(dataset, range(samples)),
+        valid=Subset(dataset, range(samples, total)) if valid_samples else None,
+        task=kind,
+        shape=(seq_len,) if task == "language" else shape,
+        classes=vocab if task == "language" else classes,
+        tokens_per_sample=seq_len if task == "language" else None,
+        record=records.Dataset(
+            name="synthetic",
+            version=f"seed {seed}",
+            sha256=None,
+            train_samples=samples,
+            valid_samples=valid_samples,
+        ),
+    )
+
+
+class Blobs(Dataset[Sample]):
+    """Class i % classes, its pattern plus noise: one addition a sample."""
+
+    def __init__(self, samples: int, shape: tuple[int, ...], classes: int, seed: int) -> None:
+        self.samples, self.shape, self.classes = samples, shape, classes
+        self._numel = math.prod(shape)
+        self._noise = torch.randn(_POOL + self._numel, generator=torch.Generator().manual_seed(seed))
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> Sample:
+        label = index % self.classes
+        pattern, noise = self._slice(-1 - label), self._slice(index)
+        return (pattern + noise).view(self.shape), torch.tensor(label)
+
+    def _slice(self, index: int) -> Tensor:
+        offset = index * _SPREAD % _POOL
+        return self._noise[offset : offset + self._numel]
+
+
+class Sentences(Dataset[Sample]):
+    """Tokens that count up, modulo the vocabulary, from a start and by a stride that the index decides."""
+
+    def __init__(self, samples: int, seq_len: int, vocab: int, seed: int) -> None:
+        self.samples, self.vocab, self.seed = samples, vocab, seed
+        self._positions = torch.arange(seq_len + 1)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> Sample:
+        start = (index + self.seed) * _SPREAD % self.vocab
+        stride = 1 + (index // self.vocab) % _STRIDES
+        tokens = (start + stride * self._positions) % self.vocab
+        return tokens[:-1], tokens[1:]

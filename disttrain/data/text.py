@@ -1,0 +1,199 @@
+"""Text as bytes, for language modelling. The default corpus is on every machine: Python's own source.
+
+Files are read in the order of their relative paths, each content once, empty ones not at all. The
+validation split is made of whole files: those with the smallest SHA-256 of their content, passing over
+any that no longer fits, up to `valid_share` of all bytes. If none fits (one file, or few large ones) it is
+the end of the last file. So the split depends on the content alone, and no file is in both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+
+from disttrain import records
+from disttrain.data.source import Source, sample_count, windows_or_refuse
+from disttrain.errors import ConfigError
+
+_STDLIB_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+"""Installed packages; and tests, which some distributions leave out and whose tables are no prose."""
+
+
+def build(
+    *,
+    path: str | None = None,
+    pattern: str | None = None,
+    seq_len: int = 128,
+    valid_share: float = 0.05,
+    tokenizer: str = "bytes",
+) -> Source:
+    """Text from `path`, a folder or a file; without it, the source of Python's standard library.
+
+    Parameters
+    ----------
+    path : folder (read recursively, hidden files and folders left out) or single file.
+    pattern : file names to read, such as `*.txt`; by default `*.py` of the standard library, else all.
+    seq_len : tokens a sample predicts.
+    valid_share : share of the bytes held out for validation, from 0 to 0.5; 0 holds out none.
+    tokenizer : `bytes` (256 tokens), or the local folder of a Hugging Face tokenizer.
+
+    Raises
+    ------
+    ConfigError : nothing to read, or less than one sample of it.
+    """
+    if seq_len < 1:
+        raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
+    if not 0 <= valid_share <= 0.5:
+        raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
+    files = _read_stdlib(pattern or "*.py") if path is None else _read(Path(path), pattern or "*")
+    split = _split(files, valid_share)
+    tokens = _as_bytes if tokenizer == "bytes" else _tokenizer(tokenizer)
+    train, valid = tokens(split.train), tokens(split.valid)
+    encoded, encoded_bytes = (valid, split.valid) if split.valid else (train, split.train)
+    train_windows = windows_or_refuse(train.ids, seq_len, "the training split")
+    valid_windows = windows_or_refuse(valid.ids, seq_len, "the validation split") if split.valid else None
+    return Source(
+        train=train_windows,
+        valid=valid_windows,
+        task="language",
+        shape=(seq_len,),
+        classes=train.vocabulary,
+        tokens_per_sample=seq_len,
+        bytes_per_token=sum(map(len, encoded_bytes)) / len(encoded.ids),
+        record=records.Dataset(
+            name="python-stdlib" if path is None else "text",
+            version=platform.python_version() if path is None else None,
+            sha256=_sha256(files),
+            train_samples=len(train_windows),
+            valid_samples=sample_count(valid_windows),
+            bytes=sum(map(len, files)),
+            unigram_entropy_bits=unigram_entropy_bits(split.train),
+        ),
+    )
+
+
+def unigram_entropy_bits(contents: list[bytes]) -> float:
+    """Entropy of the bytes of `contents` taken one by one, in bits per byte: what knowing their frequencies gives."""
+    counts = np.zeros(256, np.int64)
+    for content in contents:  # file by file: `bincount` widens its input to eight bytes a value
+        counts += np.bincount(np.frombuffer(content, np.uint8), minlength=256)
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log2(share)).sum())
+
+
+@dataclass(frozen=True)
+class _Split:
+    train: list[bytes]
+    valid: list[bytes]
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    ids: np.ndarray
+    vocabulary: int
+
+
+def _read_stdlib(pattern: str) -> list[bytes]:
+    root = Path(sysconfig.get_path("stdlib"))
+    # Written when Python was built, with the paths of that machine in it.
+    names = [name for name in _walk(root, pattern, _STDLIB_LEFT_OUT) if "_sysconfigdata" not in name]
+    return _contents(root, names, f"the standard library's source (pattern {pattern!r})")
+
+
+def _read(path: Path, pattern: str) -> list[bytes]:
+    if path.is_dir():
+        return _contents(
+            path, _walk(path, pattern, set()), f"data.path={str(path)!r} with pattern {pattern!r}"
+        )
+    if not path.exists():
+        raise ConfigError(f"data.path={str(path)!r} does not exist; give a folder or a file of text")
+    return _contents(path.parent, [path.name], f"data.path={str(path)!r}")
+
+
+def _walk(root: Path, pattern: str, left_out: set[str]) -> list[str]:
+    """Relative paths, `/` between their parts, sorted: the same order on every machine."""
+    found = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [
+            f for f in folders if f not in left_out and f != "__pycache__" and not f.startswith(".")
+        ]
+        relative = Path(folder).relative_to(root)
+        found += [(relative / n).as_posix() for n in names if fnmatch(n, pattern) and not n.startswith(".")]
+    return sorted(found)
+
+
+def _contents(root: Path, names: list[str], what: str) -> list[bytes]:
+    contents: dict[bytes, None] = {}
+    for name in names:
+        try:
+            contents[(root / name).read_bytes()] = None
+        except OSError as error:
+            raise ConfigError(f"data: cannot read {str(root / name)!r}: {error.strerror}") from None
+    contents.pop(b"", None)
+    if not contents:
+        raise ConfigError(f"data: nothing to read in {what}; give a folder or a file of text as data.path")
+    return list(contents)
+
+
+def _split(files: list[bytes], valid_share: float) -> _Split:
+    room = round(valid_share * sum(map(len, files)))
+    chosen: set[bytes] = set()
+    for content in sorted(files, key=lambda content: hashlib.sha256(content).digest()):
+        if len(content) <= room:
+            chosen.add(content)
+            room -= len(content)
+    if chosen or not room:
+        return _Split([c for c in files if c not in chosen], [c for c in files if c in chosen])
+    *others, last = files
+    room = min(room, len(last) // 2)
+    return _Split([*others, last[:-room]], [last[-room:]])
+
+
+def _sha256(files: list[bytes]) -> str:
+    digest = hashlib.sha256()
+    for content in files:
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _as_bytes(contents: list[bytes]) -> _Tokens:
+    return _Tokens(np.frombuffer(b"".join(contents), np.uint8), 256)
+
+
+def _tokenizer(folder: str) -> Callable[[list[bytes]], _Tokens]:
+    """An encoder made of a local Hugging Face tokenizer; it encodes file by file."""
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise ConfigError(
+            f"data.tokenizer={folder!r} needs the package transformers; "
+            "install disttrain[huggingface] or use data.tokenizer=bytes"
+        ) from None
+    if not Path(folder).is_dir():
+        raise ConfigError(
+            f"data.tokenizer={folder!r} is no folder; allowed: bytes, or a local tokenizer folder"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"data.tokenizer={folder!r} cannot be loaded: {error}") from None
+    vocabulary = len(tokenizer)
+    dtype = np.uint16 if vocabulary <= 1 << 16 else np.uint32
+
+    def encode(contents: list[bytes]) -> _Tokens:
+        texts = (content.decode("utf-8", errors="replace") for content in contents)
+        pieces = [
+            np.asarray(tokenizer(t, add_special_tokens=False, verbose=False)["input_ids"], dtype)
+            for t in texts
+        ]
+        return _Tokens(np.concatenate(pieces) if pieces else np.empty(0, dtype), vocabulary)
+
+    return encode

@@ -1,0 +1,128 @@
+"""Token files, already tokenized, mapped into memory: training reads from the disk cache only what it needs.
+
+A `.npy` file holds a one-dimensional integer array; any other file is raw numbers of `dtype`. A folder is
+its token files (`*.npy`, `*.bin`) in the order of their names; samples never span two files. Validation
+is `valid_path`, or else the last `valid_share` of the samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch.utils.data import ConcatDataset, Dataset, Subset
+
+from disttrain import records
+from disttrain.data.source import Sample, Source, Windows, sample_count, windows_or_refuse
+from disttrain.errors import ConfigError
+
+_HASHED_BYTES = 1 << 30
+"""Data up to this size is hashed at start, on every rank, in about a second."""
+
+
+def build(
+    *,
+    path: str,
+    vocab: int,
+    dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] = "uint16",
+    seq_len: int = 1024,
+    valid_path: str | None = None,
+    valid_share: float = 0.01,
+    bytes_per_token: float | None = None,
+) -> Source:
+    """Language modelling on the token file or folder `path`.
+
+    Parameters
+    ----------
+    vocab : number of tokens in the vocabulary; every token is below it.
+    dtype : of the numbers in raw files; `.npy` files say it themselves.
+    seq_len : tokens a sample predicts.
+    valid_path : token file or folder to validate on.
+    valid_share : share of the samples held out where `valid_path` is not given, from 0 to 0.5.
+    bytes_per_token : mean bytes of text per token; with it the validation loss is stated in bits per byte.
+
+    The record's `sha256` is of the files' bytes in order, null beyond 1 GiB.
+    """
+    if seq_len < 1:
+        raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
+    if not 0 <= valid_share <= 0.5:
+        raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
+    files = _token_files("data.path", path)
+    samples = _samples(files, dtype, seq_len, vocab)
+    train: Dataset[Sample] = samples
+    valid: Dataset[Sample] | None = None
+    if valid_path is not None:
+        valid_files = _token_files("data.valid_path", valid_path)
+        valid = _samples(valid_files, dtype, seq_len, vocab)
+        files += valid_files
+    elif held_out := round(valid_share * len(samples)):
+        kept = len(samples) - held_out
+        train, valid = Subset(samples, range(kept)), Subset(samples, range(kept, len(samples)))
+    size_bytes = sum(file.stat().st_size for file in files)
+    return Source(
+        train=train,
+        valid=valid,
+        task="language",
+        shape=(seq_len,),
+        classes=vocab,
+        tokens_per_sample=seq_len,
+        bytes_per_token=bytes_per_token,
+        record=records.Dataset(
+            name="tokens",
+            version=None,
+            sha256=_sha256(files) if size_bytes <= _HASHED_BYTES else None,
+            train_samples=sample_count(train),
+            valid_samples=sample_count(valid),
+            bytes=size_bytes,
+        ),
+    )
+
+
+def _token_files(field: str, path: str) -> list[Path]:
+    root = Path(path)
+    if root.is_dir():
+        files = sorted(p for p in root.iterdir() if p.suffix in (".npy", ".bin"))
+        if not files:
+            raise ConfigError(f"{field}={path!r} holds no *.npy or *.bin files")
+        return files
+    if not root.is_file():
+        raise ConfigError(f"{field}={path!r} does not exist; give a token file or a folder of them")
+    return [root]
+
+
+def _samples(files: list[Path], dtype: str, seq_len: int, vocab: int) -> ConcatDataset[Sample]:
+    windows: list[Windows] = []
+    for file in files:
+        tokens = _map(file, dtype)
+        windows.append(windows_or_refuse(tokens, seq_len, f"token file {file.name}"))
+        largest = int(tokens[: 1 << 20].max())  # a glance: a wrong dtype or vocabulary shows at once
+        if largest >= vocab:
+            raise ConfigError(
+                f"data.vocab={vocab}, but {file.name} holds token {largest}; check data.vocab and data.dtype"
+            )
+    return ConcatDataset(windows)
+
+
+def _map(file: Path, dtype: str) -> np.ndarray:
+    try:
+        if file.suffix != ".npy":
+            return np.memmap(file, dtype, mode="r")
+        tokens = np.load(file, mmap_mode="r")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot map token file {str(file)!r}: {error}") from None
+    if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
+        raise ConfigError(
+            f"token file {str(file)!r} holds {tokens.dtype} of shape {tokens.shape}; needed: integers in one dimension"
+        )
+    return tokens
+
+
+def _sha256(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as stream:
+            while chunk := stream.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,162 @@
+"""A decoder-only transformer: pre-norm, rotary positions, causal attention, tied embedding.
+
+LayerNorm and linear layers carry no bias. From a hundred thousand parameters to billions by
+`layers` and `width`: `layers=24 width=2048 heads=16` with a vocabulary of 50,304 is 1.3 billion.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from disttrain.data.source import Source
+from disttrain.errors import ConfigError
+
+_INIT_STD = 0.02
+_ROTARY_BASE = 10_000.0
+"""Longest wavelength of a position, in units of 2 pi tokens."""
+
+
+def build(
+    source: Source,
+    *,
+    layers: int = 4,
+    width: int = 128,
+    heads: int = 4,
+    mlp_ratio: float = 4.0,
+    dropout: float = 0.0,
+    tie_weights: bool = True,
+) -> GPT:
+    """GPT for a language source, which gives the vocabulary and the context.
+
+    Parameters
+    ----------
+    width : of the residual stream; a multiple of 2 * heads.
+    mlp_ratio : width of the MLP's hidden layer / `width`.
+    tie_weights : the output layer shares the embedding's weights.
+    """
+    if source.task != "language":
+        raise ConfigError(
+            f"model.kind=gpt predicts tokens, but data.kind gives {source.task} of inputs {source.shape} "
+            f"({source.record.name}); use data.kind=text, tokens or synthetic with data.task=language"
+        )
+    if min(layers, width, heads) < 1:
+        raise ConfigError(
+            f"model.layers={layers}, model.width={width}, model.heads={heads}: must be at least 1"
+        )
+    if width % (2 * heads):
+        raise ConfigError(f"model.width={width} must be a multiple of 2 x model.heads={heads}")
+    return GPT(source.classes, layers, width, heads, round(mlp_ratio * width), dropout, tie_weights)
+
+
+class GPT(nn.Module):
+    """Token ids of shape (batch, length) to logits of shape (batch, length, vocabulary)."""
+
+    def __init__(
+        self,
+        vocabulary: int,
+        layers: int,
+        width: int,
+        heads: int,
+        hidden: int,
+        dropout: float,
+        tie_weights: bool,
+    ) -> None:
+        super().__init__()
+        self.head_width = width // heads
+        self.embed = nn.Embedding(vocabulary, width)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(width, heads, hidden, dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(width, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        if tie_weights:
+            self.head.weight = self.embed.weight
+        self._initialise(layers)
+
+    def _initialise(self, layers: int) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=_INIT_STD)
+        # Every block adds two terms to the residual stream; scaled so, its variance does not grow with depth.
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            for last in (block.attention.out, block.mlp.down):
+                nn.init.normal_(last.weight, std=_INIT_STD / (2 * layers) ** 0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rotation = rotary_angles(tokens.shape[1], self.head_width, tokens.device)
+        x = self.dropout(self.embed(tokens))
+        for block in self.blocks:
+            x = block(x, rotation)
+        return self.head(self.norm(x))
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each added to the residual stream."""
+
+    def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width, bias=False)
+        self.attention = Attention(width, heads, dropout)
+        self.mlp_norm = nn.LayerNorm(width, bias=False)
+        self.mlp = MLP(width, hidden)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        x = x + self.dropout(self.attention(self.attention_norm(x), rotation))
+        return x + self.dropout(self.mlp(self.mlp_norm(x)))
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(
+            rotate(q, rotation),
+            rotate(k, rotation),
+            v,
+            is_causal=True,
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+class MLP(nn.Module):
+    """Two linear layers with GELU between them."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+def rotary_angles(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of position x frequency, each of shape (length, head_width / 2).
+
+    Computed in every forward pass (microseconds) rather than kept as a buffer, which DDP would broadcast and
+    a model built on the meta device would lose.
+    """
+    frequency = _ROTARY_BASE ** -(torch.arange(0, head_width, 2, device=device) / head_width)
+    angle = torch.outer(torch.arange(length, device=device), frequency)
+    return angle.cos(), angle.sin()
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the pairs (x[i], x[i + half]) of the last dimension by their position's angles, so that the product of
+    a query and a key depends on their distance (Su et al. 2021, arXiv:2104.09864)."""
+    cosine, sine = (part.to(x.dtype) for part in rotation)
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1)

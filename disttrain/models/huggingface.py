@@ -1,0 +1,122 @@
+"""Models of the package transformers, from a local folder or from a config; nothing is ever downloaded.
+
+The source decides the head: a causal language model for language, sequence classification for token inputs
+with a class, image classification for images.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from disttrain.data.source import Source
+from disttrain.errors import ConfigError
+
+
+def build(
+    source: Source,
+    *,
+    path: str | None = None,
+    model_type: str | None = None,
+    config: dict[str, Any] | None = None,
+) -> Logits:
+    """A Hugging Face model with the head the source needs, in float32.
+
+    Parameters
+    ----------
+    path : folder with a config and weights, as `save_pretrained` leaves it.
+    model_type : a name transformers knows (`gpt2`, `llama`, `vit`, ...), initialised anew. Vocabulary, number of
+        labels and image size come from the source. Give this or `path`.
+    config : fields of the model's config to set (`{n_layer: 2, n_embd: 128}`).
+
+    Raises
+    ------
+    ConfigError : transformers is not installed, the folder or config is no model, or does not fit the source.
+    """
+    if (path is None) == (model_type is None):
+        raise ConfigError(f"model.path={path} and model.model_type={model_type}: give exactly one of them")
+    try:
+        import transformers
+    except ImportError:
+        raise ConfigError(
+            "model.kind=huggingface needs the package transformers; install disttrain[huggingface]"
+        ) from None
+    if path is not None and not Path(path, "config.json").is_file():
+        raise ConfigError(
+            f"model.path={path!r} holds no config.json; give the local folder of a Hugging Face model"
+        )
+    head, argument, fields = _head(source)
+    auto = getattr(transformers, head)
+    given = f"model.path={path!r}" if path is not None else f"model.model_type={model_type!r}"
+    try:
+        if path is not None:
+            settings = transformers.AutoConfig.from_pretrained(path, local_files_only=True, **(config or {}))
+            _check_fit(settings, source, given)
+            model = auto.from_pretrained(path, config=settings, local_files_only=True)
+        else:
+            settings = transformers.AutoConfig.for_model(model_type, **{**fields, **(config or {})})
+            _check_fit(settings, source, given)
+            model = auto.from_config(settings)
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, OSError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{given} cannot be made a {head.removeprefix('AutoModelFor')} model: {error}"
+        ) from None
+    return Logits(model.float(), argument)
+
+
+class Logits(nn.Module):
+    """A Hugging Face model that takes one tensor and returns the logits alone."""
+
+    def __init__(self, model: nn.Module, argument: str) -> None:
+        super().__init__()
+        self.model = model
+        self.argument = argument
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.model(**{self.argument: inputs}).logits
+
+
+def _head(source: Source) -> tuple[str, str, dict[str, Any]]:
+    """The auto class, the name of its input, and the config fields that the source decides."""
+    if source.task == "language":
+        fields = {"vocab_size": source.classes, "use_cache": False, **_NO_SPECIAL_TOKENS}
+        return "AutoModelForCausalLM", "input_ids", fields
+    if source.task == "classification" and len(source.shape) == 3:
+        channels, height, width = source.shape
+        fields = {"num_labels": source.classes, "num_channels": channels, "image_size": (height, width)}
+        return "AutoModelForImageClassification", "pixel_values", fields
+    if (
+        source.task == "classification"
+        and len(source.shape) == 1
+        and not _first_input(source).is_floating_point()
+    ):
+        return "AutoModelForSequenceClassification", "input_ids", {"num_labels": source.classes}
+    raise ConfigError(
+        f"model.kind=huggingface has no head for data.kind with {source.task} of inputs {source.shape} "
+        f"({source.record.name}); supported: language, classification of images or of token sequences"
+    )
+
+
+_NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+"""Defaults such as GPT-2's 50256 lie outside of the vocabulary of another source."""
+
+
+def _first_input(source: Source) -> torch.Tensor:
+    return source.train[0][0]
+
+
+def _check_fit(settings: Any, source: Source, given: str) -> None:
+    vocabulary = getattr(settings, "vocab_size", None)
+    if source.task == "language" and vocabulary is not None and vocabulary < source.classes:
+        raise ConfigError(f"{given} knows {vocabulary} tokens, but data.kind gives {source.classes}")
+    labels = getattr(settings, "num_labels", None)
+    if source.task == "classification" and labels is not None and labels != source.classes:
+        raise ConfigError(f"{given} has {labels} classes, but data.kind gives {source.classes}")
+    longest = getattr(settings, "max_position_embeddings", None)
+    if len(source.shape) == 1 and longest is not None and longest < source.shape[0]:
+        raise ConfigError(f"{given} takes {longest} tokens, but data.seq_len={source.shape[0]}")

@@ -1,0 +1,125 @@
+"""Residual networks for images (He et al. 2015, arXiv:1512.03385), with stride in the 3x3 of a bottleneck.
+
+Inputs smaller than 64 pixels on their shorter side get a stem that keeps their size (3x3, stride 1, no
+pooling), as is usual for CIFAR; larger ones the original stem (7x7, stride 2, then 3x3 max-pooling).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from disttrain.data.source import Source
+from disttrain.errors import ConfigError
+
+_SMALL_INPUT = 64
+
+
+def build(source: Source, *, depth: Literal[18, 50] = 18, width: int = 64) -> ResNet:
+    """ResNet-18 or ResNet-50 for images of shape (channels, height, width).
+
+    Parameters
+    ----------
+    width : channels of the first stage; the other three have 2, 4 and 8 times as many.
+    """
+    if source.task != "classification" or len(source.shape) != 3:
+        raise ConfigError(
+            f"model.kind=resnet classifies images (channels, height, width), but data.kind gives {source.task} of "
+            f"inputs {source.shape} ({source.record.name}); use data.kind=digits or synthetic with a data.shape of three"
+        )
+    if width < 1:
+        raise ConfigError(f"model.width={width}: must be at least 1")
+    block, counts = {18: (BasicBlock, (2, 2, 2, 2)), 50: (Bottleneck, (3, 4, 6, 3))}[depth]
+    return ResNet(block, counts, source.shape[0], min(source.shape[1:]) < _SMALL_INPUT, source.classes, width)
+
+
+class ResNet(nn.Module):
+    """Images of shape (batch, channels, height, width) to logits of shape (batch, classes)."""
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        counts: tuple[int, ...],
+        channels: int,
+        small_input: bool,
+        classes: int,
+        width: int,
+    ) -> None:
+        super().__init__()
+        stem = [convolution(channels, width, 3 if small_input else 7, 1 if small_input else 2)]
+        stem += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
+        if not small_input:
+            stem.append(nn.MaxPool2d(3, stride=2, padding=1))
+        self.stem = nn.Sequential(*stem)
+        blocks: list[nn.Module] = []
+        inputs = width
+        for stage, count in enumerate(counts):
+            for index in range(count):
+                blocks.append(block(inputs, width << stage, stride=2 if stage and not index else 1))
+                inputs = (width << stage) * block.expansion
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(inputs, classes)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        # Each block starts as the identity, which trains better (Goyal et al. 2017, arXiv:1706.02677, section 5.1).
+        for block in self.blocks:
+            assert isinstance(block, BasicBlock | Bottleneck)
+            nn.init.zeros_(block.last_norm.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.blocks(self.stem(images)).mean((2, 3)))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.last_norm = nn.BatchNorm2d(width)
+        self.residual = nn.Sequential(
+            convolution(inputs, width, 3, stride), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
+            convolution(width, width, 3), self.last_norm,
+        )  # fmt: skip
+        self.shortcut = projection(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.residual(x) + self.shortcut(x)).relu_()
+
+
+class Bottleneck(nn.Module):
+    """1x1 down, 3x3, 1x1 up to four times the width, and a shortcut."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.last_norm = nn.BatchNorm2d(outputs)
+        self.residual = nn.Sequential(
+            convolution(inputs, width, 1), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
+            convolution(width, width, 3, stride), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
+            convolution(width, outputs, 1), self.last_norm,
+        )  # fmt: skip
+        self.shortcut = projection(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.residual(x) + self.shortcut(x)).relu_()
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Module:
+    """A convolution that keeps the size but for its stride; no bias, for a batch norm follows."""
+    return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+
+
+def projection(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """The shortcut: the identity where shapes agree, else a 1x1 convolution."""
+    if inputs == outputs and stride == 1:
+        return nn.Identity()
+    return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))

@@ -1,0 +1,6 @@
+"""How ranks work together: one module a strategy, each with the same three functions.
+
+`wrap(model, config, world)` makes the model parallel; `without_sync(model)` is the context in which a
+backward pass only accumulates; `bare(model)` gives back the model that was wrapped. `COMM_METHOD` names
+how exposed communication is measured, or is None where there is none.
+"""

@@ -1,0 +1,37 @@
+"""DistributedDataParallel: every rank holds the model, gradients are averaged in buckets during backward."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from disttrain.config import ParallelConfig
+from disttrain.world import World
+
+COMM_METHOD = "ddp_backward_tail"
+"""From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets
+still in flight. It holds waiting for peers and transfer together; communication hidden under compute
+is not in it."""
+
+
+def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
+    return DistributedDataParallel(
+        model,
+        device_ids=[world.local_rank] if world.device.type == "cuda" else None,
+        bucket_cap_mb=config.bucket_mb,
+        gradient_as_bucket_view=config.gradient_as_bucket_view,
+        static_graph=config.static_graph,
+        find_unused_parameters=config.find_unused_parameters,
+    )
+
+
+def without_sync(model: nn.Module) -> AbstractContextManager[None]:
+    assert isinstance(model, DistributedDataParallel)
+    return model.no_sync()
+
+
+def bare(model: nn.Module) -> nn.Module:
+    assert isinstance(model, DistributedDataParallel)
+    return model.module

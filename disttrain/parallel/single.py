@@ -1,0 +1,24 @@
+"""One rank: nothing to wrap, nothing to communicate."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+from torch import nn
+
+from disttrain.config import ParallelConfig
+from disttrain.world import World
+
+COMM_METHOD = None
+
+
+def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
+    return model
+
+
+def without_sync(model: nn.Module) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def bare(model: nn.Module) -> nn.Module:
+    return model

@@ -1,0 +1,53 @@
+"""What the model is asked to do: the loss that is minimised and the figures that are reported."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from disttrain.data.source import Source
+
+
+@dataclass(frozen=True)
+class Task:
+    """Loss and metrics of one kind of task; see `Source.task` for the kinds."""
+
+    kind: str
+    bytes_per_token: float | None = None
+
+    @classmethod
+    def of(cls, source: Source) -> Task:
+        return cls(source.task, source.bytes_per_token)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean loss over the batch, a scalar.
+
+        language: `output` (batch, time, vocabulary), `target` (batch, time), cross-entropy in nats per
+        token. classification: (batch, classes) and (batch,). regression: equal shapes, mean squared error.
+        """
+        if self.kind == "regression":
+            return F.mse_loss(output, target)
+        return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
+    def tally(self, output: Tensor, target: Tensor) -> Tensor:
+        """(summed loss, items, correct) of one batch as float64; an item is a token, a sample or a value."""
+        items = target.numel()
+        correct = torch.zeros((), device=output.device)
+        if self.kind == "classification":
+            correct = (output.argmax(-1) == target).sum()
+        summed = self.loss(output, target).double() * items
+        return torch.stack([summed, torch.tensor(items, device=output.device).double(), correct.double()])
+
+    def metrics(self, tally: Tensor) -> tuple[float, dict[str, float | None]]:
+        """(mean loss, named metrics) of an accumulated tally."""
+        summed, items, correct = tally.tolist()
+        loss = summed / items
+        if self.kind == "classification":
+            return loss, {"accuracy": correct / items}
+        if self.kind == "language" and self.bytes_per_token:
+            return loss, {"bits_per_byte": loss / math.log(2) / self.bytes_per_token}
+        return loss, {}

@@ -1,0 +1,141 @@
+"""The step clock: every instant of a step belongs to exactly one class.
+
+The loop says what begins (`switch`), never what ends, so there can be neither gap nor overlap and the
+parts sum to the step by construction. On CPU a switch reads the monotonic clock. On CUDA it records an
+event on the current stream, read when the device has passed it; nothing here ever synchronizes in a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+COMPUTE, INPUT, COMM, OPTIMIZER, CHECKPOINT, OTHER = range(6)
+"""Classes, in the order of `disttrain.records.CLASSES`."""
+_CLASSES = 6
+
+Parts = list[float]
+"""Seconds in each class of one step, indexed by the constants above."""
+
+
+class StepClock(Protocol):
+    """What the training loop needs of a clock."""
+
+    def start(self) -> None:
+        """Begin the next step now, in class OTHER. Time since the last `end_step` belongs to no step."""
+
+    def switch(self, phase: int) -> None:
+        """From here on, time belongs to `phase`."""
+
+    def end_step(self) -> None:
+        """Close the step and begin the next one at the same instant, in class OTHER."""
+
+    def finished(self, wait: bool = False) -> list[tuple[float, Parts]]:
+        """(start, parts) of the steps closed since the last call, oldest first.
+
+        `start` is seconds since the first `start()`. With `wait`, also those the device has yet to finish.
+        """
+
+
+class HostClock:
+    """The step clock of a CPU rank."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._origin: float | None = None
+        self._last = self._began = 0.0
+        self._phase = OTHER
+        self._parts: Parts = [0.0] * _CLASSES
+        self._done: list[tuple[float, Parts]] = []
+
+    def start(self) -> None:
+        self._last = self._began = self._now()
+        if self._origin is None:
+            self._origin = self._last
+        self._phase = OTHER
+        self._parts = [0.0] * _CLASSES
+
+    def switch(self, phase: int) -> None:
+        now = self._now()
+        self._parts[self._phase] += now - self._last
+        self._last = now
+        self._phase = phase
+
+    def end_step(self) -> None:
+        self.switch(OTHER)
+        assert self._origin is not None, "start() comes first"
+        self._done.append((self._began - self._origin, self._parts))
+        self._parts = [0.0] * _CLASSES
+        self._began = self._last
+
+    def finished(self, wait: bool = False) -> list[tuple[float, Parts]]:
+        done, self._done = self._done, []
+        return done
+
+
+class CudaClock:
+    """The step clock of a CUDA rank: events on the compute stream.
+
+    A boundary lies where the device passes it. Input time is therefore what the device waited for input,
+    not what the host spent on it: loading hidden behind compute costs nothing and shows as nothing.
+    """
+
+    def __init__(self) -> None:
+        self._origin: torch.cuda.Event | None = None
+        self._marks: list[tuple[int, torch.cuda.Event]] = []
+        self._pending: deque[list[tuple[int, torch.cuda.Event]]] = deque()
+
+    def start(self) -> None:
+        self._marks = [(OTHER, self._event())]
+        if self._origin is None:
+            self._origin = self._marks[0][1]
+
+    def switch(self, phase: int) -> None:
+        self._marks.append((phase, self._event()))
+
+    def end_step(self) -> None:
+        boundary = self._event()
+        self._marks.append((OTHER, boundary))
+        self._pending.append(self._marks)
+        self._marks = [(OTHER, boundary)]
+
+    def finished(self, wait: bool = False) -> list[tuple[float, Parts]]:
+        if wait and self._pending:
+            self._pending[-1][-1][1].synchronize()
+        done = []
+        while self._pending and self._pending[0][-1][1].query():
+            marks = self._pending.popleft()
+            parts = [0.0] * _CLASSES
+            for (phase, begin), (_, end) in zip(marks, marks[1:], strict=False):
+                parts[phase] += begin.elapsed_time(end) / 1e3
+            assert self._origin is not None, "start() comes first"
+            done.append((self._origin.elapsed_time(marks[0][1]) / 1e3, parts))
+        return done
+
+    @staticmethod
+    def _event() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def make_clock(device: torch.device) -> StepClock:
+    return CudaClock() if device.type == "cuda" else HostClock()
+
+
+def after_own_backward(loss: torch.Tensor, call: Callable[[], None]) -> None:
+    """Have `call` run in `loss.backward()` when this rank's gradients are all computed, before the
+    reducer waits for the buckets still in flight.
+
+    The autograd engine runs its final callbacks in the order they were queued. The hook on `loss` is
+    the first thing backward does, so ours precedes DDP's, which is queued at the last bucket.
+    """
+
+    def queue(grad: torch.Tensor) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(call)
+
+    loss.register_hook(queue)

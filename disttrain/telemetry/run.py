@@ -1,0 +1,225 @@
+"""The telemetry of one run on one rank: what the loop calls, and when anything is written.
+
+Every step costs a few clock readings and two list appends (`step_done`). All else, the reduction of
+losses, the writing of lines, the summary, happens between steps: every `log_every` steps, which all ranks
+do together, and every `flush_every_s` seconds, which each rank does by its own clock.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import torch
+
+from disttrain import log
+from disttrain.config import Config
+from disttrain.records import EvalPoint, LossPoint, Metrics, Progress
+from disttrain.rundir import Attempt, RunDir, write_json
+from disttrain.telemetry import sinks, summary
+from disttrain.telemetry.losses import GlobalLoss
+from disttrain.telemetry.phases import Parts, make_clock
+from disttrain.telemetry.recorder import StepRecorder
+from disttrain.world import World
+
+FLUSH_SHARE = 0.001
+"""Largest share of the time that interval summaries may take: they grow with the run, so they space out."""
+PROGRESS_EVERY_S = 1.0
+"""How fresh `progress.json` is kept, for tables that people watch."""
+
+
+@dataclass(frozen=True)
+class RankTotals:
+    """One rank's share of the final summary."""
+
+    measured: Parts
+    peak_memory_bytes: int
+
+
+@dataclass
+class RunTelemetry:
+    """Built once the model stands; `facts` are the fields of `Metrics` that are known by then."""
+
+    run: RunDir
+    attempt: Attempt
+    world: World
+    config: Config
+    facts: dict[str, Any]
+    eval_history: list[EvalPoint] = field(default_factory=list)
+    losses: list[LossPoint] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        plan_samples = self.facts["local_batch_size"] * self.facts["accumulation"]
+        self.clock = make_clock(self.world.device)
+        self._measures_comm = self.facts["comm_method"] is not None
+        self._recorder = StepRecorder(
+            self.attempt.steps(self.world.rank),
+            self.clock,
+            samples_per_step=plan_samples,
+            warmup_steps=self.config.telemetry.warmup_steps,
+            measures_comm=self._measures_comm,
+        )
+        self._global_loss = GlobalLoss(self.world)
+        self._sinks = (
+            [sinks.open_sink(name, self.run) for name in self.config.telemetry.sinks] if self._leads else []
+        )
+        self._steps_total: int = self.facts["steps_total"]
+        self._step = 0
+        self._lr = 0.0
+        self._began = self._progressed = self._looked = time.monotonic()
+        self._flush_due = self._began + self.config.telemetry.flush_every_s
+        self._looked_step = 0
+        self._rate: float | None = None
+
+    @property
+    def _leads(self) -> bool:
+        return self.world.rank == 0
+
+    def start(self) -> None:
+        """The first step begins now."""
+        self._began = self._looked = time.monotonic()
+        self.clock.start()
+
+    def step_done(self, step: int, loss: torch.Tensor, lr: float) -> None:
+        """Close optimizer step `step`, whose mean local loss is `loss` (a scalar, on the device)."""
+        self._recorder.note(step, loss, lr)
+        self._global_loss.add(step, loss)
+        self._step, self._lr = step, lr
+        self.clock.end_step()
+        if step % self.config.train.log_every == 0:
+            self._look_up()
+        now = time.monotonic()
+        if now >= self._flush_due:
+            self._flush()
+        if self._leads and now - self._progressed >= PROGRESS_EVERY_S:
+            self._write_progress(now)
+
+    @contextmanager
+    def outside_steps(self) -> Iterator[None]:
+        """What happens in here belongs to no step; the next step begins when it is over."""
+        began = time.monotonic()
+        yield
+        self._looked += time.monotonic() - began  # the live rate is about steps, too
+        self.clock.start()
+
+    def evaluated(self, point: EvalPoint) -> None:
+        """Take a validation result."""
+        self.eval_history.append(point)
+        log.info("validation", step=point.step, loss=point.loss, **point.metrics)
+        values = {"loss/valid": point.loss, **{f"valid/{k}": v for k, v in point.metrics.items()}}
+        self._send(point.step, {k: v for k, v in values.items() if v is not None})
+
+    def finish(self) -> Metrics:
+        """Write everything, agree on the summary over ranks, and write the final `metrics.json`.
+
+        All ranks call this together.
+        """
+        self._look_up(wait=True)
+        totals = self.world.gather(RankTotals(self._recorder.measured, _peak_memory(self.world)))
+        metrics = self._metrics("completed", totals)
+        self._close()
+        if self._leads:
+            self._write_progress(time.monotonic())
+            write_json(self.run.metrics, metrics.model_dump(mode="json"))
+        return metrics
+
+    def abort(self) -> None:
+        """The run is failing: keep what this rank knows, without asking the others."""
+        self._recorder.collect(wait=True)
+        if self._leads:
+            own = RankTotals(self._recorder.measured, _peak_memory(self.world))
+            write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
+        self._close()
+
+    def _look_up(self, wait: bool = False) -> None:
+        """All ranks together: reduce the losses, collect what is finished, say how it goes."""
+        self._global_loss.reduce()
+        self._recorder.collect(wait)
+        fresh = self._global_loss.ready(wait)
+        if not self._leads or not fresh:
+            return
+        self.losses.extend(LossPoint(step=step, loss=loss) for step, loss in fresh)
+        now = time.monotonic()
+        if now > self._looked and self._step > self._looked_step:
+            done = self._step - self._looked_step
+            self._rate = done * self.facts["global_batch_size"] / (now - self._looked)
+        self._looked, self._looked_step = now, self._step
+        step, loss = fresh[-1]
+        rate = self._rate or 0.0
+        log.info("step", step=step, steps=self._steps_total, loss=loss, lr=self._lr, samples_per_s=rate)
+        self._send(step, {"loss/train": loss, "lr": self._lr, "samples_per_s": rate})
+
+    def _flush(self) -> None:
+        began = time.monotonic()
+        self._recorder.collect()
+        self._recorder.flush()
+        if self._leads:
+            own = RankTotals(self._recorder.measured, _peak_memory(self.world))
+            metrics = self._metrics("running", [own])
+            write_json(self.run.metrics, metrics.model_dump(mode="json"), durable=False)
+            self._send(self._step, {f"step/{k}": v for k, v in metrics.composition.items() if v is not None})
+        now = time.monotonic()
+        self._flush_due = now + max(self.config.telemetry.flush_every_s, (now - began) / FLUSH_SHARE)
+
+    def _write_progress(self, now: float) -> None:
+        left = (self._steps_total - self._step) * self.facts["global_batch_size"]
+        progress = Progress(
+            attempt=self.attempt.number,
+            step=self._step,
+            steps=self._steps_total,
+            samples_per_s=self._rate,
+            loss=self.losses[-1].loss if self.losses else None,
+            eta_s=left / self._rate if self._rate else None,
+            updated=time.time(),
+        )
+        write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
+        self._progressed = now
+
+    def _metrics(
+        self, status: Literal["running", "completed", "failed"], totals: list[RankTotals]
+    ) -> Metrics:
+        durations = self._recorder.durations
+        steps = len(durations)
+        measured_s = sum(sum(rank.measured) for rank in totals) / len(totals) if steps else None
+        samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
+        facts = dict(self.facts)
+        tokens = facts.pop("tokens_per_sample")
+        return Metrics(
+            **facts,
+            status=status,
+            attempt=self.attempt.number,
+            updated=datetime.now(UTC).isoformat(timespec="seconds"),
+            steps=self._step,
+            seconds_total=time.monotonic() - self._began,
+            warmup_steps=min(self.config.telemetry.warmup_steps, self._step),
+            measured_steps=steps,
+            measured_s=measured_s,
+            samples_per_s=samples_per_s,
+            tokens_per_s=samples_per_s * tokens if samples_per_s and tokens else None,
+            step_time=summary.step_time(durations),
+            composition=summary.composition([r.measured for r in totals], steps, self._measures_comm),
+            peak_memory_bytes=max(rank.peak_memory_bytes for rank in totals),
+            loss_history=summary.thin(self.losses),
+            eval_history=self.eval_history,
+        )
+
+    def _send(self, step: int, values: dict[str, float]) -> None:
+        for sink in self._sinks:
+            sink.scalars(step, values)
+
+    def _close(self) -> None:
+        self._recorder.close()
+        for sink in self._sinks:
+            sink.close()
+        self._sinks = []
+
+
+def _peak_memory(world: World) -> int:
+    if world.device.type == "cuda":
+        return torch.cuda.max_memory_allocated(world.device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB

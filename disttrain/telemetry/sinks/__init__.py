@@ -1,0 +1,33 @@
+"""Where rank 0 sends live scalars besides the JSON files: one module a sink, with a class `Sink`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Protocol
+
+from disttrain.errors import ConfigError, nearest
+from disttrain.rundir import RunDir
+
+
+class SinkLike(Protocol):
+    """A sink. Its constructor takes the `RunDir`."""
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        """Take the named values as of optimizer step `step`."""
+
+    def close(self) -> None: ...
+
+
+def open_sink(name: str, run: RunDir) -> SinkLike:
+    """The sink of that name: a module here, or `package.module:Class`. Raises `ConfigError` without one."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name if attribute else f"{__name__}.{name}")
+        sink: SinkLike = getattr(module, attribute or "Sink")(run)
+    except (ModuleNotFoundError, AttributeError) as error:
+        hint = nearest(name, ["tensorboard"])
+        raise ConfigError(
+            f"telemetry.sinks: no sink {name!r} ({error}); allowed: tensorboard or package.module:Class{hint}"
+        ) from None
+    return sink

@@ -1,0 +1,21 @@
+"""TensorBoard event files in the run directory's `tensorboard/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from disttrain.rundir import RunDir
+
+
+class Sink:
+    def __init__(self, run: RunDir) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed by rank 0 alone
+
+        self._writer = SummaryWriter(str(run.tensorboard))
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()

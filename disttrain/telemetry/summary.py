@@ -1,0 +1,54 @@
+"""From sums and durations to the figures of `metrics.json`: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from disttrain.records import CLASSES, Histogram, StepTime
+from disttrain.telemetry.phases import COMM, Parts
+
+_BINS = 40
+_T = TypeVar("_T")
+
+
+def step_time(durations: Sequence[float]) -> StepTime | None:
+    """Distribution of step durations (seconds); None when there are none.
+
+    Percentiles interpolate linearly between order statistics. Nothing is left out as an outlier.
+    """
+    if not len(durations):
+        return None
+    values = np.asarray(durations)
+    counts, edges = np.histogram(values, bins=min(_BINS, max(1, len(values))))
+    p50, p95, p99 = np.percentile(values, [50, 95, 99])
+    return StepTime(
+        mean_s=float(values.mean()),
+        std_s=float(values.std(ddof=1)) if len(values) > 1 else 0.0,
+        min_s=float(values.min()),
+        max_s=float(values.max()),
+        p50_s=float(p50),
+        p95_s=float(p95),
+        p99_s=float(p99),
+        histogram=Histogram(edges_s=edges.tolist(), counts=counts.tolist()),
+    )
+
+
+def composition(ranks: Sequence[Parts], steps: int, measures_comm: bool) -> dict[str, float | None]:
+    """Mean seconds per step in each class over ranks, from each rank's sums over `steps` steps."""
+    if not steps:
+        return dict.fromkeys(CLASSES)
+    means = (np.asarray(ranks).mean(axis=0) / steps).tolist()
+    named: dict[str, float | None] = dict(zip(CLASSES, means, strict=True))
+    if not measures_comm:
+        named[CLASSES[COMM]] = None
+    return named
+
+
+def thin(points: Sequence[_T], limit: int = 1000) -> list[_T]:
+    """At most `limit` of the points, evenly spaced, the first and the last among them."""
+    if len(points) <= limit:
+        return list(points)
+    return [points[i * (len(points) - 1) // (limit - 1)] for i in range(limit)]

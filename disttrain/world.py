@@ -1,0 +1,112 @@
+"""The process group: this rank's device, and whether the world is the one that was asked for."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from disttrain.config import ResourcesConfig
+from disttrain.errors import ConfigError
+from disttrain.torchrun import Place, place
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+"""A rank that waits longer than this for its peers raises: long enough for a slow first step, short
+enough that a dead peer does not hold the allocation for the night."""
+
+
+@dataclass(frozen=True)
+class World(Place):
+    """The process group as this rank sees it."""
+
+    device: torch.device
+    backend: str | None
+    """Null for a single process, which needs no group."""
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over ranks, in place; the tensor itself where there is one rank."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's picklable `value`, by rank, on all ranks. Slow: not for the step."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+
+@contextmanager
+def open_world(resources: ResourcesConfig) -> Iterator[World]:
+    """Join the process group, and leave it at the end.
+
+    Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
+    rendezvous can go wrong in silence, and training with the wrong world size must not.
+    """
+    here = place()
+    asked = (resources.nodes, resources.gpus_per_node)
+    if (here.nodes, here.local_size) != asked:
+        raise ConfigError(
+            f"the world is {here.nodes} nodes x {here.local_size} ranks, but resources.nodes={asked[0]} x "
+            f"resources.gpus_per_node={asked[1]} was asked for"
+        )
+    device = _device(resources.device, here.local_rank, here.local_size)
+    torch.set_num_threads(resources.threads_per_rank)
+    backend = None
+    if here.size > 1:
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(
+            backend, timeout=COLLECTIVE_TIMEOUT, device_id=device if device.type == "cuda" else None
+        )
+    try:
+        yield World(**vars(here), device=device, backend=backend)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _device(wanted: str, local_rank: int, local_size: int) -> torch.device:
+    count = torch.cuda.device_count() if wanted != "cpu" else 0
+    if wanted == "cuda" and count < local_size:
+        raise ConfigError(
+            f"resources.device=cuda, but {count} CUDA devices are visible to {local_size} ranks on this node"
+        )
+    if count < local_size:
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def machine_id() -> str:
+    """The same for every rank on one physical machine, network namespaces and containers included."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def usable_cpus() -> int:
+    """Processors this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+def nccl_version() -> str | None:
+    """NCCL as torch was built with it, or None."""
+    if not torch.cuda.is_available():
+        return None
+    return ".".join(str(part) for part in torch.cuda.nccl.version())

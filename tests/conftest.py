@@ -1,0 +1,27 @@
+"""Fixtures that several test modules share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.ranks import Ranks
+
+
+def _ranks(size: int, nodes: int) -> Iterator[Ranks]:
+    ranks = Ranks(size, nodes)
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="session")
+def two_ranks() -> Iterator[Ranks]:
+    """Two gloo ranks, standing for two nodes of one rank."""
+    yield from _ranks(2, nodes=2)
+
+
+@pytest.fixture(scope="session")
+def four_ranks() -> Iterator[Ranks]:
+    """Four gloo ranks, standing for four nodes of one rank."""
+    yield from _ranks(4, nodes=4)

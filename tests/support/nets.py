@@ -1,0 +1,55 @@
+"""Small models and sources for tests, used through their import paths."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import torch
+from torch import Tensor, nn
+
+from disttrain import records
+from disttrain.data.source import Arrays, Source
+
+FEATURES, CLASSES = 8, 4
+
+
+def source(samples: int = 64, valid: int = 13) -> Source:
+    """A learnable classification: the class is the largest of the first four features."""
+    inputs = torch.randn(samples + valid, FEATURES, generator=torch.Generator().manual_seed(0))
+    targets = inputs[:, :CLASSES].argmax(1)
+    record = records.Dataset(
+        name="argmax", version=None, sha256=None, train_samples=samples, valid_samples=valid
+    )
+    train, held_out = Arrays(inputs[:samples], targets[:samples]), Arrays(inputs[samples:], targets[samples:])
+    return Source(train, held_out if valid else None, "classification", (FEATURES,), CLASSES, record)
+
+
+class Net(nn.Module):
+    """Two linear layers; `slow_rank` sleeps `slow_s` seconds in every forward pass of training."""
+
+    def __init__(self, hidden: int = 16, slow_rank: int = -1, slow_s: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(FEATURES, hidden), nn.Tanh(), nn.Linear(hidden, CLASSES))
+        self.slow_s = slow_s if int(os.environ.get("RANK", "0")) == slow_rank else 0.0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and self.slow_s:
+            time.sleep(self.slow_s)
+        return self.layers(inputs)
+
+
+class Failing(Net):
+    """Raises on `rank` in its third training forward pass."""
+
+    def __init__(self, rank: int = 0, message: str = "boom") -> None:
+        super().__init__()
+        self.fails = int(os.environ.get("RANK", "0")) == rank
+        self.message = message
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += self.training
+        if self.fails and self.calls == 3:
+            raise RuntimeError(self.message)
+        return super().forward(inputs)

@@ -1,0 +1,80 @@
+"""Long-lived ranks: real processes in a real gloo group, started once and shared by many tests.
+
+Starting ranks costs seconds, calling a function on them microseconds. A function to be called is
+importable and takes the `World` first; what it returns comes back pickled, by rank.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from disttrain.config import ResourcesConfig
+
+
+class RankFailed(AssertionError):
+    """A function raised on some rank; the message holds each rank's traceback."""
+
+
+class Ranks:
+    """`size` ranks, standing for `nodes` nodes of equally many."""
+
+    def __init__(self, size: int, nodes: int) -> None:
+        self.size = size
+        context = mp.get_context("spawn")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            arguments = (rank, size, nodes, port, theirs)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """`function(world, *arguments)` on every rank at once; the results by rank."""
+        for pipe in self._pipes:
+            pipe.send((function, arguments))
+        answers = [pipe.recv() for pipe in self._pipes]
+        failures = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
+        if failures:
+            raise RankFailed("\n".join(failures))
+        return [value for _, value in answers]
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(timeout=20)
+            process.kill()
+
+
+def _serve(rank: int, size: int, nodes: int, port: int, pipe: Connection) -> None:
+    local_size = size // nodes
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank % local_size), LOCAL_WORLD_SIZE=str(local_size),
+        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
+    )  # fmt: skip
+    from disttrain.world import open_world
+
+    resources = ResourcesConfig(nodes=nodes, gpus_per_node=local_size, device="cpu")
+    with open_world(resources) as world:
+        while True:
+            try:
+                function, arguments = pipe.recv()
+            except EOFError:
+                return
+            try:
+                pipe.send((True, function(world, *arguments)))
+            except Exception:
+                pipe.send((False, traceback.format_exc()))

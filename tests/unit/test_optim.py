@@ -1,0 +1,78 @@
+"""Learning-rate schedules and scaling rules against their closed forms; parameter groups."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from disttrain.config import OptimConfig
+from disttrain.optim import learning_rate, make_optimizer, peak_lr
+
+
+def test_warm_up_is_linear_and_reaches_the_peak():
+    optim = OptimConfig(lr=0.5, warmup_steps=5)
+    rates = [learning_rate(step, 100, optim, 8) for step in range(1, 8)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_decay_starts_at_the_peak_and_ends_at_the_floor(schedule):
+    optim = OptimConfig(lr=1.0, warmup_steps=10, schedule=schedule, final_lr_ratio=0.2)
+    assert learning_rate(10, 110, optim, 8) == pytest.approx(1.0)
+    assert learning_rate(60, 110, optim, 8) == pytest.approx(0.6)  # half-way, for both
+    assert learning_rate(110, 110, optim, 8) == pytest.approx(0.2)
+
+
+def test_cosine_at_a_quarter():
+    optim = OptimConfig(lr=1.0, schedule="cosine")
+    assert learning_rate(25, 100, optim, 8) == pytest.approx((1 + math.cos(math.pi / 4)) / 2)
+
+
+def test_step_schedule_drops_every_so_many_steps():
+    optim = OptimConfig(lr=1.0, schedule="step", step_every=3, step_factor=0.5)
+    assert [learning_rate(s, 9, optim, 8) for s in range(1, 10)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
+
+
+@given(
+    st.sampled_from(["constant", "cosine", "linear"]), st.integers(0, 50), st.integers(51, 500), st.floats(0, 1)
+)
+def test_rate_never_exceeds_the_peak_nor_goes_below_the_floor_after_warm_up(schedule, warmup, steps, floor):
+    optim = OptimConfig(lr=2.0, warmup_steps=warmup, schedule=schedule, final_lr_ratio=floor)
+    rates = [learning_rate(step, steps, optim, 8) for step in range(1, steps + 1)]
+    assert max(rates) <= 2.0 + 1e-9
+    assert min(rates[warmup:]) >= 2.0 * floor - 1e-9
+    assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("none", 0.1), ("linear", 0.8), ("sqrt", 0.1 * math.sqrt(8))])
+def test_batch_size_scaling_rules(rule, expected):
+    base = None if rule == "none" else 32
+    assert peak_lr(OptimConfig(lr=0.1, lr_scaling=rule, lr_base_batch=base), 256) == pytest.approx(expected)
+
+
+def test_weight_decay_spares_biases_and_norms():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    optimizer = make_optimizer(model, OptimConfig(weight_decay=0.1))
+    decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert {name: decays[id(p)] for name, p in model.named_parameters()} == {
+        "0.weight": 0.1, "0.bias": 0.0, "1.weight": 0.0, "1.bias": 0.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_fused_and_plain_kernels_agree(name):
+    updated = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        model = nn.Linear(8, 8)
+        optimizer = make_optimizer(model, OptimConfig(name=name, lr=0.1, weight_decay=0.1, fused=fused))
+        assert optimizer.defaults["fused"] is fused
+        for _ in range(3):
+            model(torch.ones(2, 8)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        updated.append(model.weight.detach())
+    torch.testing.assert_close(*updated)

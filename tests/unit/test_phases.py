@@ -1,0 +1,84 @@
+"""The step clock is a partition: parts sum to the step, whatever is switched when."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from disttrain.telemetry.phases import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, HostClock, after_own_backward
+
+
+class FakeTime:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 10)), max_size=30), st.floats(0, 10))
+def test_parts_sum_to_the_step_and_every_second_has_its_class(switches, tail):
+    time = FakeTime()
+    clock = HostClock(time)
+    expected = [0.0] * 6
+    clock.start()
+    current = OTHER
+    for phase, seconds in switches:
+        time.now += seconds
+        expected[current] += seconds
+        clock.switch(phase)
+        current = phase
+    time.now += tail
+    expected[current] += tail
+    clock.end_step()
+    [(start, parts)] = clock.finished()
+    assert start == 0
+    assert parts == pytest.approx(expected, abs=1e-9)
+    assert sum(parts) == pytest.approx(time.now - 100.0, abs=1e-9)
+
+
+def test_steps_follow_each_other_without_a_gap():
+    time = FakeTime()
+    clock = HostClock(time)
+    clock.start()
+    for seconds in (1.0, 2.0, 4.0):
+        clock.switch(COMPUTE)
+        time.now += seconds
+        clock.end_step()
+    starts = [start for start, _ in clock.finished()]
+    assert starts == [0.0, 1.0, 3.0]
+    assert clock.finished() == []
+
+
+def test_time_between_end_and_start_belongs_to_no_step():
+    time = FakeTime()
+    clock = HostClock(time)
+    clock.start()
+    clock.switch(INPUT)
+    time.now += 1
+    clock.end_step()
+    time.now += 50  # a validation
+    clock.start()
+    clock.switch(OPTIMIZER)
+    time.now += 2
+    clock.end_step()
+    (_, first), (start, second) = clock.finished()
+    assert sum(first) == 1
+    assert sum(second) == 2
+    assert start == 51
+
+
+def test_own_backward_callback_runs_after_every_gradient_and_before_callbacks_queued_later():
+    order = []
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.register_post_accumulate_grad_hook(lambda p: order.append("gradient"))
+
+    def queue_late(grad):
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        queue(lambda: order.append("reducer waits"))
+
+    weight.register_hook(queue_late)  # as DDP does, when a gradient is ready
+    loss = (weight * 2).sum()
+    after_own_backward(loss, lambda: order.append(COMM))
+    loss.backward()
+    assert order == ["gradient", COMM, "reducer waits"]
