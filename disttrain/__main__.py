@@ -80,9 +80,10 @@ def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[tuple[str
         arguments, rest = parser.parse_known_args(argv)
     except argparse.ArgumentError as error:
         raise ConfigError(str(error)) from None
+    flags = _overrides(rest)
     if not arguments.config and not arguments.run_dir:
         raise ConfigError("--config FILE or --run-dir DIR is needed")
-    return arguments, _overrides(rest)
+    return arguments, flags
 
 
 def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> Config:

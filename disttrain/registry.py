@@ -67,29 +67,23 @@ def _call(builder: Callable[..., Any], key: str, kind: str, options: Mapping[str
 
 
 def _source_of(dataset: Dataset[Any], kind: str) -> Source:
-    """What a bare dataset tells of itself: its first sample, and `classes` as torchvision's datasets have it."""
+    """What a bare dataset tells of itself: its first sample, and `classes` (a number, or a list of names)."""
     try:
         size = sample_count(dataset)
-        first, target = dataset[0]
-        shape, outputs, floating = (
-            tuple(first.shape),
-            target.numel() if target.ndim else 1,
-            target.is_floating_point(),
-        )
+        sample, target = dataset[0]
+        shape, regression = tuple(sample.shape), target.is_floating_point()
     except (TypeError, ValueError, AttributeError, IndexError, NotImplementedError) as error:
-        raise ConfigError(
-            f"data.kind={kind}: samples must be pairs of tensors, map-style ({error})"
-        ) from None
-    classes = getattr(dataset, "classes", None)
-    if not floating and classes is None:
+        raise ConfigError(f"data.kind={kind}: needed are map-style pairs of tensors ({error})") from None
+    classes: Any = target.numel() if regression else getattr(dataset, "classes", None)
+    if classes is None:
         raise ConfigError(
             f"data.kind={kind}: integer targets need an attribute `classes`, or return a Source"
         )
     return Source(
         train=dataset,
         valid=None,
-        task="regression" if floating else "classification",
+        task="regression" if regression else "classification",
         shape=shape,
-        classes=outputs if floating else classes if isinstance(classes, int) else len(classes),
+        classes=classes if isinstance(classes, int) else len(classes),
         record=records.Dataset(name=kind, version=None, sha256=None, train_samples=size, valid_samples=0),
     )

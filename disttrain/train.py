@@ -100,10 +100,16 @@ def prepare(config: Config, output: Output, world: World) -> Session:
     }
     telemetry = RunTelemetry(output.run, output.attempt, world, config, facts)
     log.info(
-        "start", model=config.model.kind, parameters=parameters, steps=steps, strategy=strategy_name, reason=reason,
-        device=str(world.device), world_size=world.size, local_batch=plan.local, accumulation=plan.accumulation,
-        global_batch=plan.global_,
-    )  # fmt: skip
+        "start",
+        model=config.model.kind,
+        parameters=parameters,
+        steps=steps,
+        strategy=strategy_name,
+        reason=reason,
+        device=str(world.device),
+        world_size=world.size,
+        batch=f"{plan.local} x {plan.accumulation} x {world.size} = {plan.global_}",
+    )
 
     # What the loop takes
     task = Task.of(source)

@@ -30,7 +30,7 @@ def make_loader(
         }
     return DataLoader(
         dataset,
-        batch_sampler=batches,  # type: ignore[arg-type]  # any iterable of index lists will do
+        batch_sampler=batches,
         num_workers=config.workers,
         pin_memory=device.type == "cuda",
         **processes,
@@ -38,7 +38,7 @@ def make_loader(
 
 
 def _outlive_stop_signals(_worker: int) -> None:
-    # A stop signal reaches every process of the job. The rank still has a step to finish and needs its batches;
-    # loader processes leave when the rank closes them, or when they see that it is gone.
+    # A stop signal reaches every process of the job, but the rank has a step to finish and needs its batches.
+    # Loader processes leave when the rank closes them, or when they see that it is gone.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

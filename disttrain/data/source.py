@@ -1,7 +1,7 @@
 """What every data kind hands to the trainer and to the models: datasets, and what is in them.
 
-A dataset is map-style: `ds[i]` is `(input, target)` without a batch dimension. `__getitems__`, which a
-PyTorch loader prefers where it is defined, returns a list of such pairs; it serves to touch memory once a batch.
+A dataset is map-style: `ds[i]` is `(input, target)` without a batch dimension. `__getitems__`, which
+PyTorch's loader prefers where it is defined, returns a list of such pairs, copied in one go.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Arrays(Dataset[Sample]):
 
 
 class Windows(Dataset[Sample]):
-    """A token stream cut into samples: sample i reads tokens [i*L, (i+1)*L) and predicts each one's successor.
+    """A token stream cut into samples: sample i reads tokens [i*L, (i+1)*L) and predicts each's successor.
 
     Inputs do not overlap, so every token but the first is predicted exactly once; what is left at the end,
     less than one window, is not used. Tokens stay in their own small type until they are asked for.
@@ -87,7 +87,7 @@ class Windows(Dataset[Sample]):
         return list(zip(windows[:, :-1], windows[:, 1:], strict=True))
 
     def __getstate__(self) -> dict[str, Any]:
-        # A loader process that is not forked gets a pickle: of a mapped file, send where it is, not what is in it.
+        # A loader process that is not forked gets a pickle: send where a mapped file is, not its content.
         tokens: Any = self.tokens
         if isinstance(tokens, np.memmap):
             tokens = {

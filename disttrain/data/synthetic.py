@@ -18,7 +18,7 @@ from disttrain.data.source import Sample, Source, Task
 from disttrain.errors import ConfigError
 
 _POOL = 1 << 16
-"""Random numbers from which every image's noise is taken, at an offset of its own (beyond one image's size)."""
+"""Offsets into one long row of random numbers, from which every image takes its noise."""
 _SPREAD = 40_503
 """Odd, near 2**16 / golden ratio: consecutive indices land far apart, and on every offset once in 2**16."""
 _STRIDES = 4
@@ -43,16 +43,12 @@ def build(
     task : classification of `shape` into `classes`, or language of `seq_len` tokens out of `vocab`.
     samples, valid_samples : number of samples in each split.
     """
-    sizes = {
-        "classes": classes,
-        "vocab": vocab,
-        "seq_len": seq_len,
-        "samples": samples,
-        "shape": min(shape, default=0),
-    }
+    sizes = {"classes": classes, "vocab": vocab, "seq_len": seq_len, "samples": samples}
     for name, value in sizes.items():
         if value < 1:
             raise ConfigError(f"data.{name}={value}: must be at least 1")
+    if not shape or min(shape) < 1:
+        raise ConfigError(f"data.shape={list(shape)}: one size or more, each at least 1")
     if valid_samples < 0:
         raise ConfigError(f"data.valid_samples={valid_samples}: must not be negative")
     total = samples + valid_samples

@@ -81,7 +81,7 @@ def build(
 
 
 def unigram_entropy_bits(contents: list[bytes]) -> float:
-    """Entropy of the bytes of `contents` taken one by one, in bits per byte: what knowing their frequencies gives."""
+    """Entropy of the bytes of `contents` taken one by one, in bits per byte."""
     counts = np.zeros(256, np.int64)
     for content in contents:  # file by file: `bincount` widens its input to eight bytes a value
         counts += np.bincount(np.frombuffer(content, np.uint8), minlength=256)

@@ -114,7 +114,8 @@ def _map(file: Path, dtype: str) -> np.ndarray:
         raise ConfigError(f"cannot map token file {str(file)!r}: {error}") from None
     if tokens.ndim != 1 or tokens.dtype.kind not in "ui":
         raise ConfigError(
-            f"token file {str(file)!r} holds {tokens.dtype} of shape {tokens.shape}; needed: integers in one dimension"
+            f"token file {str(file)!r} holds {tokens.dtype} of shape {tokens.shape}; "
+            "needed: integers in one dimension"
         )
     return tokens
 

@@ -1,1 +1,1 @@
-"""What is trained: one module per model kind, each with a `build` that takes a `Source` and returns an `nn.Module`."""
+"""What is trained: one module per model kind, each with a `build` from a `Source` to an `nn.Module`."""

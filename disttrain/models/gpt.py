@@ -155,8 +155,10 @@ def rotary_angles(length: int, head_width: int, device: torch.device) -> tuple[T
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the pairs (x[i], x[i + half]) of the last dimension by their position's angles, so that the product of
-    a query and a key depends on their distance (Su et al. 2021, arXiv:2104.09864)."""
+    """Turn the pairs (x[i], x[i + half]) of the last dimension by their position's angles.
+
+    The product of a query and a key then depends on their distance (Su et al. 2021, arXiv:2104.09864).
+    """
     cosine, sine = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, first * sine + second * cosine), dim=-1)

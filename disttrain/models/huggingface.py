@@ -28,8 +28,8 @@ def build(
     Parameters
     ----------
     path : folder with a config and weights, as `save_pretrained` leaves it.
-    model_type : a name transformers knows (`gpt2`, `llama`, `vit`, ...), initialised anew. Vocabulary, number of
-        labels and image size come from the source. Give this or `path`.
+    model_type : a name transformers knows (`gpt2`, `llama`, `vit`, ...), initialised anew. Vocabulary, number
+        of labels and image size come from the source. Give this or `path`.
     config : fields of the model's config to set (`{n_layer: 2, n_embd: 128}`).
 
     Raises
@@ -57,6 +57,7 @@ def build(
             _check_fit(settings, source, given)
             model = auto.from_pretrained(path, config=settings, local_files_only=True)
         else:
+            assert model_type is not None
             settings = transformers.AutoConfig.for_model(model_type, **{**fields, **(config or {})})
             _check_fit(settings, source, given)
             model = auto.from_config(settings)
@@ -83,6 +84,7 @@ class Logits(nn.Module):
 
 def _head(source: Source) -> tuple[str, str, dict[str, Any]]:
     """The auto class, the name of its input, and the config fields that the source decides."""
+    fields: dict[str, Any]
     if source.task == "language":
         fields = {"vocab_size": source.classes, "use_cache": False, **_NO_SPECIAL_TOKENS}
         return "AutoModelForCausalLM", "input_ids", fields

@@ -25,12 +25,14 @@ def build(source: Source, *, depth: Literal[18, 50] = 18, width: int = 64) -> Re
     """
     if source.task != "classification" or len(source.shape) != 3:
         raise ConfigError(
-            f"model.kind=resnet classifies images (channels, height, width), but data.kind gives {source.task} of "
-            f"inputs {source.shape} ({source.record.name}); use data.kind=digits or synthetic with a data.shape of three"
+            "model.kind=resnet classifies images (channels, height, width), but data.kind gives "
+            f"{source.task} of inputs {source.shape} ({source.record.name}); "
+            "use data.kind=digits, or synthetic with a data.shape of three"
         )
     if width < 1:
         raise ConfigError(f"model.width={width}: must be at least 1")
-    block, counts = {18: (BasicBlock, (2, 2, 2, 2)), 50: (Bottleneck, (3, 4, 6, 3))}[depth]
+    block: type[BasicBlock] | type[Bottleneck] = BasicBlock if depth == 18 else Bottleneck
+    counts = (2, 2, 2, 2) if depth == 18 else (3, 4, 6, 3)
     return ResNet(block, counts, source.shape[0], min(source.shape[1:]) < _SMALL_INPUT, source.classes, width)
 
 
@@ -66,7 +68,7 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        # Each block starts as the identity, which trains better (Goyal et al. 2017, arXiv:1706.02677, section 5.1).
+        # Each block starts as the identity, which trains better (Goyal et al. 2017, arXiv:1706.02677).
         for block in self.blocks:
             assert isinstance(block, BasicBlock | Bottleneck)
             nn.init.zeros_(block.last_norm.weight)

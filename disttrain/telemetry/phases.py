@@ -7,6 +7,7 @@ event on the current stream, read when the device has passed it; nothing here ev
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -110,7 +111,7 @@ class CudaClock:
         while self._pending and self._pending[0][-1][1].query():
             marks = self._pending.popleft()
             parts = [0.0] * _CLASSES
-            for (phase, begin), (_, end) in zip(marks, marks[1:], strict=False):
+            for (phase, begin), (_, end) in itertools.pairwise(marks):
                 parts[phase] += begin.elapsed_time(end) / 1e3
             assert self._origin is not None, "start() comes first"
             done.append((self._origin.elapsed_time(marks[0][1]) / 1e3, parts))

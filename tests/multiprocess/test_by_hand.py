@@ -1,0 +1,136 @@
+"""The trainer started by hand: torchrun on one machine, torchrun on two, and what bad input says."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrain.records import Metrics
+from disttrain.rundir import read_json, read_jsonl
+
+pytestmark = pytest.mark.multiprocess
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """\
+model: {kind: "tests.support.nets:Net"}
+data: {kind: "tests.support.nets:source"}
+train: {steps: 4, local_batch_size: 4}
+telemetry: {warmup_steps: 1}
+"""
+
+
+def torchrun(*arguments: str, cwd: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "torch.distributed.run", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return subprocess.Popen(
+        command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process: subprocess.Popen) -> tuple[int, str]:
+    text, _ = process.communicate(timeout=120)
+    return process.returncode, text
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_one_machine_two_ranks_with_a_flag_over_the_file(config, tmp_path):
+    code, text = finish(
+        torchrun(
+            "--nproc-per-node", "2", f"--master-port={free_port()}",
+            "-m", "disttrain", "--config", str(config), "--train.steps", "6", cwd=tmp_path,
+        )
+    )  # fmt: skip
+    assert code == 0, text
+    [run] = (tmp_path / "runs" / "by-hand").iterdir()
+    metrics = Metrics.model_validate(read_json(run / "metrics.json"))
+    assert (metrics.status, metrics.steps, metrics.world_size) == ("completed", 6, 2)
+    assert "msg=finished" in text
+
+
+def test_two_machines_without_slurm(config, tmp_path):
+    """Two agents, one command line each, as `docs/by-hand.md` says; each writes below its own folder."""
+    port = free_port()
+    machines = []
+    for node in (0, 1):
+        home = tmp_path / f"machine{node}"
+        home.mkdir()
+        machines.append(
+            torchrun(
+                "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(node),
+                "--master-addr", "127.0.0.1", "--master-port", str(port),
+                "-m", "disttrain", "--config", str(config), "--run-dir", "run", cwd=home,
+            )
+        )  # fmt: skip
+    for code, text in map(finish, machines):
+        assert code == 0, text
+    metrics = read_json(tmp_path / "machine0" / "run" / "metrics.json")
+    assert (metrics["world_size"], metrics["nodes"]) == (2, 2)
+    for node in (0, 1):
+        steps = tmp_path / f"machine{node}" / "run" / "attempts" / "000" / f"steps-{node:05d}.jsonl"
+        assert len(list(read_jsonl(steps))) == 4
+
+
+def run_alone(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "disttrain", *arguments]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "--config FILE or --run-dir DIR is needed"),
+        (("--confg", "x.yaml"), "unknown argument '--confg'; did you mean '--config'?"),
+        (("--config", "missing.yaml"), "cannot read config 'missing.yaml'"),
+        (("--config", "mine.yaml", "--train.step", "5"), "did you mean 'train.steps'?"),
+        (("--config", "mine.yaml", "--train.steps"), "--train.steps needs a value"),
+        (("--config", "mine.yaml", "--train.steps", "many"), "train.steps='many'"),
+        (("--config", "mine.yaml", "--model.hiden", "3"), "did you mean 'hidden'?"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(config, tmp_path, arguments, expected):
+    done = run_alone(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ")
+    assert expected in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_wrong_world_size_is_refused_and_recorded(tmp_path):
+    import yaml
+
+    plan = {"config": {**yaml.safe_load(CONFIG), "resources": {"nodes": 2}}}
+    (tmp_path / "run.json").write_text(json.dumps(plan))
+    done = run_alone("--run-dir", str(tmp_path), "--attempt", "0", cwd=tmp_path)
+    assert done.returncode == 2
+    error = read_json(tmp_path / "attempts" / "000" / "error-00000.json")
+    assert error["cause"] == "refused"
+    assert "1 nodes x 1 ranks" in error["message"]
+
+
+def test_a_crash_leaves_its_cause(config, tmp_path):
+    crash = ("--model.kind", "tests.support.nets:Failing", "--model.message", "boom at three")
+    done = run_alone("--config", str(config), "--run-dir", "run", *crash, cwd=tmp_path)
+    assert done.returncode == 1
+    error = read_json(tmp_path / "run" / "attempts" / "000" / "error-00000.json")
+    assert (error["cause"], error["kind"], error["message"]) == ("crashed", "RuntimeError", "boom at three")
+    assert "Failing" in error["traceback"] or "forward" in error["traceback"]
