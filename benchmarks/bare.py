@@ -17,7 +17,9 @@ class Net(nn.Module):
     def __init__(self, width: int = 128, layers: int = 2) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, width)
-        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, VOCABULARY)
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
@@ -39,7 +41,11 @@ class Loop:
         matrices = [p for p in model.parameters() if p.dim() >= 2]
         vectors = [p for p in model.parameters() if p.dim() < 2]
         self.optimizer = torch.optim.AdamW(
-            [{"params": matrices}, {"params": vectors}], lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True
+            [{"params": matrices}, {"params": vectors}],
+            lr=lr,
+            betas=(0.9, 0.95),
+            weight_decay=0.0,
+            fused=True,
         )
         self.batches = iter(DataLoader(dataset(), batch_sampler=Order(batch, rank, world)))
 

@@ -1,4 +1,4 @@
-"""What the instrumented trainer costs beside a bare PyTorch loop: same model, data, wrapping, order, optimizer.
+"""What the instrumented trainer costs beside a bare PyTorch loop: same model, data, order and wrapping.
 
     python benchmarks/overhead.py                                        one rank
     torchrun --nproc-per-node 2 benchmarks/overhead.py                   two ranks, DDP
@@ -44,7 +44,13 @@ def source() -> Source:
         name="random-tokens", version=None, sha256=None, train_samples=bare.SAMPLES, valid_samples=0
     )
     return Source(
-        bare.dataset(), None, "language", (bare.CONTEXT,), bare.VOCABULARY, record, tokens_per_sample=bare.CONTEXT
+        bare.dataset(),
+        None,
+        "language",
+        (bare.CONTEXT,),
+        bare.VOCABULARY,
+        record,
+        tokens_per_sample=bare.CONTEXT,
     )
 
 
@@ -116,8 +122,12 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--width", type=int, default=128, help="width of the model: sets the length of a step")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--width", type=int, default=128, help="width of the model: sets the length of a step"
+    )
     parser.add_argument("--batch", type=int, default=8, help="samples per rank and step")
     parser.add_argument("--pairs", type=int, default=60, help="pairs of blocks")
     parser.add_argument("--block-steps", type=int, default=20)

@@ -36,7 +36,9 @@ class Draft:
         *sections, leaf = key.split(".")
         node = self.data
         for depth, name in enumerate(sections):
-            child = node.setdefault(name, {})
+            child = node.get(name)
+            if child is None:  # not there, or an empty section in YAML
+                child = node[name] = {}
             if not isinstance(child, dict):
                 raise ConfigError(f"{'.'.join(sections[: depth + 1])} is a value, not a section", at=origin)
             node = child

@@ -34,6 +34,7 @@ class Builder:
 
     options: dict[str, tuple[Any, Any]]
     open_ended: bool
+    doc: str = ""
 
 
 def builtin_kinds(section: str) -> list[str]:
@@ -117,7 +118,7 @@ def _read(path: Path, name: str) -> Builder | None:
     pairs = [*zip(positional, positional_defaults, strict=True)]
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     options = {argument.arg: (_type(argument.annotation), _default(value)) for argument, value in pairs}
-    return Builder(options, open_ended=arguments.kwarg is not None)
+    return Builder(options, arguments.kwarg is not None, ast.get_docstring(node) or "")
 
 
 def _find(tree: ast.AST, name: str) -> ast.FunctionDef | ast.ClassDef | None:

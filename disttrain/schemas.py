@@ -7,6 +7,7 @@ the config. A test holds the committed ones to what this writes.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import NoneType, UnionType
@@ -75,11 +76,28 @@ def _options(section: str, kind: str) -> str:
     heading = f"### {section}.kind: {kind}\n"
     if builder is None or not builder.options:
         return f"{heading}\nNo options.\n"
+    meaning = _parameters(builder.doc)
     rows = [
-        [f"`{section}.{name}`", _type_name(kind), "needed" if default is ... else f"`{json.dumps(default)}`"]
-        for name, (kind, default) in builder.options.items()
+        [
+            f"`{section}.{name}`",
+            _type_name(annotation),
+            "needed" if default is ... else f"`{json.dumps(default)}`",
+            meaning.get(name, ""),
+        ]
+        for name, (annotation, default) in builder.options.items()
     ]
-    return f"{heading}\n{_table(['key', 'type', 'default'], rows)}"
+    summary = " ".join(builder.doc.split("\n\n")[0].split())
+    return f"{heading}\n{summary}\n\n{_table(['key', 'type', 'default', 'meaning'], rows)}"
+
+
+def _parameters(doc: str) -> dict[str, str]:
+    """Name to meaning, from the `Parameters` section of a docstring (`name, other : meaning`)."""
+    _, _, section = doc.partition("Parameters\n----------\n")
+    found: dict[str, str] = {}
+    for entry in re.finditer(r"^([\w, ]+) : (.*(?:\n[ \t]+\S.*)*)", section.split("\n\n")[0], re.MULTILINE):
+        for name in entry[1].split(", "):
+            found[name] = " ".join(entry[2].split())
+    return found
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

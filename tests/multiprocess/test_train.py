@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ def test_validation_stands_outside_the_steps(tmp_path):
     config = make_config(SMALL, 1, train={"eval_every": 1})
     metrics = train_on(alone(), config, tmp_path)
     steps = list(read_jsonl(Output.of_job(tmp_path, 0).attempt.steps(0)))
-    gaps = [b["start_s"] - a["start_s"] - a["step_s"] for a, b in zip(steps, steps[1:], strict=False)]
+    gaps = [b["start_s"] - a["start_s"] - a["step_s"] for a, b in itertools.pairwise(steps)]
     evaluated = [point.elapsed_s for point in metrics.eval_history]
     assert len(evaluated) == 12
     for gap, elapsed in zip(gaps, evaluated, strict=False):
