@@ -31,7 +31,7 @@ NOISE: dict[str, Any] = {"noise": True}
 class Section(BaseModel):
     """Base of every section: immutable, closed to unknown keys, documented under each field."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -81,6 +81,7 @@ class OptimConfig(Section):
     """The optimizer and its learning-rate schedule."""
 
     name: Literal["adamw", "sgd"] = "adamw"
+    """AdamW, or SGD with momentum."""
     lr: PositiveFloat = 1e-3
     """Peak learning rate, before `lr_scaling`."""
     weight_decay: NonNegativeFloat = 0.0
@@ -94,6 +95,7 @@ class OptimConfig(Section):
     grad_clip: PositiveFloat | None = None
     """Largest global gradient norm; null does not clip."""
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    """Shape of the learning rate over the run, after the warm-up."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up before the schedule starts."""
     final_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -127,6 +129,7 @@ class ResourcesConfig(Section):
     """The shape of the job. World size is `nodes * gpus_per_node`."""
 
     nodes: PositiveInt = 1
+    """Machines, or processes that stand for one each on the local cluster."""
     gpus_per_node: PositiveInt = 1
     """Ranks per node: one per GPU, or one per stand-in process on a CPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -137,6 +140,8 @@ class ResourcesConfig(Section):
 
 class JobConfig(Section):
     """How the job is carried out: limits, retries, environment."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # `OMP_PROC_BIND: 1` is meant as text
 
     time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 60.0
     """Wall-clock limit of one attempt, in minutes."""

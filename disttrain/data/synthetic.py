@@ -10,17 +10,18 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from disttrain import records
 from disttrain.data.source import Sample, Source, Task
 from disttrain.errors import ConfigError
 
-_POOL = 1 << 16
-"""Offsets into one long row of random numbers, from which every image takes its noise."""
-_SPREAD = 40_503
-"""Odd, near 2**16 / golden ratio: consecutive indices land far apart, and on every offset once in 2**16."""
+_ROW = 1 << 20
+"""Numbers in the row that images are cut from (4 MiB), beside one image's size."""
+_SHORTEST_PERIOD = 64
+"""Of the wave, in numbers of the row."""
+_SPREAD = 40_507
+"""A prime near 2**16 / golden ratio: consecutive indices land far apart."""
 _STRIDES = 4
 """Each made-up sentence counts up by one of this many strides, which its first two tokens give away."""
 
@@ -53,7 +54,7 @@ def build(
         raise ConfigError(f"data.valid_samples={valid_samples}: must not be negative")
     total = samples + valid_samples
     dataset: Dataset[Sample] = (
-        Sentences(total, seq_len, vocab, seed) if task == "language" else Blobs(total, shape, classes, seed)
+        Sentences(total, seq_len, vocab, seed) if task == "language" else Waves(total, shape, classes, seed)
     )
     kind: Task = task
     return Source(
@@ -73,25 +74,26 @@ def build(
     )
 
 
-class Blobs(Dataset[Sample]):
-    """Class i % classes, its pattern plus noise: one addition a sample."""
+class Waves(Dataset[Sample]):
+    """A wave under noise, its phase the class (i % classes): a view into one long row, nothing computed."""
 
     def __init__(self, samples: int, shape: tuple[int, ...], classes: int, seed: int) -> None:
         self.samples, self.shape, self.classes = samples, shape, classes
         self._numel = math.prod(shape)
-        self._noise = torch.randn(_POOL + self._numel, generator=torch.Generator().manual_seed(seed))
+        self._shift = math.ceil(_SHORTEST_PERIOD / classes)
+        self._period = self._shift * classes
+        self._slots = max(1, _ROW // self._period)
+        length = (self._slots + 1) * self._period + self._numel
+        noise = torch.randn(length, generator=torch.Generator().manual_seed(seed))
+        self._row = noise + 2 * torch.cos(torch.arange(length) * (2 * math.pi / self._period))
 
     def __len__(self) -> int:
         return self.samples
 
     def __getitem__(self, index: int) -> Sample:
         label = index % self.classes
-        pattern, noise = self._slice(-1 - label), self._slice(index)
-        return (pattern + noise).view(self.shape), torch.tensor(label)
-
-    def _slice(self, index: int) -> Tensor:
-        offset = index * _SPREAD % _POOL
-        return self._noise[offset : offset + self._numel]
+        start = index * _SPREAD % self._slots * self._period + label * self._shift
+        return self._row[start : start + self._numel].view(self.shape), torch.tensor(label)
 
 
 class Sentences(Dataset[Sample]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from disttrain.data.source import Source
@@ -63,10 +62,11 @@ def build(
             model = auto.from_config(settings)
     except ConfigError:
         raise
-    except (ValueError, TypeError, OSError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError) as error:
         raise ConfigError(
             f"{given} cannot be made a {head.removeprefix('AutoModelFor')} model: {error}"
         ) from None
+    model.config.use_cache = False  # keys and values are kept for generating, which training does not
     return Logits(model.float(), argument)
 
 
@@ -86,17 +86,14 @@ def _head(source: Source) -> tuple[str, str, dict[str, Any]]:
     """The auto class, the name of its input, and the config fields that the source decides."""
     fields: dict[str, Any]
     if source.task == "language":
-        fields = {"vocab_size": source.classes, "use_cache": False, **_NO_SPECIAL_TOKENS}
+        fields = {"vocab_size": source.classes, **_NO_SPECIAL_TOKENS}
         return "AutoModelForCausalLM", "input_ids", fields
     if source.task == "classification" and len(source.shape) == 3:
         channels, height, width = source.shape
         fields = {"num_labels": source.classes, "num_channels": channels, "image_size": (height, width)}
         return "AutoModelForImageClassification", "pixel_values", fields
-    if (
-        source.task == "classification"
-        and len(source.shape) == 1
-        and not _first_input(source).is_floating_point()
-    ):
+    tokens = len(source.shape) == 1 and not source.train[0][0].is_floating_point()
+    if source.task == "classification" and tokens:
         return "AutoModelForSequenceClassification", "input_ids", {"num_labels": source.classes}
     raise ConfigError(
         f"model.kind=huggingface has no head for data.kind with {source.task} of inputs {source.shape} "
@@ -106,10 +103,6 @@ def _head(source: Source) -> tuple[str, str, dict[str, Any]]:
 
 _NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 """Defaults such as GPT-2's 50256 lie outside of the vocabulary of another source."""
-
-
-def _first_input(source: Source) -> torch.Tensor:
-    return source.train[0][0]
 
 
 def _check_fit(settings: Any, source: Source, given: str) -> None:

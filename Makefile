@@ -1,0 +1,51 @@
+# Everything runs in .venv, made here with plain pip from constraints.txt. `make help` lists the targets.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+# An environment or a path of somebody else's must not leak into ours.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all lint format schemas clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## +' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+install: $(STAMP)  ## .venv with the pinned packages; again only when pins or pyproject.toml change
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("error: $(PYTHON) is Python %d.%d; 3.11 or newer is needed: make PYTHON=python3.11" % sys.version_info[:2])'
+	@echo "install: packages pinned in constraints.txt into .venv (some minutes the first time)"
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,huggingface]'
+	@touch $@
+
+demo: $(STAMP)  ## sweep on 1, 2 and 4 nodes of this machine, then the report
+	@echo "demo: training on 1, 2 and 4 nodes, one run after another"
+	@$(BIN)/python submit.py sweep --nodes 1 2 4 --wait
+	@echo "demo: writing the report"
+	@$(BIN)/python submit.py report
+
+test: $(STAMP)  ## the tests but the slow ones, with coverage
+	@$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+
+test-all: $(STAMP)  ## every test
+	@$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## ruff, mypy, and whether generated documents are current
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/python -m disttrain.schemas --check
+
+format: $(STAMP)  ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+schemas: $(STAMP)  ## regenerate docs/schemas and docs/configuration.md
+	@$(BIN)/python -m disttrain.schemas
+
+clean:  ## remove caches and coverage data; runs/ and .venv stay
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build .coverage .coverage.*
+	find . -path ./.venv -prune -o -path ./runs -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,110 @@
+"""The command of the README, for real: submit, wait, report, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrain.records import FILES, Metrics, RunRecord, Step
+from disttrain.rundir import RunDir, read_json, read_jsonl
+
+pytestmark = pytest.mark.multiprocess
+
+ROOT = Path(__file__).resolve().parents[2]
+NODES = (1, 2, 4)
+
+
+def submit(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "submit.py"), *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def sweep_default(runs: Path, *more: str, timeout_s: float) -> dict[int, tuple[RunDir, Metrics]]:
+    """Run the default sweep on 1, 2 and 4 local nodes; run and metrics by node count."""
+    nodes = [str(n) for n in NODES]
+    where = ("--runs", str(runs), "--cluster", "local")
+    done = submit("sweep", "--nodes", *nodes, *where, "--wait", *more, timeout_s=timeout_s)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {}
+    for path in sorted((runs / "default").glob("n*")):
+        run = RunDir(path)
+        metrics = Metrics.model_validate(read_json(run.metrics))
+        found[metrics.nodes] = (run, metrics)
+    assert sorted(found) == list(NODES)
+    return found
+
+
+def curve(metrics: Metrics) -> list[float]:
+    return [point.loss for point in metrics.loss_history]
+
+
+@pytest.fixture(autouse=True)
+def own_queue(tmp_path, monkeypatch):
+    monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
+
+
+def test_short_sweep_end_to_end(tmp_path):
+    runs = tmp_path / "runs"
+    found = sweep_default(runs, "--set", "train.steps=50", "train.eval_samples=64", timeout_s=400)
+    reference = curve(found[1][1])
+    assert len(reference) == 50
+    for nodes in NODES[1:]:
+        assert curve(found[nodes][1]) == pytest.approx(reference, rel=1e-5), f"{nodes} nodes"
+    for run, metrics in found.values():
+        check_run_directory(run, metrics)
+
+    again = submit("sweep", "--nodes", "1", "2", "4", "--runs", str(runs), "--cluster", "local", "--json",
+                   "--set", "train.steps=50", "train.eval_samples=64", timeout_s=60)  # fmt: skip
+    assert again.returncode == 0, again.stderr
+    assert len(list((runs / "default" / "n1-single-b16-r0" / "attempts").iterdir())) == 1, (
+        "done runs are kept"
+    )
+
+    report = submit("report", "default", "--runs", str(runs), timeout_s=120)
+    assert report.returncode == 0, report.stderr
+    written = {path.name for path in (runs / "default" / "report").iterdir()}
+    assert {"report.html", "report.md", "report.json"} <= written
+    assert json.loads((runs / "default" / "report" / "report.json").read_text())
+
+    status = submit("status", "--runs", str(runs), "--json", timeout_s=60)
+    assert all(run["state"] == "done" for run in json.loads(status.stdout))
+
+
+def check_run_directory(run: RunDir, metrics: Metrics) -> None:
+    """Every file of the run directory is there and valid by its own schema."""
+    record = RunRecord.model_validate(read_json(run.run_json))
+    assert record.run_key == metrics.run_key
+    assert str(os.environ.get("HOME", "/nowhere")) not in json.dumps(metrics.dataset.model_dump())
+    FILES["env"].model_validate(read_json(run.env_json))
+    FILES["outcome"].model_validate(read_json(run.done))
+    [attempt] = run.attempts()
+    FILES["attempt"].model_validate(read_json(attempt.record))
+    for rank in range(metrics.world_size):
+        steps = [Step.model_validate(line) for line in read_jsonl(attempt.steps(rank))]
+        assert len(steps) == metrics.steps
+        assert attempt.rank_log(rank).exists()
+    assert list(run.tensorboard.iterdir())
+
+
+@pytest.mark.slow
+def test_the_default_sweep_learns_the_same_on_every_node_count(tmp_path):
+    found = sweep_default(tmp_path / "runs", timeout_s=1500)
+    bits = {}
+    for nodes, (_, metrics) in found.items():
+        bits[nodes] = metrics.eval_history[-1].metrics["bits_per_byte"]
+        assert metrics.dataset.unigram_entropy_bits is not None
+        assert bits[nodes] <= metrics.dataset.unigram_entropy_bits - 1
+        assert curve(metrics)[:50] == pytest.approx(curve(found[1][1])[:50], rel=1e-5)
+    assert bits[2] == pytest.approx(bits[1], rel=0.01)
+    assert bits[4] == pytest.approx(bits[1], rel=0.01)

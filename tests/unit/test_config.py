@@ -1,0 +1,125 @@
+"""The config tree: what counts as the same run, and what importing it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from disttrain.config import Config, config_key, is_noise, without_noise
+
+PLAIN = {"model": {"kind": "gpt", "layers": 2, "width": 64}, "train": {"steps": 5, "local_batch_size": 4}}
+FIELDS = [
+    (section, name, field)
+    for section, info in Config.model_fields.items()
+    for name, field in info.annotation.model_fields.items()
+]
+NAMES = [f"{section}.{name}" for section, name, _ in FIELDS]
+
+
+def another_value(field: Any) -> Any:
+    """A valid value of a field that is not its default."""
+    default = field.default
+    if get_origin(field.annotation) is Literal:
+        return next(value for value in get_args(field.annotation) if value != default)
+    if default is None:
+        kind = next(item for item in get_args(field.annotation) if item is not type(None))
+        return {bool: True, int: 7, float: 0.5}.get(getattr(kind, "__origin__", kind), 7)
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, int | float):
+        return default * 2 + 1
+    if isinstance(default, str):
+        return default + "x"
+    if isinstance(default, dict):
+        return {"NCCL_DEBUG": "INFO"}
+    assert isinstance(default, tuple)
+    return (*default[::-1], "more") if isinstance(default[0], str) else default[::-1]
+
+
+@pytest.mark.parametrize(("section", "name", "field"), FIELDS, ids=NAMES)
+def test_the_key_changes_with_every_field_but_noise(section, name, field):
+    changed = Config.model_validate({section: {name: another_value(field)}})
+    assert getattr(getattr(changed, section), name) != field.default
+    assert (config_key(changed) == config_key(Config())) == is_noise(field)
+
+
+def test_noise_is_what_cannot_change_the_numbers():
+    assert [name for name, (_, _, field) in zip(NAMES, FIELDS, strict=True) if is_noise(field)] == [
+        "train.log_every",
+        "job.time_limit_min",
+        "job.max_attempts",
+        "job.rendezvous_timeout_s",
+        "telemetry.flush_every_s",
+        "telemetry.sinks",
+    ]
+    assert "log_every" not in without_noise(Config())["train"]
+
+
+def test_the_key_changes_with_the_repeat_and_with_a_builders_option():
+    config = Config.model_validate(PLAIN)
+    other = Config.model_validate(PLAIN | {"model": {"kind": "gpt", "layers": 3, "width": 64}})
+    assert len({config_key(config), config_key(config, 1), config_key(other)}) == 3
+    assert len(config_key(config)) == 12
+
+
+@given(st.permutations(["layers", "width", "heads", "dropout"]))
+def test_the_key_does_not_depend_on_the_order_of_keys(order):
+    model = {"layers": 2, "width": 64, "heads": 4, "dropout": 0.1}
+    first = Config.model_validate({"model": model})
+    assert config_key(Config.model_validate({"model": {name: model[name] for name in order}})) == config_key(
+        first
+    )
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_the_key_is_the_same_in_another_process(seed):
+    code = (
+        "import json, sys; from disttrain.config import Config, config_key; "
+        "print(config_key(Config.model_validate(json.loads(sys.argv[1]))))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(PLAIN)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONHASHSEED": seed},
+    )
+    assert ran.stdout.strip() == config_key(Config.model_validate(PLAIN))
+
+
+def test_a_config_survives_the_way_through_a_file():
+    config = Config.model_validate(PLAIN | {"job": {"env": {"A": "b"}}, "optim": {"betas": [0.8, 0.9]}})
+    again = Config.model_validate(json.loads(json.dumps(config.as_dict())))
+    assert again == config
+    assert config_key(again) == config_key(config)
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(ValidationError):
+        Config().train.steps = 3
+
+
+def test_world_size_is_nodes_times_ranks():
+    assert Config.model_validate({"resources": {"nodes": 3, "gpus_per_node": 2}}).world_size == 6
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("config configfile records options batch rundir errors schemas", ["torch", "pandas", "submitit"]),
+        ("rundir errors batch", ["torch", "pydantic", "yaml"]),
+    ],
+)
+def test_the_login_node_imports_nothing_heavy(modules, absent):
+    imports = "; ".join(f"import disttrain.{module}" for module in modules.split())
+    code = f"import sys; {imports}; print([name for name in {absent} if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

@@ -1,0 +1,123 @@
+"""The options of a builder, read from its source without importing it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+
+from disttrain import options
+from disttrain.errors import ConfigError
+from disttrain.options import OptionError, builder_of, builtin_kinds, check_options
+
+NET = '''
+import a_module_that_does_not_exist
+
+raise RuntimeError("imported")
+
+def build(source, *, layers: int = 3, rate: float = 0.1, name: str | None = None, sizes: list[int] = [1, 2],
+          act: Literal["relu", "gelu"] = "relu", flag: bool = False, own: Own = Own(), bare=5):
+    """Doc of net."""
+'''
+
+
+@pytest.fixture
+def models(tmp_path, monkeypatch):
+    """A package root whose `models` hold the files written by the returned function."""
+    monkeypatch.setattr(options, "_PACKAGE_ROOT", tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "net.py").write_text(NET)
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / "models" / f"{name}.py").write_text(text)
+
+    return write
+
+
+def test_names_types_and_defaults_come_from_the_signature(models):
+    builder = builder_of("models", "net")
+    assert builder is not None
+    assert builder.options == {
+        "layers": (int, 3),
+        "rate": (float, 0.1),
+        "name": (str | None, None),
+        "sizes": (list[int], [1, 2]),
+        "act": (Literal["relu", "gelu"], "relu"),
+        "flag": (bool, False),
+        "own": (Any, None),
+        "bare": (Any, 5),
+    }
+    assert not builder.open_ended
+    assert builder.doc == "Doc of net."
+
+
+def test_defaults_are_filled_in_and_values_converted(models):
+    given = {"layers": "4", "rate": "1e-3", "sizes": [3]}
+    checked = check_options("models", "model", "net", given)
+    assert (checked["layers"], checked["rate"], checked["sizes"], checked["act"]) == (4, 1e-3, [3], "relu")
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "message"),
+    [
+        ({"layer": 4}, "layer", "model.layer is not an option of model.kind=net; allowed: act, bare, "),
+        ({"layer": 4}, "layer", "did you mean 'layers'?"),
+        ({"layers": "many"}, "layers", "model.layers='many': input should be a valid integer"),
+        ({"act": "tanh"}, "act", "model.act='tanh': input should be 'relu' or 'gelu'"),
+        ({"sizes": [1, "x"]}, "sizes", "model.sizes"),
+    ],
+)
+def test_a_bad_option_is_named(models, given, option, message):
+    with pytest.raises(OptionError) as caught:
+        check_options("models", "model", "net", given)
+    assert caught.value.option == option
+    assert message in str(caught.value)
+
+
+def test_an_option_without_default_must_be_given(models):
+    models("needy", "def build(*, path: str, size: int = 1): ...")
+    assert check_options("models", "model", "needy", {"path": "x"}) == {"path": "x", "size": 1}
+    with pytest.raises(OptionError, match=r"^model\.path is needed by model\.kind=needy$"):
+        check_options("models", "model", "needy", {})
+
+
+def test_keyword_arguments_leave_the_options_open(models):
+    models("open", "def build(source, *, size: int = 1, **rest): ...")
+    assert check_options("models", "model", "open", {"other": "x"}) == {"size": 1, "other": "x"}
+
+
+def test_only_modules_with_a_builder_are_kinds(models):
+    models("helper", "def other(): ...")
+    models("__init__", "")
+    assert builtin_kinds("models") == ["net"]
+    with pytest.raises(
+        ConfigError, match=r"model\.kind='nett' is unknown; allowed: net .*did you mean 'net'\?"
+    ):
+        builder_of("models", "nett")
+    with pytest.raises(ConfigError, match=r"^model\.kind='helper' is unknown"):
+        builder_of("models", "helper")
+
+
+def test_a_callable_by_import_path(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text(
+        "class Net:\n    def __init__(self, width: int = 8): ...\n"
+    )
+    (tmp_path / "mine" / "nets.py").write_text("def make(depth: int, *, width: int = 8): ...\n")
+    assert check_options("models", "model", "mine:Net", {}) == {"width": 8}
+    assert check_options("models", "model", "mine.nets:make", {"depth": 2}) == {"depth": 2, "width": 8}
+
+
+def test_what_cannot_be_found_here_is_left_to_the_job():
+    assert builder_of("models", "only.on.the.cluster:build") is None
+    assert check_options("models", "model", "only.on.the.cluster:build", {"a": "b"}) == {"a": "b"}
+
+
+@pytest.mark.parametrize("section", ["models", "data"])
+def test_every_builder_we_ship_declares_plain_options(section):
+    for kind in builtin_kinds(section):
+        builder = builder_of(section, kind)
+        assert builder is not None
+        assert not builder.open_ended, kind
+        assert [name for name, (annotation, _) in builder.options.items() if annotation is Any] == [], kind

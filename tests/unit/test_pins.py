@@ -1,0 +1,88 @@
+"""Ranges, pins and the conda file agree with each other and with what is installed."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+DIRECT = [
+    Requirement(text)
+    for text in PROJECT["dependencies"] + [item for extra in EXTRAS.values() for item in extra]
+]
+LINES = [
+    line
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+    if line.strip() and not line.startswith("#")
+]
+PINS = {
+    canonicalize_name(pin.name): str(next(iter(pin.specifier)).version) for pin in map(Requirement, LINES)
+}
+
+
+def test_constraints_are_exact_portable_and_given_once():
+    assert len(PINS) == len(LINES)
+    for line in LINES:
+        requirement = Requirement(line)
+        assert [spec.operator for spec in requirement.specifier] == ["=="], line
+        assert requirement.url is None, line
+        assert Version(PINS[canonicalize_name(requirement.name)]).local is None, line
+
+
+@pytest.mark.parametrize("requirement", DIRECT, ids=str)
+def test_a_direct_dependency_has_a_lower_bound_and_a_pin_inside_its_range(requirement):
+    assert any(spec.operator == ">=" for spec in requirement.specifier)
+    assert PINS[canonicalize_name(requirement.name)] in requirement.specifier
+
+
+def test_everything_that_gets_installed_is_pinned():
+    """Follow the requirements of what is installed: none of them may float."""
+    todo = [canonicalize_name(requirement.name) for requirement in DIRECT]
+    seen: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        assert name in PINS, f"{name} is not in constraints.txt"
+        for text in metadata.requires(name) or []:
+            needed = Requirement(text)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                if needed.name.startswith(("nvidia-", "cuda-", "triton")) and needed.name != "nvidia-ml-py":
+                    continue  # torch pins the parts of its CUDA build itself
+                todo.append(canonicalize_name(needed.name))
+
+
+def test_the_pins_are_what_is_installed():
+    """A pin may be absent (not needed on this platform); what is there has the pinned version."""
+    installed = {
+        canonicalize_name(found.name): Version(found.version).public for found in metadata.distributions()
+    }
+    differing = {
+        name: (pin, installed[name]) for name, pin in PINS.items() if installed.get(name, pin) != pin
+    }
+    assert differing == {}, "run `make install`"
+
+
+def test_the_conda_environment_installs_the_same():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    python = next(item for item in environment["dependencies"] if str(item).startswith("python="))
+    assert PROJECT["requires-python"] == f">={python.removeprefix('python=')}"
+    (pip,) = [item["pip"] for item in environment["dependencies"] if isinstance(item, dict)]
+    extras = ",".join(sorted(EXTRAS))
+    assert pip == ["-c constraints.txt", f"-e .[{extras}]"]
+    assert f"-c constraints.txt -e '.[{extras}]'" in (ROOT / "Makefile").read_text()
+
+
+def test_pynvml_is_the_module_of_nvidia_ml_py():
+    assert metadata.packages_distributions()["pynvml"] == ["nvidia-ml-py"]
+    assert "pynvml" not in PINS

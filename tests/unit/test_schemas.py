@@ -1,0 +1,96 @@
+"""Generated documents are current, and the schemas accept what we write and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from disttrain import schemas
+from disttrain.config import Config
+from disttrain.configfile import known_keys
+from disttrain.options import builder_of, builtin_kinds
+from disttrain.records import FILES, Outcome, Progress
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.mark.parametrize(("name", "text"), schemas.documents().items())
+def test_the_committed_document_is_current(name, text):
+    assert (DOCS / name).read_text() == text, "run `make schemas`"
+
+
+def test_there_is_one_schema_for_each_file():
+    assert {path.stem for path in (DOCS / "schemas").iterdir()} == set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_schema_is_valid_and_closed(name):
+    schema = json.loads((DOCS / "schemas" / f"{name}.json").read_text())
+    assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
+    Draft202012Validator.check_schema(schema)
+    assert not Draft202012Validator(schema).is_valid({"surprise": 1})
+    assert schema["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    ("name", "record"),
+    [
+        ("outcome", Outcome(cause="finished", attempt=0, ended="2026-01-01T00:00:00Z", retryable=False)),
+        (
+            "progress",
+            Progress(attempt=0, step=1, steps=2, samples_per_s=None, loss=1.5, eta_s=None, updated=1.0),
+        ),
+    ],
+)
+def test_a_schema_accepts_what_is_written(name, record):
+    validator = Draft202012Validator(json.loads((DOCS / "schemas" / f"{name}.json").read_text()))
+    written = json.loads(record.model_dump_json())
+    validator.validate(written)
+    assert not validator.is_valid(written | {"attempt": "first"})
+    assert not validator.is_valid(written | {"surprise": 1})
+
+
+def test_every_key_and_option_is_in_the_reference():
+    text = (DOCS / "configuration.md").read_text()
+    keys = known_keys()
+    for section, package in {"model": "models", "data": "data"}.items():
+        for kind in builtin_kinds(package):
+            builder = builder_of(package, kind)
+            assert builder is not None
+            keys += [f"{section}.{option}" for option in builder.options]
+    assert [key for key in keys if f"| `{key}`" not in text] == []
+    assert [name for name in Config.model_fields if f"\n## {name}\n" not in text] == []
+
+
+def test_every_key_of_the_tree_has_a_meaning():
+    rows = [line.split(" | ") for line in schemas.configuration().splitlines() if line.startswith("| `")]
+    meaning = {row[0].split("`")[1]: row[3].strip(" |") for row in rows}
+    assert [key for key in known_keys() if not meaning[key]] == []
+
+
+def test_meanings_are_read_from_a_docstring():
+    parameters = "Parameters\n----------\na, b : first\n    and more: of it.\nc : last."
+    doc = f"Summary.\n\n{parameters}\n\nReturns\n-------\nd : no."
+    assert schemas._parameters(doc) == {
+        "a": "first and more: of it.",
+        "b": "first and more: of it.",
+        "c": "last.",
+    }
+
+
+def test_check_tells_what_is_out_of_date_and_a_plain_call_mends_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(schemas, "DOCS", tmp_path / "docs")
+    assert schemas.main([]) == 0
+    assert schemas.main(["--check"]) == 0
+    (tmp_path / "docs" / "schemas" / "step.json").write_text("{}")
+    (tmp_path / "docs" / "schemas" / "gone.json").write_text("{}")
+    assert schemas.main(["--check"]) == 1
+    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == [
+        "docs/schemas/step.json",
+        "docs/schemas/gone.json",
+    ]
+    assert schemas.main([]) == 0
+    assert schemas.main(["--check"]) == 0
