@@ -15,6 +15,7 @@ from disttrain.config import Config
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
+from disttrain.errors import ConfigError
 from disttrain.evaluate import Evaluation
 from disttrain.optim import make_optimizer
 from disttrain.output import Output
@@ -69,6 +70,7 @@ def prepare(config: Config, output: Output, world: World) -> Session:
     """Build what a run needs. All ranks call this together."""
     # What is trained, on what, in what batches
     source = build_source(config.data)
+    refuse_unequal_data(source, world)
     plan = plan_batch(config.train.local_batch_size, config.train.global_batch_size, world.size)
     steps = count_steps(config, source, plan)
     torch.manual_seed(config.train.seed)  # the same weights on every rank
@@ -121,6 +123,15 @@ def prepare(config: Config, output: Output, world: World) -> Session:
     if source.valid is not None:
         evaluate = Evaluation(source.valid, task, world, plan.local, config.train.eval_samples)
     return Session(trainer, telemetry, batches, steps, evaluate)
+
+
+def refuse_unequal_data(source: Source, world: World) -> None:
+    """Raise `ConfigError` on all ranks if any has other data: nodes with different Python versions would
+    train on different default corpora, and nothing else would notice."""
+    found = [(record.name, record.version, record.sha256) for record in world.gather(source.record)]
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise ConfigError(f"data differs between ranks: rank 0 has {found[0]}, rank {rank} has {other}")
 
 
 def count_steps(config: Config, source: Source, plan: BatchPlan) -> int:

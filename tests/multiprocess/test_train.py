@@ -14,6 +14,7 @@ from disttrain.records import CLASSES, Metrics, Progress, Step
 from disttrain.rundir import read_json, read_jsonl
 from disttrain.train import train
 from disttrain.world import World
+from tests.support.ranks import RankFailed
 
 pytestmark = pytest.mark.multiprocess
 
@@ -141,3 +142,10 @@ def test_a_failing_rank_leaves_what_was_measured(tmp_path):
 def test_epochs_round_up_to_whole_steps(tmp_path):
     config = make_config(SMALL, 1, train={"steps": None, "epochs": 1.5, "local_batch_size": 10})
     assert train_on(alone(), config, tmp_path).steps == 10  # 96 samples in tens
+
+
+def test_ranks_with_different_data_refuse_before_the_first_step(two_ranks, tmp_path):
+    config = make_config(SMALL, 2, data={"rank_specific": True})
+    with pytest.raises(RankFailed, match=r"data differs between ranks: rank 0 has \('argmax-0'"):
+        two_ranks.call(train_on, config, tmp_path)
+    assert not (tmp_path / "metrics.json").exists()

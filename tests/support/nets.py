@@ -14,13 +14,15 @@ from disttrain.data.source import Arrays, Source
 FEATURES, CLASSES = 8, 4
 
 
-def source(samples: int = 64, valid: int = 13) -> Source:
-    """A learnable classification: the class is the largest of the first four features."""
+def source(samples: int = 64, valid: int = 13, rank_specific: bool = False) -> Source:
+    """A learnable classification: the class is the largest of the first four features.
+
+    `rank_specific` gives every rank data of another name.
+    """
     inputs = torch.randn(samples + valid, FEATURES, generator=torch.Generator().manual_seed(0))
     targets = inputs[:, :CLASSES].argmax(1)
-    record = records.Dataset(
-        name="argmax", version=None, sha256=None, train_samples=samples, valid_samples=valid
-    )
+    name = f"argmax-{os.environ.get('RANK')}" if rank_specific else "argmax"
+    record = records.Dataset(name=name, version=None, sha256=None, train_samples=samples, valid_samples=valid)
     train, held_out = Arrays(inputs[:samples], targets[:samples]), Arrays(inputs[samples:], targets[samples:])
     return Source(train, held_out if valid else None, "classification", (FEATURES,), CLASSES, record)
 

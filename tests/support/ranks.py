@@ -62,9 +62,14 @@ class Ranks:
 def _serve(rank: int, size: int, nodes: int, port: int, pipe: Connection) -> None:
     local_size = size // nodes
     os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank % local_size), LOCAL_WORLD_SIZE=str(local_size),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
-    )  # fmt: skip
+        RANK=str(rank),
+        WORLD_SIZE=str(size),
+        LOCAL_RANK=str(rank % local_size),
+        LOCAL_WORLD_SIZE=str(local_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        GLOO_SOCKET_IFNAME="lo",
+    )
     from disttrain.world import open_world
 
     resources = ResourcesConfig(nodes=nodes, gpus_per_node=local_size, device="cpu")

@@ -1,0 +1,295 @@
+"""Run directories as the trainer would leave them, made up: for tests of everything that reads runs.
+
+All records go through the models of `disttrain.records`, so they fit the schemas. Nothing is random:
+the same call writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from disttrain.batch import scale_batch
+from disttrain.config import Config, config_key
+from disttrain.records import (
+    AttemptRecord,
+    Code,
+    Dataset,
+    EvalPoint,
+    Histogram,
+    LossPoint,
+    Metrics,
+    Outcome,
+    Provenance,
+    Record,
+    RunRecord,
+    Step,
+    StepTime,
+)
+from disttrain.rundir import RunDir, write_json, write_text
+
+WHEN = "2026-01-02T03:04:05Z"
+End = Literal["done", "failed", "running", "planned"]
+
+
+def fake_sweep(
+    root: Path,
+    name: str = "default",
+    *,
+    nodes: Sequence[int] = (1, 2, 4),
+    repeats: int = 3,
+    gpus_per_node: Sequence[int] = (1,),
+    scaling: Literal["weak", "strong"] = "weak",
+    axes: Iterable[dict[str, Any]] = ({},),
+    step_s: float = 0.1,
+    efficiency: float = 0.85,
+    **overrides: Any,
+) -> Path:
+    """A finished sweep: each doubling of the ranks keeps `efficiency` of the throughput per rank.
+
+    `axes` holds one dict of further swept keys (dotted) per group of runs; each group is a tenth slower
+    than the one before. `overrides` replace fields of every run's metrics.
+    """
+    for group, extra in enumerate(axes):
+        for count in nodes:
+            for gpus in gpus_per_node:
+                world = count * gpus
+                batch = scale_batch(
+                    8, None, base_world=min(nodes) * min(gpus_per_node), world=world, scaling=scaling
+                )
+                work = batch.local * batch.accumulation / 8
+                mean_s = step_s * work * (1 + 0.1 * group) / efficiency ** math.log2(world)
+                for repeat in range(repeats):
+                    swept = {"resources.nodes": count, **extra}
+                    if len(gpus_per_node) > 1:
+                        swept["resources.gpus_per_node"] = gpus
+                    fake_run(
+                        root / name / "-".join([f"n{count}x{gpus}", *map(str, extra.values()), f"r{repeat}"]),
+                        nodes=count,
+                        gpus_per_node=gpus,
+                        repeat=repeat,
+                        axes=swept,
+                        mean_s=mean_s * (1 + 0.01 * ((repeat * 7 + count * 3) % 5 - 2)),
+                        local_batch_size=batch.local,
+                        accumulation=batch.accumulation,
+                        overrides=overrides,
+                    )
+    return root / name
+
+
+def fake_run(
+    path: Path,
+    *,
+    nodes: int = 1,
+    gpus_per_node: int = 1,
+    repeat: int = 0,
+    axes: dict[str, Any] | None = None,
+    mean_s: float = 0.1,
+    steps: int = 110,
+    local_batch_size: int = 8,
+    accumulation: int = 1,
+    end: End = "done",
+    message: str | None = None,
+    overrides: dict[str, Any] | None = None,
+) -> RunDir:
+    """One run directory; `end` says how far the run came, `overrides` replace fields of its metrics."""
+    run = RunDir(path)
+    world = nodes * gpus_per_node
+    global_batch_size = local_batch_size * accumulation * world
+    config = _config(nodes, gpus_per_node, steps, local_batch_size, global_batch_size, axes or {})
+    _write(run.run_json, _run_record(run, config, repeat, axes or {"resources.nodes": nodes}))
+    if end == "planned":
+        return run
+    done = steps if end == "done" else steps // 2
+    records = _steps(done, mean_s, global_batch_size // world, world)
+    attempt = run.attempt(0)
+    _write(attempt.record, _attempt(nodes, end, message))
+    write_text(attempt.steps(0), "".join(record.model_dump_json() + "\n" for record in records))
+    metrics = _metrics(run, config, records, world, local_batch_size, accumulation, steps)
+    status = {"done": "completed", "failed": "failed", "running": "running"}[end]
+    _write(run.metrics, Metrics.model_validate(metrics.model_dump() | {"status": status} | (overrides or {})))
+    if end == "done":
+        _write(run.done, Outcome(cause="finished", attempt=0, ended=WHEN, retryable=False))
+    if end == "failed":
+        _write(run.failed, Outcome(cause="crashed", attempt=0, message=message, ended=WHEN, retryable=True))
+    return run
+
+
+def _write(path: Path, record: Record) -> None:
+    write_json(path, record.model_dump(mode="json"))
+
+
+def _config(
+    nodes: int, gpus_per_node: int, steps: int, local: int, global_: int, axes: dict[str, Any]
+) -> Config:
+    data: dict[str, Any] = Config().as_dict()
+    data["resources"] |= {"nodes": nodes, "gpus_per_node": gpus_per_node}
+    data["train"] |= {"steps": steps, "local_batch_size": local, "global_batch_size": global_}
+    for key, value in axes.items():
+        section, leaf = key.split(".")
+        data[section][leaf] = value
+    return Config.model_validate(data)
+
+
+def _run_record(run: RunDir, config: Config, repeat: int, axes: dict[str, Any]) -> RunRecord:
+    key = config_key(config, repeat)
+    return RunRecord(
+        name=run.name,
+        sweep=run.sweep,
+        run_key=key,
+        config_key=key,
+        repeat=repeat,
+        config=config.as_dict(),
+        axes=axes,
+        cluster="local",
+        provenance=Provenance(
+            created=WHEN,
+            host="workstation",
+            user="someone",
+            python="3.12.1",
+            packages={"torch": "2.13.0"},
+            code=Code(hash="0123456789ab", git_commit="f" * 40, git_dirty=False),
+            argv=["submit.py", "sweep", "--nodes", "1", "2", "4"],
+        ),
+    )
+
+
+def _attempt(nodes: int, end: End, message: str | None) -> AttemptRecord:
+    return AttemptRecord(
+        attempt=0,
+        submission=0,
+        cluster="local",
+        job_id="1",
+        nodes=[f"node{index}" for index in range(nodes)],
+        host="workstation",
+        pid=1,
+        pid_started=0.0,
+        code_hash="0123456789ab",
+        cpu_count=2,
+        started=WHEN,
+        ended=WHEN if end in ("done", "failed") else None,
+        cause={"done": "finished", "failed": "crashed"}.get(end),  # type: ignore[arg-type]
+        message=message,
+    )
+
+
+def _steps(count: int, mean_s: float, samples: int, world: int) -> list[Step]:
+    """Steps around `mean_s` with a mild ripple, a rare slow one, and a slow start."""
+    records, clock_s = [], 0.0
+    for step in range(1, count + 1):
+        ripple = (
+            1 + 0.03 * math.sin(2.4 * step) + (0.4 if step % 37 == 0 else 0.0) + (2.0 if step <= 2 else 0.0)
+        )
+        step_s = mean_s * ripple
+        communication = (1 - 0.85 ** math.log2(world)) * step_s if world > 1 else None
+        rest = step_s - (communication or 0.0)
+        records.append(
+            Step(
+                step=step,
+                start_s=clock_s,
+                step_s=step_s,
+                compute_s=0.86 * rest,
+                input_s=0.04 * rest,
+                comm_exposed_s=communication,
+                optimizer_s=0.07 * rest,
+                checkpoint_s=0.0,
+                other_s=rest - (0.86 + 0.04 + 0.07) * rest,
+                samples=samples,
+                loss=_loss(step),
+                lr=1e-3,
+            )
+        )
+        clock_s += step_s
+    return records
+
+
+def _loss(step: int) -> float:
+    """Nats per byte: from ln 256 towards 1.4."""
+    return 1.4 + (math.log(256) - 1.4) * math.exp(-step / 40) + 0.03 * math.sin(1.7 * step)
+
+
+def _metrics(
+    run: RunDir, config: Config, records: list[Step], world: int, local: int, accumulation: int, steps: int
+) -> Metrics:
+    warmup = min(10, len(records) - 1)
+    measured = records[warmup:]
+    times = np.array([record.step_s for record in measured])
+    counts, edges = np.histogram(times, bins=20)
+    measured_s = float(times.sum())
+    samples_per_s = len(measured) * local * accumulation * world / measured_s
+    p50, p95, p99 = (float(value) for value in np.percentile(times, [50, 95, 99]))
+    classes = ("compute_s", "input_s", "optimizer_s", "checkpoint_s", "other_s")
+    composition: dict[str, float | None] = {
+        name: sum(getattr(record, name) for record in measured) / len(measured) for name in classes
+    }
+    exposed = [record.comm_exposed_s for record in measured if record.comm_exposed_s is not None]
+    composition["comm_exposed_s"] = sum(exposed) / len(measured) if exposed else None
+    return Metrics(
+        name=run.name,
+        sweep=run.sweep,
+        run_key="0" * 12,
+        attempt=0,
+        status="completed",
+        updated=WHEN,
+        nodes=config.resources.nodes,
+        ranks_per_node=config.resources.gpus_per_node,
+        world_size=world,
+        device="cpu",
+        backend="gloo" if world > 1 else None,
+        torch="2.13.0",
+        nccl=None,
+        cpu_count=2,
+        oversubscribed=False,
+        strategy="ddp" if world > 1 else "single",
+        strategy_reason="more than one rank" if world > 1 else "one rank",
+        model="gpt",
+        parameters=824_320,
+        dataset=Dataset(
+            name="python-stdlib",
+            version="3.12.1",
+            sha256="ab" * 32,
+            train_samples=9000,
+            valid_samples=1000,
+            bytes=10_000_000,
+            unigram_entropy_bits=4.8,
+        ),
+        steps=len(records),
+        steps_total=steps,
+        local_batch_size=local,
+        accumulation=accumulation,
+        global_batch_size=local * accumulation * world,
+        seconds_total=sum(record.step_s for record in records) + 1.0,
+        warmup_steps=warmup,
+        measured_steps=len(measured),
+        measured_s=measured_s,
+        samples_per_s=samples_per_s,
+        tokens_per_s=samples_per_s * 128,
+        step_time=StepTime(
+            mean_s=float(times.mean()),
+            std_s=float(times.std()),
+            min_s=float(times.min()),
+            max_s=float(times.max()),
+            p50_s=p50,
+            p95_s=p95,
+            p99_s=p99,
+            histogram=Histogram(edges_s=edges.tolist(), counts=counts.tolist()),
+        ),
+        composition=composition,
+        comm_method="ddp_backward_tail" if world > 1 else None,
+        peak_memory_bytes=300 * 2**20 + world * 2**20,
+        loss_history=[LossPoint(step=record.step, loss=record.loss) for record in records],
+        eval_history=[
+            EvalPoint(
+                step=step,
+                loss=_loss(step) + 0.05,
+                metrics={"bits_per_byte": (_loss(step) + 0.05) / math.log(2)},
+                samples=1000,
+                elapsed_s=0.5,
+            )
+            for step in sorted({len(records) // 2, len(records)})
+        ],
+    )

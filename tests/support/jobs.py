@@ -1,0 +1,151 @@
+"""A sweep of runs that take no time, for tests of everything between `submit.py` and the trainer."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from disttrain.batch import BatchPlan
+from disttrain.config import Config, config_key
+from disttrain.rundir import RunDir
+from jobs.cluster import Cluster, JobStatus, Limits
+from jobs.reconcile import Action, carry_out, plan_actions, refresh, sweep_lock
+from jobs.state import RunState, read_runs
+from sweeps.expand import RunPlan, SweepPlan
+
+CODE = "c0dec0dec0de"
+STANDIN = Path(__file__).with_name("standin.sh")
+
+
+def sweep_plan(*names: str, nodes: int = 1, mode: str = "complete", **job: Any) -> SweepPlan:
+    """One run for each name, whose launcher does as `mode` says (see `standin.sh`); keys of `job`."""
+    runs = []
+    for number, name in enumerate(names):
+        config = Config.model_validate(
+            {
+                "train": {"steps": 1, "local_batch_size": 1, "global_batch_size": nodes, "seed": number},
+                "resources": {"nodes": nodes},
+                "job": {"env": {"STANDIN": mode}, **job},
+            }
+        )
+        runs.append(RunPlan(name, config, config_key(config), 0, {}, BatchPlan(1, 1, nodes)))
+    return SweepPlan("demo", {}, tuple(runs))
+
+
+def submit(plan: SweepPlan, cluster: Cluster, root: Path, code: str = CODE) -> list[Action]:
+    """What `submit.py sweep` does once the sweep is expanded."""
+    with sweep_lock(root / plan.name):
+        states = refresh(read_runs(root, plan.name), cluster)
+        return carry_out(plan_actions(plan, states, code), cluster, root)
+
+
+def states(root: Path) -> dict[str, RunState]:
+    return {state.name: state for state in read_runs(root)}
+
+
+def settled(root: Path, within_s: float = 60.0) -> dict[str, RunState]:
+    """The states once nothing is on its way any more."""
+    wait_until(lambda: not any(state.active for state in states(root).values()), within_s)
+    return states(root)
+
+
+def wait_until(happened: Callable[[], Any], within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def starts(run: RunDir) -> list[tuple[int, int]]:
+    """(attempt, node) of each start of the launcher, in order."""
+    return [(int(words[0]), int(words[1])) for words in _started(run) if words[0] != "worker"]
+
+
+def started_pids(run: RunDir) -> list[int]:
+    return [int(words[-1]) for words in _started(run)]
+
+
+def _started(run: RunDir) -> list[list[str]]:
+    path = run.path / "starts"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def in_a_fork(act: Callable[[], Any]) -> int:
+    """Do something in a forked copy of this process, in a process group of its own; its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    _act_and_exit(act)
+
+
+def _act_and_exit(act: Callable[[], Any]) -> NoReturn:
+    try:
+        os.setpgid(0, 0)
+        act()
+        os._exit(0)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        os._exit(70)
+
+
+def wait_for(pid: int) -> int:
+    """Exit code of a forked copy, -N if signal N ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def killed_at(function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
+    """`function`, in whose place this process dies by SIGKILL: before it has any effect, or after."""
+
+    def dies(*args: Any, **kwargs: Any) -> NoReturn:
+        if after:
+            function(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    return dies
+
+
+@contextmanager
+def ended_afterwards(root: Path, cluster: Cluster) -> Iterator[None]:
+    """Leave no job behind, whatever happened in the block."""
+    from jobs.reconcile import cancel
+
+    try:
+        yield
+    finally:
+        cancel(refresh(read_runs(root), cluster), cluster)
+
+
+class NoCluster:
+    """Takes jobs and does nothing with them; knows of each what it is told to."""
+
+    name = "local"
+
+    def __init__(self, status: JobStatus = "pending") -> None:
+        self.status: JobStatus = status
+        self.submitted: list[tuple[str, int]] = []
+        self.cancelled: list[str] = []
+        self.found: str | None = None
+
+    def submit(self, run: RunDir, submission: int) -> str:
+        self.submitted.append((run.name, submission))
+        return f"elsewhere:{len(self.submitted)}"
+
+    def find(self, run: RunDir, submission: int) -> str | None:
+        return self.found
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        return dict.fromkeys(job_ids, self.status)
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        self.cancelled += job_ids
+
+    def limits(self) -> Limits:
+        return Limits()

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Stands in for torchrun and the trainer (DISTTRAIN_LAUNCHER): says that it started, then does as $STANDIN says.
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --node-rank) node=$2; shift ;;
+    --run-dir) run=$2; shift ;;
+    --attempt) attempt=$2; shift ;;
+  esac
+  shift
+done
+echo "$attempt $node $$" >> "$run/starts"
+case "${STANDIN:-complete}" in
+  complete)
+    [ "$node" != 0 ] || printf '{"status": "completed", "attempt": %d}' "$attempt" > "$run/metrics.json" ;;
+  fail)
+    echo "it went wrong"; exit 1 ;;
+  fail-once)
+    [ "$attempt" -gt 0 ] || exit 1
+    printf '{"status": "completed", "attempt": %d}' "$attempt" > "$run/metrics.json" ;;
+  hang) # with a worker in a session of its own, which takes no notice of a polite request
+    setsid sh -c 'trap "" TERM; echo "worker $$" >> "$0/starts"; while :; do sleep 1000; done' "$run" &
+    while :; do sleep 1000; done ;;
+esac
