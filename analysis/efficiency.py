@@ -1,0 +1,236 @@
+"""Scaling curves: throughput, speed-up and efficiency of each group of runs against a named base.
+
+With X the throughput (samples/s) and N the ranks, against a base of N0 ranks:
+
+    speed-up    S(N) = X(N) / X(N0)
+    efficiency  E(N) = S(N) * N0 / N
+
+One formula for weak and strong scaling: with b samples per rank and step and step time T = b N / X,
+E(N) = w T(N0) / T(N), where w = b(N) / b(N0) is 1 for weak and N0 / N for strong scaling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from analysis.load import swept_keys
+from analysis.stats import Estimate, geometric_mean, ratio
+from disttrain.errors import ConfigError
+from disttrain.records import CLASSES
+
+Scaling = Literal["weak", "strong", "mixed", "one size"]
+Unit = Literal["node", "rank"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """All launches of one group at one size."""
+
+    size: int
+    """In the curve's unit."""
+    nodes: int
+    ranks_per_node: int
+    world_size: int
+    local_batch_size: int
+    accumulation: int
+    global_batch_size: int
+    runs: tuple[str, ...]
+    """One name a launch."""
+    samples_per_s: Estimate
+    """Each launch a ratio of sums; over launches their geometric mean."""
+    samples_per_s_by_run: tuple[float, ...]
+    step_s: Estimate
+    tokens_per_s: float | None
+    composition: dict[str, float | None]
+    """Mean seconds per step in each class of `records.CLASSES`; null where not measured."""
+    peak_memory_bytes: int | None
+    speedup: Estimate | None = None
+    """Against the curve's base; null on a curve without one."""
+    efficiency: Estimate | None = None
+    lost: dict[str, float] | None = None
+    """Share of the step lost to each class, compared with the base; adds up to 1 - efficiency."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Runs that differ in nothing swept but their size and repeat."""
+
+    sweep: str
+    label: str
+    """The swept keys that tell this curve from the others, or the sweep's name."""
+    axes: dict[str, Any]
+    unit: Unit
+    """What `Point.size` counts."""
+    scaling: Scaling
+    """Found from the batch sizes: weak holds samples per rank and step, strong holds the global batch."""
+    base_size: int | None
+    """Size of the point that speed-up and efficiency refer to; null when this curve has no such point."""
+    points: tuple[Point, ...]
+    """Smallest first."""
+
+    @property
+    def base(self) -> Point | None:
+        return next((point for point in self.points if point.size == self.base_size), None)
+
+
+def scaling_curves(table: pd.DataFrame, base: str | None = None) -> list[Curve]:
+    """The curves of the included runs of `load.load`'s table.
+
+    `base` names the size that each curve is compared with: a size (`2`, `n2`) or a run (its size).
+    By default it is each curve's smallest. Raises `ConfigError` for a base that no curve has.
+    """
+    included = table[table["included"]]
+    curves: list[Curve] = []
+    for sweep, runs in included.groupby("sweep", sort=True):
+        unit: Unit = "node" if runs["nodes"].nunique() > 1 or runs["world_size"].nunique() == 1 else "rank"
+        size_keys = {"resources.nodes"} | ({"resources.gpus_per_node"} if unit == "rank" else set())
+        keys = [key for key in swept_keys(table) if key not in size_keys and runs[key].notna().any()]
+        groups = runs.groupby(keys, sort=True, dropna=False) if keys else [((), runs)]
+        for values, group in groups:
+            axes = {key: _plain(value) for key, value in zip(keys, values, strict=True)}
+            curves.append(_curve(str(sweep), axes, unit, group))
+    wanted = _wanted_size(curves, base)
+    return [_with_base(curve, wanted) for curve in _labelled(curves)]
+
+
+def detect_scaling(points: Sequence[Point]) -> Scaling:
+    """Weak, strong or mixed, from the batch sizes."""
+    if len(points) < 2:
+        return "one size"
+    if len({point.global_batch_size // point.world_size for point in points}) == 1:
+        return "weak"
+    return "strong" if len({point.global_batch_size for point in points}) == 1 else "mixed"
+
+
+def as_table(curves: Sequence[Curve]) -> pd.DataFrame:
+    """One row a point, for a notebook: the numbers of the report's scaling table."""
+    rows = []
+    for curve in curves:
+        for point in curve.points:
+            row: dict[str, Any] = {
+                "curve": curve.label,
+                "scaling": curve.scaling,
+                "base_size": curve.base_size,
+            }
+            row |= {"nodes": point.nodes, "ranks": point.world_size, "launches": len(point.runs)}
+            row |= {"global_batch_size": point.global_batch_size}
+            for name in ("samples_per_s", "step_s", "speedup", "efficiency"):
+                estimate: Estimate | None = getattr(point, name)
+                row[name] = estimate.value if estimate else None
+                row[f"{name}_low"] = estimate.low if estimate else None
+                row[f"{name}_high"] = estimate.high if estimate else None
+            rows.append(row)
+    return pd.DataFrame(rows).convert_dtypes()
+
+
+def _curve(sweep: str, axes: dict[str, Any], unit: Unit, group: pd.DataFrame) -> Curve:
+    column = "nodes" if unit == "node" else "world_size"
+    points = tuple(_point(int(size), runs) for size, runs in group.groupby(column, sort=True))
+    return Curve(sweep, sweep, axes, unit, detect_scaling(points), None, points)
+
+
+def _point(size: int, runs: pd.DataFrame) -> Point:
+    first = runs.iloc[0]
+    rates = runs["samples_per_s"].to_numpy(dtype=np.float64)
+    rate = geometric_mean(rates)
+    global_batch = int(first["global_batch_size"])
+    per_sample = (runs["tokens_per_s"] / runs["samples_per_s"]).mean()
+    memory = runs["peak_memory_bytes"].max()
+    return Point(
+        size=size,
+        nodes=int(first["nodes"]),
+        ranks_per_node=int(first["ranks_per_node"]),
+        world_size=int(first["world_size"]),
+        local_batch_size=int(first["local_batch_size"]),
+        accumulation=int(first["accumulation"]),
+        global_batch_size=global_batch,
+        runs=tuple(runs["run"]),
+        samples_per_s=rate,
+        samples_per_s_by_run=tuple(float(value) for value in rates),
+        step_s=rate.inverse(global_batch),
+        tokens_per_s=None if pd.isna(per_sample) else float(per_sample) * rate.value,
+        composition={name: _mean(runs[name]) for name in CLASSES},
+        peak_memory_bytes=None if pd.isna(memory) else int(memory),
+    )
+
+
+def _with_base(curve: Curve, wanted: int | None) -> Curve:
+    curve = replace(curve, base_size=curve.points[0].size if wanted is None else wanted)
+    base = curve.base
+    if base is None:
+        return replace(curve, base_size=None)
+    return replace(curve, points=tuple(_compared(point, base) for point in curve.points))
+
+
+def _compared(point: Point, base: Point) -> Point:
+    if point is base:  # one by definition: its own spread does not make it uncertain
+        one = Estimate(1.0, None, None, len(base.runs))
+        return replace(point, speedup=one, efficiency=one, lost=dict.fromkeys(CLASSES, 0.0))
+    speedup = ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)
+    efficiency = speedup.scaled(base.world_size / point.world_size)
+    return replace(point, speedup=speedup, efficiency=efficiency, lost=_lost(point, base))
+
+
+def _lost(point: Point, base: Point) -> dict[str, float] | None:
+    """How much of the point's step each class takes beyond what the base would predict.
+
+    Classes partition the step, so the shares sum to 1 - efficiency (of the mean steps) with no remainder;
+    a negative share is a gain. A class absent at one of the two counts as no time there.
+    """
+    work = (point.global_batch_size / point.world_size) / (base.global_batch_size / base.world_size)
+    step_s = sum(value or 0.0 for value in point.composition.values())
+    if not step_s or not any(base.composition.values()):
+        return None
+    return {
+        name: ((point.composition[name] or 0.0) - work * (base.composition[name] or 0.0)) / step_s
+        for name in CLASSES
+    }
+
+
+def _wanted_size(curves: Sequence[Curve], base: str | None) -> int | None:
+    if base is None:
+        return None
+    sizes = sorted({point.size for curve in curves for point in curve.points})
+    named = {run: point.size for curve in curves for point in curve.points for run in point.runs}
+    named |= {text: size for size in sizes for text in (str(size), f"n{size}")}
+    if base not in named:
+        known = ", ".join(str(size) for size in sizes) or "none: no run has finished"
+        raise ConfigError(f"base={base!r} names no finished run and no size measured; sizes: {known}")
+    return named[base]
+
+
+def _labelled(curves: Sequence[Curve]) -> list[Curve]:
+    """Label each curve by what differs between them."""
+    keys = sorted({key for curve in curves for key in curve.axes})
+    differing = [key for key in keys if len({str(curve.axes.get(key)) for curve in curves}) > 1]
+    short = [_short_key(key) for key in differing]
+    names = {k: k if short.count(word) > 1 else word for k, word in zip(differing, short, strict=True)}
+    several = len({curve.sweep for curve in curves}) > 1
+    labelled = []
+    for curve in curves:
+        parts = [curve.sweep] if several else []
+        parts += [f"{names[key]} {curve.axes[key]}" for key in differing if key in curve.axes]
+        labelled.append(replace(curve, label=", ".join(parts) or curve.sweep))
+    return labelled
+
+
+def _short_key(key: str) -> str:
+    """`strategy` for `parallel.strategy`, but `model` for `model.kind`, whose last part says nothing."""
+    section, _, leaf = key.rpartition(".")
+    return section if leaf in ("kind", "name") else leaf
+
+
+def _mean(values: pd.Series) -> float | None:
+    mean = values.mean()
+    return None if pd.isna(mean) else float(mean)
+
+
+def _plain(value: Any) -> Any:
+    if pd.isna(value):
+        return None
+    return value.item() if isinstance(value, np.generic) else value

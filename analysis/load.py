@@ -1,0 +1,238 @@
+"""Run directories -> one tidy table, one row a run.
+
+Reading never raises for what a run left behind: a missing, corrupt or unfinished run is a row with
+`included` false and a `note` that says why. Columns carry their units; swept keys are columns under
+their dotted names (`parallel.strategy`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+from pydantic import ValidationError
+
+from disttrain.errors import ConfigError
+from disttrain.records import CLASSES, Metrics, Outcome, Record, RunRecord
+from disttrain.rundir import CorruptFile, RunDir, read_json
+
+COLUMNS: dict[str, str] = {
+    "sweep": "string",
+    "run": "string",
+    "state": "string",  # planned, started, running, done or failed
+    "included": "boolean",  # finished and measured: takes part in the figures
+    "note": "string",  # why it is left out, or what is odd about it; empty otherwise
+    "nodes": "Int64",
+    "ranks_per_node": "Int64",
+    "world_size": "Int64",
+    "repeat": "Int64",
+    "model": "string",
+    "parameters": "Int64",
+    "dataset": "string",
+    "dataset_version": "string",
+    "dataset_sha256": "string",
+    "strategy": "string",
+    "device": "string",
+    "backend": "string",
+    "cpu_count": "Int64",
+    "oversubscribed": "boolean",
+    "emulated": "boolean",
+    "local_batch_size": "Int64",
+    "accumulation": "Int64",
+    "global_batch_size": "Int64",
+    "steps": "Int64",
+    "steps_total": "Int64",
+    "warmup_steps": "Int64",
+    "measured_steps": "Int64",
+    "measured_s": "Float64",
+    "seconds_total": "Float64",
+    "samples_per_s": "Float64",
+    "tokens_per_s": "Float64",
+    "step_s": "Float64",  # mean, over ranks and measured steps
+    "step_p50_s": "Float64",
+    "step_p95_s": "Float64",
+    "step_p99_s": "Float64",
+    "step_max_s": "Float64",
+    **dict.fromkeys(CLASSES, "Float64"),
+    "comm_method": "string",
+    "peak_memory_bytes": "Int64",
+    "train_loss": "Float64",  # last of the curve
+    "valid_loss": "Float64",
+    "bits_per_byte": "Float64",  # last validation
+    "accuracy": "Float64",  # last validation, a share
+    "unigram_entropy_bits": "Float64",
+    "torch": "string",
+    "python": "string",
+    "host": "string",
+    "code_hash": "string",
+    "git_commit": "string",
+    "git_dirty": "boolean",
+    "command": "string",
+    "created": "string",  # UTC, ISO 8601
+    "updated": "string",
+    "path": "string",
+}
+"""Fixed columns and their types; swept keys come after them."""
+
+R = TypeVar("R", bound=Record)
+
+
+def load(sweeps: Iterable[Path | str]) -> pd.DataFrame:
+    """The runs of these sweeps' folders as one table, ordered by sweep, size and name.
+
+    Raises `ConfigError` when a folder is not there or holds no run.
+    """
+    folders = dict.fromkeys(Path(sweep).resolve() for sweep in sweeps)
+    rows = [row for folder in folders for row in _sweep_rows(folder)]
+    axes = sorted({key for row in rows for key in row["axes"]})
+    for row in rows:
+        row.update(_axis_values(axes, row.pop("axes"), row.pop("config")))
+    table = pd.DataFrame(rows, columns=[*COLUMNS, *axes]).astype(COLUMNS)
+    table[axes] = table[axes].convert_dtypes()
+    return table.sort_values(["sweep", "world_size", "run"], ignore_index=True)
+
+
+def swept_keys(table: pd.DataFrame) -> list[str]:
+    """The table's axis columns: the keys that some sweep in it varies."""
+    return [column for column in table.columns if column not in COLUMNS]
+
+
+def read_metrics(path: Path | str) -> tuple[Metrics | None, str]:
+    """A run's metrics, or None and a line that says what is wrong with them."""
+    return _read(RunDir(Path(path)).metrics, Metrics)
+
+
+def _sweep_rows(sweep: Path) -> list[dict[str, Any]]:
+    if not sweep.is_dir():
+        raise ConfigError(f"no sweep at {str(sweep)!r}: no such folder")
+    runs = sorted(
+        run for run in sweep.iterdir() if (run / "run.json").exists() or (run / "metrics.json").exists()
+    )
+    if not runs:
+        raise ConfigError(f"no runs in {str(sweep)!r}: a run is a folder with run.json or metrics.json")
+    return [_row(RunDir(run)) for run in runs]
+
+
+def _row(run: RunDir) -> dict[str, Any]:
+    record, run_note = _read(run.run_json, RunRecord)
+    metrics, metrics_note = _read(run.metrics, Metrics)
+    state, included, note = _state(run, metrics, metrics_note)
+    notes = [note] if note else []
+    if record is None and metrics is None:
+        notes.append(run_note)
+    config = record.config if record else {}
+    row: dict[str, Any] = {
+        "sweep": run.sweep,
+        "run": run.name,
+        "state": state,
+        "included": included,
+        "note": "; ".join(notes),
+        "path": str(run.path),
+        "axes": record.axes if record else {},
+        "config": config,
+    }
+    return row | _planned(record) | _measured(metrics)
+
+
+def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, bool, str]:
+    """State, whether the run's figures count, and why not."""
+    if run.failed.exists():
+        outcome, _ = _read(run.failed, Outcome)
+        if outcome is None:
+            return "failed", False, "failed"
+        cause = outcome.cause.replace("_", " ")
+        return "failed", False, f"{cause}: {outcome.message}" if outcome.message else cause
+    if metrics is None:
+        if run.done.exists():
+            return "done", False, f"finished, but {problem}"
+        if run.metrics.exists():
+            return "started", False, problem
+        return ("started", False, "no metrics yet") if run.attempts() else ("planned", False, "not started")
+    if metrics.status == "completed":
+        if not metrics.samples_per_s or not metrics.measured_s or not metrics.measured_steps:
+            return "done", False, f"no measured steps: all {metrics.steps} were warm-up"
+        return "done", True, ""
+    progress = f"step {metrics.steps} of {metrics.steps_total}"
+    if metrics.status == "failed":
+        return "failed", False, f"failed at {progress}"
+    return "running", False, f"not finished: {progress} when last heard of, {metrics.updated}"
+
+
+def _planned(record: RunRecord | None) -> dict[str, Any]:
+    """What `run.json` says; metrics, where there are any, are laid over it."""
+    if record is None:
+        return {}
+    source, config = record.provenance, record.config
+    nodes, ranks = _lookup(config, "resources.nodes"), _lookup(config, "resources.gpus_per_node")
+    return {
+        "repeat": record.repeat,
+        "nodes": nodes,
+        "ranks_per_node": ranks,
+        "world_size": nodes * ranks if nodes and ranks else None,
+        "model": _lookup(config, "model.kind"),
+        "dataset": _lookup(config, "data.kind"),
+        "steps_total": _lookup(config, "train.steps"),
+        "python": source.python,
+        "host": source.host,
+        "code_hash": source.code.hash,
+        "git_commit": source.code.git_commit,
+        "git_dirty": source.code.git_dirty,
+        "command": " ".join(source.argv),
+        "created": source.created,
+    }
+
+
+def _measured(metrics: Metrics | None) -> dict[str, Any]:
+    if metrics is None:
+        return {}
+    same = set(COLUMNS) & set(Metrics.model_fields) - {"sweep", "dataset"}
+    row = {name: getattr(metrics, name) for name in same}
+    row |= {
+        "dataset": metrics.dataset.name,
+        "dataset_version": metrics.dataset.version,
+        "dataset_sha256": metrics.dataset.sha256,
+        "unigram_entropy_bits": metrics.dataset.unigram_entropy_bits,
+    }
+    row |= {name: metrics.composition.get(name) for name in CLASSES}
+    if metrics.measured_s and metrics.measured_steps:
+        row["step_s"] = metrics.measured_s / metrics.measured_steps
+    if metrics.step_time:
+        row |= {
+            f"step_{name}": getattr(metrics.step_time, name) for name in ("p50_s", "p95_s", "p99_s", "max_s")
+        }
+    if metrics.loss_history:
+        row["train_loss"] = metrics.loss_history[-1].loss
+    if metrics.eval_history:
+        last = metrics.eval_history[-1]
+        row["valid_loss"] = last.loss
+        row |= {name: last.metrics.get(name) for name in ("bits_per_byte", "accuracy")}
+    return row
+
+
+def _axis_values(axes: list[str], own: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """This run's value of every swept key: a run planned before a key was swept has it in its config."""
+    values = {key: own.get(key, _lookup(config, key)) for key in axes}
+    return {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in values.items()}
+
+
+def _lookup(config: dict[str, Any], key: str) -> Any:
+    node: Any = config
+    for name in key.split("."):
+        node = node.get(name) if isinstance(node, dict) else None
+    return node
+
+
+def _read(path: Path, model: type[R]) -> tuple[R | None, str]:
+    try:
+        return model.model_validate(read_json(path)), ""
+    except FileNotFoundError:
+        return None, f"{path.name} is missing"
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return None, f"{path.name} does not fit its schema: {where}: {first['msg']}"
+    except (CorruptFile, OSError):
+        return None, f"{path.name} cannot be read"

@@ -1,0 +1,39 @@
+"""The report of one or more sweeps: a page, its Markdown and JSON twins, and the figures as PNGs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from analysis.efficiency import scaling_curves
+from analysis.load import load
+from analysis.report import figures, render
+from analysis.report.summary import summarize
+from disttrain.errors import ConfigError
+from disttrain.rundir import write_json, write_text
+
+__all__ = ["write"]
+
+
+def write(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = None) -> Path:
+    """Write `report.html`, `.md`, `.json` and the figures of these sweeps' folders into `out`.
+
+    `base` names the size that speed-up and efficiency refer to: a size (`2`, `n2`) or a run of that size;
+    the smallest by default. Returns the path of the page. Raises `ConfigError` when a sweep is not there,
+    no run matches `base`, or `out` cannot be written.
+    """
+    out = Path(out)
+    table = load(sweeps)
+    curves = scaling_curves(table, base)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        pictures = figures.draw(table, curves, out)
+        report = summarize(table, curves, pictures, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        images = {picture.file: (out / picture.file).read_bytes() for picture in pictures}
+        write_json(out / "report.json", report.model_dump(mode="json"))
+        write_text(out / "report.md", render.markdown(report))
+        write_text(out / "report.html", render.page(report, images))
+    except OSError as error:
+        raise ConfigError(f"cannot write the report to {str(out)!r}: {error.strerror}") from None
+    return out / "report.html"

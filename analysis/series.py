@@ -1,0 +1,62 @@
+"""The longer series of finished runs: losses over steps, and the duration of every measured step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.load import read_metrics
+from disttrain.records import Metrics
+from disttrain.rundir import CorruptFile, RunDir, read_jsonl
+
+RunId = tuple[str, str]
+"""Sweep and run name."""
+
+
+def losses(table: pd.DataFrame) -> pd.DataFrame:
+    """Loss curves of the included runs: sweep, run, split (train or valid), step, loss, bits_per_byte."""
+    rows: list[tuple[str, str, str, int, float | None, float | None]] = []
+    for row in table[table["included"]].itertuples():
+        metrics, _ = read_metrics(row.path)
+        if metrics is None:
+            continue
+        for point in metrics.loss_history:
+            rows.append((row.sweep, row.run, "train", point.step, point.loss, None))
+        for point in metrics.eval_history:
+            rows.append(
+                (row.sweep, row.run, "valid", point.step, point.loss, point.metrics.get("bits_per_byte"))
+            )
+    frame = pd.DataFrame(rows, columns=["sweep", "run", "split", "step", "loss", "bits_per_byte"])
+    return frame.astype({"loss": "float64", "bits_per_byte": "float64"})
+
+
+def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
+    """Duration of each measured step on rank 0, in seconds, of each included run that has them."""
+    times = {}
+    for row in table[table["included"]].itertuples():
+        metrics, _ = read_metrics(row.path)
+        if metrics is not None:
+            found = _recorded(Path(row.path), metrics)
+            times[(row.sweep, row.run)] = found if found.size else _from_histogram(metrics)
+    return times
+
+
+def _recorded(run: Path, metrics: Metrics) -> NDArray[np.float64]:
+    path = RunDir(run).attempt(metrics.attempt).steps(0)
+    try:
+        steps = [step["step_s"] for step in read_jsonl(path) if step["step"] > metrics.warmup_steps]
+    except (OSError, CorruptFile, KeyError, TypeError):
+        return np.empty(0)
+    return np.asarray(steps, dtype=np.float64)
+
+
+def _from_histogram(metrics: Metrics) -> NDArray[np.float64]:
+    """The middle of each bin, as often as it was counted."""
+    if metrics.step_time is None:
+        return np.empty(0)
+    edges = np.asarray(metrics.step_time.histogram.edges_s)
+    return np.repeat((edges[:-1] + edges[1:]) / 2, metrics.step_time.histogram.counts)

@@ -1,0 +1,71 @@
+"""How every figure looks: size, ink, and colours that hold their meaning from one figure to the next."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import matplotlib
+from matplotlib.figure import Figure
+
+P = ParamSpec("P")
+
+DPI = 220
+"""Twice the resolution at which a page shows them, and a little more."""
+WIDTH_IN = 5.2
+
+INK, FAINT, GRID = "#1c1c1c", "#6b6b6b", "#e4e4e4"
+
+CLASS_COLOURS = {
+    "compute_s": "#0072b2",
+    "input_s": "#e69f00",
+    "comm_exposed_s": "#d55e00",
+    "optimizer_s": "#56b4e9",
+    "checkpoint_s": "#cc79a7",
+    "other_s": "#b4b4b4",
+}
+"""One colour for each part of a step, the same in every figure (Okabe and Ito's palette)."""
+CLASS_NAMES = {
+    "compute_s": "compute",
+    "input_s": "input",
+    "comm_exposed_s": "exposed communication",
+    "optimizer_s": "optimizer",
+    "checkpoint_s": "checkpoint",
+    "other_s": "other",
+}
+CURVE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1c1c1c")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X")
+
+STYLE: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9.8,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9.2,
+    "lines.linewidth": 1.5,
+    "figure.facecolor": "white",
+}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with matplotlib.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return drawn

@@ -1,0 +1,65 @@
+"""Numbers as a reader meets them: three significant digits and a unit, the same in page and figures."""
+
+from __future__ import annotations
+
+from analysis.stats import Estimate
+
+_TIME = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
+
+
+def time_scale(largest_s: float) -> tuple[float, str]:
+    """The factor and unit in which durations up to `largest_s` read well."""
+    return next((factor, unit) for floor, unit, factor in _TIME if largest_s >= floor)
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands grouped: `0.412`, `77.6`, `12,400`."""
+    rounded = float(f"{value:.3g}")
+    if rounded == 0:
+        return "0"
+    if abs(rounded) >= 1000:
+        return f"{rounded:,.0f}"
+    return f"{rounded:#.3g}".rstrip(".")
+
+
+def seconds(value: float) -> str:
+    """`1.20 s`, `41.2 ms`, `310 µs`."""
+    factor, unit = time_scale(abs(value))
+    return f"{number(value * factor)} {unit}"
+
+
+def rate(value: float, unit: str = "samples/s") -> str:
+    return f"{number(value)} {unit}"
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """A share between 0 and 1 as `73.1 %`."""
+    return f"{100 * value:.{digits}f} %"
+
+
+def times(value: float, digits: int = 2) -> str:
+    """A ratio as `2.87×`."""
+    return f"{value:.{digits}f}\N{MULTIPLICATION SIGN}"
+
+
+def binary_bytes(value: float) -> str:
+    """`1.20 GiB`, `310 MiB`."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= size:
+            return f"{number(value / size)} {unit}"
+    return f"{value:.0f} B"
+
+
+def count(value: int) -> str:
+    return f"{value:,}"
+
+
+def plural(value: int, noun: str) -> str:
+    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
+
+
+def interval(estimate: Estimate, factor: float = 1.0, digits: int = 1) -> str:
+    """`[70.2, 76.1]`, or why there is none."""
+    if estimate.low is None or estimate.high is None:
+        return "n=1, no interval" if estimate.launches == 1 else "no interval"
+    return f"[{estimate.low * factor:.{digits}f}, {estimate.high * factor:.{digits}f}]"

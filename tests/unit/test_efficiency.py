@@ -1,0 +1,124 @@
+"""Curves: who is compared with whom, and the arithmetic of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.efficiency import as_table, scaling_curves
+from analysis.load import load
+from disttrain.errors import ConfigError
+from tests.support.fake_runs import fake_run, fake_sweep
+
+
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+def test_efficiency_is_the_same_formula_for_weak_and_strong(tmp_path: Path, scaling) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path, scaling=scaling, repeats=1)]))
+    assert curve.scaling == scaling
+    one, two, four = curve.points
+    base = curve.base
+    assert base == one
+    for point in (one, two, four):
+        work = (point.global_batch_size / point.world_size) / base.global_batch_size
+        assert point.efficiency is not None
+        assert point.speedup is not None
+        assert point.efficiency.value == pytest.approx(work * base.step_s.value / point.step_s.value)
+        assert point.speedup.value == pytest.approx(point.samples_per_s.value / base.samples_per_s.value)
+    assert four.efficiency.value == pytest.approx(0.85**2, rel=0.05)
+
+
+def test_repeats_give_intervals_and_the_base_needs_none(tmp_path: Path) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path, repeats=3)]))
+    one, two, _ = curve.points
+    assert (one.efficiency.value, one.efficiency.low) == (1, None)
+    assert two.efficiency.low < two.efficiency.value < two.efficiency.high
+    assert one.samples_per_s.low < one.samples_per_s.value
+    assert two.step_s.value == pytest.approx(two.global_batch_size / two.samples_per_s.value)
+
+
+def test_runs_are_grouped_by_everything_swept_but_nodes(tmp_path: Path) -> None:
+    axes = [
+        {"parallel.strategy": "ddp", "model.kind": "gpt"},
+        {"parallel.strategy": "auto", "model.kind": "gpt"},
+    ]
+    curves = scaling_curves(load([fake_sweep(tmp_path, axes=axes)]))
+    assert [curve.label for curve in curves] == ["strategy auto", "strategy ddp"]
+    assert all(len(point.runs) == 3 for curve in curves for point in curve.points)
+
+
+def test_a_swept_null_is_a_group_like_any_other(tmp_path: Path) -> None:
+    curves = scaling_curves(load([fake_sweep(tmp_path, axes=[{"optim.fused": None}, {"optim.fused": True}])]))
+    assert [curve.axes["optim.fused"] for curve in curves] == [True, None]
+
+
+def test_labels_name_the_section_where_the_key_says_nothing(tmp_path: Path) -> None:
+    axes = [{"model.kind": "gpt", "optim.name": "sgd"}, {"model.kind": "mlp", "optim.name": "adamw"}]
+    curves = scaling_curves(load([fake_sweep(tmp_path, axes=axes)]))
+    assert [curve.label for curve in curves] == ["model gpt, optim sgd", "model mlp, optim adamw"]
+
+
+def test_ranks_are_the_size_where_nodes_do_not_vary(tmp_path: Path) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path, nodes=(1,), gpus_per_node=(1, 2))]))
+    assert (curve.unit, [point.size for point in curve.points]) == ("rank", [1, 2])
+
+
+def test_nodes_are_the_size_where_both_vary(tmp_path: Path) -> None:
+    curves = scaling_curves(load([fake_sweep(tmp_path, nodes=(1, 2), gpus_per_node=(1, 2))]))
+    assert [curve.label for curve in curves] == ["gpus_per_node 1", "gpus_per_node 2"]
+    assert [point.world_size for point in curves[1].points] == [2, 4]
+    assert curves[1].points[0].efficiency.value == 1
+
+
+@pytest.mark.parametrize("base", ["2", "n2", "n2x1-r1"])
+def test_a_base_can_be_named(tmp_path: Path, base: str) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path)]), base)
+    assert curve.base_size == 2
+    assert curve.points[0].efficiency.value > 1
+    assert curve.points[2].speedup.value == pytest.approx(2 * 0.85, rel=0.05)
+
+
+def test_a_base_that_no_run_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sizes: 1, 2, 4"):
+        scaling_curves(load([fake_sweep(tmp_path)]), "3")
+
+
+def test_a_curve_without_the_base_has_no_efficiency(tmp_path: Path) -> None:
+    small = fake_sweep(tmp_path, "small", nodes=(1, 2))
+    large = fake_sweep(tmp_path, "large", nodes=(4, 8))
+    with_base, without = sorted(
+        scaling_curves(load([small, large]), "2"), key=lambda curve: curve.points[0].size
+    )
+    assert with_base.base is not None
+    assert without.base is None
+    assert all(point.efficiency is None and point.lost is None for point in without.points)
+
+
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+def test_what_is_lost_adds_up_to_what_is_missing(tmp_path: Path, scaling) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path, repeats=1, scaling=scaling)]))
+    for point in curve.points:
+        assert sum(point.lost.values()) == pytest.approx(1 - point.efficiency.value)
+    assert max(curve.points[2].lost, key=curve.points[2].lost.get) == "comm_exposed_s"
+
+
+def test_unfinished_runs_take_no_part(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2))
+    fake_run(sweep / "n4", nodes=4, end="failed")
+    (curve,) = scaling_curves(load([sweep]))
+    assert [point.size for point in curve.points] == [1, 2]
+
+
+def test_batches_held_in_neither_way_are_mixed(tmp_path: Path) -> None:
+    for nodes, local in ((1, 8), (2, 6), (4, 5)):
+        fake_run(tmp_path / "s" / f"n{nodes}", nodes=nodes, local_batch_size=local)
+    (curve,) = scaling_curves(load([tmp_path / "s"]))
+    assert curve.scaling == "mixed"
+
+
+def test_the_table_has_one_row_a_point(tmp_path: Path) -> None:
+    curves = scaling_curves(load([fake_sweep(tmp_path, repeats=1)]))
+    table = as_table(curves)
+    assert list(table["nodes"]) == [1, 2, 4]
+    assert table["efficiency_low"].isna().all()
+    assert table["efficiency"].iloc[2] == curves[0].points[2].efficiency.value

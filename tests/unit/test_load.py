@@ -1,0 +1,147 @@
+"""Run directories as a table: complete ones, and every way to be incomplete."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import series
+from analysis.load import COLUMNS, load, swept_keys
+from disttrain.errors import ConfigError
+from disttrain.rundir import read_json, write_json
+from tests.support.fake_runs import fake_run, fake_sweep
+
+
+def only_row(sweep: Path) -> pd.Series:
+    table = load([sweep])
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+def test_one_row_a_run_with_typed_columns(tmp_path: Path) -> None:
+    table = load([fake_sweep(tmp_path, axes=[{"parallel.strategy": "ddp"}, {"parallel.strategy": "auto"}])])
+    assert len(table) == 3 * 3 * 2
+    assert table["included"].all()
+    assert {name: str(table[name].dtype) for name in COLUMNS} == COLUMNS
+    assert swept_keys(table) == ["parallel.strategy", "resources.nodes"]
+    assert sorted(table["parallel.strategy"].unique()) == ["auto", "ddp"]
+    row = table.iloc[0]
+    assert row["samples_per_s"] == pytest.approx(
+        row["measured_steps"] * row["global_batch_size"] / row["measured_s"]
+    )
+    assert row["step_s"] == pytest.approx(row["measured_s"] / row["measured_steps"])
+    assert pd.isna(row["comm_exposed_s"])  # one rank: nothing to measure, which is not zero
+    assert row["bits_per_byte"] == pytest.approx(row["valid_loss"] / np.log(2))
+
+
+def test_a_run_planned_before_a_key_was_swept_has_it_from_its_config(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "old", nodes=1)
+    fake_run(tmp_path / "s" / "new", nodes=1, axes={"parallel.bucket_mb": 5.0})
+    table = load([tmp_path / "s"]).set_index("run")
+    assert table.loc["old", "parallel.bucket_mb"] == 25.0
+    assert table.loc["new", "parallel.bucket_mb"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "note"),
+    [
+        ("failed", "failed", "crashed: rank 1: boom"),
+        ("running", "running", "not finished: step 55 of 110"),
+        ("planned", "planned", "not started"),
+    ],
+)
+def test_an_unfinished_run_is_listed_and_left_out(tmp_path: Path, end, state: str, note: str) -> None:
+    fake_run(tmp_path / "s" / "run", nodes=2, end=end, message="rank 1: boom")
+    row = only_row(tmp_path / "s")
+    assert not row["included"]
+    assert row["state"] == state
+    assert row["note"].startswith(note)
+    assert row["nodes"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (None, "finished, but metrics.json is missing"),
+        ("", "finished, but metrics.json cannot be read"),
+        ('{"name": "r', "finished, but metrics.json cannot be read"),
+        ("[]", "finished, but metrics.json cannot be read"),
+        ("\udcff", "finished, but metrics.json cannot be read"),
+        ('{"name": "run"}', "finished, but metrics.json does not fit its schema: sweep: Field required"),
+    ],
+)
+def test_bad_metrics_make_a_row_with_a_note(tmp_path: Path, text: str | None, note: str) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    run.metrics.unlink()
+    if text is not None:
+        run.metrics.write_bytes(text.encode(errors="surrogateescape"))
+    row = only_row(tmp_path / "s")
+    assert not row["included"]
+    assert row["note"] == note
+
+
+def test_metrics_are_enough_without_run_json(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    run.run_json.write_text("{")
+    run.done.unlink()
+    assert only_row(tmp_path / "s")["included"]
+
+
+def test_a_run_that_is_all_warm_up_is_left_out(tmp_path: Path) -> None:
+    nothing = {"measured_steps": 0, "measured_s": None, "samples_per_s": None, "steps": 5}
+    fake_run(tmp_path / "s" / "run", overrides=nothing)
+    assert only_row(tmp_path / "s")["note"] == "no measured steps: all 5 were warm-up"
+
+
+def test_a_folder_that_is_no_sweep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such folder"):
+        load([tmp_path / "absent"])
+    with pytest.raises(ConfigError, match="no runs in"):
+        load([tmp_path])
+
+
+def test_step_times_leave_out_warm_up_and_tolerate_a_truncated_line(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    with open(run.attempt(0).steps(0), "a") as file:
+        file.write('{"step": 111, "step_s"')
+    times = series.step_times_s(load([tmp_path / "s"]))["s", "run"]
+    measured_s = read_json(run.metrics)["measured_s"]
+    assert times.size == 100
+    assert times.sum() == pytest.approx(measured_s)
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt"])
+def test_step_times_fall_back_to_the_histogram(tmp_path: Path, damage: str) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    path = run.attempt(0).steps(0)
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_text("not json\n" + path.read_text())
+    times = series.step_times_s(load([tmp_path / "s"]))["s", "run"]
+    assert times.size == 100
+    assert times.mean() == pytest.approx(0.1, rel=0.1)
+
+
+def test_losses_keep_a_loss_that_was_not_finite_as_missing(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    metrics = read_json(run.metrics)
+    metrics["loss_history"][3]["loss"] = None
+    write_json(run.metrics, metrics)
+    losses = series.losses(load([tmp_path / "s"]))
+    train = losses[losses["split"] == "train"]
+    assert list(train.loc[train["loss"].isna(), "step"]) == [4]
+    assert list(losses.loc[losses["split"] == "valid", "step"]) == [55, 110]
+
+
+def test_analysis_imports_neither_torch_nor_jobs() -> None:
+    code = (
+        "import sys, analysis.report, analysis.load, analysis.plots;"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'jobs', 'matplotlib.pyplot')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

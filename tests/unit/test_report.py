@@ -1,0 +1,213 @@
+"""The report: the same numbers three times, nothing unescaped, nothing from the network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from analysis.efficiency import scaling_curves
+from analysis.load import load
+from analysis.report import figures, render, write
+from analysis.report.__main__ import main
+from analysis.report.model import Report
+from analysis.report.summary import summarize
+from disttrain.errors import ConfigError
+from disttrain.rundir import read_json
+from tests.support.fake_runs import fake_run, fake_sweep
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SCRIPT = '<script>alert("x")</script>'
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and collects tags, attributes and text."""
+
+    VOID = frozenset({"meta", "img", "br", "hr", "link"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def report_of(sweeps: Sequence[Path], base: str | None = None) -> Report:
+    """The report without its figures: quick."""
+    table = load(sweeps)
+    return summarize(table, scaling_curves(table, base), [], "2026-01-02T03:04:05Z")
+
+
+def notices(report: Report, kind: str) -> list[str]:
+    return [notice.text for notice in report.notices if notice.kind == kind]
+
+
+def test_markdown_as_it_was_approved(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    fake_run(sweep / "n4x1-r3", nodes=4, repeat=3, end="failed", message="rank 2: RuntimeError: a | b")
+    fake_run(sweep / "n8x1-r0", nodes=8, end="planned")
+    table = load([sweep])
+    report = summarize(table, scaling_curves(table), list(figures.PICTURES), "2026-01-02T03:04:05Z")
+    text = render.markdown(report)
+    golden = GOLDEN / "report.md"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_the_answer_comes_first(tmp_path: Path) -> None:
+    report = report_of([fake_sweep(tmp_path)])
+    assert report.headline == ["4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1: 72 % efficiency"]
+
+
+def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    page = write([fake_sweep(tmp_path)], out)
+    assert page == out / "report.html"
+    assert {entry.name for entry in out.iterdir()} == {
+        "report.html",
+        "report.md",
+        "report.json",
+        *figures.FILES,
+    }
+    text = page.read_text()
+    parsed = Page(text)
+    assert parsed.tags.count("img") == len(figures.FILES)
+    assert all(
+        value and value.startswith("data:") for name, value in parsed.attributes if name in ("src", "href")
+    )
+    assert not re.search(r"https?://|url\(|@import", text)
+    assert {"script", "link", "iframe"}.isdisjoint(parsed.tags)
+    twin = json.loads((out / "report.json").read_text(), parse_constant=pytest.fail)
+    report = Report.model_validate(twin)
+    assert twin["schema_version"] == 1
+    assert str(tmp_path) not in text + (out / "report.md").read_text() + json.dumps(twin)
+    for point in report.curves[0].points:
+        assert point.efficiency is not None
+        efficiency = f"{100 * point.efficiency.value:.1f} %"
+        assert efficiency in parsed.text
+        assert efficiency in (out / "report.md").read_text()
+
+
+def test_what_runs_say_stays_text(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, "<b>sweep", nodes=(1, 2), repeats=1, comm_method=SCRIPT, model=SCRIPT)
+    fake_run(sweep / "<i>run", nodes=2, end="failed", message=f"{SCRIPT} | ![x](y)")
+    page = write([sweep], tmp_path / "out")
+    parsed = Page(page.read_text())
+    assert {"script", "b", "i"}.isdisjoint(parsed.tags)
+    assert parsed.text.count(SCRIPT) >= 3
+    markdown = page.with_suffix(".md").read_text()
+    assert "<script" not in markdown
+    assert "<b>" not in markdown
+    assert r"\| !\[x\](y)" in markdown
+
+
+def test_left_out_runs_are_named_with_the_reason(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    fake_run(sweep / "gone", nodes=4, end="failed", message="rank 2: killed")
+    fake_run(sweep / "torn", nodes=4).metrics.write_text("{")
+    report = report_of([sweep])
+    assert {(row.run, row.why) for row in report.left_out} == {
+        ("gone", "crashed: rank 2: killed"),
+        ("torn", "finished, but metrics.json cannot be read"),
+    }
+    assert len(report.runs) == 9
+
+
+def test_nothing_finished_still_makes_a_report(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "n1", end="planned")
+    page = write([tmp_path / "s"], tmp_path / "out")
+    assert "No finished run to report on" in Page(page.read_text()).text
+    assert not list((tmp_path / "out").glob("*.png"))
+
+
+def test_figures_of_an_earlier_report_do_not_stay(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
+    write([sweep], tmp_path / "out")
+    for entry in (sweep / "n2x1-r0").iterdir():
+        if entry.name in ("metrics.json", "DONE"):
+            entry.unlink()
+    write([sweep], tmp_path / "out")
+    assert not (tmp_path / "out" / "efficiency.png").exists()  # one size left: nothing to compare
+
+
+def test_a_base_is_named_with_its_absolute_numbers(tmp_path: Path) -> None:
+    report = report_of([fake_sweep(tmp_path)], base="2")
+    assert report.headline == ["4 nodes run 1.7\N{MULTIPLICATION SIGN} as fast as 2: 84 % efficiency"]
+    assert "Base: 2 nodes (2 ranks), 118 ms a step, 136 samples/s" in render.markdown(report)
+
+
+def test_one_launch_says_so(tmp_path: Path) -> None:
+    report = report_of([fake_sweep(tmp_path, repeats=1)])
+    assert "n=1, no interval" in render.markdown(report)
+    assert any("launched once" in text for text in notices(report, "note"))
+
+
+def test_an_interval_too_wide_to_conclude_from_is_called_that(tmp_path: Path) -> None:
+    settled = fake_sweep(tmp_path, "settled", nodes=(1, 2))
+    assert "Not settled" not in render.markdown(report_of([settled]))
+    for run, mean_s in (("n1-r0", 0.1), ("n1-r1", 0.15), ("n2-r0", 0.1), ("n2-r1", 0.2)):
+        fake_run(tmp_path / "wild" / run, nodes=int(run[1]), mean_s=mean_s)
+    assert "Not settled: 95 % interval" in render.markdown(report_of([tmp_path / "wild"]))
+
+
+def test_shared_processors_are_said_clearly(tmp_path: Path) -> None:
+    (warning,) = notices(report_of([fake_sweep(tmp_path, oversubscribed=True)]), "warning")
+    assert warning.startswith("Ranks shared processors in all runs: up to 4 ranks on 2 processors.")
+
+
+def test_emulated_runs_carry_a_banner(tmp_path: Path) -> None:
+    report = report_of([fake_sweep(tmp_path, emulated=True)])
+    assert len(notices(report, "emulated")) == 1
+    assert 'class="notice emulated"' in render.page(report, {})
+
+
+def test_a_difference_between_compared_runs_is_said(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    fake_run(sweep / "other", nodes=4, overrides={"torch": "2.12.0"})
+    (warning,) = notices(report_of([sweep]), "warning")
+    assert warning == "Runs that differ in version of torch are compared with each other: 2.12.0, 2.13.0."
+
+
+def test_learning_is_judged_against_the_unigram_entropy(tmp_path: Path) -> None:
+    assert "All end at least 2.37 bits per byte below" in render.markdown(report_of([fake_sweep(tmp_path)]))
+    sweep = fake_sweep(tmp_path, "bad", eval_history=[])
+    assert "unigram" not in render.markdown(report_of([sweep])).split("## What was learned")[1].split("|")[0]
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
+    assert main([str(sweep)]) == 0
+    assert capsys.readouterr().out.strip() == str(sweep / "report" / "report.html")
+    assert read_json(sweep / "report" / "report.json")["sweeps"] == ["default"]
+    assert main([str(sweep), "--base", "7"]) == 2
+    assert (
+        capsys.readouterr().err == "error: base='7' names no finished run and no size measured; sizes: 1, 2\n"
+    )
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot write the report to .*file/report'"):
+        write([fake_sweep(tmp_path, nodes=(1,), repeats=1)], tmp_path / "file" / "report")

@@ -1,0 +1,79 @@
+"""Intervals whose unit is the launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from analysis.stats import geometric_mean, mean_bounds, ratio, ratio_bounds
+
+SIMULATIONS = 20_000
+rates = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=6)
+
+
+def launches(seed: int, count: int, mean: float, spread: float) -> np.ndarray:
+    """Throughputs of `count` launches in many simulated experiments: log-normal around `mean`."""
+    return mean * np.exp(np.random.default_rng(seed).normal(0, spread, (SIMULATIONS, count)))
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10])
+def test_mean_interval_covers_what_it_says(count: int) -> None:
+    _, low, high = mean_bounds(launches(count, count, 80.0, 0.02))
+    assert 0.93 <= np.mean((low <= 80.0) & (high >= 80.0)) <= 0.97
+
+
+@pytest.mark.parametrize(
+    ("count", "base_count", "spread", "base_spread"),
+    [(3, 3, 0.02, 0.02), (5, 5, 0.02, 0.02), (3, 5, 0.05, 0.01), (5, 3, 0.01, 0.05), (10, 3, 0.02, 0.02)],
+)
+def test_ratio_interval_covers_what_it_says(
+    count: int, base_count: int, spread: float, base_spread: float
+) -> None:
+    _, low, high = ratio_bounds(
+        launches(1, count, 290.0, spread), launches(2, base_count, 100.0, base_spread)
+    )
+    assert 0.93 <= np.mean((low <= 2.9) & (high >= 2.9)) <= 0.97
+
+
+def test_ratio_agrees_with_scipys_welch_interval() -> None:
+    ours, base = [290.0, 300.0, 285.0, 310.0], [100.0, 104.0, 97.0]
+    result = scipy_stats.ttest_ind(np.log(ours), np.log(base), equal_var=False).confidence_interval(0.95)
+    estimate = ratio(ours, base)
+    assert estimate.low == pytest.approx(np.exp(result.low))
+    assert estimate.high == pytest.approx(np.exp(result.high))
+
+
+@given(rates, rates)
+def test_the_value_is_inside_and_swapping_sides_inverts(values: list[float], base: list[float]) -> None:
+    there, back = ratio(values, base), ratio(base, values)
+    assert there.value * back.value == pytest.approx(1)
+    if there.low is None or there.high is None:
+        assert min(len(values), len(base)) == 1
+        return
+    assert there.low <= there.value * (1 + 1e-9)
+    assert there.high >= there.value * (1 - 1e-9)
+    if there.low > 0 and there.high < 1e100:
+        assert back.low == pytest.approx(1 / there.high)
+
+
+def test_one_launch_has_no_interval() -> None:
+    assert geometric_mean([80.0]).low is None
+    assert ratio([80.0], [40.0, 41.0]).high is None
+    assert ratio([80.0], [40.0, 41.0]).launches == 1
+
+
+def test_launches_that_agree_exactly_have_an_interval_of_no_width() -> None:
+    estimate = ratio([200.0, 200.0], [100.0, 100.0])
+    assert (estimate.low, estimate.high) == pytest.approx((2.0, 2.0))
+
+
+def test_scaled_and_inverse_carry_the_bounds_along() -> None:
+    estimate = geometric_mean([80.0, 90.0, 100.0])
+    assert estimate.low is not None
+    assert estimate.high is not None
+    assert estimate.scaled(2).high == 2 * estimate.high
+    assert estimate.inverse(8).low == 8 / estimate.high
+    assert estimate.inverse(8).high == 8 / estimate.low

@@ -1,0 +1,43 @@
+"""Numbers as the reports print them."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis import units
+from analysis.stats import Estimate
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.0412, "0.0412"),
+        (7.0, "7.00"),
+        (77.64, "77.6"),
+        (412.4, "412"),
+        (999.7, "1,000"),
+        (12_345, "12,300"),
+    ],
+)
+def test_number_keeps_three_digits(value: float, text: str) -> None:
+    assert units.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.2, "1.20 s"), (0.0412, "41.2 ms"), (31e-6, "31.0 µs"), (0.0, "0 µs"), (90, "90.0 s")],
+)
+def test_seconds_choose_their_unit(value: float, text: str) -> None:
+    assert units.seconds(value) == text
+
+
+def test_interval_says_why_there_is_none() -> None:
+    assert units.interval(Estimate(0.7, 0.68, 0.72, 3), 100) == "[68.0, 72.0]"
+    assert units.interval(Estimate(0.7, None, None, 1), 100) == "n=1, no interval"
+
+
+def test_small_words() -> None:
+    assert (units.plural(1, "node"), units.plural(1200, "sample")) == ("1 node", "1,200 samples")
+    assert (units.percent(0.731), units.times(2.868)) == ("73.1 %", "2.87\N{MULTIPLICATION SIGN}")
+    assert (units.binary_bytes(3 * 2**30), units.binary_bytes(12)) == ("3.00 GiB", "12 B")
