@@ -6,7 +6,7 @@ two side by side on a desktop, one above the other on a phone.
 
 from __future__ import annotations
 
-import os
+import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +26,7 @@ from analysis.series import RunId
 from analysis.stats import Estimate
 from analysis.style import CLASS_COLOURS, CLASS_NAMES, CURVE_COLOURS, DPI, FAINT, MARKERS, WIDTH_IN, styled
 from analysis.units import plural, seconds, time_scale
+from disttrain.rundir import write_bytes
 
 _RING: dict[str, Any] = {
     "marker": "o",
@@ -206,12 +207,9 @@ def latency(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np.flo
 
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        figure.savefig(temporary, format="png", dpi=DPI, metadata={"Software": None})
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=DPI, metadata={"Software": None})
+    write_bytes(path, image.getvalue())
 
 
 def _new(height_in: float) -> tuple[Figure, Axes]:

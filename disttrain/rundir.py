@@ -113,16 +113,16 @@ class RunDir:
         return [self.attempt(number) for number in numbers]
 
 
-def write_text(path: Path, text: str, *, durable: bool = True) -> None:
-    """Write a whole file atomically: readers see the old text or the new, never a part.
+def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
+    """Write a whole file atomically: readers see the old content or the new, never a part.
 
     `durable` also waits for the disk; live state that is rewritten every second does without.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
@@ -131,6 +131,11 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """`write_bytes` of UTF-8 text."""
+    write_bytes(path, text.encode(), durable=durable)
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:

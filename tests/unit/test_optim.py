@@ -37,7 +37,10 @@ def test_step_schedule_drops_every_so_many_steps():
 
 
 @given(
-    st.sampled_from(["constant", "cosine", "linear"]), st.integers(0, 50), st.integers(51, 500), st.floats(0, 1)
+    st.sampled_from(["constant", "cosine", "linear"]),
+    st.integers(0, 50),
+    st.integers(51, 500),
+    st.floats(0, 1),
 )
 def test_rate_never_exceeds_the_peak_nor_goes_below_the_floor_after_warm_up(schedule, warmup, steps, floor):
     optim = OptimConfig(lr=2.0, warmup_steps=warmup, schedule=schedule, final_lr_ratio=floor)
