@@ -9,6 +9,7 @@ on the path here) is left to the job, which checks again by calling.
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,7 @@ class Builder:
 def builtin_kinds(section: str) -> list[str]:
     """Names of the modules of `disttrain.<section>` that define `build`."""
     folder = _PACKAGE_ROOT / section
-    return sorted(p.stem for p in folder.glob("*.py") if _find(ast.parse(p.read_text()), "build") is not None)
+    return sorted(path.stem for path in folder.glob("*.py") if _find(_parsed(path), "build") is not None)
 
 
 def builder_of(section: str, kind: str) -> Builder | None:
@@ -105,7 +106,7 @@ class OptionError(ConfigError):
 
 
 def _read(path: Path, name: str) -> Builder | None:
-    node = _find(ast.parse(path.read_text()), name)
+    node = _find(_parsed(path), name)
     if isinstance(node, ast.ClassDef):
         node = _find(node, "__init__")
     if not isinstance(node, ast.FunctionDef):
@@ -119,6 +120,16 @@ def _read(path: Path, name: str) -> Builder | None:
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     options = {argument.arg: (_type(argument.annotation), _default(value)) for argument, value in pairs}
     return Builder(options, arguments.kwarg is not None, ast.get_docstring(node) or "")
+
+
+def _parsed(path: Path) -> ast.Module:
+    return _parse(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _parse(path: Path, _modified: int) -> ast.Module:
+    # a sweep checks hundreds of configs against the same few files
+    return ast.parse(path.read_text())
 
 
 def _find(tree: ast.AST, name: str) -> ast.FunctionDef | ast.ClassDef | None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_STRICT = json.JSONEncoder(allow_nan=False)  # kept: making one costs as much as a line of step records
+
 
 class CorruptFile(ValueError):
     """A record that cannot be read; the message is one line naming the file."""
@@ -163,10 +165,11 @@ def create_exclusive(path: Path, value: Any) -> bool:
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """Strict JSON text: NaN and infinities, which JSON has no word for, become null."""
+    encoder = json.JSONEncoder(indent=indent, allow_nan=False) if indent else _STRICT
     try:
-        return json.dumps(value, indent=indent, allow_nan=False)
+        return encoder.encode(value)
     except ValueError:
-        return json.dumps(_finite(value), indent=indent, allow_nan=False)
+        return encoder.encode(_finite(value))
 
 
 def _finite(value: Any) -> Any:

@@ -13,13 +13,17 @@ from jobs import ledger, provenance
 from jobs.processes import this_process
 
 CONFIG = check(
-    Draft({"model": {"kind": "mlp"}, "data": {"kind": "digits"}, "train": {"steps": 40, "global_batch_size": 8}})
+    Draft(
+        {"model": {"kind": "mlp"}, "data": {"kind": "digits"}, "train": {"steps": 40, "global_batch_size": 8}}
+    )
 )
 DEAD = {"pid": 2**22 + 1, "start_ticks": 1}
 """Laid over a process record: no pid is as high."""
 
 
-def make_run(root: Path, name: str, state: str = "done", *, config: Config = CONFIG, code: str | None = None) -> RunDir:
+def make_run(
+    root: Path, name: str, state: str = "done", *, config: Config = CONFIG, code: str | None = None
+) -> RunDir:
     """A run in `state`: planned, submitting, queued, running, done, failed, cancelled, lost or corrupt."""
     run = RunDir(root / name)
     code = code or provenance.code_hash()
@@ -27,13 +31,15 @@ def make_run(root: Path, name: str, state: str = "done", *, config: Config = CON
     record = {
         "schema_version": 1, "name": run.name, "sweep": run.sweep, "repeat": 0, "config": config.as_dict(),
         "axes": {"resources.nodes": config.resources.nodes}, "cluster": "local",
-        "provenance": {"code": {"hash": code, "git_commit": None, "git_dirty": None}, "created": ledger.now()},
+        "provenance": {"code": {"hash": code, "git_commit": None}, "created": ledger.now()},
         "config_key": keys["config_key"], "run_key": keys["run_key"],
     }  # fmt: skip
     write_json(run.run_json, record)
     if state == "planned":
         return run
-    submission = ledger.write_intent(run, {"cluster": "local", "attempts": 0, "attempts_before_code": 0, **keys})
+    submission = ledger.write_intent(
+        run, {"cluster": "local", "attempts": 0, "attempts_before_code": 0, **keys}
+    )
     me: dict[str, Any] = this_process().as_dict()
     if state == "submitting":
         return run
@@ -45,9 +51,22 @@ def make_run(root: Path, name: str, state: str = "done", *, config: Config = CON
         return run
     process = me if state == "running" else me | DEAD
     attempt = ledger.claim(run, submission, process=process, job_id=f"{me['host']}:7", code_hash=code)
-    progress = {"attempt": attempt, "step": 20, "steps": 40, "samples_per_s": 812.5, "loss": 2.25, "eta_s": 70.0}
+    progress = {
+        "attempt": attempt,
+        "step": 20,
+        "steps": 40,
+        "samples_per_s": 812.5,
+        "loss": 2.25,
+        "eta_s": 70.0,
+    }
     write_json(run.progress, {"schema_version": 1, **progress, "updated": time.time()})
-    outcome = {"schema_version": 1, "attempt": attempt, "message": None, "ended": ledger.now(), "retryable": True}
+    outcome = {
+        "schema_version": 1,
+        "attempt": attempt,
+        "message": None,
+        "ended": ledger.now(),
+        "retryable": True,
+    }
     if state == "done":
         write_json(run.done, outcome | {"cause": "finished", "retryable": False})
     elif state == "failed":

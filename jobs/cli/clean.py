@@ -1,0 +1,82 @@
+"""`clean`: move runs out of the way, into `RUNS/.trash/<time>/`. Nothing is deleted."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from disttrain.errors import ConfigError
+from jobs.cli import find, place
+from jobs.cli.render import print_json, word_of
+from jobs.reconcile import sweep_lock
+from jobs.state import RunState
+
+TRASH = ".trash"
+
+
+def run(args: argparse.Namespace) -> int:
+    if not (args.runs_given or args.failed or args.stale):
+        raise ConfigError("say what to move: names of runs or sweeps, --failed, --stale")
+    runs = find.several(args.runs, args.runs_given or find.sweeps(args.runs))
+    trash = _new_trash(args.runs)
+    moved: list[tuple[RunState, Path]] = []
+    kept: list[RunState] = []
+    for sweep in dict.fromkeys(run.sweep for run in runs):
+        with sweep_lock(args.runs / sweep):  # so that nothing is submitted while it moves
+            for state in place.read([run for run in runs if run.sweep == sweep]):
+                if not _is_meant(state, args):
+                    continue
+                if state.active:
+                    kept.append(state)
+                    continue
+                target = trash / sweep / state.name
+                if not args.dry_run:
+                    _move(state.run.path, target)
+                moved.append((state, target))
+            if not args.dry_run and moved and not find.runs(args.runs, sweep):
+                _move_rest(args.runs / sweep, trash / sweep)
+    if args.json:
+        print_json([{"run": find.label(state.run), "to": str(target)} for state, target in moved])
+        return 0
+    for state, target in moved:
+        did = "would move" if args.dry_run else "moved"
+        print(f"{did}  {find.label(state.run)} ({word_of(state)}) to {target}")
+    for state in kept:
+        print(f"left   {find.label(state.run)}: it is {state.state}; cancel it first")
+    if not moved and not kept:
+        print("nothing to move")
+    return 0
+
+
+def _is_meant(state: RunState, args: argparse.Namespace) -> bool:
+    """Flags choose among the named runs; without flags all of them are meant."""
+    if not (args.failed or args.stale):
+        return True
+    failed = state.state in ("failed", "lost", "corrupt")
+    return bool((args.failed and failed) or (args.stale and state.stale))
+
+
+def _new_trash(root: Path) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = root / TRASH / f"{stamp}{suffix}"
+        if not path.exists():
+            return path
+    raise ConfigError(f"cannot find a free name in {root / TRASH}")
+
+
+def _move(path: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, target)
+    except OSError as error:
+        raise ConfigError(f"cannot move {path} to {target}: {error.strerror}") from None
+
+
+def _move_rest(folder: Path, target: Path) -> None:
+    """What the last run leaves behind (`sweep.json`, the report) goes with it: the name is free again."""
+    for left in sorted(folder.iterdir()):
+        if not left.name.startswith("."):
+            _move(left, target / left.name)

@@ -1,0 +1,197 @@
+"""`--dry-run`: what would be done, in full, with nothing written."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from disttrain.rundir import RunDir
+from jobs import environment
+from jobs.agent import launch_command
+from jobs.cli.render import print_json
+from jobs.cli.text import count, plain, table
+from jobs.cluster import ClusterName, choose
+from jobs.provenance import code_hash
+from jobs.reconcile import Action, plan_actions
+from jobs.rendezvous import Rendezvous
+from jobs.state import read_runs
+from sweeps.expand import RunPlan, SweepPlan
+from sweeps.naming import strategy_of
+
+ADDRESS, PORT = "NODE0", "PORT"
+"""What stands in a command for what is only known at the start: node 0's name on Slurm, the port."""
+_HEAD = (
+    "RUN",
+    "WHAT",
+    "NODES x RANKS",
+    "LOCAL x ACCUM x RANKS = GLOBAL",
+    "LENGTH",
+    "STRATEGY",
+    "LIMIT",
+    "COST",
+)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """An upper bound of what one attempt may use."""
+
+    hours: float
+    unit: str
+    """`GPU-hours`, or `CPU rank-hours` where ranks have no GPU."""
+
+    def __str__(self) -> str:
+        return f"<= {self.hours:.3g} {self.unit}"
+
+
+def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
+    """Print what `plan` comes to."""
+    cluster: ClusterName = args.cluster if args.cluster != "auto" else choose("auto").name
+    code = code_hash()
+    actions = plan_actions(plan, read_runs(args.runs, plan.name), code)
+    described = [_run(action, plan, cluster, args.runs, code) for action in actions]
+    if args.json:
+        print_json(
+            {
+                "sweep": plan.name,
+                "scaling": plan.scaling,
+                "base_ranks": plan.base_ranks,
+                "cluster": cluster,
+                "runs": described,
+            }
+        )
+    else:
+        print(as_text(plan, cluster, args.runs, described))
+    return 0
+
+
+def _run(action: Action, plan: SweepPlan, cluster: ClusterName, root: Path, code: str) -> dict[str, Any]:
+    """One run as `--json` shows it."""
+    wanted = action.plan
+    assert wanted is not None
+    config, _ = environment.mask_config(wanted.config.as_dict())
+    run = RunDir(root.absolute() / plan.name / action.name)
+    attempt = run.attempt(action.state.attempts if action.state else 0)
+    record = {"config": config, "run_key": _run_key(wanted.config_key, code)}
+    nodes = wanted.config.resources.nodes
+    meeting = Rendezvous("127.0.0.1" if cluster == "local" else ADDRESS, 0)
+    added = environment.derive(config, cluster, {**os.environ, **wanted.config.job.env})
+    bound = cost(wanted, cluster)
+    return {
+        "run": action.name,
+        "action": action.kind,
+        "reason": action.reason,
+        "nodes": nodes,
+        "ranks_per_node": wanted.config.resources.gpus_per_node,
+        "batch": {
+            "local": wanted.batch.local,
+            "accumulation": wanted.batch.accumulation,
+            "ranks": wanted.batch.world,
+            "global": wanted.batch.global_,
+        },
+        "steps": wanted.config.train.steps,
+        "epochs": wanted.config.train.epochs,
+        "strategy": strategy_of(wanted.config),
+        "time_limit_min": wanted.config.job.time_limit_min,
+        "cost_bound": {"hours": bound.hours, "unit": bound.unit},
+        "config_key": wanted.config_key,
+        "config": config,
+        "env": environment.as_record(added)["variables"],
+        "commands": [
+            _with_port(launch_command(run, attempt, record, node, nodes, meeting)) for node in range(nodes)
+        ],
+    }
+
+
+def _with_port(command: list[str]) -> list[str]:
+    place = command.index("--master-port") + 1
+    return [*command[:place], PORT, *command[place + 1 :]]
+
+
+def _run_key(config_key: str, code: str) -> str:
+    return hashlib.sha256(f"{config_key} {code}".encode()).hexdigest()[:12]
+
+
+def cost(run: RunPlan, cluster: ClusterName) -> Cost:
+    """The time limit of one attempt times its ranks."""
+    resources = run.config.resources
+    on_gpu = resources.device == "cuda" or (
+        resources.device == "auto" and (cluster == "slurm" or _gpus_here() >= run.config.world_size)
+    )
+    hours = run.config.world_size * run.config.job.time_limit_min / 60
+    return Cost(hours, "GPU-hours" if on_gpu else "CPU rank-hours")
+
+
+def _gpus_here() -> int:
+    return sum(name.removeprefix("nvidia").isdigit() for name in os.listdir("/dev"))
+
+
+def as_text(plan: SweepPlan, cluster: str, root: Path, runs: list[dict[str, Any]]) -> str:
+    """The whole description for a reader."""
+    held = "train.local_batch_size" if plan.scaling == "weak" else "train.global_batch_size"
+    head = (
+        f"sweep {plan.name}: {count(len(runs), 'run')} on {cluster} in {root / plan.name}; "
+        f"{plan.scaling} scaling holds {held}, given for {count(plan.base_ranks, 'rank')}"
+    )
+    parts = [
+        head,
+        table(_HEAD, [_row(run) for run in runs]),
+        _total(runs),
+        _environments(runs),
+        _commands(runs),
+    ]
+    return "\n\n".join([*parts, "dry run: nothing was written or submitted"])
+
+
+def _row(run: dict[str, Any]) -> tuple[str, ...]:
+    batch = run["batch"]
+    length = count(run["steps"], "step") if run["steps"] else f"{plain(run['epochs'])} epochs"
+    return (
+        run["run"],
+        run["action"] if run["action"] == run["reason"] else f"{run['action']}: {run['reason']}",
+        f"{run['nodes']} x {run['ranks_per_node']}",
+        f"{batch['local']} x {batch['accumulation']} x {batch['ranks']} = {batch['global']}",
+        length,
+        run["strategy"],
+        f"{plain(run['time_limit_min'])} min",
+        str(Cost(**run["cost_bound"])),
+    )
+
+
+def _total(runs: list[dict[str, Any]]) -> str:
+    starting = [run for run in runs if run["action"] in ("submit", "retry")]
+    hours: dict[str, float] = {}
+    for run in starting:
+        bound = run["cost_bound"]
+        hours[bound["unit"]] = hours.get(bound["unit"], 0.0) + bound["hours"]
+    bounds = " and ".join(f"{sum_h:.3g} {unit}" for unit, sum_h in hours.items())
+    cost_text = f", at most {bounds} (each attempt until its time limit)" if bounds else ""
+    return f"would start {len(starting)} of {len(runs)}{cost_text}"
+
+
+def _environments(runs: list[dict[str, Any]]) -> str:
+    """What is added to the environment: once where all runs share it."""
+    groups: dict[str, list[str]] = {}
+    for run in runs:
+        rows = [
+            (f"  {name}={each['value']}", each["reason"], f"({each['source']})")
+            for name, each in run["env"].items()
+        ]
+        lines = table(("", "", ""), rows).splitlines()[1:]
+        groups.setdefault("\n".join(lines), []).append(run["run"])
+    return "\n\n".join(
+        f"added to the environment of {'every rank' if len(groups) == 1 else ', '.join(names)}:\n{lines}"
+        for lines, names in groups.items()
+    )
+
+
+def _commands(runs: list[dict[str, Any]]) -> str:
+    lines = [f"commands of each node ({PORT} is chosen when the run starts):"]
+    for run in runs:
+        lines.append(f"  {run['run']}")
+        lines += [f"    node {node}: {' '.join(command)}" for node, command in enumerate(run["commands"])]
+    return "\n".join(lines)

@@ -1,0 +1,82 @@
+"""`logs`: the log of one rank or node, as it is or as it grows."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from disttrain.errors import ConfigError
+from disttrain.rundir import Attempt, RunDir, to_json
+from jobs.cli import find
+from jobs.state import read_state
+
+_POLL_S = 0.2
+_CHUNK_BYTES = 1 << 20
+
+
+def run(args: argparse.Namespace) -> int:
+    found = find.one_run(args.runs, args.run)
+    while True:
+        active = read_state(found).active
+        path = _log(found, args, active)
+        if path is not None:
+            break
+        if not (args.follow and active):
+            raise ConfigError(_why_missing(found, args))
+        time.sleep(_POLL_S)
+    line = b""
+    with open(path, "rb") as log:
+        while True:
+            over = not (args.follow and read_state(found).active)  # asked before reading: no line is missed
+            while chunk := log.readline(_CHUNK_BYTES):
+                line += chunk
+                if line.endswith(b"\n"):
+                    _print(line, path.stem, args.json)
+                    line = b""
+            if over:
+                break
+            sys.stdout.flush()
+            time.sleep(_POLL_S)
+    if line:
+        _print(line, path.stem, args.json)
+    return 0
+
+
+def _log(run: RunDir, args: argparse.Namespace, active: bool) -> Path | None:
+    """The log asked for, if it is there. Rank 0's, unless it never came to one: then node 0's says why."""
+    attempt = _attempt(run, args.attempt)
+    if attempt is None:
+        return None
+    if args.node is not None:
+        wanted = [attempt.node_log(args.node)]
+    elif args.rank is not None:
+        wanted = [attempt.rank_log(args.rank)]
+    else:
+        wanted = [attempt.rank_log(0), *([] if active else [attempt.node_log(0)])]
+    return next((path for path in wanted if path.exists()), None)
+
+
+def _attempt(run: RunDir, number: int | None) -> Attempt | None:
+    attempts = run.attempts()
+    if number is None:
+        return attempts[-1] if attempts else None
+    return next((attempt for attempt in attempts if attempt.number == number), None)
+
+
+def _why_missing(run: RunDir, args: argparse.Namespace) -> str:
+    attempts = run.attempts()
+    if not attempts:
+        return f"{find.label(run)} has no log: it has not started (it is {read_state(run).state})"
+    attempt = _attempt(run, args.attempt)
+    if attempt is None:
+        known = ", ".join(str(attempt.number) for attempt in attempts)
+        return f"--attempt {args.attempt}: {find.label(run)} has attempts {known}"
+    logs = ", ".join(sorted(path.stem for path in attempt.path.glob("*.log"))) or "none"
+    return f"{find.label(run)} has no such log in attempt {attempt.number}; there are: {logs}"
+
+
+def _print(line: bytes, source: str, as_json: bool) -> None:
+    text = line.decode(errors="replace").rstrip("\n")
+    sys.stdout.write((to_json({"log": source, "line": text}) if as_json else text) + "\n")

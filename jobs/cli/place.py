@@ -1,0 +1,129 @@
+"""What `sweep`, `run` and `resume` share: submit what is missing, say what was done, wait if asked to."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from disttrain.rundir import RunDir
+from jobs.cli import live
+from jobs.cli.plan import sweep_name, write_sweep_record
+from jobs.cli.render import as_json, print_json
+from jobs.cli.text import table
+from jobs.cluster import Cluster, SubmitError, choose
+from jobs.provenance import code_hash
+from jobs.reconcile import Action, carry_out, plan_actions, refresh, sweep_lock
+from jobs.state import RunState, read_runs, read_state
+from sweeps.expand import SweepPlan
+
+MakePlan = Callable[[argparse.Namespace, list[RunState]], SweepPlan]
+
+EXIT_FAILED = 1
+ASK_EVERY_S = 15.0
+"""How often a wait asks the cluster itself, beside reading the files each second."""
+_VERB = {
+    "submit": "submitted",
+    "retry": "submitted again",
+    "keep": "done",
+    "wait": "on its way",
+    "stale": "stale",
+    "give up": "given up",
+}
+_ORDER = tuple(_VERB)
+
+
+def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
+    """Carry out the plan that `make_plan` reads from the arguments."""
+    root, name = args.runs, sweep_name(args)
+    planned = make_plan(args, read_runs(root, name))  # bad input ends here, before anything is written
+    if args.dry_run:
+        from jobs.cli.dryrun import describe
+
+        return describe(args, planned)
+    cluster = choose(args.cluster)
+    with sweep_lock(root / name):
+        states = refresh(read_runs(root, name), cluster)
+        planned = make_plan(args, states)
+        write_sweep_record(root, planned)
+        actions = plan_actions(planned, states, code_hash())
+        try:
+            actions = carry_out(actions, cluster, root)
+        except SubmitError as error:
+            return refused(error, name)
+        except KeyboardInterrupt:
+            print("interrupted while submitting; the same command goes on from there", file=sys.stderr)
+            raise
+    return tell(actions, [RunDir(root / name / action.name) for action in actions], cluster, args)
+
+
+def refused(error: SubmitError, sweep: str) -> int:
+    """Say that the cluster took no more jobs."""
+    print(
+        f"error: {error}; what was submitted before it is on its way: submit.py status {sweep}",
+        file=sys.stderr,
+    )
+    return EXIT_FAILED
+
+
+def tell(
+    actions: Sequence[Action], runs: Sequence[RunDir], cluster: Cluster, args: argparse.Namespace
+) -> int:
+    """Say what was done about each run, then follow them if `--wait` was given."""
+    if not args.json:
+        rows = [(_VERB[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
+        print(table(("WHAT", "RUN", "JOB", "WHY"), rows))
+        print(f"\n{summary(actions)}")
+        if any(action.kind == "stale" for action in actions):
+            print(
+                "stale: done by other code than there is now, and kept; `clean --stale` moves such runs away"
+            )
+    states: list[RunState] = []
+    if args.wait:
+        out = sys.stderr if args.json else sys.stdout
+        states = live.follow(_reader(runs, cluster), args.runs, out=out)
+    elif not args.json and any(action.submits or action.kind == "wait" for action in actions):
+        sweeps = " ".join(dict.fromkeys(run.sweep for run in runs))
+        where = "" if args.runs == Path("runs") else f" --runs {args.runs}"
+        print(f"follow them: submit.py watch {sweeps}{where}")
+    if args.json:
+        print_json(
+            [
+                {"action": action.kind, "reason": action.reason, **as_json(state)}
+                for action, state in zip(actions, states or read(runs), strict=True)
+            ]
+        )
+    return live.exit_code(states) if args.wait else 0
+
+
+def read(runs: Sequence[RunDir]) -> list[RunState]:
+    """The states of these runs now."""
+    code = code_hash()
+    return [read_state(run, code_hash=code) for run in runs]
+
+
+def _reader(runs: Sequence[RunDir], cluster: Cluster) -> live.Read:
+    """Reads the runs' files, and now and then asks the cluster which jobs vanished without a word."""
+    asked = time.monotonic()
+    vanished: dict[Path, RunState] = {}
+
+    def read_now() -> list[RunState]:
+        nonlocal asked, vanished
+        states = read(runs)
+        if time.monotonic() - asked >= ASK_EVERY_S:
+            checked = refresh([state for state in states if state.active], cluster)
+            vanished = {state.run.path: state for state in checked if state.state == "lost"}
+            asked = time.monotonic()
+        return [vanished.get(state.run.path, state) if state.active else state for state in states]
+
+    return read_now
+
+
+def summary(actions: Sequence[Action]) -> str:
+    """`3 runs: 1 submitted, 2 done`."""
+    counts = Counter(action.kind for action in actions)
+    parts = [f"{counts[kind]} {_VERB[kind]}" for kind in _ORDER if counts[kind]]  # type: ignore[index]
+    return f"{len(actions)} run{'' if len(actions) == 1 else 's'}: {', '.join(parts) or 'nothing to do'}"

@@ -1,0 +1,134 @@
+"""From the arguments of `sweep` and `run` to a `SweepPlan`, and to `sweep.json`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from disttrain.configfile import Draft, load
+from disttrain.errors import ConfigError, nearest
+from disttrain.rundir import CorruptFile, create_exclusive, read_json
+from jobs.environment import mask_config
+from jobs.ledger import now
+from jobs.state import RunState
+from sweeps.base import first_difference
+from sweeps.expand import GPUS, NODES, Existing, SweepPlan, expand
+from sweeps.overrides import Override, parse_flag, parse_set
+
+_SWEEP_FILES = Path(__file__).resolve().parents[2] / "sweeps"
+
+
+def sweep_name(args: argparse.Namespace) -> str:
+    """The sweep's name: `--name`, or the file's without its suffix."""
+    name: str = args.name or Path(args.file).stem
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
+        flag = "--name" if args.name else "sweep file"
+        raise ConfigError(
+            f"{flag}: {name!r} cannot name a sweep: letters, digits, '_', '.' and '-', "
+            "the first of them a letter, digit or '_'"
+        )
+    return name
+
+
+def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
+    """What `submit.py sweep` asks for. Raises `ConfigError`; writes nothing."""
+    flags = [
+        parse_flag(flag, key, words)
+        for flag, key, words in (
+            ("--nodes", NODES, args.nodes),
+            ("--gpus-per-node", GPUS, args.gpus_per_node),
+        )
+        if words
+    ]
+    sets = [parse_set(text) for text in args.set]
+    sets += [
+        Override(key, parse_flag(flag, key, [value]).values, flag, axis=False)
+        for flag, key, value in (
+            ("--repeats", "sweep.repeats", args.repeats),
+            ("--scaling", "sweep.scaling", args.scaling),
+        )
+        if value is not None
+    ]
+    return _expand(args, _load(args.file), [*flags, *sets], states, grids=args.grid)
+
+
+def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
+    """What `submit.py run` asks for: one run on the file's base.
+
+    Each override is an axis of one value: it takes part in the run's name and not in the base, so that
+    the next call with another value is another run of the same sweep.
+    """
+    draft = _load(args.file)
+    section = draft.data.get("sweep")
+    if isinstance(section, dict):
+        draft.data["sweep"] = {name: value for name, value in section.items() if name == "scaling"}
+    flags = [("--nodes", NODES, args.nodes), ("--gpus-per-node", GPUS, args.gpus_per_node)]
+    overrides = [parse_flag(flag, key, [word]) for flag, key, word in flags if word is not None]
+    overrides += [parse_set(text) for text in args.set]
+    for override in overrides:
+        if len(override.values) > 1:
+            raise ConfigError(
+                f"{override.key}: `run` takes one value; `sweep` takes several", at=override.origin
+            )
+    axes = [Override(each.key, each.values, each.origin, axis=True) for each in overrides]
+    return _expand(args, draft, axes, states)
+
+
+def write_sweep_record(root: Path, plan: SweepPlan) -> None:
+    """Create `sweep.json` unless it is there."""
+    record = {"schema_version": 1, "name": plan.name, "base": mask_config(plan.base)[0]}
+    create_exclusive(root / plan.name / "sweep.json", {**record, "created": now()})
+
+
+def _expand(
+    args: argparse.Namespace,
+    draft: Draft,
+    overrides: list[Override],
+    states: list[RunState],
+    grids: list[str] | None = None,
+) -> SweepPlan:
+    name = sweep_name(args)
+    recorded = _recorded_base(args.runs / name / "sweep.json")
+    existing = Existing(
+        names={state.config_key or f"unreadable {state.name}": state.name for state in states},
+        base_ranks=recorded["sweep"]["base_ranks"] if recorded else None,
+    )
+    plan = expand(draft, overrides, name=name, grids=grids or (), existing=existing)
+    difference = first_difference(recorded, mask_config(plan.base)[0]) if recorded else None
+    if difference:
+        raise ConfigError(
+            f"sweep {name!r} in {args.runs} has another base config: {difference}; "
+            "give this one a --name of its own"
+        )
+    return plan
+
+
+def _recorded_base(path: Path) -> dict[str, Any] | None:
+    try:
+        base = read_json(path)["base"]
+        if isinstance(base, dict) and all(isinstance(fields, dict) for fields in base.values()):
+            base["sweep"]["base_ranks"] += 0
+            return base
+        raise KeyError("base")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except CorruptFile as error:
+        raise ConfigError(f"{error}; move the sweep aside or use another --name") from None
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} lacks or garbles {error}; move the sweep aside or use another --name"
+        ) from None
+
+
+def _load(file: str) -> Draft:
+    path = Path(os.path.relpath(file)) if Path(file).is_relative_to(Path.cwd()) else Path(file)
+    if not path.exists():
+        known = {found.stem: os.path.relpath(found) for found in sorted(_SWEEP_FILES.glob("*.yaml"))}
+        hint = nearest(path.stem, known)
+        for stem, shown in known.items():
+            hint = hint.replace(f"'{stem}'", f"'{shown}'")
+        raise ConfigError(f"no file {file!r}{hint or '; there are: ' + ', '.join(known.values())}")
+    return load(path)

@@ -1,0 +1,94 @@
+"""Run states as text, table rows and JSON."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from disttrain.rundir import to_json
+from jobs.cli.find import label
+from jobs.cli.text import duration, number, table
+from jobs.state import RunState
+
+HEAD = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", "SEEN", "NOTE")
+RIGHT = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", "SEEN"})
+_NOTE_WIDTH = 100
+_ORDER = ("running", "queued", "submitting", "planned", "failed", "cancelled", "lost", "corrupt", "done")
+_JSON_FIELDS = (
+    "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
+    "samples_per_s", "loss", "eta_s", "updated", "config_key", "run_key", "code_hash",
+)  # fmt: skip
+
+
+def word_of(state: RunState) -> str:
+    """The state in one word; a cancelled run is no failure to a reader."""
+    return "cancelled" if state.state == "failed" and state.cause == "cancelled" else state.state
+
+
+def row(state: RunState, now: float, *, with_sweep: bool) -> tuple[str, ...]:
+    """The cells of `HEAD` for one run."""
+    seen = duration(now - state.updated) if state.updated and state.active else ""
+    return (
+        label(state.run) if with_sweep else state.name,
+        word_of(state),
+        "" if state.step is None else f"{state.step}/{state.steps}",
+        number(state.samples_per_s),
+        number(state.loss),
+        duration(state.eta_s),
+        f"{seen} ago" if seen else "",
+        note(state),
+    )
+
+
+def note(state: RunState) -> str:
+    """Why a run is what it is, on one line."""
+    if state.state == "done":
+        return "made by older code" if state.stale else ""
+    parts = [state.cause] if state.cause and state.cause != word_of(state) else []
+    if state.message:
+        parts.append(" ".join(state.message.split()))
+    if state.active and state.attempts > 1:
+        parts.append(f"attempt {state.attempts}")
+    text = ": ".join(parts)
+    return text if len(text) <= _NOTE_WIDTH else text[: _NOTE_WIDTH - 1] + "…"
+
+
+def rows(states: Sequence[RunState]) -> list[tuple[str, ...]]:
+    """The cells of every run; runs of several sweeps are named with theirs."""
+    now, several = time.time(), len({state.sweep for state in states}) > 1
+    return [row(state, now, with_sweep=several) for state in states]
+
+
+def status_table(states: Sequence[RunState]) -> str:
+    """All runs as aligned plain text."""
+    return table(HEAD, rows(states), RIGHT)
+
+
+def tally(states: Iterable[RunState]) -> str:
+    """`3 runs: 1 running, 2 done (1 stale)`."""
+    known = list(states)
+    counts = Counter(word_of(state) for state in known)
+    stale = sum(state.stale for state in known)
+    parts = [f"{counts[word]} {word}" for word in _ORDER if counts[word]]
+    total = f"{len(known)} run{'' if len(known) == 1 else 's'}"
+    return f"{total}: {', '.join(parts)}" + (f" ({stale} made by older code)" if stale else "")
+
+
+def as_json(state: RunState) -> dict[str, Any]:
+    """One run as `--json` shows it."""
+    fields = {name: getattr(state, name) for name in _JSON_FIELDS}
+    return {
+        "sweep": state.sweep,
+        "run": state.name,
+        "path": str(state.run.path),
+        "state": word_of(state),
+        **fields,
+    }
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(to_json(value, indent=2) + "\n")

@@ -1,0 +1,42 @@
+"""`report`: the efficiency report of one sweep, or of several together."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from disttrain.errors import ConfigError
+from disttrain.rundir import read_json
+from jobs.cli import find
+from jobs.cli.render import print_json
+
+
+def run(args: argparse.Namespace) -> int:
+    sweeps = [find.one_sweep(args.runs, word) for word in dict.fromkeys(args.sweeps)] or [
+        newest_sweep(args.runs)
+    ]
+    if len(sweeps) > 1 and args.out is None:
+        raise ConfigError("--out is needed for several sweeps: which folder takes their report")
+    out = args.out or args.runs / sweeps[0] / "report"
+    from analysis import (
+        report,
+    )  # numpy, pandas and matplotlib: seconds, so not before the input is known good
+
+    page = report.write([args.runs / sweep for sweep in sweeps], out, base=args.base)
+    if args.json:
+        print_json(read_json(page.with_name("report.json")))
+    else:
+        print(f"report of {', '.join(sweeps)}: {page}")
+    return 0
+
+
+def newest_sweep(root: Path) -> str:
+    """The sweep that was submitted to last."""
+    last = {
+        sweep: max(run.run_json.stat().st_mtime for run in runs)
+        for sweep in find.sweeps(root)
+        if (runs := find.runs(root, sweep))
+    }
+    if not last:
+        raise ConfigError(f"no runs in {root} yet: python submit.py sweep --nodes 1 2 4")
+    return max(last, key=lambda sweep: last[sweep])

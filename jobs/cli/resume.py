@@ -1,0 +1,34 @@
+"""`resume`: submit again what failed, was cancelled or got lost, from the runs' own `run.json`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+
+from disttrain.rundir import RunDir
+from jobs.cli import find, place
+from jobs.cluster import SubmitError, choose
+from jobs.provenance import code_hash
+from jobs.reconcile import Action, carry_out, refresh, resume_actions, sweep_lock
+
+
+def run(args: argparse.Namespace) -> int:
+    words = args.runs_given or find.sweeps(args.runs)
+    runs = find.several(args.runs, words)
+    cluster = choose(args.cluster)
+    done: list[tuple[RunDir, Action]] = []
+    for sweep, members in itertools.groupby(sorted(runs, key=lambda run: run.sweep), lambda run: run.sweep):
+        group = list(members)
+        with sweep_lock(args.runs / sweep):
+            actions = resume_actions(refresh(place.read(group), cluster), code_hash())
+            try:
+                actions = carry_out(actions, cluster, args.runs)
+            except SubmitError as error:
+                return place.refused(error, sweep)
+        done += zip(group, actions, strict=True)
+    if not args.runs_given:  # asked for in general: what is done needs no word
+        done = [(run, action) for run, action in done if action.kind not in ("keep", "stale")]
+    if not done and not args.json:
+        print("nothing to resume: no run failed, was cancelled or got lost")
+        return 0
+    return place.tell([action for _, action in done], [run for run, _ in done], cluster, args)

@@ -1,0 +1,11 @@
+"""`run`: submit one run."""
+
+from __future__ import annotations
+
+import argparse
+
+from jobs.cli import place, plan
+
+
+def run(args: argparse.Namespace) -> int:
+    return place.run(args, plan.run_plan)

@@ -1,0 +1,121 @@
+"""`show`: one run in full: what it is, what became of it, where its files are."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from disttrain.rundir import RunDir, read_json_or_none
+from jobs.cli import find, place
+from jobs.cli.render import as_json, note, print_json, word_of
+from jobs.cli.text import duration, number, table
+from jobs.state import RunState
+
+_RESULTS = (
+    ("samples_per_s", "samples/s"),
+    ("tokens_per_s", "tokens/s"),
+    ("measured_steps", "measured steps"),
+    ("peak_memory_bytes", "peak memory, bytes"),
+)
+
+
+def run(args: argparse.Namespace) -> int:
+    found = find.one_run(args.runs, args.run)
+    state = place.read([found])[0]
+    record = read_json_or_none(found.run_json) or {}
+    metrics = read_json_or_none(found.metrics)
+    env = (read_json_or_none(found.env_json) or {}).get("variables", {})
+    attempts = [each for attempt in found.attempts() if (each := read_json_or_none(attempt.record))]
+    if args.json:
+        print_json(
+            {**as_json(state), "record": record, "attempt_records": attempts, "env": env, "metrics": metrics}
+        )
+        return 0
+    parts = [
+        _head(state, record),
+        _config(record),
+        _attempts(attempts),
+        _env(env),
+        _results(metrics or {}),
+        _files(found),
+    ]
+    print("\n\n".join(part for part in parts if part))
+    return 0
+
+
+def _head(state: RunState, record: dict[str, Any]) -> str:
+    why = note(state)
+    code = record.get("provenance", {}).get("code", {})
+    commit = (code.get("git_commit") or "no commit")[:12] + (" with changes" if code.get("git_dirty") else "")
+    rows = [
+        ("state", word_of(state) + (f": {why}" if why else "")),
+        ("step", f"{state.step} of {state.steps}" if state.step is not None else ""),
+        ("ETA", duration(state.eta_s)),
+        ("job", f"{state.job_id} on {state.cluster}" if state.job_id else ""),
+        ("axes", ", ".join(f"{key}={value}" for key, value in record.get("axes", {}).items())),
+        ("repeat", str(record.get("repeat", ""))),
+        ("code", f"{state.code_hash} ({commit})" if state.code_hash else ""),
+        ("planned", record.get("provenance", {}).get("created", "")),
+    ]
+    return f"{find.label(state.run)}\n" + _pairs(rows)
+
+
+def _config(record: dict[str, Any]) -> str:
+    rows = [
+        (f"{section}.{name}", "null" if value is None else str(value))
+        for section, fields in record.get("config", {}).items()
+        for name, value in fields.items()
+    ]
+    return f"config\n{_pairs(rows)}" if rows else ""
+
+
+def _attempts(records: list[dict[str, Any]]) -> str:
+    rows = [
+        (
+            str(each.get("attempt", "")),
+            str(each.get("started") or "")[:19],
+            str(each.get("ended") or "")[:19],
+            str(each.get("cause") or "running, or lost"),
+            " ".join(str(each.get("message") or "").split()),
+        )
+        for each in records
+    ]
+    return (
+        "attempts\n" + _indented(table(("NUMBER", "STARTED (UTC)", "ENDED", "CAUSE", "MESSAGE"), rows))
+        if rows
+        else ""
+    )
+
+
+def _env(variables: dict[str, Any]) -> str:
+    rows = [
+        (f"{name}={each.get('value', '')}", str(each.get("reason", "")), str(each.get("source", "")))
+        for name, each in variables.items()
+    ]
+    return "environment\n" + _indented(table(("VARIABLE", "WHY", "SOURCE"), rows)) if rows else ""
+
+
+def _results(metrics: dict[str, Any]) -> str:
+    rows = [(title, number(metrics[name], 6)) for name, title in _RESULTS if metrics.get(name) is not None]
+    evals = metrics.get("eval_history") or []
+    if evals:
+        last = {"loss": evals[-1].get("loss"), **(evals[-1].get("metrics") or {})}
+        rows += [(f"validation {name.replace('_', ' ')}", number(value)) for name, value in last.items()]
+    return f"results\n{_pairs(rows)}" if rows else ""
+
+
+def _files(run: RunDir) -> str:
+    attempts = run.attempts()
+    rows = [("run", str(run.path)), ("logs", str(attempts[-1].path) if attempts else "")]
+    rows.append(("tensorboard", str(run.tensorboard) if run.tensorboard.exists() else ""))
+    return f"files\n{_pairs(rows)}"
+
+
+def _pairs(rows: list[tuple[str, str]]) -> str:
+    given = [row for row in rows if row[1]]
+    width = max((len(name) for name, _ in given), default=0)
+    return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in given)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -1,0 +1,51 @@
+"""Plain text for people: aligned tables, durations, numbers. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str] = frozenset()) -> str:
+    """Columns aligned by spaces; the columns named in `right` to the right. Empty columns are left out."""
+    columns = [(title, cells) for title, *cells in zip(head, *rows, strict=True) if any(cells) or not rows]
+    aligned = []
+    for title, cells in columns:
+        width = max(map(len, [title, *cells]))
+        aligned.append(
+            [cell.rjust(width) if title in right else cell.ljust(width) for cell in [title, *cells]]
+        )
+    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
+
+
+def duration(seconds: float | None) -> str:
+    """`42 s`, `3:07 min`, `2:05 h`, `3 d 4 h`; empty for None."""
+    if seconds is None:
+        return ""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02d} min"
+    minutes = round(whole / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60}:{minutes % 60:02d} h"
+    hours = round(whole / 3600)
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """To `digits` significant digits, without an exponent where that is short; empty for None."""
+    if value is None:
+        return ""
+    text = f"{value:.{digits}g}"
+    return f"{value:,.0f}" if "e+" in text and abs(value) < 1e9 else text
+
+
+def count(many: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{many} {noun}{'' if many == 1 else 's'}"
+
+
+def plain(value: object) -> str:
+    """A number without trailing zeros, anything else as it prints."""
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,240 @@
+"""A sweep file and the command line, expanded into runs.
+
+    sweep file ──┐                 ┌─ points: grids x axes, less what is excluded
+    --set, flags ┴─> draft ─> axes ┴─> each point laid over the base ─> checked config ─> batch sizes ─> name
+
+Repeats are the outermost loop and nodes ascend within each: the sweep comes round to every shape once
+before any comes again, so that a machine which drifts (heat, neighbours) drifts for all shapes alike
+instead of for the last ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from disttrain.batch import BatchPlan, scale_batch
+from disttrain.config import Config, config_key
+from disttrain.configfile import Draft, check
+from disttrain.errors import ConfigError, nearest
+from sweeps.base import base_of
+from sweeps.naming import readable_name, unique_names
+from sweeps.overrides import Override, check_distinct
+from sweeps.section import SweepSection, check_exclude_keys, read_section
+
+NODES, GPUS = "resources.nodes", "resources.gpus_per_node"
+Axes = dict[str, list[Any]]
+Point = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run of a sweep, ready to be carried out."""
+
+    name: str
+    config: Config
+    """Resolved: both batch sizes are given, and divide over the ranks."""
+    config_key: str
+    repeat: int
+    axes: dict[str, Any]
+    """The swept keys and this run's value of each."""
+    batch: BatchPlan
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A sweep: its name, the base its runs share (`sweep.json`), and the runs in the order to start them."""
+
+    name: str
+    base: dict[str, Any]
+    runs: tuple[RunPlan, ...]
+
+    @property
+    def scaling(self) -> Literal["weak", "strong"]:
+        scaling: Literal["weak", "strong"] = self.base["sweep"]["scaling"]
+        return scaling
+
+    @property
+    def base_ranks(self) -> int:
+        """The number of ranks that the batch sizes are given for."""
+        ranks: int = self.base["sweep"]["base_ranks"]
+        return ranks
+
+
+@dataclass(frozen=True)
+class Existing:
+    """What there is of a sweep already: it fixes names, and what its batch sizes refer to."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Config key of each run to its name."""
+    base_ranks: int | None = None
+
+
+def expand(
+    draft: Draft,
+    overrides: Sequence[Override] = (),
+    *,
+    name: str,
+    grids: Sequence[str] = (),
+    existing: Existing | None = None,
+) -> SweepPlan:
+    """The runs of a sweep. Raises `ConfigError`, one line, for anything that cannot be meant.
+
+    Parameters
+    ----------
+    draft : the sweep file
+    overrides : what the command line lays over it; an axis replaces the file's axis of that key, and a
+        single value replaces both the base value and an axis
+    grids : names of the file's grids to take; none takes all
+    existing : what an earlier command left of the sweep of this name
+    """
+    existing = existing or Existing()
+    check_distinct(overrides)
+    base = draft.copy()
+    for override in overrides:
+        if not override.axis:
+            base.set(override.key, override.values[0], override.origin)
+    section = read_section(base)
+    products = [_with_overrides(axes, overrides) for axes in _chosen_grids(section, grids, base)]
+    places = _axis_places(section, base, overrides)
+    _check_axes(products, places)
+    check_exclude_keys(section, {key for axes in products for key in axes}, base)
+
+    drafts = [(point, _laid_over(base, point, places)) for point in _points(products)]
+    kept = [(point, draft) for point, draft in drafts if not any(_matches(draft, e) for e in section.exclude)]
+    if not kept:
+        raise ConfigError("sweep.exclude leaves no run", at=base.at("sweep.exclude"))
+    checked = [(point, draft, check(draft)) for point, draft in kept]
+    checked.sort(key=lambda item: (item[2].resources.nodes, item[2].resources.gpus_per_node))  # stable
+    base_ranks = existing.base_ranks or min(config.world_size for _, _, config in checked)
+    resolved = [
+        (point, *_with_batch(config, draft, base_ranks, section.scaling)) for point, draft, config in checked
+    ]
+    return SweepPlan(
+        name,
+        base_of(base, scaling=section.scaling, base_ranks=base_ranks),
+        _runs(resolved, section.repeats, existing.names),
+    )
+
+
+def _chosen_grids(section: SweepSection, chosen: Sequence[str], draft: Draft) -> list[Axes]:
+    """The axes of each product, the common ones first."""
+    for name in chosen:
+        if name not in section.grids:
+            known = ", ".join(section.grids) or "none"
+            hint = nearest(name, section.grids)
+            raise ConfigError(f"no grid {name!r} in the sweep file{hint}; grids: {known}", at="--grid")
+    for name, grid in section.grids.items():
+        for key in grid:
+            if key in section.axes:
+                place = draft.at(f"sweep.grids.{name}.{key}")
+                raise ConfigError(f"{key} is an axis of grid {name!r} and in sweep.axes; keep one", at=place)
+    if not section.grids:
+        return [section.axes]
+    return [section.axes | grid for name, grid in section.grids.items() if not chosen or name in chosen]
+
+
+def _with_overrides(axes: Axes, overrides: Sequence[Override]) -> Axes:
+    axes = dict(axes)
+    for override in overrides:
+        if override.axis:
+            axes[override.key] = list(override.values)
+        else:
+            axes.pop(override.key, None)
+    return axes
+
+
+def _axis_places(section: SweepSection, draft: Draft, overrides: Sequence[Override]) -> dict[str, str]:
+    """Where each axis was written: `file.yaml:12`, `--nodes`."""
+    written = [(key, f"sweep.axes.{key}") for key in section.axes]
+    written += [(key, f"sweep.grids.{name}.{key}") for name, grid in section.grids.items() for key in grid]
+    places = {key: draft.at(place) or "sweep" for key, place in written}
+    return places | {override.key: override.origin for override in overrides}
+
+
+def _check_axes(products: list[Axes], places: Mapping[str, str]) -> None:
+    for axes in products:
+        for key, values in axes.items():
+            if key.split(".")[0] == "sweep":
+                raise ConfigError(f"{key} cannot be an axis", at=places[key])
+            texts = [_text(value) for value in values]
+            twice = next((text for text in texts if texts.count(text) > 1), None)
+            if twice is not None:
+                raise ConfigError(f"{key}: the axis has the value {twice} twice", at=places[key])
+
+
+def _points(products: list[Axes]) -> list[Point]:
+    """The union of the products, in order, each point once."""
+    union: dict[str, Point] = {}
+    for axes in products:
+        for values in itertools.product(*axes.values()):
+            point = dict(zip(axes, values, strict=True))
+            union.setdefault(_text(point), point)
+    return list(union.values())
+
+
+def _laid_over(base: Draft, point: Point, places: Mapping[str, str]) -> Draft:
+    draft = base.copy()
+    for key, value in point.items():
+        draft.set(key, value, places[key])
+    return draft
+
+
+def _matches(draft: Draft, entry: Mapping[str, Any]) -> bool:
+    return all(_value(draft, key) == value for key, value in entry.items())
+
+
+def _value(draft: Draft, key: str) -> Any:
+    """The value at a key before the config is checked: what is excluded may be what cannot be checked."""
+    value = draft.get(key)
+    section, _, name = key.partition(".")
+    if value is None and section in Config.model_fields:
+        return getattr(getattr(Config(), section), name, None)
+    return value
+
+
+def _with_batch(
+    config: Config, draft: Draft, base_ranks: int, scaling: Literal["weak", "strong"]
+) -> tuple[Config, BatchPlan]:
+    """The config with both batch sizes, scaled from the base's ranks to its own."""
+    local, global_ = config.train.local_batch_size, config.train.global_batch_size
+    try:
+        batch = scale_batch(local, global_, base_world=base_ranks, world=config.world_size, scaling=scaling)
+    except ConfigError as error:
+        key = "train.global_batch_size" if global_ else "train.local_batch_size"
+        raise ConfigError(str(error), at=draft.at(key)) from None
+    sizes = {"local_batch_size": batch.local, "global_batch_size": batch.global_}
+    return config.model_copy(update={"train": config.train.model_copy(update=sizes)}), batch
+
+
+def _runs(
+    resolved: Sequence[tuple[Point, Config, BatchPlan]], repeats: int, names: Mapping[str, str]
+) -> tuple[RunPlan, ...]:
+    repeated = [
+        (*each, repeat, config_key(each[1], repeat)) for repeat in range(repeats) for each in resolved
+    ]
+    seen: dict[str, Point] = {}
+    for point, _, _, _, key in repeated:
+        if key in seen:
+            raise ConfigError(f"two runs would be the same: {_difference(seen[key], point)}")
+        seen[key] = point
+    wanted = [(readable_name(config, point, repeat), key) for point, config, _, repeat, key in repeated]
+    return tuple(
+        RunPlan(name, config, key, repeat, point, batch)
+        for name, (point, config, batch, repeat, key) in zip(
+            unique_names(wanted, names), repeated, strict=True
+        )
+    )
+
+
+def _difference(one: Point, other: Point) -> str:
+    keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
+    texts = [f"{key}={one.get(key, 'base')} and {key}={other.get(key, 'base')}" for key in keys]
+    return f"{', '.join(texts)} come to the same config (noise apart)"
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)

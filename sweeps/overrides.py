@@ -1,0 +1,74 @@
+"""Command-line overrides: `--set key=value`, `--set key=a,b,c` (an axis), and the flags that mean one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from disttrain.configfile import parse_value
+from disttrain.errors import ConfigError
+
+_BRACKETS = {"[": "]", "{": "}", "(": ")"}
+
+
+@dataclass(frozen=True)
+class Override:
+    """One key given on the command line. An axis varies over `values`; otherwise there is one value."""
+
+    key: str
+    values: tuple[Any, ...]
+    origin: str
+    """How messages name it: `--set`, `--nodes`, ..."""
+    axis: bool
+
+
+def parse_set(assignment: str) -> Override:
+    """`key=value` or `key=a,b`: commas make an axis, except inside brackets and quotes."""
+    key, equals, text = assignment.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        hint = " (a file goes before the options)" if assignment.endswith((".yaml", ".yml")) else ""
+        raise ConfigError(f"{assignment!r} is not of the form key=value{hint}", at="--set")
+    parts = split_values(text)
+    if any(not part for part in parts):
+        raise ConfigError(f"{assignment!r} has an empty value; write null for none", at="--set")
+    values = tuple(parse_value(part, "--set") for part in parts)
+    return Override(key, values, "--set", axis=len(values) > 1)
+
+
+def parse_flag(flag: str, key: str, words: Iterable[str]) -> Override:
+    """The axis of a flag such as `--nodes 1 2 4` (or `1,2,4`)."""
+    parts = [part for word in words for part in split_values(word)]
+    return Override(key, tuple(parse_value(part, flag) for part in parts), flag, axis=True)
+
+
+def check_distinct(overrides: Iterable[Override]) -> None:
+    """Raise `ConfigError` where one key is given twice: which one should win is anybody's guess."""
+    seen: dict[str, str] = {}
+    for override in overrides:
+        if override.key in seen:
+            first = seen[override.key]
+            others = f" (first by {first})" if first != override.origin else ""
+            raise ConfigError(f"{override.key} is given twice{others}", at=override.origin)
+        seen[override.key] = override.origin
+
+
+def split_values(text: str) -> list[str]:
+    """`text` cut at its top-level commas: `a,[b, c],"d,e"` is `a`, `[b, c]` and `"d,e"`."""
+    parts, start = [], 0
+    closing: list[str] = []
+    quote = ""
+    for position, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char in _BRACKETS:
+            closing.append(_BRACKETS[char])
+        elif closing and char == closing[-1]:
+            closing.pop()
+        elif char == "," and not closing:
+            parts.append(text[start:position].strip())
+            start = position + 1
+    return [*parts, text[start:].strip()]

@@ -1,0 +1,64 @@
+"""The `sweep` section of a sweep file: what varies, what is left out, how batches scale."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveInt, ValidationError
+
+from disttrain.config import Section
+from disttrain.configfile import Draft, known_keys
+from disttrain.errors import ConfigError, nearest
+
+Values = Annotated[list[Any], Field(min_length=1)]
+
+
+class SweepSection(Section):
+    """The axes of a sweep; every other section is the base that its runs share."""
+
+    axes: dict[str, Values] = Field(default_factory=dict)
+    """Config key to the values it takes; the sweep is the product of all axes."""
+    grids: dict[str, dict[str, Values]] = Field(default_factory=dict)
+    """Named sets of further axes; the sweep is the union of their products, each with `axes`."""
+    exclude: list[Annotated[dict[str, Any], Field(min_length=1)]] = Field(default_factory=list)
+    """Combinations to leave out: a run goes when every key of one entry has the value given there."""
+    scaling: Literal["weak", "strong"] = "weak"
+    """Which batch size is held while ranks grow: weak the local one, strong the global one."""
+    repeats: PositiveInt = 1
+    """Launches of every combination: the launch is what intervals are computed over."""
+
+
+def read_section(draft: Draft) -> SweepSection:
+    """The checked `sweep` section of a draft. Raises `ConfigError`, one line, with file and line."""
+    try:
+        return SweepSection.model_validate(draft.data.get("sweep") or {})
+    except ValidationError as error:
+        detail = error.errors()[0]
+    parts = [str(part) for part in detail["loc"]]
+    key = ".".join(["sweep", *parts])
+    kind, value, message = detail["type"], detail["input"], detail["msg"]
+    if kind == "extra_forbidden":
+        allowed = [f"sweep.{name}" for name in SweepSection.model_fields]
+        text = f"unknown key '{key}'{nearest(key, allowed)}; allowed: {', '.join(allowed)}"
+    elif kind == "too_short" and parts[0] != "exclude":
+        text = f"{key}={value!r}: an axis needs at least one value"
+    elif kind == "list_type" and parts[0] != "exclude":
+        text = f"{key}={value!r}: an axis is a list of values, as in [{value}]"
+    elif kind in ("dict_type", "model_type"):
+        text = f"{key}={value!r} must be a mapping"
+    else:
+        text = f"{key}={value!r}: {message[:1].lower()}{message[1:]}"
+    raise ConfigError(text, at=draft.at(key))
+
+
+def check_exclude_keys(section: SweepSection, axes: set[str], draft: Draft) -> None:
+    """Raise `ConfigError` for a key in `exclude` that no run could have.
+
+    A misspelt one would otherwise exclude nothing, in silence.
+    """
+    allowed = sorted(axes | set(known_keys()))
+    for entry in section.exclude:
+        for key in entry:
+            if key not in allowed and draft.get(key) is None:
+                hint = nearest(key, allowed)
+                raise ConfigError(f"unknown key '{key}' in sweep.exclude{hint}", at=draft.at("sweep.exclude"))

@@ -1,0 +1,75 @@
+"""The dry run: what it says, word for word, and that it does nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import submit
+from jobs import provenance
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
+FILE = """\
+model: {kind: mlp}
+data: {kind: digits}
+train: {epochs: 2, global_batch_size: 64}
+job: {time_limit_min: 15, env: {HF_TOKEN: hunter2, NCCL_DEBUG: INFO}}
+sweep:
+  scaling: strong
+  axes:
+    resources.nodes: [1, 2]
+    parallel.strategy: [auto, ddp]
+  exclude:
+    - {resources.nodes: 1, parallel.strategy: ddp}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(FILE)
+    monkeypatch.setattr("jobs.cli.dryrun._gpus_here", lambda: 0)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
+def test_a_dry_run_says_everything_and_does_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    normal = (
+        out.replace(sys.executable, "PYTHON")
+        .replace(str(Path.cwd()), "CWD")
+        .replace(str(Path(provenance.__file__).parents[1]), "CODE")
+    )
+    normal = re.sub(r"--rdzv-id [0-9a-f]{12}", "--rdzv-id RUNKEY", normal)
+    normal = re.sub(r"r0-[0-9a-f]{6}", "r0-CONFIG", normal)
+    normal = re.sub(r"(?m)(?<=\S) {2,}(?=.*\((derived|config)\)$)", "  ", normal)  # as wide as CODE is long
+    assert normal == GOLDEN.read_text()
+    assert [path.name for path in Path().iterdir()] == ["tiny.yaml"]
+
+
+def test_a_dry_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        submit.main(["sweep", "tiny.yaml", "--cluster", "slurm", "--nodes", "2", "--dry-run", "--json"]) == 0
+    )
+    out = json.loads(capsys.readouterr().out)
+    assert (out["scaling"], out["cluster"], len(out["runs"])) == ("strong", "slurm", 2)
+    run = out["runs"][0]
+    assert run["batch"] == {"local": 32, "accumulation": 1, "ranks": 2, "global": 64}
+    assert run["cost_bound"] == {"hours": 0.5, "unit": "GPU-hours"}
+    assert run["env"]["HF_TOKEN"]["value"] == "***"
+    assert [command[command.index("--node-rank") + 1] for command in run["commands"]] == ["0", "1"]
+
+
+def test_an_existing_run_is_seen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.support.jobs import NoCluster
+
+    monkeypatch.setattr("jobs.cli.place.choose", lambda name: NoCluster())
+    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
+    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "wait: queued" in out
+    assert "would start 2 of 3, at most 1 CPU rank-hours" in out

@@ -1,0 +1,154 @@
+"""Mistakes on the command line: one line on stderr, exit code 2, nothing written."""
+
+# ruff: noqa: E501 (tables of messages)
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import submit
+from tests.support.states import make_run
+
+ROOT = Path(submit.__file__).parent
+TINY = """\
+model: {kind: mlp}
+data: {kind: digits}
+train:
+  steps: 10
+  local_batch_size: 8
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """The one line that this command line is refused with."""
+    before = sorted(Path().rglob("*"))
+    try:
+        code = submit.main(list(argv))
+    except SystemExit as stopped:
+        code = stopped.code  # type: ignore[assignment]
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    assert sorted(Path().rglob("*")) == before, "something was written"
+    return err.removeprefix("error: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("statsu", "VERB: 'statsu' is not one of sweep, run, status, "),
+        ("sweep --nods 1", "unknown argument '--nods'; did you mean '--nodes'?"),
+        (
+            "sweep --cluster slrum",
+            "--cluster: 'slrum' is not one of auto, slurm, local; did you mean 'slurm'?",
+        ),
+        ("sweep --nodes", "argument --nodes: expected at least one argument"),
+        ("sweep tiny.yaml --nodes 0", "--nodes: resources.nodes=0: input should be greater than 0"),
+        ("sweep tiny.yaml --nodes two", "--nodes: resources.nodes='two': input should be a valid integer"),
+        ("sweep tiny.yaml --nodes 1 1", "--nodes: resources.nodes: the axis has the value 1 twice"),
+        ("sweep tiny.yaml --repeats 0", "--repeats: sweep.repeats=0: input should be greater than 0"),
+        (
+            "sweep tiny.yaml --scaling strog",
+            "--scaling: sweep.scaling='strog': input should be 'weak' or 'strong'",
+        ),
+        (
+            "sweep tiny.yaml --set train.stpes=5",
+            "--set: unknown key 'train.stpes'; did you mean 'train.steps'?",
+        ),
+        ("sweep --set tiny.yaml", "--set: 'tiny.yaml' is not of the form key=value (a file goes before"),
+        ("sweep tiny.yaml --name ../x", "--name: '../x' cannot name a sweep"),
+        ("sweep tiny.yaml --grid a", "--grid: no grid 'a' in the sweep file; grids: none"),
+        ("sweep tini.yaml", "no file 'tini.yaml'; there are: "),
+        ("sweep sweeps/defualt.yaml", "no file 'sweeps/defualt.yaml'; did you mean '"),
+        ("sweep . --name x", "cannot read config '.': Is a directory"),
+        ("run tiny.yaml --set optim.lr=1,2", "--set: optim.lr: `run` takes one value; `sweep` takes several"),
+        (
+            "sweep tiny.yaml --nodes 1 3 --scaling strong --set train.local_batch_size=null train.global_batch_size=8",
+            "--set: train.global_batch_size=8 is not divisible by 3 ranks (strong scaling); nearest that are: 6 and 9",
+        ),
+        ("sweep tiny.yaml --runs tiny.yaml", "cannot write to 'tiny.yaml/tiny': "),
+        ("sweep tiny.yaml --runs /proc/runs --cluster local", "cannot write to '/proc/runs/tiny': "),
+        ("show x", "no run 'x' in runs"),
+        ("cancel x", "no run 'x' in runs"),
+        ("status x", "no sweep 'x' in runs; there are no sweeps"),
+        ("report", "no runs in runs yet"),
+        ("clean", "say what to move"),
+        ("logs x --rank 0 --node 0", "argument --node: not allowed with argument --rank"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], argv: str, message: str) -> None:
+    assert refused(capsys, *argv.split(" ")).startswith(message)
+
+
+def test_a_mistake_in_the_file_names_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tiny.yaml").write_text(TINY + "optim:\n  lrr: 1\n")
+    assert refused(capsys, "sweep", "tiny.yaml").startswith(
+        "tiny.yaml:7: unknown key 'optim.lrr'; did you mean 'optim.lr'?"
+    )
+
+
+def test_names_that_are_nearly_right(capsys: pytest.CaptureFixture[str]) -> None:
+    for sweep in ("one", "two"):
+        make_run(Path("runs"), f"{sweep}/n1-single-b8-r0")
+    make_run(Path("runs"), "two/n2-ddp-b4-r0")
+    assert "'n2-ddp-b4-r1' in runs; did you mean 'n2-ddp-b4-r0'?" in refused(capsys, "show", "n2-ddp-b4-r1")
+    assert "is a run of several sweeps: one/n1-single-b8-r0, two/" in refused(
+        capsys, "show", "n1-single-b8-r0"
+    )
+    assert "no sweep 'tow' in runs; did you mean 'two'?" in refused(capsys, "show", "tow/n2-ddp-b4-r0")
+    assert "'two' is a sweep; name one run of it" in refused(capsys, "show", "two")
+    assert "no run 'x' in runs/one; there are: n1-single-b8-r0" in refused(capsys, "show", "one/x")
+    assert "--out is needed for several sweeps" in refused(capsys, "report", "one", "two")
+
+
+def test_another_base_under_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("runs"), "tiny/n1-single-b8-r0")
+    Path("runs/tiny/sweep.json").write_text('{"base": {"optim": {"lr": 0.5}, "sweep": {"base_ranks": 1}}}')
+    assert "sweep 'tiny' in runs has another base config: " in refused(
+        capsys, "sweep", "tiny.yaml", "--nodes", "1"
+    )
+    Path("runs/tiny/sweep.json").write_text("{")
+    assert "runs/tiny/sweep.json is not valid JSON" in refused(capsys, "sweep", "tiny.yaml", "--nodes", "1")
+    Path("runs/tiny/sweep.json").write_text('{"base": 5}')
+    assert "runs/tiny/sweep.json lacks or garbles 'base'" in refused(
+        capsys, "sweep", "tiny.yaml", "--nodes", "1"
+    )
+
+
+@pytest.mark.parametrize(
+    "argv", [["sweep", "--nods"], ["sweep", "nowhere.yaml"], ["sweep", "tiny.yaml", "--nodes", "0"]]
+)
+def test_the_real_command_exits_with_2_and_one_line(argv: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "submit.py", *argv], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: ")
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, submit\n"
+        "try: submit.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'pydantic', 'yaml', 'torch', 'rich', 'submitit', 'numpy', 'jobs'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} {ROOT / 'submit.py'} --help | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""

@@ -1,0 +1,146 @@
+"""`--wait` and `watch`: the live table on a terminal, lines elsewhere, Ctrl-C."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+import submit
+from jobs.cli import live
+from jobs.state import RunState, read_runs
+from tests.support.states import make_run
+
+ROOT = str(Path(submit.__file__).parent)
+UNHURRIED = (
+    f"import sys; sys.path.insert(0, {ROOT!r}); import submit; from jobs.cli import live; "
+    "live.POLL_S = 3600; sys.exit(submit.main(sys.argv[1:]))"
+)
+"""submit.py with a table that nothing but a resize makes it draw again."""
+WITHIN_S = 30.0
+
+
+class Terminal:
+    """A command on a pseudo-terminal, and what it has drawn so far."""
+
+    def __init__(self, command: list[str], columns: int, rows: int) -> None:
+        self.master, slave = pty.openpty()
+        self.resize(columns, rows)
+        env = {**os.environ, "TERM": "xterm-256color"}
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
+        )
+        os.close(slave)
+        self.drawn = ""
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the window's size, as a terminal does; its process is told with SIGWINCH."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        if hasattr(self, "process"):
+            self.process.send_signal(signal.SIGWINCH)
+
+    def wait_for(self, text: str) -> str:
+        """What was drawn up to and with `text`, which is then taken off."""
+        deadline = time.monotonic() + WITHIN_S
+        while text not in self.drawn:
+            assert time.monotonic() < deadline, f"{text!r} was not drawn: {self.drawn!r}"
+            if select.select([self.master], [], [], 0.1)[0]:
+                try:
+                    self.drawn += os.read(self.master, 65536).decode(errors="replace")
+                except OSError:  # its end of the terminal was closed
+                    assert text in self.drawn, self.drawn
+        before, found, self.drawn = self.drawn.partition(text)
+        return before + found
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
+    make_run(tmp_path, "tiny/n1-single-b8-r0", "running")
+    make_run(tmp_path, "tiny/n2-ddp-b8-r0", "queued")
+    terminal = Terminal(
+        [sys.executable, "-c", UNHURRIED, "watch", "--runs", str(tmp_path)], columns=120, rows=20
+    )
+    yield terminal, tmp_path
+    if terminal.process.poll() is None:
+        terminal.process.kill()
+    terminal.process.wait()
+    os.close(terminal.master)
+
+
+def test_the_live_table_follows_the_window(watched: tuple[Terminal, Path]) -> None:
+    terminal, root = watched
+    wide = terminal.wait_for("n2-ddp-b8-r0")
+    assert "\x1b[?1049h" in wide  # the alternate screen: nothing old can be left behind by a resize
+    assert "n1-single-b8-r0" in wide
+    terminal.wait_for("queued")
+    terminal.resize(40, 20)
+    terminal.wait_for("…")  # cells no longer fit
+    terminal.resize(120, 4)
+    terminal.wait_for("more")  # lines no longer fit
+    assert terminal.process.poll() is None
+    make_run(root, "tiny/n1-single-b8-r0", "done")
+    make_run(root, "tiny/n2-ddp-b8-r0", "done")
+    terminal.resize(120, 20)
+    terminal.wait_for("\x1b[?1049l")
+    terminal.wait_for("2 runs: 2 done")
+    assert terminal.process.wait(WITHIN_S) == 0
+
+
+def test_ctrl_c_leaves_the_jobs_and_says_so(watched: tuple[Terminal, Path]) -> None:
+    terminal, root = watched
+    terminal.wait_for("n2-ddp-b8-r0")
+    terminal.process.send_signal(signal.SIGINT)
+    said = terminal.wait_for("ends them")
+    assert f"the jobs live on: `submit.py watch tiny --runs {root}` shows them again" in said
+    assert terminal.process.wait(WITHIN_S) == 130
+    assert [state.state for state in read_runs(root)] == ["running", "queued"]
+
+
+def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "POLL_S", 0.0)
+    steps = iter([("queued", "running"), ("queued", "running"), ("running", "done"), ("done", "done")])
+
+    def read() -> list[RunState]:
+        for name, state in zip(("b", "a"), next(steps), strict=True):
+            make_run(tmp_path, f"s/{name}", state)
+        return read_runs(tmp_path)
+
+    out = StringIO()
+    states = live.follow(read, tmp_path, out=out)
+    assert out.getvalue().splitlines() == [
+        "s/a running  step 20/40  812.5 samples/s  loss 2.25  ETA 1:10 min",
+        "s/b queued",
+        "s/a done  step 20/40  812.5 samples/s  loss 2.25",
+        "s/b running  step 20/40  812.5 samples/s  loss 2.25  ETA 1:10 min",
+        "s/b done  step 20/40  812.5 samples/s  loss 2.25",
+        "",
+        "2 runs: 2 done",
+    ]
+    assert live.exit_code(states) == 0
+    make_run(tmp_path, "s/c", "failed")
+    assert live.exit_code(read_runs(tmp_path)) == 1
+
+
+def test_a_low_window_shows_what_matters_most(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    for number in range(10):
+        make_run(tmp_path, f"s/n{number}", "running" if number == 9 else "done")
+    console = Console(width=120, height=8, record=True, file=StringIO())
+    console.print(live.live_table(read_runs(tmp_path), 8))
+    text = console.export_text()
+    assert "n9" in text
+    assert "and 6 more" in text
+    assert len(text.splitlines()) <= 8

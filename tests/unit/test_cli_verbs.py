@@ -1,0 +1,300 @@
+"""The verbs of submit.py, in process, on a cluster that takes jobs and does nothing with them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import submit
+from disttrain.records import SweepRecord
+from disttrain.rundir import RunDir, read_json, write_json
+from jobs import ledger
+from jobs.cli import cancel, place, report, resume
+from jobs.processes import host
+from jobs.state import read_runs, read_state
+from tests.support.jobs import NoCluster
+from tests.support.states import make_run
+
+RUNS = Path("runs")
+TINY = """\
+model: {kind: mlp}
+data: {kind: digits}
+train: {steps: 10, local_batch_size: 8}
+"""
+
+
+@pytest.fixture(autouse=True)
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NoCluster:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+    made = NoCluster()
+    for module in (place, cancel, resume):
+        monkeypatch.setattr(module, "choose", lambda name: made)
+    return made
+
+
+def ask(capsys: pytest.CaptureFixture[str], command: str, code: int = 0) -> str:
+    """What a command line prints."""
+    assert submit.main(command.split(" ")) == code
+    return capsys.readouterr().out
+
+
+def ask_json(capsys: pytest.CaptureFixture[str], command: str, code: int = 0) -> Any:
+    return json.loads(ask(capsys, f"{command} --json", code))
+
+
+def states() -> dict[str, str]:
+    return {state.name: state.state for state in read_runs(RUNS)}
+
+
+def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: NoCluster) -> None:
+    out = ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    assert "2 runs: 2 submitted" in out
+    assert "submit.py watch tiny" in out
+    assert states() == {"n1-single-b8-r0": "queued", "n2-ddp-b8-r0": "queued"}
+    SweepRecord.model_validate(read_json(RUNS / "tiny" / "sweep.json"))
+    again = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
+    assert [(run["run"], run["action"]) for run in again] == [
+        ("n1-single-b8-r0", "wait"),
+        ("n2-ddp-b8-r0", "wait"),
+        ("n4-ddp-b8-r0", "submit"),
+    ]
+    assert len(cluster.submitted) == 3
+
+
+def test_what_is_done_is_kept_and_what_failed_is_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
+    ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
+    for name, cause in (
+        ("n1-single-b8-r0", "finished"),
+        ("n2-ddp-b8-r0", "crashed"),
+        ("n4-ddp-b8-r0", "refused"),
+    ):
+        end(RunDir(RUNS / "tiny" / name), cause)
+    out = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
+    assert [run["action"] for run in out] == ["keep", "retry", "give up"]
+
+
+def end(run: RunDir, cause: str) -> None:
+    """Close the newest submission of a run as its job would have."""
+    state = read_state(run)
+    assert state.submission is not None
+    assert state.code_hash is not None
+    process = {"host": host(), "boot": "before", "pid": 1, "start_ticks": 0}
+    attempt = ledger.claim(
+        run, state.submission, process=process, job_id=state.job_id, code_hash=state.code_hash
+    )
+    outcome = {"cause": cause, "attempt": attempt, "message": None, "retryable": cause == "crashed"}
+    write_json(run.done if cause == "finished" else run.failed, outcome)
+
+
+def test_waiting_ends_with_the_runs_and_tells_how_they_went(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    end(RunDir(RUNS / "tiny/n1-single-b8-r0"), "finished")
+    end(RunDir(RUNS / "tiny/n2-ddp-b8-r0"), "refused")
+    assert "tiny/n1-single-b8-r0 done" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=0)
+    assert "1 failed, 1 done" in ask(capsys, "sweep tiny.yaml --nodes 1 2 --wait", code=1)
+    assert len(cluster.submitted) == 2
+
+
+def test_waiting_ends_when_the_cluster_has_lost_the_job(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "ASK_EVERY_S", 0.0)
+    cluster.status = "gone"
+    assert "1 run: 1 lost" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=1)
+
+
+def test_other_values_of_run_are_runs_of_the_same_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    ask(capsys, "run tiny.yaml --nodes 2")
+    ask(capsys, "run tiny.yaml --set optim.lr=0.5")
+    ask(capsys, "sweep tiny.yaml --nodes 2 4")
+    assert set(states()) == {"n2-ddp-b8-r0", "n1-single-b8-lr0.5-r0", "n4-ddp-b8-r0"}
+
+
+def test_the_axes_of_a_sweep_file_are_nothing_to_run(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tiny.yaml").write_text(TINY + "sweep: {axes: {resources.nodes: [2, 4]}, repeats: 3}\n")
+    ask(capsys, "run tiny.yaml")
+    ask(capsys, "sweep tiny.yaml --repeats 1")  # the same base
+    assert set(states()) == {"n1-single-b8-r0", "n2-ddp-b8-r0", "n4-ddp-b8-r0"}
+
+
+def test_secrets_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with open("tiny.yaml", "a") as file:
+        file.write("job: {env: {HF_TOKEN: hunter2}}\n")
+    ask(capsys, "sweep tiny.yaml --nodes 1")
+    assert "hunter2" not in ask(capsys, "sweep tiny.yaml --nodes 1 --dry-run")
+    assert "1 on its way" in ask(capsys, "sweep tiny.yaml --nodes 1")  # the same base still
+    assert not [path for path in RUNS.rglob("*") if path.is_file() and "hunter2" in path.read_text()]
+
+
+def test_a_run_whose_axis_is_another_key_keeps_the_name_it_has(capsys: pytest.CaptureFixture[str]) -> None:
+    ask(capsys, "sweep tiny.yaml --nodes 1 --set train.seed=0,1")
+    again = ask_json(capsys, "sweep tiny.yaml --nodes 1")  # seed 0 is the base's
+    assert [(run["run"], run["action"]) for run in again] == [("n1-single-b8-seed0-r0", "wait")]
+
+
+def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: NoCluster) -> None:
+    ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    make_run(RUNS, "other/n1-single-b8-r0")
+    elsewhere = read_state(RunDir(RUNS / "tiny/n2-ddp-b8-r0"))
+    assert submit.main(["cancel", "tiny"]) == 1  # the cluster of these tests is not this host
+    assert "tiny/n2-ddp-b8-r0 runs on elsewhere: cancel it there" in capsys.readouterr().err
+    for name in ("n1-single-b8-r0", "n2-ddp-b8-r0"):
+        ledger.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:5")
+    out = ask(capsys, "cancel tiny/n1-single-b8-r0 n2-ddp-b8-r0 other")
+    assert "cancelled  tiny/n1-single-b8-r0 (was queued)" in out
+    assert "1 more had ended" in out
+    assert cluster.cancelled == [f"{host()}:5"] * 2
+    assert "nothing to cancel" in ask(capsys, "cancel tiny")
+    table = ask(capsys, "status tiny")
+    assert "2 runs: 2 cancelled" in table
+    out = ask_json(capsys, "resume")
+    assert [(run["run"], run["action"], run["state"]) for run in out] == [
+        (elsewhere.name.replace("n2-ddp", "n1-single"), "retry", "queued"),
+        (elsewhere.name, "retry", "queued"),
+    ]
+    assert "on its way" in ask(capsys, "resume tiny")
+    ask(capsys, "resume n2-ddp-b8-r0")
+
+
+def test_resume_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(RUNS, "tiny/n1-single-b8-r0")
+    assert ask(capsys, "resume").startswith("nothing to resume")
+    assert ask_json(capsys, "resume") == []
+
+
+STATES = ("planned", "queued", "running", "done", "failed", "cancelled", "lost", "corrupt")
+
+
+def test_status_tells_every_state(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(capsys, "status").startswith("no runs in runs yet")
+    for state in STATES:
+        make_run(RUNS, f"tiny/{state}", state)
+    make_run(RUNS, "other/old", "done", code="0" * 12)
+    out = ask(capsys, "status tiny")
+    for state in STATES:
+        assert [line.split()[1] for line in out.splitlines() if line.startswith(f"{state} ")] == [state]
+    assert "crashed: rank 1: ValueError: no" in out
+    assert "8 runs: 1 running, 1 queued, 1 planned, 1 failed, 1 cancelled, 1 lost, 1 corrupt, 1 done" in out
+    old = next(line for line in ask(capsys, "status").splitlines() if line.startswith("other/old "))
+    assert old.split() == ["other/old", "done", "20/40", "812.5", "2.25", "made", "by", "older", "code"]
+    by_name = {run["run"]: run for run in ask_json(capsys, "status")}
+    assert by_name["running"]["step"] == 20
+    assert by_name["running"]["eta_s"] == 70.0
+    assert by_name["old"]["stale"] is True
+    assert by_name["cancelled"]["state"] == "cancelled"
+
+
+def test_clean_moves_and_never_touches_what_is_active(capsys: pytest.CaptureFixture[str]) -> None:
+    for state in STATES:
+        make_run(RUNS, f"tiny/{state}", state)
+    make_run(RUNS, "tiny/old", "done", code="0" * 12)
+    before = files()
+    dry = ask(capsys, "clean --failed --stale --dry-run")
+    assert dry.count("would move") == 5
+    assert files() == before
+    ask(capsys, "clean --failed")
+    assert set(states()) == {"planned", "queued", "running", "done", "old"}
+    ask(capsys, "clean tiny --stale")
+    ask(capsys, "clean done")
+    assert set(states()) == {"planned", "queued", "running"}
+    out = ask(capsys, "clean tiny")
+    assert "left   tiny/queued: it is queued; cancel it first" in out
+    assert "left   tiny/running" in out
+    assert set(states()) == {"queued", "running"}
+    assert files() == before, "something was lost"
+
+
+def files() -> list[tuple[str, bytes]]:
+    """Name and content of every file of a run, wherever the run lies now."""
+    found = [path for path in RUNS.rglob("*") if path.is_file() and path.name != ".lock"]
+    return sorted(("/".join(path.parts[path.parts.index("tiny") :]), path.read_bytes()) for path in found)
+
+
+def test_a_cleaned_out_sweep_frees_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(RUNS, "tiny/n1", "failed")
+    write_json(RUNS / "tiny/sweep.json", {"base": {"optim": {"lr": 5.0}, "sweep": {"base_ranks": 1}}})
+    out = ask_json(capsys, "clean tiny")
+    assert [run["run"] for run in out] == ["tiny/n1"]
+    assert Path(out[0]["to"]).with_name("sweep.json").exists()
+    ask(capsys, "sweep tiny.yaml --nodes 1")
+
+
+def test_show_says_what_a_run_is_and_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(RUNS, "tiny/n1", "failed")
+    write_json(
+        run.env_json,
+        {"variables": {"OMP_NUM_THREADS": {"value": "1", "reason": "because", "source": "derived"}}},
+    )
+    write_json(run.attempt(0).record, {"attempt": 0, "started": "2026-01-01T00:00:00", "cause": "crashed"})
+    metrics = {"samples_per_s": 1234.5, "eval_history": [{"loss": 1.5, "metrics": {"bits_per_byte": 2.25}}]}
+    write_json(run.metrics, metrics)
+    out = ask(capsys, "show n1")
+    for text in (
+        "state    failed: crashed: rank 1: ValueError: no",
+        "train.steps                       40",
+        "OMP_NUM_THREADS=1  because  derived",
+        "0       2026-01-01T00:00:00  crashed",
+        "samples/s                 1234.5",
+        "validation bits per byte  2.25",
+        "logs  runs/tiny/n1/attempts/000",
+    ):
+        assert text in out
+    assert ask_json(capsys, "show tiny/n1")["metrics"] == metrics
+    write_json(run.metrics, {})
+    run.metrics.write_text("{")
+    assert "results" not in ask(capsys, "show n1")
+
+
+def test_logs_choose_the_rank_the_node_and_the_attempt(capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(RUNS, "tiny/n1", "failed")
+    assert submit.main(["logs", "n1"]) == 2
+    assert "has no log: it has not started (it is failed)" in capsys.readouterr().err
+    for attempt in (run.attempt(0), run.attempt(1)):
+        attempt.path.mkdir(parents=True)
+        attempt.node_log(0).write_text(f"node 0 attempt {attempt.number}\n")
+    assert ask(capsys, "logs n1") == "node 0 attempt 1\n"  # no rank came up: its node says why
+    run.attempt(1).rank_log(0).write_text("one\ntwo")
+    assert ask(capsys, "logs n1") == "one\ntwo\n"
+    assert ask(capsys, "logs n1 --node 0 --attempt 0") == "node 0 attempt 0\n"
+    assert ask(capsys, "logs n1 -f") == "one\ntwo\n"  # it has ended: nothing to follow
+    assert ask(capsys, "logs n1 --json").splitlines()[0] == '{"log": "rank-00000", "line": "one"}'
+    assert submit.main(["logs", "n1", "--rank", "3"]) == 2
+    assert "there are: node-00, rank-00000" in capsys.readouterr().err
+    assert submit.main(["logs", "n1", "--attempt", "7"]) == 2
+    assert "has attempts 0, 1" in capsys.readouterr().err
+
+
+def test_the_report_is_of_the_newest_sweep(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import analysis.report
+
+    asked: list[tuple[list[Path], Path, str | None]] = []
+
+    def write(sweeps: list[Path], out: Path, *, base: str | None = None) -> Path:
+        asked.append((sweeps, out, base))
+        write_json(out / "report.json", {"title": "t"})
+        return out / "report.html"
+
+    monkeypatch.setattr(analysis.report, "write", write)
+    for when, sweep in enumerate(("b", "c", "a")):
+        run = make_run(RUNS, f"{sweep}/n1")
+        os.utime(run.run_json, (when, when))
+    assert report.newest_sweep(RUNS) == "a"
+    assert ask(capsys, "report") == "report of a: runs/a/report/report.html\n"
+    assert ask_json(capsys, "report b c --out both --base n1") == {"title": "t"}
+    assert asked == [([RUNS / "a"], RUNS / "a/report", None), ([RUNS / "b", RUNS / "c"], Path("both"), "n1")]
+
+
+def test_watch_with_nothing_to_watch(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(RUNS, "tiny/n1")
+    assert ask(capsys, "watch").startswith("no run is waiting or running")
+    assert "tiny/n1 done  step 20/40" in ask(capsys, "watch tiny")
+    assert ask_json(capsys, "watch tiny")[0]["state"] == "done"

@@ -1,0 +1,348 @@
+"""Sweeps: from a file and the command line to runs."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from disttrain.configfile import Draft, load
+from disttrain.errors import ConfigError
+from sweeps.base import first_difference
+from sweeps.expand import Existing, SweepPlan, expand
+from sweeps.naming import unique_names
+from sweeps.overrides import Override, parse_flag, parse_set, split_values
+
+BASE: dict[str, Any] = {
+    "model": {"kind": "mlp"},
+    "data": {"kind": "digits"},
+    "train": {"steps": 10, "local_batch_size": 8},
+}
+
+
+def draft(**sections: Any) -> Draft:
+    return Draft({**{name: dict(fields) for name, fields in BASE.items()}, **sections})
+
+
+def expanded(
+    base: Draft, *sets: str, nodes: str = "1", existing: Existing | None = None, **kwargs: Any
+) -> SweepPlan:
+    overrides = [parse_flag("--nodes", "resources.nodes", nodes.split()), *map(parse_set, sets)]
+    return expand(base, overrides, name="s", existing=existing, **kwargs)
+
+
+def names(plan: SweepPlan) -> list[str]:
+    return [run.name for run in plan.runs]
+
+
+AXES = {
+    "resources.nodes": st.integers(1, 8),
+    "resources.gpus_per_node": st.integers(1, 4),
+    "train.local_batch_size": st.sampled_from([1, 2, 8, 32]),
+    "optim.lr": st.sampled_from([0.1, 0.01, 1e-3]),
+    "model.hidden": st.lists(st.integers(1, 64), min_size=1, max_size=3),
+    "parallel.strategy": st.sampled_from(["auto", "ddp"]),
+}
+some_axes = st.fixed_dictionaries(
+    {},
+    optional={key: st.lists(values, min_size=1, max_size=3, unique_by=str) for key, values in AXES.items()},
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(axes=some_axes, repeats=st.integers(1, 3), scaling=st.sampled_from(["weak", "strong"]))
+def test_a_sweep_is_the_product_of_its_axes(axes: dict[str, list[Any]], repeats: int, scaling: str) -> None:
+    # 26880 = 32 * 840 is divisible by every world size there is here, with most local batches
+    train = (
+        {"steps": 10, "global_batch_size": 26880}
+        if scaling == "strong"
+        else {"steps": 10, "local_batch_size": 4}
+    )
+    base = draft(train=train, sweep={"axes": axes, "repeats": repeats, "scaling": scaling})
+    try:
+        plan = expand(base, name="s")
+    except ConfigError as error:
+        if "divisible" not in str(error):  # else hypothesis found a batch that the ranks cannot share
+            raise
+        return
+    assert len(plan.runs) == repeats * prod(len(values) for values in axes.values())
+    assert len(set(names(plan))) == len(plan.runs)
+    assert len({run.config_key for run in plan.runs}) == len(plan.runs)
+    for run in plan.runs:
+        assert set(run.axes) == set(axes)
+        assert run.batch.world == run.config.world_size
+        assert run.config.train.local_batch_size == run.batch.local
+        assert run.config.train.global_batch_size == run.batch.global_
+        assert run.batch.local * run.batch.accumulation * run.batch.world == run.batch.global_
+    if scaling == "strong":
+        assert {run.batch.global_ for run in plan.runs} == {26880}
+    elif "train.local_batch_size" not in axes:
+        assert {run.batch.local for run in plan.runs} == {4}
+
+
+@settings(max_examples=15, deadline=None)
+@given(nodes=st.lists(st.integers(1, 64), min_size=1, max_size=4, unique=True), repeats=st.integers(1, 3))
+def test_repeats_are_outermost_and_nodes_ascend(nodes: list[int], repeats: int) -> None:
+    plan = expanded(draft(sweep={"repeats": repeats}), nodes=" ".join(map(str, nodes)))
+    shapes = [(run.repeat, run.config.resources.nodes) for run in plan.runs]
+    assert shapes == sorted(shapes)
+
+
+def test_names_are_readable() -> None:
+    plan = expanded(draft(), "optim.lr=0.1,1e-4", "model.hidden=[32, 16]", nodes="1 2")
+    assert names(plan) == [
+        "n1-single-b8-lr0.1-r0",
+        "n1-single-b8-lr1e-4-r0",
+        "n2-ddp-b8-lr0.1-r0",
+        "n2-ddp-b8-lr1e-4-r0",
+    ]
+
+
+def test_gpus_per_node_are_named_where_they_say_something() -> None:
+    plain = expanded(draft(resources={"gpus_per_node": 4}), nodes="2")
+    assert names(plain) == ["n2-g4-ddp-b8-r0"]
+    swept = expand(draft(), [parse_flag("--gpus-per-node", "resources.gpus_per_node", ["1", "2"])], name="s")
+    assert names(swept) == ["n1-g1-single-b8-r0", "n1-g2-ddp-b8-r0"]
+
+
+def test_runs_that_would_share_a_name_get_their_key() -> None:
+    plan = expanded(draft(), "parallel.strategy=auto,ddp", nodes="2")
+    assert names(plan) == [f"n2-ddp-b8-r0-{run.config_key[:6]}" for run in plan.runs]
+
+
+def test_values_are_made_safe_for_a_file_name() -> None:
+    plan = expanded(draft(data={"kind": "text"}, model={"kind": "gpt"}), "data.path=/some where/a,../b,null")
+    assert names(plan) == [
+        "n1-single-b8-pathsome-where-a-r0",
+        "n1-single-b8-path..-b-r0",
+        "n1-single-b8-pathnull-r0",
+    ]
+
+
+def test_an_existing_run_keeps_its_name_and_new_ones_avoid_it() -> None:
+    assert unique_names([("a", "1"), ("a", "2"), ("b", "3")], {"2": "a", "9": "b"}) == ["a-1", "a", "b-3"]
+
+
+def test_overrides_win_over_the_file() -> None:
+    axes = {"resources.nodes": [1, 2], "optim.lr": [0.1, 0.2]}
+    base = draft(sweep={"axes": axes, "repeats": 2, "scaling": "strong"})
+    plan = expand(
+        base,
+        [
+            parse_flag("--nodes", "resources.nodes", ["4"]),
+            parse_set("optim.lr=0.5"),
+            parse_set("train.seed=1,2"),
+            Override("sweep.repeats", (1,), "--repeats", axis=False),
+        ],
+        name="s",
+    )
+    assert [
+        (run.config.resources.nodes, run.config.optim.lr, run.config.train.seed) for run in plan.runs
+    ] == [
+        (4, 0.5, 1),
+        (4, 0.5, 2),
+    ]
+    assert plan.scaling == "strong"
+
+
+def test_grids_are_a_union_each_with_the_common_axes() -> None:
+    sweep = {
+        "axes": {"resources.nodes": [1, 2]},
+        "grids": {"seeds": {"train.seed": [0, 1]}, "rates": {"optim.lr": [0.1]}, "same": {"optim.lr": [0.1]}},
+    }
+    assert len(expand(draft(sweep=sweep), name="s").runs) == 2 * (2 + 1)  # a point of two grids is one run
+    assert len(expand(draft(sweep=sweep), name="s", grids=["rates"]).runs) == 2
+
+
+def test_exclusion_takes_out_what_matches_every_key() -> None:
+    base = draft(sweep={"exclude": [{"resources.nodes": 2, "optim.lr": 0.1}, {"train.seed": 7}]})
+    plan = expanded(base, "optim.lr=0.1,0.2", nodes="1 2")
+    assert [(run.config.resources.nodes, run.config.optim.lr) for run in plan.runs] == [
+        (1, 0.1),
+        (1, 0.2),
+        (2, 0.2),
+    ]
+
+
+def test_exclusion_comes_before_the_check_of_combinations() -> None:
+    base = draft(sweep={"exclude": [{"resources.nodes": 2, "parallel.strategy": "single"}]})
+    assert len(expanded(base, "parallel.strategy=single,ddp", nodes="1 2").runs) == 3
+
+
+def test_exclusion_sees_defaults() -> None:
+    base = draft(sweep={"exclude": [{"resources.nodes": 2, "parallel.bucket_mb": 25}]})
+    assert len(expanded(base, nodes="1 2").runs) == 1
+
+
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+@pytest.mark.parametrize(
+    "sizes",
+    [{"local_batch_size": 8}, {"global_batch_size": 64}, {"local_batch_size": 4, "global_batch_size": 16}],
+)
+def test_more_shapes_later_mean_the_same_as_all_at_once(scaling: str, sizes: dict[str, int]) -> None:
+    base = draft(train={"steps": 10, **sizes}, sweep={"scaling": scaling})
+    at_once = expanded(base, nodes="1 2 4")
+    first = expanded(base, nodes="1 2")
+    existing = Existing({run.config_key: run.name for run in first.runs}, first.base_ranks)
+    then = expanded(base, nodes="2 4", existing=existing)
+    assert {run.config_key for run in [*first.runs, *then.runs]} == {run.config_key for run in at_once.runs}
+    assert first_difference(first.base, then.base) is None
+
+
+def test_the_base_leaves_out_shape_axes_and_noise() -> None:
+    one = expanded(draft(), nodes="1 2").base
+    assert first_difference(one, expanded(draft(), "train.local_batch_size=4,16", nodes="4").base) is None
+    assert first_difference(one, expanded(draft(), "job.time_limit_min=5").base) is None
+    assert first_difference(one, expanded(draft(), "optim.lr=0.001").base) is None  # the default, written out
+    assert (
+        first_difference(one, expanded(draft(), "optim.lr=0.5").base)
+        == "optim.lr is 0.001 there and 0.5 here"
+    )
+    assert first_difference(one, expanded(draft(), "sweep.scaling=strong").base) == (
+        "sweep.scaling is weak there and strong here"
+    )
+    assert first_difference(one, expanded(draft(), "model.dropout=0.5").base) == (
+        "model.dropout is 0.0 there and 0.5 here"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("a", ["a"]),
+        ("a,b", ["a", "b"]),
+        ("[a, b]", ["[a, b]"]),
+        ("[1, 2],[3]", ["[1, 2]", "[3]"]),
+        ("{a: 1, b: 2},c", ["{a: 1, b: 2}", "c"]),
+        ('"a,b",c', ['"a,b"', "c"]),
+        ("[[1, 2], [3]]", ["[[1, 2], [3]]"]),
+        ("a,", ["a", ""]),
+    ],
+)
+def test_commas_split_only_at_the_top(text: str, parts: list[str]) -> None:
+    assert split_values(text) == parts
+
+
+def test_set_reads_yaml() -> None:
+    assert parse_set("a.b=1,true,null,x,[1, 2]").values == (1, True, None, "x", [1, 2])
+    assert parse_set("a.b=[1, 2]") == Override("a.b", ([1, 2],), "--set", axis=False)
+    assert parse_set("a.b=c=d").values == ("c=d",)
+
+
+FILE = """\
+model: {kind: mlp}
+data: {kind: digits}
+train:
+  steps: 10
+  local_batch_size: 8
+sweep:
+  axes:
+    resources.nodes: [1, 2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[1, 2]", "[]", "sweep.yaml:8: sweep.axes.resources.nodes=[]: an axis needs at least one value"),
+        ("[1, 2]", "4", "sweep.yaml:8: sweep.axes.resources.nodes=4: an axis is a list of values, as in [4]"),
+        ("[1, 2]", "[0, 1]", "sweep.yaml:8: resources.nodes=0: input should be greater than 0"),
+        ("[1, 2]", "[1, 1]", "sweep.yaml:8: resources.nodes: the axis has the value 1 twice"),
+        ("[1, 2]", "[one]", "sweep.yaml:8: resources.nodes='one': input should be a valid integer"),
+        (
+            "resources.nodes",
+            "resources.node",
+            "sweep.yaml:8: unknown key 'resources.node'; did you mean 'resources.nodes'?",
+        ),
+        ("axes:", "axis:", "sweep.yaml:7: unknown key 'sweep.axis'; did you mean 'sweep.axes'?"),
+        ("  axes:", "  repeats: 0\n  axes:", "sweep.yaml:7: sweep.repeats=0: input should be greater than 0"),
+        (
+            "  axes:",
+            "  scaling: strnog\n  axes:",
+            "sweep.yaml:7: sweep.scaling='strnog': input should be 'weak' or 'strong'",
+        ),
+        ("steps: 10", "stpes: 10", "sweep.yaml:4: unknown key 'train.stpes'; did you mean 'train.steps'?"),
+        ("  axes:", "  exclude: [{train.seed: 0}]\n  axes:", "sweep.yaml:7: sweep.exclude leaves no run"),
+        (
+            "  axes:",
+            "  exclude: [{train.sede: 0}]\n  axes:",
+            "sweep.yaml:7: unknown key 'train.sede' in sweep.exclude; did you mean 'train.seed'?",
+        ),
+        (
+            "  axes:",
+            "  exclude: {train.seed: 0}\n  axes:",
+            "sweep.yaml:7: sweep.exclude={'train.seed': 0}: input should be a valid list",
+        ),
+        (
+            "  axes:",
+            "  grids: {a: {resources.nodes: [4]}}\n  axes:",
+            "sweep.yaml:7: resources.nodes is an axis of grid 'a' and in sweep.axes; keep one",
+        ),
+        ("axes:\n    resources.nodes: [1, 2]", "axes: [1]", "sweep.yaml:7: sweep.axes=[1] must be a mapping"),
+        (
+            "local_batch_size: 8",
+            "global_batch_size: 9",
+            "sweep.yaml:5: train.global_batch_size=9 is not divisible by 2 ranks",
+        ),
+        (
+            "[1, 2]",
+            "[1, 2]\n    train.log_every: [5, 10]",
+            "two runs would be the same: train.log_every=5 and train.log_every=10",
+        ),
+        ("[1, 2]", "[1, 2]\n    sweep.repeats: [1, 2]", "sweep.yaml:9: sweep.repeats cannot be an axis"),
+    ],
+)
+def test_mistakes_in_the_file_name_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = FILE.replace(old, new)
+    if "divisible" in message:
+        text += "  scaling: strong\n"
+    Path("sweep.yaml").write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        expand(load("sweep.yaml"), name="s")
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["train.lcal_batch_size=1,2"],
+            "--set: unknown key 'train.lcal_batch_size'; did you mean 'train.local_batch_size'?",
+        ),
+        (["optim.lr=1", "optim.lr=2"], "--set: optim.lr is given twice"),
+        (["optim.lr=fast"], "--set: optim.lr='fast': input should be a valid number"),
+        (["resources.nodes=2"], "--set: resources.nodes is given twice (first by --nodes)"),
+        (["train.steps.more=1"], "--set: train.steps is a value, not a section"),
+        (["parallel.strategy=single"], "--set: parallel.strategy=single needs 1 rank"),
+    ],
+)
+def test_mistakes_on_the_command_line_name_their_flag(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        expanded(draft(), *overrides, nodes="1 2")
+    assert str(raised.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "text", ["optim.lr", "=3", "optim.lr=", "optim.lr=1,,2", "optim.lr=1,", "optim.lr=[1"]
+)
+def test_malformed_assignments_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--set: "):
+        parse_set(text)
+
+
+def test_an_unknown_grid_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="--grid: no grid 'seds' in the sweep file; did you mean 'seeds'"):
+        expand(draft(sweep={"grids": {"seeds": {"train.seed": [1]}}}), name="s", grids=["seds"])
+
+
+@pytest.mark.parametrize("file", sorted(Path("sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_shipped_sweeps_expand(file: Path) -> None:
+    assert expand(load(file), name=file.stem).runs
