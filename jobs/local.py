@@ -1,0 +1,145 @@
+"""This machine as a cluster: submitit's local executor, a queue, and a supervisor for each job.
+
+submitit's local executor refuses more than one node, ends its job with the foreground process group and
+with its own timeout, and sets CUDA_VISIBLE_DEVICES. So its task only starts `jobs.supervisor` in a
+session of its own, with the environment as the user had it, and is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from disttrain.rundir import RunDir
+from jobs import ledger, processes, queue
+from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
+
+_CODE_ROOT = Path(__file__).resolve().parent.parent
+
+
+class LocalCluster:
+    """Runs one job at a time, in submission order (see `jobs.queue`). Job ids are `host:ticket`."""
+
+    name: ClusterName = "local"
+
+    def submit(self, run: RunDir, submission: int) -> str:
+        import submitit
+
+        ticket = queue.take(label_of(run, submission))
+        job_id = f"{processes.host()}:{ticket}"
+        executor = submitit.LocalExecutor(folder=run.submissions / "submitit")
+        executor.update_parameters(nodes=1, tasks_per_node=1, timeout_min=5)
+        with _detached_from_terminal(), _code_on_path():
+            try:
+                executor.submit(
+                    start_supervisor,
+                    str(run.path.absolute()),
+                    submission,
+                    ticket,
+                    job_id,
+                    cuda_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+                )
+            except OSError as error:
+                queue.discard(ticket)
+                raise SubmitError(f"cannot start a process for {run.path}: {error}") from None
+        return job_id
+
+    def find(self, run: RunDir, submission: int) -> str | None:
+        ticket = queue.find(label_of(run, submission))
+        return None if ticket is None else f"{processes.host()}:{ticket}"
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        return {job_id: _status(job_id) for job_id in job_ids}
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        for job_id in job_ids:
+            ticket = _ticket(job_id)
+            label = queue.label(ticket) if ticket is not None else None
+            if ticket is None or label is None:
+                continue
+            holder = ledger.entry(RunDir(Path(label["run"])), label["submission"]).read("holder")
+            if holder is None:
+                queue.discard(ticket)  # it has not shown up, and finds its place gone when it does
+            elif processes.is_alive(holder["process"]):
+                os.kill(holder["process"]["pid"], signal.SIGTERM)
+
+    def limits(self) -> Limits:
+        return Limits(cpus_per_node=len(os.sched_getaffinity(0)))
+
+
+def label_of(run: RunDir, submission: int) -> dict[str, Any]:
+    run = RunDir(run.path.absolute())
+    claim = ledger.entry(run, submission).path("claim")
+    return {"run": str(run.path), "submission": submission, "settled_by": str(claim)}
+
+
+def _ticket(job_id: str) -> int | None:
+    """The ticket of a job of this host."""
+    host, _, ticket = job_id.rpartition(":")
+    return int(ticket) if host == processes.host() and ticket.isdigit() else None
+
+
+def _status(job_id: str) -> JobStatus:
+    ticket = _ticket(job_id)
+    if ticket is None:
+        return "unknown"
+    label = queue.label(ticket)
+    if label is None or queue.place(ticket) == "gone":
+        return "gone"
+    claimed = ledger.entry(RunDir(Path(label["run"])), label["submission"]).path("claim").exists()
+    return "running" if claimed else "pending"
+
+
+def start_supervisor(
+    run_dir: str, submission: int, ticket: int, job_id: str, cuda_devices: str | None
+) -> None:
+    """The task that submitit runs: start the supervisor in a session of its own and return."""
+    env = dict(os.environ)
+    if cuda_devices is None:
+        env.pop("CUDA_VISIBLE_DEVICES", None)
+    else:
+        env["CUDA_VISIBLE_DEVICES"] = cuda_devices
+    command = [sys.executable, "-m", "jobs.supervisor", run_dir]
+    command += ["--submission", str(submission), "--ticket", str(ticket), "--job-id", job_id]
+    with open(RunDir(Path(run_dir)).submissions / f"{submission:04d}.log", "ab") as log:
+        subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+@contextlib.contextmanager
+def _detached_from_terminal() -> Iterator[None]:
+    """Processes started within ignore Ctrl-C and the terminal's end; the supervisor undoes it for its own.
+
+    submitit's helper processes share our foreground process group until the supervisor is up.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers belong to the main thread
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _code_on_path() -> Iterator[None]:
+    """Processes started within import this copy of the code, installed or not."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_CODE_ROOT), *([before] if before else [])])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

@@ -1,0 +1,118 @@
+"""Where a run comes from: code, versions, host and command. Standard library only, works without git."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from jobs.environment import MASK, is_secret
+from jobs.ledger import now
+from jobs.processes import host
+
+_ROOT = Path(__file__).resolve().parent.parent
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "submitit",
+    "pydantic",
+    "pyyaml",
+    "nvidia-ml-py",
+    "scikit-learn",
+    "tensorboard",
+    "transformers",
+)
+_DIFF_LIMIT = 256 * 1024
+_GIT_TIMEOUT_S = 10
+
+
+def collect(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Provenance of whatever is planned now (`records.Provenance`)."""
+    return {
+        "schema_version": 1,
+        "created": now(),
+        "host": host(),
+        "user": _user(),
+        "python": platform.python_version(),
+        "packages": versions(),
+        "code": {"schema_version": 1, "hash": code_hash(), **git_state()},
+        "argv": mask_argv(sys.argv if argv is None else argv),
+    }
+
+
+def code_hash(root: Path = _ROOT) -> str:
+    """Hash of the Python sources of `disttrain/` and `jobs/` below `root`: 12 hex digits, the same
+    wherever they lie."""
+    digest = hashlib.sha256()
+    sources = [path for package in ("disttrain", "jobs") for path in (root / package).rglob("*.py")]
+    for path in sorted(sources, key=lambda path: path.relative_to(root).as_posix()):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:12]
+
+
+def git_state(root: Path = _ROOT) -> dict[str, Any]:
+    """Commit and uncommitted changes of the checkout these sources belong to; all None without one."""
+    if _git(root, "ls-files", "--error-unmatch", "disttrain/__init__.py") is None:
+        return {"git_commit": None, "git_dirty": None, "git_diff": None}  # none, or somebody else's
+    commit = _git(root, "rev-parse", "HEAD")
+    diff = _git(root, "diff", "HEAD")
+    if diff is not None and len(diff) > _DIFF_LIMIT:
+        diff = diff[:_DIFF_LIMIT]
+    return {
+        "git_commit": commit.strip() if commit else None,
+        "git_dirty": None if diff is None else bool(diff),
+        "git_diff": diff or None,
+    }
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the packages that matter, read without importing them."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def mask_argv(argv: Sequence[str]) -> list[str]:
+    """A command line without its secrets: `--api-token x`, `job.env.HF_TOKEN=x`."""
+    masked: list[str] = []
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        after_secret_flag = bool(masked) and masked[-1].startswith("-") and _names_secret(masked[-1])
+        if equals and _names_secret(name):
+            masked.append(f"{name}={MASK}")
+        else:
+            masked.append(MASK if after_secret_flag and "=" not in masked[-1] else word)
+    return masked
+
+
+def _names_secret(option: str) -> bool:
+    return is_secret(option.rsplit(".", 1)[-1].lstrip("-").replace("-", "_"))
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None

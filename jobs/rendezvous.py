@@ -1,0 +1,83 @@
+"""Where the nodes of one attempt meet: node 0 reserves a port, publishes it, the others wait for it.
+
+A taken port must not pass unnoticed: a launcher that finds one may quietly join the neighbour's store.
+So the port is really bound before it is published, and stays bound (without listening) until torchrun
+listens on it; the address is published in the attempt's own folder, so a port of an earlier attempt is
+never met. Ports lie below the range the kernel hands out to clients. Standard library only.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from disttrain.rundir import Attempt, read_json, write_json
+
+_SPAN = 8192
+_TRIES = 50
+_POLL_S = 0.1
+
+
+class RendezvousError(RuntimeError):
+    """The nodes could not meet; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Node 0's address and port."""
+
+    address: str
+    port: int
+
+
+def port_range() -> range:
+    """The ports to choose from: just below the kernel's ephemeral range, where that leaves room."""
+    try:
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        lowest = 32768
+    first = lowest - _SPAN if lowest > _SPAN + 10_000 else 20_000
+    return range(first, first + _SPAN)
+
+
+def reserve_port(ports: range | None = None) -> socket.socket:
+    """A socket bound to a free port. While it is open only a listener with SO_REUSEADDR (torchrun's
+    store is one) can take that port. Raises `RendezvousError` after 50 taken ports."""
+    ports = port_range() if ports is None else ports
+    tried = random.SystemRandom().sample(ports, min(_TRIES, len(ports)))
+    for port in tried:
+        reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            reserved.bind(("", port))  # without SO_REUSEADDR: refused if anybody else holds the port
+        except OSError:
+            reserved.close()
+            continue
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return reserved
+    raise RendezvousError(f"no free port among {len(tried)} tried in {ports.start}-{ports.stop - 1}")
+
+
+def publish(attempt: Attempt, address: str) -> tuple[Rendezvous, socket.socket]:
+    """Reserve a port on this node and tell the others; keep the socket open until torchrun has ended."""
+    reserved = reserve_port()
+    meeting = Rendezvous(address, reserved.getsockname()[1])
+    write_json(attempt.rendezvous, {"address": meeting.address, "port": meeting.port})
+    return meeting, reserved
+
+
+def wait(attempt: Attempt, timeout_s: float) -> Rendezvous:
+    """The published address. Raises `RendezvousError` when it does not appear in time."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            found = read_json(attempt.rendezvous)
+            return Rendezvous(found["address"], int(found["port"]))
+        except FileNotFoundError:
+            if time.monotonic() > deadline:
+                raise RendezvousError(
+                    f"node 0 did not publish {attempt.rendezvous.name} within {timeout_s:g} s"
+                ) from None
+            time.sleep(_POLL_S)

@@ -1,0 +1,84 @@
+"""Agents without a supervisor, as on Slurm: node 0 claims the attempt and closes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger
+from jobs.state import read_state
+from tests.support.jobs import STANDIN, NoCluster, started_pids, starts, submit, sweep_plan, wait_until
+
+pytestmark = pytest.mark.multiprocess
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def planned(root: Path, mode: str = "complete", nodes: int = 2) -> RunDir:
+    submit(sweep_plan("a", nodes=nodes, mode=mode), NoCluster(), root)
+    return RunDir(root / "demo" / "a")
+
+
+def agent(run: RunDir, node: int, nodes: int = 2) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "jobs.agent", str(run.path), "--submission", "0"]
+    command += ["--node-rank", str(node), "--nodes", str(nodes), "--job-id", "42"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "DISTTRAIN_LAUNCHER": str(STANDIN)}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    text, _ = process.communicate(timeout=60)
+    return process.returncode, text
+
+
+def test_two_agents_one_attempt(tmp_path: Path) -> None:
+    run = planned(tmp_path)
+    agents = [agent(run, node) for node in (1, 0)]
+    assert [finish(process)[0] for process in agents] == [0, 0]
+    assert sorted(starts(run)) == [(0, 0), (0, 1)]
+    state = read_state(run)
+    assert (state.state, state.attempts) == ("done", 1)
+    assert read_json(run.attempt(0).record)["job_id"] == "42"
+
+
+def test_started_again_by_the_scheduler_it_does_nothing(tmp_path: Path) -> None:
+    run = planned(tmp_path, nodes=1)
+    assert finish(agent(run, 0, nodes=1))[0] == 0
+    code, text = finish(agent(run, 0, nodes=1))
+    assert (code, "nothing to do" in text) == (0, True)
+    assert starts(run) == [(0, 0)]
+
+
+def test_revoked_agents_leave_without_a_trace(tmp_path: Path) -> None:
+    run = planned(tmp_path)
+    ledger.revoke(run, 0, "cancelled", "by the user")
+    for code, text in [finish(agent(run, node)) for node in (0, 1)]:
+        assert (code, "nothing to do" in text) == (0, True)
+    assert run.attempts() == []
+
+
+def test_ended_by_the_scheduler(tmp_path: Path) -> None:
+    run = planned(tmp_path, mode="hang", nodes=1)
+    process = agent(run, 0, nodes=1)
+    wait_until(lambda: len(started_pids(run)) == 2)
+    process.send_signal(signal.SIGUSR2)  # schedulers send it before they end a job; torchrun would die of it
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+    state = read_state(run)
+    assert (state.state, state.cause) == ("failed", "cancelled")
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started_pids(run)))
+
+
+def test_a_bad_run_json_is_said(tmp_path: Path) -> None:
+    run = planned(tmp_path, nodes=1)
+    run.run_json.write_text("{")
+    code, text = finish(agent(run, 0, nodes=1))
+    assert code != 0
+    assert f"{run.run_json} is not valid JSON" in text
+    assert "Traceback" not in text

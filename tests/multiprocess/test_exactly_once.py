@@ -1,0 +1,195 @@
+"""Whatever dies, and whenever: every run is started exactly once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import submitit
+
+from disttrain.rundir import RunDir, write_json
+from jobs import attempt, ledger, processes, provenance, queue, reconcile, supervisor
+from jobs.local import LocalCluster, label_of
+from jobs.state import read_state
+from tests.support.jobs import (
+    CODE,
+    STANDIN,
+    NoCluster,
+    ended_afterwards,
+    in_a_fork,
+    killed_at,
+    settled,
+    starts,
+    submit,
+    sweep_plan,
+    wait_for,
+)
+
+pytestmark = pytest.mark.multiprocess
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    with ended_afterwards(tmp_path / "runs", LocalCluster()):
+        yield tmp_path / "runs"
+
+
+SUBMITTER = {
+    "before run.json": (reconcile, "write_json", False),
+    "run.json written": (reconcile, "write_json", True),
+    "intent written": (ledger, "write_intent", True),
+    "place in the queue taken": (queue, "take", True),
+    "process started, its task not in place": (submitit.LocalExecutor, "_submit_command", True),
+    "submitted": (LocalCluster, "submit", True),
+    "receipt written": (ledger, "write_receipt", True),
+}
+
+
+@pytest.mark.parametrize("point", SUBMITTER)
+def test_submitter_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = sweep_plan("a", "b")
+    owner, name, after = SUBMITTER[point]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed_at(getattr(owner, name), after=after))
+        pid = in_a_fork(lambda: submit(plan, LocalCluster(), root))
+        assert wait_for(pid) == -signal.SIGKILL
+    submit(plan, LocalCluster(), root)
+    ended = settled(root)
+    if point == "process started, its task not in place":
+        os.killpg(pid, signal.SIGKILL)  # submitit's helper would wait a minute for its task
+    assert {state.state for state in ended.values()} == {"done"}, ended
+    assert [starts(state.run) for state in ended.values()] == [[(0, 0)], [(0, 0)]]
+
+
+SUPERVISOR = {
+    "its turn has come": (supervisor, "open_attempt", False, 1),
+    "claimed": (ledger, "claim", True, 1),
+    "attempt.json written": (supervisor, "open_attempt", True, 1),
+    "ranks ended": (supervisor, "close_attempt", False, 0),
+    "attempt.json closed": (attempt, "judge", True, 0),
+    "outcome written": (supervisor, "close_attempt", True, 0),
+}
+
+
+@pytest.mark.parametrize("point", SUPERVISOR)
+def test_supervisor_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after depends on how far it came, but training is never done twice."""
+    owner, name, after, submitted_again = SUPERVISOR[point]
+    run = waiting_run(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed_at(getattr(owner, name), after=after))
+        assert wait_for(in_a_fork(lambda: supervise(run))) == -signal.SIGKILL
+    assert read_state(run).state == ("lost" if submitted_again else "done")
+    actions = submit(sweep_plan("a"), LocalCluster(), root)
+    assert sum(action.submits for action in actions) == submitted_again
+    settled(root)
+    assert read_state(run).state == "done"
+    assert len(starts(run)) == 1
+
+
+def waiting_run(root: Path) -> RunDir:
+    """A submitted run whose job has not come up yet."""
+    submit(sweep_plan("a"), NoCluster(), root)
+    return RunDir(root / "demo" / "a")
+
+
+def supervise(run: RunDir, submission: int = 0) -> None:
+    ticket = queue.take(label_of(run, submission))
+    arguments = [str(run.path), "--submission", str(submission), "--ticket", str(ticket)]
+    supervisor.main([*arguments, "--job-id", f"{processes.host()}:{ticket}"])
+
+
+def test_a_job_that_comes_late_finds_itself_revoked(root: Path) -> None:
+    run = waiting_run(root)
+    submit(sweep_plan("a"), NoCluster(status="gone"), root)  # takes the first job for lost
+    assert wait_for(in_a_fork(lambda: supervise(run, submission=0))) == 0
+    assert starts(run) == []
+    assert wait_for(in_a_fork(lambda: supervise(run, submission=1))) == 0
+    assert starts(run) == [(0, 0)]
+
+
+def test_one_claim_among_many(root: Path) -> None:
+    run = waiting_run(root)
+    me = processes.this_process().as_dict()
+    pids = [
+        in_a_fork(lambda: os._exit(ledger.claim(run, 0, process=me, job_id=None, code_hash=CODE) is not None))
+        for _ in range(8)
+    ]
+    assert sorted(wait_for(pid) for pid in pids) == [0] * 7 + [1]
+
+
+def test_two_submitters_at_once(root: Path) -> None:
+    plan = sweep_plan("a", "b", "c")
+    pids = [in_a_fork(lambda: submit(plan, LocalCluster(), root)) for _ in range(2)]
+    assert [wait_for(pid) for pid in pids] == [0, 0]
+    ended = settled(root)
+    assert [starts(state.run) for state in ended.values()] == [[(0, 0)]] * 3
+
+
+class ForkCluster(LocalCluster):
+    """The local cluster, less the start of a new interpreter: its supervisors are forks of this process,
+    which take a random moment to come up. Everything that the journal and the queue see is real."""
+
+    def submit(self, run: RunDir, submission: int) -> str:
+        ticket = queue.take(label_of(run, submission))
+        job_id = f"{processes.host()}:{ticket}"
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(random.SystemRandom().uniform(0, 0.1))
+            arguments = [str(run.path), "--submission", str(submission), "--ticket", str(ticket)]
+            try:
+                supervisor.main([*arguments, "--job-id", job_id])
+            finally:
+                os._exit(0)
+        return job_id
+
+
+class InstantAgents:
+    """Agents that note their start and complete at once."""
+
+    exit_codes = {0: 0}  # noqa: RUF012
+
+    def __init__(self, run: RunDir, attempt: object, submission: int, nodes: int) -> None:
+        number = attempt.number  # type: ignore[attr-defined]
+        with open(run.path / "starts", "a") as file:
+            file.write(f"{number} 0 {os.getpid()}\n")
+        write_json(run.metrics, {"status": "completed", "attempt": number})
+
+    def watch(self, limit_s: float) -> None:
+        return None
+
+
+def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_Agents", InstantAgents)
+    made = provenance.collect()  # slow beside the rest: the kills are to fall elsewhere
+    monkeypatch.setattr(provenance, "collect", lambda: made)
+    plan = sweep_plan("a", "b", "c")
+    folders: list[Path] = []
+
+    def begin() -> int:
+        return in_a_fork(lambda: submit(plan, ForkCluster(), folders[-1]))
+
+    folders.append(root / "timing")
+    began = time.monotonic()
+    assert wait_for(begin()) == 0
+    whole_s = time.monotonic() - began
+    kills = 0
+    while kills < 100:
+        folders.append(root / f"{len(folders):03d}")
+        for _ in range(2):  # the second one finds what the first one left
+            pid = begin()
+            time.sleep(random.uniform(0, whole_s))
+            os.kill(pid, signal.SIGKILL)
+            kills += wait_for(pid) == -signal.SIGKILL
+        assert wait_for(begin()) == 0
+    for folder in folders:
+        ended = settled(folder)
+        assert sorted(ended) == ["a", "b", "c"]
+        assert [starts(state.run) for state in ended.values()] == [[(0, 0)]] * 3, ended

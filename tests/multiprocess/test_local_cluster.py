@@ -1,0 +1,198 @@
+"""The local cluster with real processes: order, limits, ends of every kind, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from disttrain.batch import BatchPlan
+from disttrain.config import Config, config_key
+from disttrain.records import AttemptRecord, EnvRecord, Metrics, Outcome, RunRecord
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger
+from jobs.local import LocalCluster
+from jobs.reconcile import cancel
+from jobs.state import read_runs, read_state
+from sweeps.expand import RunPlan, SweepPlan
+from tests.support.jobs import (
+    STANDIN,
+    ended_afterwards,
+    in_a_fork,
+    settled,
+    started_pids,
+    starts,
+    states,
+    submit,
+    sweep_plan,
+    wait_for,
+    wait_until,
+)
+
+pytestmark = pytest.mark.multiprocess
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    with ended_afterwards(tmp_path / "runs", LocalCluster()):
+        yield tmp_path / "runs"
+
+
+def hanging(root: Path, *names: str, nodes: int = 1, **job: float) -> list[RunDir]:
+    """Submitted runs of which the first is at work, and will not end by itself."""
+    submit(sweep_plan(*names, nodes=nodes, mode="hang", **job), LocalCluster(), root)
+    runs = [RunDir(root / "demo" / name) for name in names]
+    wait_until(lambda: len(started_pids(runs[0])) == 2 * nodes)  # the launcher and its worker
+    return runs
+
+
+def exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_runs_go_one_at_a_time_in_the_order_of_submission(root: Path) -> None:
+    names = ["d", "a", "c", "b"]
+    actions = submit(sweep_plan(*names), LocalCluster(), root)
+    assert [action.name for action in actions] == names
+    ended = settled(root)
+    spans = [attempt_of(ended[name].run) for name in names]
+    assert all(first.ended <= second.started for first, second in pairwise(spans))
+
+
+def attempt_of(run: RunDir, number: int = 0) -> AttemptRecord:
+    return AttemptRecord.model_validate(read_json(run.attempt(number).record))
+
+
+def test_cancel_while_it_runs_and_while_it_waits(root: Path) -> None:
+    running, waiting = hanging(root, "a", "b", nodes=2)
+    wait_until(lambda: ledger.entry(waiting, 0).path("holder").exists())
+    holder = ledger.entry(waiting, 0).read("holder")
+    assert holder is not None
+    hit = cancel(list(states(root).values()), LocalCluster())
+    assert {state.name: state.state for state in hit} == {"a": "running", "b": "queued"}
+    ended = settled(root)
+    assert {(state.state, state.cause, state.retryable) for state in ended.values()} == {
+        ("failed", "cancelled", True)
+    }
+    assert Outcome.model_validate(read_json(running.failed)).cause == "cancelled"
+    assert starts(waiting) == []
+    pids = [*started_pids(running), attempt_of(running).pid, holder["process"]["pid"]]
+    wait_until(lambda: not any(exists(pid) for pid in pids))
+
+
+def test_the_time_limit_ends_everything(root: Path) -> None:
+    (run,) = hanging(root, "a", time_limit_min=0.01)
+    ended = settled(root)["a"]
+    assert (ended.state, ended.cause) == ("failed", "timeout")
+    assert "job.time_limit_min=0.01" in str(ended.message)
+    assert not any(exists(pid) for pid in started_pids(run))
+
+
+def test_a_killed_agent_is_lost_and_retried(root: Path) -> None:
+    (run,) = hanging(root, "a", nodes=2)
+    supervisor = attempt_of(run).pid
+    agents = [int(pid) for pid in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()]
+    os.kill(agents[1], signal.SIGKILL)
+    ended = settled(root)["a"]
+    assert (ended.state, ended.cause, ended.retryable) == ("failed", "lost", True)
+    assert "SIGKILL" in str(ended.message)
+    assert not any(exists(pid) for pid in started_pids(run))
+    again = submit(sweep_plan("a", nodes=2, mode="hang"), LocalCluster(), root)
+    assert [action.kind for action in again] == ["retry"]
+    wait_until(lambda: (1, 0) in starts(run))
+
+
+def test_a_killed_supervisor_takes_everything_with_it(root: Path) -> None:
+    (run,) = hanging(root, "a")
+    os.kill(attempt_of(run).pid, signal.SIGKILL)
+    ended = settled(root)["a"]
+    assert (ended.state, ended.retryable) == ("lost", True)
+    wait_until(lambda: not any(exists(pid) for pid in started_pids(run)))
+
+
+def test_a_failure_is_retried_as_the_next_attempt_until_max_attempts(root: Path) -> None:
+    plan = sweep_plan("a", mode="fail", max_attempts=2)
+    kinds = []
+    for _ in range(3):
+        kinds += [action.kind for action in submit(plan, LocalCluster(), root, code=code_of(root))]
+        settled(root)
+    assert kinds == ["submit", "retry", "give up"]
+    ended = states(root)["a"]
+    assert (ended.state, ended.cause, ended.attempts) == ("failed", "launch_failed", 2)
+    assert "it went wrong" in str(ended.message)
+    assert starts(ended.run) == [(0, 0), (1, 0)]
+
+
+def code_of(root: Path) -> str:
+    """The code that the runs so far were made with, which may change while this test runs."""
+    return next((state.code_hash for state in read_runs(root) if state.code_hash), "none yet")
+
+
+def test_a_failed_run_that_succeeds_at_last_is_done(root: Path) -> None:
+    plan = sweep_plan("a", mode="fail-once")
+    for _ in range(2):
+        submit(plan, LocalCluster(), root)
+        settled(root)
+    run = RunDir(root / "demo" / "a")
+    assert read_state(run).state == "done"
+    assert run.done.exists()
+    assert not run.failed.exists()
+    assert attempt_of(run, 0).cause == "launch_failed"
+
+
+def test_it_outlives_ctrl_c(root: Path) -> None:
+    """The submitter's whole process group is interrupted right after it has submitted."""
+    pid = in_a_fork(lambda: submit(sweep_plan("a", "b"), LocalCluster(), root))
+    assert wait_for(pid) == 0
+    os.killpg(pid, signal.SIGINT)  # submitit's helpers are still in it
+    assert {state.state for state in settled(root).values()} == {"done"}
+
+
+def test_the_environment_is_as_the_user_had_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("RANK", "7")
+    monkeypatch.setenv("SLURM_NTASKS", "7")
+    shown = root.parent / "environment"
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", f"sh -c 'env > {shown}; exec {STANDIN} \"$@\"' --")
+    plan = sweep_plan("a", env={"STANDIN": "complete", "HF_TOKEN": "hush"})
+    submit(plan, LocalCluster(), root)
+    run = settled(root)["a"].run
+    seen = dict(line.partition("=")[::2] for line in shown.read_text().splitlines())
+    assert seen["CUDA_VISIBLE_DEVICES"] == "3"
+    assert seen["HF_TOKEN"] == "hush"
+    assert seen["GLOO_SOCKET_IFNAME"] == "lo"
+    assert not {"RANK", "SLURM_NTASKS"} & set(seen)
+    assert EnvRecord.model_validate(read_json(run.env_json)).variables["HF_TOKEN"].value == "***"
+    assert RunRecord.model_validate(read_json(run.run_json)).config["job"]["env"]["HF_TOKEN"] == "***"
+    assert not [path for path in run.path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
+
+
+def test_the_trainer_on_two_nodes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it for real: submitit, queue, supervisor, two agents, two torchruns, gloo."""
+    monkeypatch.delenv("DISTTRAIN_LAUNCHER")
+    config = Config.model_validate(
+        {
+            "model": {"kind": "tests.support.nets:Net"},
+            "data": {"kind": "tests.support.nets:source"},
+            "train": {"steps": 4, "local_batch_size": 4, "global_batch_size": 8},
+            "resources": {"nodes": 2, "device": "cpu"},
+        }
+    )
+    plan = RunPlan("n2", config, config_key(config), 0, {"resources.nodes": 2}, BatchPlan(4, 1, 2))
+    submit(SweepPlan("demo", {}, (plan,)), LocalCluster(), root)
+    ended = settled(root, within_s=120)["n2"]
+    assert ended.state == "done", (ended.message, ended.run.attempt(0).node_log(0).read_text())
+    metrics = Metrics.model_validate(read_json(ended.run.metrics))
+    assert (metrics.world_size, metrics.nodes, metrics.attempt) == (2, 2, 0)
+    assert (ended.step, ended.steps) == (4, 4)
+    assert attempt_of(ended.run).exit_codes == {"0": 0, "1": 0}

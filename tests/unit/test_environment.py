@@ -1,0 +1,89 @@
+"""The ranks' environment, and what of it is written down."""
+
+from __future__ import annotations
+
+import pytest
+
+from disttrain.config import Config
+from disttrain.records import EnvRecord
+from jobs import environment
+from jobs.provenance import mask_argv
+
+
+def config(**env: str) -> dict:
+    return Config.model_validate({"job": {"env": env}, "resources": {"threads_per_rank": 3}}).as_dict()
+
+
+def test_threads_are_the_same_whatever_the_shell_says() -> None:
+    added = environment.derive(config(), "local", {"OMP_NUM_THREADS": "64"})
+    assert environment.compose({"OMP_NUM_THREADS": "64"}, added, "local")["OMP_NUM_THREADS"] == "3"
+
+
+def test_loopback_only_where_all_nodes_are_one_machine() -> None:
+    assert environment.derive(config(), "local", {})["GLOO_SOCKET_IFNAME"].value == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in environment.derive(config(), "slurm", {})
+
+
+def test_the_user_wins() -> None:
+    added = environment.derive(config(GLOO_SOCKET_IFNAME="eth7"), "local", {})
+    assert (added["GLOO_SOCKET_IFNAME"].value, added["GLOO_SOCKET_IFNAME"].source) == ("eth7", "config")
+
+
+@pytest.mark.parametrize(
+    ("name", "local", "slurm"),
+    [
+        ("RANK", False, False),
+        ("LOCAL_RANK", False, False),
+        ("WORLD_SIZE", False, False),
+        ("MASTER_PORT", False, False),
+        ("TORCHELASTIC_RUN_ID", False, False),
+        ("SUBMITIT_LOCAL_JOB_ID", False, False),
+        ("SLURM_NTASKS", False, True),
+        ("SBATCH_ACCOUNT", False, True),
+        ("SLURM_CONF", True, True),
+        ("CUDA_VISIBLE_DEVICES", True, True),
+        ("PRANK", True, True),
+        ("HOME", True, True),
+    ],
+)
+def test_what_leaks_from_the_shell(name: str, local: bool, slurm: bool) -> None:
+    assert (name in environment.compose({name: "1"}, {}, "local")) is local
+    assert (name in environment.compose({name: "1"}, {}, "slurm")) is slurm
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("HF_TOKEN", True),
+        ("WANDB_API_KEY", True),
+        ("DB_PASSWORD", True),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("GOOGLE_APPLICATION_CREDENTIALS", True),
+        ("KEYBOARD", False),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("PATH", False),
+        ("AUTHOR", False),
+    ],
+)
+def test_secrets_are_known_by_name(name: str, secret: bool) -> None:
+    assert environment.is_secret(name) is secret
+
+
+def test_a_secret_travels_through_the_environment_and_is_written_nowhere() -> None:
+    masked, secrets = environment.mask_config(config(HF_TOKEN="hush", PLAIN="x"))
+    assert masked["job"]["env"] == {"HF_TOKEN": "***", "PLAIN": "x"}
+    assert secrets == {"HF_TOKEN": "hush"}
+    added = environment.derive(masked, "local", secrets)
+    assert added["HF_TOKEN"].value == "hush"
+    record = EnvRecord.model_validate(environment.as_record(added))
+    assert record.variables["HF_TOKEN"].value == "***"
+    assert record.variables["PLAIN"].value == "x"
+    with pytest.raises(environment.MissingSecret, match="HF_TOKEN"):
+        environment.derive(masked, "local", {})
+
+
+def test_a_command_line_without_its_secrets() -> None:
+    given = ["submit.py", "--set", "job.env.HF_TOKEN=hush", "--api-key", "hush", "--name=x", "train.steps=5"]
+    assert mask_argv(given) == [
+        "submit.py", "--set", "job.env.HF_TOKEN=***", "--api-key", "***", "--name=x", "train.steps=5",
+    ]  # fmt: skip

@@ -1,0 +1,121 @@
+"""Why an attempt ended."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from disttrain.records import Cause
+from disttrain.rundir import RunDir, read_json, write_json, write_text
+from jobs.attempt import close_attempt
+from jobs.outcome import EXIT_LAUNCH_FAILED, RETRYABLE, Evidence, Verdict, judge, killed_worker, last_words
+
+TORCHRUN_SAYS = """\
+[rank1]: ValueError: too deep
+E1121 02:17:59.068000 14776 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) \
+local_rank: 0 (pid: 14798) of binary: python
+Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+======================================================
+trainer FAILED
+------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-21_02:17:59
+  host      : localhost
+  rank      : 1 (local_rank: 0)
+  exitcode  : {code} (pid: 14798) {name}
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 14798
+======================================================
+"""
+
+
+def error(rank: int, time: float, cause: str = "crashed", message: str = "boom") -> dict[str, Any]:
+    return {"rank": rank, "time": time, "kind": "RuntimeError", "message": message, "cause": cause}
+
+
+def test_every_cause_has_its_row() -> None:
+    assert set(RETRYABLE) == set(get_args(Cause))
+
+
+@pytest.mark.parametrize(
+    ("evidence", "cause", "says"),
+    [
+        (Evidence(True, {0: 0}), "finished", ""),
+        (Evidence(True, {0: 1}), "finished", ""),  # the proof is metrics.json, not the exit code
+        (Evidence(False, {0: 0, 1: 0}), "crashed", "metrics.json does not say completed"),
+        (Evidence(False, {0: 1}, stopped="timeout", stopped_message="at 5 min"), "timeout", "at 5 min"),
+        (Evidence(False, {0: -15}, [error(0, 1.0)], stopped="cancelled"), "cancelled", ""),
+        (
+            Evidence(False, {0: 1, 1: 1}, [error(0, 2.0), error(1, 1.0)]),
+            "crashed",
+            "rank 1: RuntimeError: boom",
+        ),
+        (Evidence(False, {0: 1}, [error(0, 1.0, "out_of_memory")]), "out_of_memory", "rank 0"),
+        (Evidence(False, {0: 1}, [error(0, 1.0, "refused", "world\nsize")]), "refused", "world size"),
+        (Evidence(False, {0: 1, 1: 1}, [error(0, 1.0)], [(1, 9)]), "killed", "rank 1 was ended by SIGKILL"),
+        (Evidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGABRT)]), "crashed", "rank 0"),
+        (Evidence(False, {0: 1}, [], [(1, signal.SIGABRT)]), "killed", "SIGABRT"),
+        (Evidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGTERM)]), "crashed", "rank 0"),
+        (Evidence(False, {0: 1, 1: -9}), "lost", "agent of node 1 was ended by SIGKILL"),
+        (Evidence(False, {0: 1}, last_words={0: "bad  word"}), "crashed", "code 1: bad word"),
+        (Evidence(False, {0: 1}, started_ranks=False, last_words={0: "?"}), "launch_failed", "node 0: ?"),
+        (
+            Evidence(False, {0: 1, 1: EXIT_LAUNCH_FAILED}, last_words={0: "x", 1: "cannot start"}),
+            "launch_failed",
+            "node 1: cannot start",
+        ),
+    ],
+)
+def test_judge(evidence: Evidence, cause: str, says: str) -> None:
+    verdict = judge(evidence)
+    assert verdict.cause == cause
+    assert says in (verdict.message or "")
+    assert verdict.retryable == RETRYABLE[cause]
+
+
+def test_a_message_is_one_line_of_bounded_length() -> None:
+    message = judge(Evidence(False, {0: 1}, [error(0, 1.0, message="a\n" * 1000)])).message or ""
+    assert "\n" not in message
+    assert len(message) < 350
+
+
+def test_what_torchrun_says_of_a_killed_worker() -> None:
+    assert killed_worker(TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)")) == (1, 9)
+    assert killed_worker(TORCHRUN_SAYS.format(code=1, name="")) is None
+    assert killed_worker("all is well") is None
+
+
+def test_last_words_are_those_of_a_rank() -> None:
+    assert last_words(TORCHRUN_SAYS.format(code=1, name="")) == "[rank1]: ValueError: too deep"
+    assert last_words("") == ""
+
+
+def test_closing_an_attempt_reads_what_it_left(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "sweep" / "run")
+    attempt = run.attempt(0)
+    write_json(attempt.record, {"attempt": 0, "ended": None})
+    write_text(attempt.rank_log(0), "hello\n")
+    write_text(attempt.node_log(0), TORCHRUN_SAYS.format(code=1, name=""))
+    write_json(attempt.error(0), error(0, 2.0, message="late") | {"traceback": ""})
+    write_json(attempt.error(1), error(1, 1.0, message="first") | {"traceback": ""})
+    write_text(attempt.error(2), "{ truncated")
+    verdict = close_attempt(run, attempt, {0: 1})
+    assert verdict == Verdict("crashed", "rank 1: RuntimeError: first")
+    assert read_json(run.failed)["message"] == verdict.message
+    assert read_json(attempt.record)["exit_codes"] == {"0": 1}
+    assert not run.done.exists()
+
+
+def test_metrics_of_an_earlier_attempt_prove_nothing(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "sweep" / "run")
+    write_json(run.metrics, {"status": "completed", "attempt": 0})
+    assert close_attempt(run, run.attempt(1), {0: 0}).cause == "crashed"
+    assert close_attempt(run, run.attempt(0), {0: 0}).cause == "finished"

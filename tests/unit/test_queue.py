@@ -1,0 +1,115 @@
+"""The queue of this host."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from jobs import queue
+from tests.support.jobs import in_a_fork, wait_for, wait_until
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
+    return tmp_path / "queue"
+
+
+def test_tickets_only_grow_also_when_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = queue.take({})
+    monkeypatch.setattr(time, "time", lambda: 5.0)
+    assert queue.take({}) == first + 1
+
+
+def test_the_folder_is_ours_alone(folder: Path) -> None:
+    queue.take({})
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    with pytest.raises(queue.QueueFolderError, match="only user"):
+        queue.take({})
+
+
+def test_places() -> None:
+    ticket = queue.take({"for": "a"})
+    assert queue.place(ticket) == "expected"
+    assert queue.find({"for": "a"}) is None, "nobody has shown up"
+    with queue.hold(ticket) as held:
+        assert held is not None
+        assert queue.place(ticket) == "waiting"
+        assert queue.find({"for": "a"}) == ticket
+    assert queue.place(ticket) == "gone"
+
+
+def test_a_ticket_thrown_away_cannot_be_held() -> None:
+    ticket = queue.take({})
+    queue.discard(ticket)
+    with queue.hold(ticket) as held:
+        assert held is None
+
+
+def test_the_first_need_not_wait() -> None:
+    with queue.hold(queue.take({})) as held:
+        assert held is not None
+        held.wait_turn()
+
+
+def test_turns_come_in_the_order_of_tickets(tmp_path: Path) -> None:
+    """Whatever the order in which the jobs show up."""
+    tickets = [queue.take({}) for _ in range(4)]
+    order = tmp_path / "order"
+
+    def go(ticket: int) -> None:
+        with queue.hold(ticket) as held:
+            assert held is not None
+            held.wait_turn()
+            with open(order, "a") as file:
+                file.write(f"{ticket}\n")
+
+    pids = []
+    for ticket in reversed(tickets):
+        pids.append(in_a_fork(lambda ticket=ticket: go(ticket)))
+    assert [wait_for(pid) for pid in pids] == [0] * 4
+    assert [int(line) for line in order.read_text().split()] == tickets
+    assert not list((tmp_path / "queue").glob("*.ticket"))
+
+
+def test_a_dead_job_frees_the_queue() -> None:
+    first, second = queue.take({}), queue.take({})
+
+    def die() -> None:
+        with queue.hold(first):
+            os._exit(9)
+
+    assert wait_for(in_a_fork(die)) == 9
+    with queue.hold(second) as held:
+        assert held is not None
+        held.wait_turn()
+    assert queue.place(first) == "gone"
+
+
+def test_a_job_that_never_shows_up_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent, ticket = queue.take({}), queue.take({})
+    monkeypatch.setattr(queue, "GRACE_S", -1.0)
+    with queue.hold(ticket) as held:
+        assert held is not None
+        held.wait_turn()
+    with queue.hold(absent) as held:
+        assert held is None
+
+
+def test_a_settled_job_is_not_waited_for_at_all(tmp_path: Path) -> None:
+    queue.take({"settled_by": str(tmp_path / "claim")})
+    ticket = queue.take({})
+
+    def go() -> None:
+        with queue.hold(ticket) as held:
+            assert held is not None
+            held.wait_turn()
+
+    pid = in_a_fork(go)
+    wait_until(lambda: queue.place(ticket) == "waiting")
+    (tmp_path / "claim").touch()
+    assert wait_for(pid) == 0

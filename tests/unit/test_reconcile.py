@@ -1,0 +1,221 @@
+"""From wanted runs and existing ones to actions."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from disttrain.errors import ConfigError
+from disttrain.records import RunRecord
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger, processes
+from jobs.cluster import SubmitError
+from jobs.reconcile import cancel, plan_actions, refresh, resume_actions, sweep_lock
+from jobs.state import RunState, StateName, read_state
+from tests.support.jobs import CODE, NoCluster, in_a_fork, states, submit, sweep_plan, wait_for, wait_until
+
+PLAN = sweep_plan("a", max_attempts=3)
+KEY = PLAN.runs[0].config_key
+
+
+def known(state: StateName, **fields: Any) -> RunState:
+    fields = {"config_key": KEY, "code_hash": CODE, "attempts": 1} | fields
+    return RunState(RunDir(Path("runs/demo/a")), state, **fields)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        (known("planned"), "submit"),
+        (known("submitting"), "submit"),
+        (known("queued"), "wait"),
+        (known("running"), "wait"),
+        (known("running", code_hash="old"), "wait"),
+        (known("done"), "keep"),
+        (known("done", code_hash="old"), "stale"),
+        (known("failed", retryable=True, cause="crashed"), "retry"),
+        (known("failed", retryable=True, cause="crashed", attempts=3), "give up"),
+        (known("failed", retryable=True, cause="crashed", attempts=5, attempts_before_code=3), "retry"),
+        (known("failed", retryable=False, cause="out_of_memory"), "give up"),
+        (known("failed", retryable=False, cause="refused", code_hash="old", attempts=9), "retry"),
+        (known("lost", retryable=True, cause="lost"), "retry"),
+        (known("lost", retryable=True, cause="lost", attempts=3), "give up"),
+        (known("corrupt", config_key=None, message="x is not JSON"), "give up"),
+    ],
+)
+def test_what_is_done_about_a_run(state: RunState, kind: str) -> None:
+    (action,) = plan_actions(PLAN, [state], CODE)
+    assert action.kind == kind
+    assert action.reason
+
+
+def test_a_new_run_is_submitted() -> None:
+    assert [(action.kind, action.name) for action in plan_actions(PLAN, [], CODE)] == [("submit", "a")]
+
+
+def test_runs_are_matched_by_what_they_compute_not_by_name() -> None:
+    renamed = dataclasses.replace(known("done"), run=RunDir(Path("runs/demo/elsewhere")))
+    (action,) = plan_actions(PLAN, [renamed], CODE)
+    assert (action.kind, action.name) == ("keep", "elsewhere")
+
+
+def test_a_name_in_use_by_another_config_is_left_alone() -> None:
+    (action,) = plan_actions(PLAN, [known("failed", config_key="another", retryable=True)], CODE)
+    assert action.kind == "give up"
+
+
+def test_resume_overrides_what_stands_in_the_way() -> None:
+    hopeless = known("failed", retryable=False, cause="refused", attempts=9)
+    assert [action.kind for action in resume_actions([hopeless, known("done")], CODE)] == ["retry", "keep"]
+
+
+@given(
+    state=st.sampled_from(get_args(StateName)),
+    code=st.sampled_from([CODE, "old"]),
+    retryable=st.booleans(),
+    attempts=st.integers(0, 9),
+    resume=st.booleans(),
+)
+def test_what_is_on_its_way_or_done_is_never_submitted(
+    state: StateName, code: str, retryable: bool, attempts: int, resume: bool
+) -> None:
+    found = known(state, code_hash=code, retryable=retryable, attempts=attempts)
+    (action,) = resume_actions([found], CODE) if resume else plan_actions(PLAN, [found], CODE)
+    if state in ("queued", "running", "done", "corrupt"):
+        assert not action.submits
+
+
+def test_carrying_out_journals_and_records(tmp_path: Path) -> None:
+    cluster = NoCluster()
+    (action,) = submit(PLAN, cluster, tmp_path)
+    run = RunDir(tmp_path / "demo" / "a")
+    assert action.job_id == "elsewhere:1"
+    assert cluster.submitted == [("a", 0)]
+    record = RunRecord.model_validate(read_json(run.run_json))
+    assert (record.config_key, record.cluster, record.sweep) == (KEY, "local", "demo")
+    assert ledger.entries(run)[0].parts == {"intent", "receipt"}
+
+
+def test_the_same_command_again_does_nothing_more(tmp_path: Path) -> None:
+    cluster = NoCluster()
+    submit(PLAN, cluster, tmp_path)
+    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
+    assert len(cluster.submitted) == 1
+
+
+def test_a_job_that_is_gone_is_submitted_again(tmp_path: Path) -> None:
+    cluster = NoCluster(status="gone")
+    submit(PLAN, cluster, tmp_path)
+    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["retry"]
+    run = RunDir(tmp_path / "demo" / "a")
+    assert ledger.entry(run, 0).read("claim")["by"] == "revoked"  # type: ignore[index]
+
+
+def test_a_cluster_that_does_not_answer_changes_nothing(tmp_path: Path) -> None:
+    cluster = NoCluster(status="unknown")
+    submit(PLAN, cluster, tmp_path)
+    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
+
+
+def test_a_lost_receipt_is_found_again(tmp_path: Path) -> None:
+    cluster = NoCluster()
+    submit(PLAN, cluster, tmp_path)
+    run = RunDir(tmp_path / "demo" / "a")
+    ledger.entry(run, 0).path("receipt").unlink()
+    cluster.found = "elsewhere:1"
+    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
+    assert read_state(run).job_id == "elsewhere:1"
+
+
+def test_a_job_that_starts_while_it_is_taken_for_lost_is_left_alone(tmp_path: Path) -> None:
+    cluster = NoCluster()
+    submit(PLAN, cluster, tmp_path)
+    run = RunDir(tmp_path / "demo" / "a")
+
+    def poll(job_ids: list[str]) -> dict[str, str]:
+        me = processes.this_process().as_dict()
+        ledger.claim(run, 0, process=me, job_id=None, code_hash=CODE)
+        return dict.fromkeys(job_ids, "pending")
+
+    cluster.poll = poll  # type: ignore[method-assign, assignment]
+    ledger.write_holder(run, 0, processes.this_process().as_dict() | {"start_ticks": -1})  # lost, it seems
+    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
+    assert len(cluster.submitted) == 1
+
+
+def test_only_silence_is_corrected_by_the_cluster() -> None:
+    lost = known("lost", cluster="local", job_id="elsewhere:1", retryable=True)
+    assert refresh([lost], NoCluster("running"))[0].state == "running"
+    assert refresh([lost], NoCluster("gone"))[0].state == "lost"
+    slurm = dataclasses.replace(lost, cluster="slurm")
+    assert refresh([slurm], NoCluster("running"))[0].state == "lost", "not this cluster's job"
+
+
+def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
+    cluster = NoCluster()
+
+    def refuse(run: RunDir, submission: int) -> str:
+        raise SubmitError("no such partition")
+
+    cluster.submit = refuse  # type: ignore[method-assign]
+    with pytest.raises(SubmitError, match="partition"):
+        submit(PLAN, cluster, tmp_path)
+    found = states(tmp_path)["a"]
+    assert (found.state, found.message) == ("planned", "no such partition")
+
+
+def test_cancel_settles_what_waits(tmp_path: Path) -> None:
+    cluster = NoCluster()
+    submit(PLAN, cluster, tmp_path)
+    assert [state.name for state in cancel(list(states(tmp_path).values()), cluster)] == ["a"]
+    assert cluster.cancelled == ["elsewhere:1"]
+    assert states(tmp_path)["a"].cause == "cancelled"
+    assert cancel(list(states(tmp_path).values()), cluster) == []
+
+
+def test_attempts_with_older_code_are_forgiven(tmp_path: Path) -> None:
+    cluster = NoCluster("unknown")
+    submit(PLAN, cluster, tmp_path)
+    run = RunDir(tmp_path / "demo" / "a")
+    dead = processes.this_process().as_dict() | {"start_ticks": -1}
+    ledger.claim(run, 0, process=dead, job_id=None, code_hash="old")
+    assert [action.kind for action in submit(sweep_plan("a", max_attempts=1), cluster, tmp_path)] == ["retry"]
+    intent = ledger.entry(run, 1).read("intent")
+    assert intent is not None
+    assert (intent["attempts"], intent["attempts_before_code"]) == (1, 1)
+
+
+def test_a_sweep_is_submitted_by_one_at_a_time(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+
+    def hold() -> None:
+        with sweep_lock(tmp_path / "demo"):
+            (tmp_path / "held").touch()
+            wait_until(done.exists)
+
+    pid = in_a_fork(hold)
+    wait_until((tmp_path / "held").exists)
+    with pytest.raises(ConfigError, match=f"pid {pid} on"), sweep_lock(tmp_path / "demo", wait_s=0.0):
+        pass
+    done.touch()
+    with sweep_lock(tmp_path / "demo"):
+        pass
+    assert wait_for(pid) == 0
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "runs").touch()
+    with pytest.raises(ConfigError, match="cannot write to"), sweep_lock(tmp_path / "runs" / "demo"):
+        pass
+
+
+def test_the_lock_is_no_run(tmp_path: Path) -> None:
+    with sweep_lock(tmp_path / "demo"):
+        assert states(tmp_path) == {}
+        assert os.listdir(tmp_path / "demo") == [".lock"]

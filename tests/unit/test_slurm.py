@@ -1,0 +1,117 @@
+"""The Slurm cluster against stand-ins for Slurm's commands."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from disttrain.config import Config
+from disttrain.errors import ConfigError
+from disttrain.rundir import RunDir, write_json
+from jobs.cluster import SubmitError, choose
+from jobs.slurm import SlurmCluster, answers
+
+
+class Commands:
+    """A PATH that holds these commands and nothing else of Slurm."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(self, name: str, script: str) -> None:
+        path = self.folder / name
+        path.write_text(f'#!/bin/sh\necho "$0 $*" >> {self.folder}/calls\n{script}\n')
+        path.chmod(0o755)
+
+    def calls(self) -> str:
+        return (self.folder / "calls").read_text()
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return Commands(folder)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    config = Config.model_validate({"resources": {"nodes": 3, "gpus_per_node": 4, "device": "cuda"}})
+    run = RunDir(tmp_path / "runs" / "demo" / "n3")
+    write_json(run.run_json, {"config": config.as_dict(), "run_key": "abc", "cluster": "slurm"})
+    return run
+
+
+def test_auto_is_slurm_only_where_its_controller_answers(commands: Commands) -> None:
+    assert not answers()
+    assert choose("auto").name == "local"
+    commands.add("sbatch", "")
+    commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
+    assert not answers()
+    with pytest.raises(ConfigError, match="no Slurm controller answers"):
+        choose("slurm")
+    commands.add("scontrol", 'echo "Slurmctld(primary) at head is UP"')
+    assert choose("auto").name == "slurm"
+    with pytest.raises(ConfigError, match="'pbs' is not one of"):
+        choose("pbs")
+
+
+def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
+    commands.add("sbatch", "")
+    commands.add("scontrol", "exec sleep 60")
+    assert not answers(timeout_s=0.2)
+
+
+def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) -> None:
+    commands.add("srun", "")
+    commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
+    assert SlurmCluster().submit(run, 0) == "42"
+    script = (commands.folder / "script").read_text()
+    for line in (
+        "--nodes=3",
+        "--ntasks-per-node=1",
+        "--gpus-per-node=4",
+        "--cpus-per-task=4",
+        "--time=60",
+        "--comment=disttrain:demo/n3:abc:0",
+        "--no-requeue",
+    ):
+        assert f"#SBATCH {line}\n" in script, script
+
+
+def test_a_refusal_is_one_line(commands: Commands, run: RunDir) -> None:
+    commands.add("srun", "")
+    commands.add("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
+    with pytest.raises(SubmitError, match="invalid partition") as caught:
+        SlurmCluster().submit(run, 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_poll_find_and_cancel(commands: Commands, run: RunDir) -> None:
+    commands.add("scancel", "")
+    commands.add(
+        "squeue",
+        """case "$*" in
+  *%k*) echo '41|(null)'; echo '42|disttrain:demo/n3:abc:0' ;;
+  *) echo '1|PENDING'; echo '2|RUNNING'; echo '3|COMPLETED'; echo '4|COMPLETING' ;;
+esac""",
+    )
+    cluster = SlurmCluster()
+    assert cluster.poll(["1", "2", "3", "4", "5"]) == {
+        "1": "pending", "2": "running", "3": "gone", "4": "running", "5": "gone",
+    }  # fmt: skip
+    assert cluster.find(run, 0) == "42"
+    assert cluster.find(run, 1) is None
+    cluster.cancel([])
+    cluster.cancel(["1", "2"])
+    assert commands.calls().count("scancel") == 1
+    assert "scancel 1 2" in commands.calls()
+
+
+def test_a_controller_that_does_not_answer_makes_jobs_unknown_not_gone(commands: Commands) -> None:
+    commands.add("squeue", "exit 1")
+    assert SlurmCluster().poll(["1"]) == {"1": "unknown"}
+    assert os.environ["PATH"].startswith(str(commands.folder))

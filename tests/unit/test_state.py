@@ -1,0 +1,221 @@
+"""What became of a run, from its files alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrain.rundir import RunDir, write_json
+from jobs import ledger, processes
+from jobs import state as state_module
+from jobs.state import natural, read_runs, read_state
+from tests.support.fake_runs import fake_sweep
+from tests.support.jobs import CODE, NoCluster, submit, sweep_plan
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A submitted run that no job has taken up."""
+    submit(sweep_plan("a"), NoCluster(), tmp_path)
+    return RunDir(tmp_path / "demo" / "a")
+
+
+def claim(run: RunDir, number: int = 0, *, code: str = CODE, **process: Any) -> None:
+    me = processes.this_process().as_dict() | process
+    assert ledger.claim(run, number, process=me, job_id=None, code_hash=code) is not None
+
+
+def outcome(run: RunDir, cause: str, attempt: int = 0, retryable: bool = True) -> None:
+    path = run.done if cause == "finished" else run.failed
+    value = {"cause": cause, "attempt": attempt, "message": "why", "ended": "", "retryable": retryable}
+    write_json(path, value)
+
+
+DEAD = {"start_ticks": -1}
+
+
+def test_queued(run: RunDir) -> None:
+    found = read_state(run)
+    assert (found.state, found.claimed, found.job_id, found.attempts) == ("queued", False, "elsewhere:1", 0)
+    assert found.cluster == "local"
+
+
+def test_submitting(run: RunDir) -> None:
+    ledger.entry(run, 0).path("receipt").unlink()
+    assert read_state(run).state == "submitting"
+
+
+def test_planned(run: RunDir) -> None:
+    for path in run.submissions.iterdir():
+        path.unlink()
+    found = read_state(run)
+    assert (found.state, found.cluster, bool(found.config_key)) == ("planned", "local", True)
+
+
+def test_a_waiting_job_that_died_is_lost(run: RunDir) -> None:
+    me = processes.this_process().as_dict()
+    ledger.write_holder(run, 0, me)
+    assert read_state(run).state == "queued"
+    ledger.write_holder(run, 0, me | DEAD)
+    found = read_state(run)
+    assert (found.state, found.retryable, found.claimed) == ("lost", True, False)
+
+
+def test_running_with_its_progress(run: RunDir) -> None:
+    claim(run)
+    progress = {
+        "attempt": 0,
+        "step": 5,
+        "steps": 9,
+        "samples_per_s": 2.0,
+        "loss": 1.5,
+        "eta_s": 4.0,
+        "updated": 1.0,
+    }
+    write_json(run.progress, progress)
+    found = read_state(run)
+    assert (found.state, found.step, found.steps, found.eta_s, found.attempts) == ("running", 5, 9, 4.0, 1)
+
+
+def test_progress_of_an_earlier_attempt_is_not_shown(run: RunDir) -> None:
+    claim(run)
+    write_json(run.progress, {"attempt": 7, "step": 5})
+    assert read_state(run).step is None
+
+
+def test_a_vanished_job_is_lost(run: RunDir) -> None:
+    claim(run, **DEAD)
+    found = read_state(run)
+    assert (found.state, found.cause, found.retryable, found.claimed) == ("lost", "lost", True, True)
+
+
+def test_a_restarted_machine_has_lost_its_jobs(run: RunDir) -> None:
+    claim(run, boot="another")
+    assert read_state(run).state == "lost"
+
+
+def test_a_vanished_job_that_had_finished_is_done(run: RunDir) -> None:
+    claim(run, **DEAD)
+    write_json(run.metrics, {"status": "completed", "attempt": 0})
+    assert read_state(run).state == "done"
+    write_json(run.metrics, {"status": "completed", "attempt": 1})
+    assert read_state(run).state == "lost"
+
+
+def test_a_job_on_another_host_is_lost_when_it_has_long_been_silent(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(run, host="far away")
+    assert read_state(run).state == "running"
+    monkeypatch.setattr(state_module, "SILENT_AFTER_S", -1.0)
+    assert read_state(run).state == "lost"
+
+
+def test_failed_then_retried(run: RunDir) -> None:
+    claim(run, **DEAD)
+    outcome(run, "crashed", 0)
+    found = read_state(run)
+    assert (found.state, found.cause, found.message, found.retryable) == ("failed", "crashed", "why", True)
+    submit(sweep_plan("a"), NoCluster(), run.path.parent.parent)
+    assert read_state(run).state == "queued"
+    claim(run, 1)
+    found = read_state(run)
+    assert (found.state, found.attempt, found.attempts) == ("running", 1, 2), "FAILED is of attempt 0"
+
+
+def test_cancelled_before_it_started(run: RunDir) -> None:
+    ledger.revoke(run, 0, "cancelled", "by the user")
+    found = read_state(run)
+    assert (found.state, found.cause, found.retryable, found.submission) == (
+        "failed",
+        "cancelled",
+        True,
+        None,
+    )
+
+
+def test_revoked_after_a_failure_is_that_failure(run: RunDir) -> None:
+    claim(run, **DEAD)
+    outcome(run, "refused", retryable=False)
+    ledger.write_intent(run, {"cluster": "local"})
+    ledger.revoke(run, 1, "lost", "never showed up")
+    found = read_state(run)
+    assert (found.state, found.cause, found.retryable, found.submission) == ("failed", "refused", False, 0)
+
+
+def test_done_by_other_code_is_stale(run: RunDir) -> None:
+    claim(run, **DEAD, code="new")
+    outcome(run, "finished", retryable=False)
+    assert read_state(run, code_hash="new").stale is False
+    assert read_state(run, code_hash="newer").stale is True, "what counts is the code it ran with"
+    assert read_state(run).stale is False
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"attempt": "x"}', "\xff"])
+@pytest.mark.parametrize("part", ["claim", "FAILED", "progress"])
+def test_a_corrupt_file_is_a_state_that_names_it(run: RunDir, part: str, content: str) -> None:
+    claim(run)
+    path = {"claim": ledger.entry(run, 0).path("claim"), "FAILED": run.failed, "progress": run.progress}[part]
+    path.write_text(content, encoding="latin-1")
+    found = read_state(run)
+    if (part, content) == ("progress", '{"attempt": "x"}'):
+        assert found.state == "running", "somebody else's progress"
+    elif (part, content) == ("FAILED", '{"attempt": "x"}'):
+        assert found.state == "running", "somebody else's outcome"
+    else:
+        assert found.state == "corrupt"
+        assert str(run.path) in str(found.message)
+
+
+def test_a_corrupt_metrics_file_does_not_matter(run: RunDir) -> None:
+    claim(run, **DEAD)
+    run.metrics.write_text("{")
+    assert read_state(run).state == "lost"
+
+
+def test_runs_brought_here_without_their_journal(tmp_path: Path) -> None:
+    fake_sweep(tmp_path, nodes=(2, 16), repeats=1)
+    found = read_runs(tmp_path, "default", code_hash="another")
+    assert [state.state for state in found] == ["done", "done"]
+    assert [state.attempt for state in found] == [0, 0]
+    assert all(state.stale for state in found)
+
+
+def test_names_sort_by_the_numbers_in_them() -> None:
+    names = ["n16-r0", "n2-r10", "n2-r9", "n1-r0"]
+    assert sorted(names, key=natural) == ["n1-r0", "n2-r9", "n2-r10", "n16-r0"]
+
+
+def test_all_sweeps_or_one(tmp_path: Path) -> None:
+    fake_sweep(tmp_path, "one", nodes=(1,), repeats=1)
+    fake_sweep(tmp_path, "two", nodes=(1,), repeats=1)
+    (tmp_path / "one" / "report").mkdir()
+    (tmp_path / "stray.txt").touch()
+    assert [state.sweep for state in read_runs(tmp_path)] == ["one", "two"]
+    assert [state.sweep for state in read_runs(tmp_path, "two")] == ["two"]
+    assert read_runs(tmp_path / "nowhere") == []
+
+
+def test_reading_states_needs_nothing_heavy() -> None:
+    heavy = {"pydantic", "torch", "yaml", "submitit", "numpy"}
+    code = f"import sys, jobs.state, jobs.supervisor, jobs.agent; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_liveness_is_of_that_very_process() -> None:
+    me = processes.this_process().as_dict()
+    assert processes.is_alive(me) is True
+    assert processes.is_alive(me | {"start_ticks": me["start_ticks"] - 1}) is False, "a recycled pid"
+    assert processes.is_alive(me | {"host": "elsewhere"}) is None
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert processes.is_alive(me | {"pid": pid, "start_ticks": 0}) is False
+    os.waitpid(pid, 0)
