@@ -19,7 +19,7 @@ import traceback
 from pathlib import Path
 
 from disttrain.config import Config
-from disttrain.configfile import Draft, check, load, parse_value
+from disttrain.configfile import Draft, check, load, parse_value, with_batch
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, nearest
 from disttrain.records import Cause, RankError
 from disttrain.rundir import CorruptFile, RunDir, read_json, write_json
@@ -33,11 +33,12 @@ def main(argv: list[str]) -> int:
     """Run one rank; the exit code: 0 done, 1 failed, 2 bad input (retrying cannot help)."""
     _die_with_torchrun()
     faulthandler.enable()
-    rank, error_file = 0, None
+    rank, error_file, output = 0, None, None
     try:
         rank = place().rank
         arguments, flags = parse_arguments(argv)
-        if arguments.run_dir and not arguments.config:
+        by_hand = arguments.config is not None
+        if not by_hand:
             error_file = RunDir(arguments.run_dir).attempt(arguments.attempt).error(rank)
         config = read_config(arguments, flags)
         # torch takes seconds to import: bad input is refused before
@@ -47,24 +48,28 @@ def main(argv: list[str]) -> int:
         from disttrain.world import open_world
 
         with open_world(config.resources) as world:
-            if arguments.config:
-                output = Output.by_hand(arguments.run_dir, arguments.config, world)
+            if by_hand:
+                output = Output.by_hand(arguments.run_dir, arguments.config, config, world)
+                error_file = output.attempt.error(rank)
             else:
                 output = Output.of_job(arguments.run_dir, arguments.attempt)
-            error_file = output.attempt.error(rank)
             log.open_log(rank, output.attempt.rank_log(rank))
             log.info("run directory", path=str(output.run.path), attempt=output.attempt.number)
             train(config, output, world)
-    except ConfigError as error:
-        _keep_error(error_file, rank, error, "refused")
-        if rank == 0:  # every rank would say the same
-            print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+            output.close(None)
+        return 0
     except Exception as error:
-        _keep_error(error_file, rank, error, _cause(error))
-        traceback.print_exc()
-        return EXIT_FAILED
-    return 0
+        refused = isinstance(error, ConfigError)
+        record = _describe(rank, error, "refused" if refused else _cause(error))
+        if error_file:
+            write_json(error_file, record.model_dump(mode="json"))
+        if output:
+            output.close(record)
+        if not refused:
+            traceback.print_exc()
+        elif rank == 0:  # every rank would say the same
+            print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT if refused else EXIT_FAILED
 
 
 def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[tuple[str, str]]]:
@@ -97,7 +102,7 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
         draft = _planned(arguments.run_dir)
     for key, text in flags:
         draft.set(key, parse_value(text, f"--{key}"), f"--{key}")
-    return check(draft)
+    return with_batch(check(draft), draft)[0]
 
 
 def _overrides(words: list[str]) -> list[tuple[str, str]]:
@@ -130,10 +135,8 @@ def _cause(error: BaseException) -> Cause:
     return "out_of_memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "crashed"
 
 
-def _keep_error(path: Path | None, rank: int, error: BaseException, cause: Cause) -> None:
-    if path is None:
-        return
-    record = RankError(
+def _describe(rank: int, error: Exception, cause: Cause) -> RankError:
+    return RankError(
         rank=rank,
         time=time.time(),
         kind=type(error).__name__,
@@ -141,7 +144,6 @@ def _keep_error(path: Path | None, rank: int, error: BaseException, cause: Cause
         cause=cause,
         traceback="".join(traceback.format_exception(error)),
     )
-    write_json(path, record.model_dump(mode="json"))
 
 
 def _die_with_torchrun() -> None:

@@ -15,7 +15,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from disttrain.batch import plan_batch
+from disttrain.batch import BatchPlan, Scaling, scale_batch
 from disttrain.config import Config
 from disttrain.errors import ConfigError, nearest
 from disttrain.options import OptionError, check_options
@@ -137,14 +137,23 @@ def check(draft: Draft) -> Config:
     return config
 
 
-def check_batch(config: Config, draft: Draft | None = None) -> None:
-    """Raise `ConfigError` unless the batch sizes divide over the config's own world size."""
-    train = config.train
+def with_batch(
+    config: Config, draft: Draft, base_ranks: int | None = None, scaling: Scaling = "weak"
+) -> tuple[Config, BatchPlan]:
+    """The config with both batch sizes given, and the plan they make.
+
+    The sizes in `config` are meant for `base_ranks` ranks (by default its own) and are scaled from there.
+    Raises `ConfigError` when they do not divide.
+    """
+    local, global_ = config.train.local_batch_size, config.train.global_batch_size
+    world = config.world_size
     try:
-        plan_batch(train.local_batch_size, train.global_batch_size, config.world_size)
+        batch = scale_batch(local, global_, base_world=base_ranks or world, world=world, scaling=scaling)
     except ConfigError as error:
-        key = "train.global_batch_size" if train.global_batch_size else "train"
-        raise ConfigError(str(error), at=draft.at(key) if draft else None) from None
+        key = "train.global_batch_size" if global_ else "train.local_batch_size"
+        raise ConfigError(str(error), at=draft.at(key)) from None
+    sizes = {"local_batch_size": batch.local, "global_batch_size": batch.global_}
+    return config.model_copy(update={"train": config.train.model_copy(update=sizes)}), batch
 
 
 def _with_options(config: Config, draft: Draft) -> Config:
@@ -195,7 +204,7 @@ def _check_combinations(config: Config, draft: Draft) -> None:
             f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={train.steps}",
         )
     if train.local_batch_size is None and train.global_batch_size is None:
-        check_batch(config, draft)
+        refuse("train", "train.local_batch_size or train.global_batch_size is needed; neither is given")
 
 
 def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:

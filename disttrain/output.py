@@ -7,7 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from disttrain.rundir import Attempt, RunDir, read_json_or_none
+from disttrain import provenance
+from disttrain.config import Config, config_key
+from disttrain.records import Outcome, Provenance, RankError, RunRecord
+from disttrain.rundir import Attempt, RunDir, read_json_or_none, write_json
 from disttrain.world import World
 
 BY_HAND = "by-hand"
@@ -20,6 +23,8 @@ class Output:
 
     run: RunDir
     attempt: Attempt
+    leads_by_hand: bool = False
+    """Whether this is rank 0 of a trainer that nobody supervises."""
 
     @classmethod
     def of_job(cls, run_dir: Path, attempt: int) -> Output:
@@ -27,18 +32,54 @@ class Output:
         return cls(run, run.attempt(attempt))
 
     @classmethod
-    def by_hand(cls, run_dir: Path | None, config_file: Path, world: World) -> Output:
-        """`run_dir` as given, or `runs/by-hand/<config>-<time>`; all ranks agree on rank 0's choice."""
+    def by_hand(cls, run_dir: Path | None, config_file: Path, config: Config, world: World) -> Output:
+        """`run_dir` as given, or `runs/by-hand/<config>-<time>`; all ranks agree on rank 0's choice.
+
+        Rank 0 writes the plan, as `submit.py` does for a job.
+        """
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         chosen = run_dir or Path("runs") / BY_HAND / f"{config_file.stem}-{stamp}"
         chosen, number = world.gather((chosen, len(RunDir(chosen).attempts())))[0]
-        return cls.of_job(chosen, number)
+        run = RunDir(chosen.resolve())
+        output = cls(run, run.attempt(number), leads_by_hand=world.rank == 0)
+        if output.leads_by_hand:
+            write_json(output.run.run_json, _plan_by_hand(output.run, config).model_dump(mode="json"))
+        return output
 
     def identity(self) -> dict[str, Any]:
         """The fields of `Metrics` that say whose they are."""
-        planned = read_json_or_none(self.run.run_json) or {}
+        planned = read_json_or_none(self.run.run_json) or {}  # not there on a machine that rank 0 is not on
         return {
             "name": planned.get("name", self.run.name),
             "sweep": planned.get("sweep", self.run.sweep),
             "run_key": planned.get("run_key", BY_HAND),
         }
+
+    def close(self, error: RankError | None) -> None:
+        """By hand there is no agent: rank 0 writes `DONE` or `FAILED`."""
+        if not self.leads_by_hand:
+            return
+        outcome = Outcome(
+            cause=error.cause if error else "finished",
+            attempt=self.attempt.number,
+            message=f"rank {error.rank}: {error.kind}: {error.message}" if error else None,
+            ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            retryable=False,
+        )
+        write_json(self.run.failed if error else self.run.done, outcome.model_dump(mode="json"))
+
+
+def _plan_by_hand(run: RunDir, config: Config) -> RunRecord:
+    made = Provenance.model_validate(provenance.collect())
+    key = config_key(config)
+    return RunRecord(
+        name=run.name,
+        sweep=run.sweep,
+        run_key=provenance.run_key(key, made.code.hash),
+        config_key=key,
+        repeat=0,
+        config=config.as_dict(),
+        axes={},
+        cluster="local",
+        provenance=made,
+    )

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from disttrain.provenance import code_hash
 from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, read_json_or_none, write_json
 from jobs import ledger
 from jobs.outcome import Evidence, Verdict, judge, killed_worker, last_words
 from jobs.processes import this_process
-from jobs.provenance import code_hash
 
 _LOG_TAIL_BYTES = 32 * 1024
 

@@ -11,11 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-MASK = "***"
+from disttrain.masking import MASK, is_secret
 
-_SECRET = re.compile(
-    r"TOKEN(_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY|(^|_)(KEY|AUTH|PAT|PWD)(_|$)", re.IGNORECASE
-)
 _LAUNCHER = re.compile(
     r"(GROUP_|LOCAL_|ROLE_|NODE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
     r"|(TORCHELASTIC|PET|OMPI|PMI|PMIX|PALS|SUBMITIT)_.*"
@@ -36,11 +33,6 @@ class Variable:
     reason: str
     source: str
     """`derived`, `config` or `site`."""
-
-
-def is_secret(name: str) -> bool:
-    """Whether a variable of this name must not be written down."""
-    return _SECRET.search(name) is not None
 
 
 def derive(config: Mapping[str, Any], cluster: str, inherited: Mapping[str, str]) -> dict[str, Variable]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from disttrain import provenance
 from disttrain.errors import ConfigError
 from disttrain.rundir import RunDir, read_json, write_json
-from jobs import ledger, provenance
+from jobs import ledger
 from jobs.cluster import Cluster, SubmitError
 from jobs.environment import mask_config
 from jobs.processes import host
@@ -204,8 +204,7 @@ def _record(
             "config": config,
             "axes": action.plan.axes,
         }
-    keys = f"{record['config_key']} {made['code']['hash']}"
-    record["run_key"] = hashlib.sha256(keys.encode()).hexdigest()[:12]
+    record["run_key"] = provenance.run_key(record["config_key"], made["code"]["hash"])
     record["cluster"] = cluster.name
     record["provenance"] = dict(made)
     return record, secrets

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from disttrain.batch import BatchPlan, scale_batch
+from disttrain.batch import BatchPlan
 from disttrain.config import Config, config_key
-from disttrain.configfile import Draft, check
+from disttrain.configfile import Draft, check, with_batch
 from disttrain.errors import ConfigError, nearest
 from sweeps.base import base_of
 from sweeps.naming import readable_name, unique_names
@@ -111,7 +111,7 @@ def expand(
     checked.sort(key=lambda item: (item[2].resources.nodes, item[2].resources.gpus_per_node))  # stable
     base_ranks = existing.base_ranks or min(config.world_size for _, _, config in checked)
     resolved = [
-        (point, *_with_batch(config, draft, base_ranks, section.scaling)) for point, draft, config in checked
+        (point, *with_batch(config, draft, base_ranks, section.scaling)) for point, draft, config in checked
     ]
     return SweepPlan(
         name,
@@ -194,20 +194,6 @@ def _value(draft: Draft, key: str) -> Any:
     if value is None and section in Config.model_fields:
         return getattr(getattr(Config(), section), name, None)
     return value
-
-
-def _with_batch(
-    config: Config, draft: Draft, base_ranks: int, scaling: Literal["weak", "strong"]
-) -> tuple[Config, BatchPlan]:
-    """The config with both batch sizes, scaled from the base's ranks to its own."""
-    local, global_ = config.train.local_batch_size, config.train.global_batch_size
-    try:
-        batch = scale_batch(local, global_, base_world=base_ranks, world=config.world_size, scaling=scaling)
-    except ConfigError as error:
-        key = "train.global_batch_size" if global_ else "train.local_batch_size"
-        raise ConfigError(str(error), at=draft.at(key)) from None
-    sizes = {"local_batch_size": batch.local, "global_batch_size": batch.global_}
-    return config.model_copy(update={"train": config.train.model_copy(update=sizes)}), batch
 
 
 def _runs(

@@ -1,8 +1,8 @@
 """The telemetry of one run on one rank: what the loop calls, and when anything is written.
 
-Every step costs a few clock readings and two list appends (`step_done`). All else, the reduction of
-losses, the writing of lines, the summary, happens between steps: every `log_every` steps, which all ranks
-do together, and every `flush_every_s` seconds, which each rank does by its own clock.
+Every step costs a few clock readings and two list appends (`step_done`). All else happens between steps:
+the reduction of losses every `log_every` steps, which all ranks do together; and by each rank's own
+clock, the log and live state once a second, files and the interval summary every `flush_every_s` seconds.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from disttrain.world import World
 
 FLUSH_SHARE = 0.001
 """Largest share of the time that interval summaries may take: they grow with the run, so they space out."""
-PROGRESS_EVERY_S = 1.0
-"""How fresh `progress.json` is kept, for tables that people watch."""
+TELL_EVERY_S = 1.0
+"""How often rank 0 says how it goes, in the log, the sinks and `progress.json`: as often as people look."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,13 @@ class RunTelemetry:
         self._sinks = (
             [sinks.open_sink(name, self.run) for name in self.config.telemetry.sinks] if self._leads else []
         )
+        self._log_every = self.config.train.log_every
         self._steps_total: int = self.facts["steps_total"]
         self._step = 0
         self._lr = 0.0
-        self._began = self._progressed = self._looked = time.monotonic()
+        self._began = self._told = time.monotonic()
+        self._told_step = 0
         self._flush_due = self._began + self.config.telemetry.flush_every_s
-        self._looked_step = 0
         self._rate: float | None = None
 
     @property
@@ -82,7 +83,7 @@ class RunTelemetry:
 
     def start(self) -> None:
         """The first step begins now."""
-        self._began = self._looked = time.monotonic()
+        self._began = self._told = time.monotonic()
         self.clock.start()
 
     def step_done(self, step: int, loss: torch.Tensor, lr: float) -> None:
@@ -91,20 +92,20 @@ class RunTelemetry:
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
-        if step % self.config.train.log_every == 0:
+        if step % self._log_every == 0:
             self._look_up()
         now = time.monotonic()
         if now >= self._flush_due:
             self._flush()
-        if self._leads and now - self._progressed >= PROGRESS_EVERY_S:
-            self._write_progress(now)
+        if now - self._told >= TELL_EVERY_S and self._leads:
+            self._tell(now)
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
         """What happens in here belongs to no step; the next step begins when it is over."""
         began = time.monotonic()
         yield
-        self._looked += time.monotonic() - began  # the live rate is about steps, too
+        self._told += time.monotonic() - began  # the live rate is about steps, too
         self.clock.start()
 
     def evaluated(self, point: EvalPoint) -> None:
@@ -122,9 +123,10 @@ class RunTelemetry:
         self._look_up(wait=True)
         totals = self.world.gather(RankTotals(self._recorder.measured, _peak_memory(self.world)))
         metrics = self._metrics("completed", totals)
+        if self._leads:
+            self._tell(time.monotonic())
         self._close()
         if self._leads:
-            self._write_progress(time.monotonic())
             write_json(self.run.metrics, metrics.model_dump(mode="json"))
         return metrics
 
@@ -137,22 +139,37 @@ class RunTelemetry:
         self._close()
 
     def _look_up(self, wait: bool = False) -> None:
-        """All ranks together: reduce the losses, collect what is finished, say how it goes."""
+        """All ranks together: reduce the losses, and collect what is finished."""
         self._global_loss.reduce()
         self._recorder.collect(wait)
         fresh = self._global_loss.ready(wait)
-        if not self._leads or not fresh:
-            return
-        self.losses.extend(LossPoint(step=step, loss=loss) for step, loss in fresh)
-        now = time.monotonic()
-        if now > self._looked and self._step > self._looked_step:
-            done = self._step - self._looked_step
-            self._rate = done * self.facts["global_batch_size"] / (now - self._looked)
-        self._looked, self._looked_step = now, self._step
-        step, loss = fresh[-1]
-        rate = self._rate or 0.0
-        log.info("step", step=step, steps=self._steps_total, loss=loss, lr=self._lr, samples_per_s=rate)
-        self._send(step, {"loss/train": loss, "lr": self._lr, "samples_per_s": rate})
+        if self._leads:
+            self.losses.extend(LossPoint(step=step, loss=loss) for step, loss in fresh)
+
+    def _tell(self, now: float) -> None:
+        """Say how it goes: a log line, scalars, `progress.json`."""
+        if now > self._told and self._step > self._told_step:
+            self._rate = (self._step - self._told_step) * self.facts["global_batch_size"] / (now - self._told)
+        self._told, self._told_step = now, self._step
+        left = (self._steps_total - self._step) * self.facts["global_batch_size"]
+        progress = Progress(
+            attempt=self.attempt.number,
+            step=self._step,
+            steps=self._steps_total,
+            samples_per_s=self._rate,
+            loss=self.losses[-1].loss if self.losses else None,
+            eta_s=left / self._rate if self._rate else None,
+            updated=time.time(),
+        )
+        write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
+        live = {"lr": self._lr} | ({"samples_per_s": self._rate} if self._rate else {})
+        self._send(self._step, live)
+        if self.losses:  # the newest loss that all ranks have agreed on, up to `log_every` steps back
+            newest = self.losses[-1]
+            assert newest.loss is not None
+            self._send(newest.step, {"loss/train": newest.loss})
+            live |= {"loss": newest.loss, "loss_step": newest.step}
+        log.info("step", step=self._step, steps=self._steps_total, **live)
 
     def _flush(self) -> None:
         began = time.monotonic()
@@ -165,20 +182,6 @@ class RunTelemetry:
             self._send(self._step, {f"step/{k}": v for k, v in metrics.composition.items() if v is not None})
         now = time.monotonic()
         self._flush_due = now + max(self.config.telemetry.flush_every_s, (now - began) / FLUSH_SHARE)
-
-    def _write_progress(self, now: float) -> None:
-        left = (self._steps_total - self._step) * self.facts["global_batch_size"]
-        progress = Progress(
-            attempt=self.attempt.number,
-            step=self._step,
-            steps=self._steps_total,
-            samples_per_s=self._rate,
-            loss=self.losses[-1].loss if self.losses else None,
-            eta_s=left / self._rate if self._rate else None,
-            updated=time.time(),
-        )
-        write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
-        self._progressed = now
 
     def _metrics(
         self, status: Literal["running", "completed", "failed"], totals: list[RankTotals]

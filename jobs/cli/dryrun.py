@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.provenance import code_hash, run_key
 from disttrain.rundir import RunDir
 from jobs import environment
 from jobs.agent import launch_command
 from jobs.cli.render import print_json
 from jobs.cli.text import count, plain, table
 from jobs.cluster import ClusterName, choose
-from jobs.provenance import code_hash
 from jobs.reconcile import Action, plan_actions
 from jobs.rendezvous import Rendezvous
 from jobs.state import read_runs
@@ -76,7 +75,7 @@ def _run(action: Action, plan: SweepPlan, cluster: ClusterName, root: Path, code
     config, _ = environment.mask_config(wanted.config.as_dict())
     run = RunDir(root.absolute() / plan.name / action.name)
     attempt = run.attempt(action.state.attempts if action.state else 0)
-    record = {"config": config, "run_key": _run_key(wanted.config_key, code)}
+    record = {"config": config, "run_key": run_key(wanted.config_key, code)}
     nodes = wanted.config.resources.nodes
     meeting = Rendezvous("127.0.0.1" if cluster == "local" else ADDRESS, 0)
     added = environment.derive(config, cluster, {**os.environ, **wanted.config.job.env})
@@ -110,10 +109,6 @@ def _run(action: Action, plan: SweepPlan, cluster: ClusterName, root: Path, code
 def _with_port(command: list[str]) -> list[str]:
     place = command.index("--master-port") + 1
     return [*command[:place], PORT, *command[place + 1 :]]
-
-
-def _run_key(config_key: str, code: str) -> str:
-    return hashlib.sha256(f"{config_key} {code}".encode()).hexdigest()[:12]
 
 
 def cost(run: RunPlan, cluster: ClusterName) -> Cost:

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from disttrain.provenance import code_hash
 from disttrain.rundir import RunDir
 from jobs.cli import live
 from jobs.cli.plan import sweep_name, write_sweep_record
 from jobs.cli.render import as_json, print_json
 from jobs.cli.text import table
 from jobs.cluster import Cluster, SubmitError, choose
-from jobs.provenance import code_hash
 from jobs.reconcile import Action, carry_out, plan_actions, refresh, sweep_lock
 from jobs.state import RunState, read_runs, read_state
 from sweeps.expand import SweepPlan

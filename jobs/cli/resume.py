@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import itertools
 
+from disttrain.provenance import code_hash
 from disttrain.rundir import RunDir
 from jobs.cli import find, place
 from jobs.cluster import SubmitError, choose
-from jobs.provenance import code_hash
 from jobs.reconcile import Action, carry_out, refresh, resume_actions, sweep_lock
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from disttrain.provenance import code_hash
 from jobs.cli import find
 from jobs.cli.render import as_json, print_json, status_table, tally
-from jobs.provenance import code_hash
 from jobs.state import RunState, read_runs
 
 

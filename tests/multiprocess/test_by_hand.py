@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.records import Metrics
-from disttrain.rundir import read_json, read_jsonl
+from disttrain.records import Metrics, RunRecord
+from disttrain.rundir import RunDir, read_json, read_jsonl
+from jobs.state import read_state
 
 pytestmark = pytest.mark.multiprocess
 
@@ -63,6 +64,8 @@ def test_one_machine_two_ranks_with_a_flag_over_the_file(config, tmp_path):
     metrics = Metrics.model_validate(read_json(run / "metrics.json"))
     assert (metrics.status, metrics.steps, metrics.world_size) == ("completed", 6, 2)
     assert "msg=finished" in text
+    assert RunRecord.model_validate(read_json(run / "run.json")).config["train"]["global_batch_size"] == 8
+    assert read_state(RunDir(run)).state == "done"
 
 
 def test_two_machines_without_slurm(config, tmp_path):
@@ -133,4 +136,6 @@ def test_a_crash_leaves_its_cause(config, tmp_path):
     assert done.returncode == 1
     error = read_json(tmp_path / "run" / "attempts" / "000" / "error-00000.json")
     assert (error["cause"], error["kind"], error["message"]) == ("crashed", "RuntimeError", "boom at three")
-    assert "Failing" in error["traceback"] or "forward" in error["traceback"]
+    assert "in forward" in error["traceback"]
+    state = read_state(RunDir(tmp_path / "run"))
+    assert (state.state, state.message) == ("failed", "rank 0: RuntimeError: boom at three")

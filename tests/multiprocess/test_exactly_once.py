@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import submitit
 
+from disttrain import provenance
 from disttrain.rundir import RunDir, write_json
-from jobs import attempt, ledger, processes, provenance, queue, reconcile, supervisor
+from jobs import attempt, ledger, processes, queue, reconcile, supervisor
 from jobs.local import LocalCluster, label_of
 from jobs.state import read_state
 from tests.support.jobs import (

@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from disttrain import provenance
 from disttrain.config import Config, config_key
 from disttrain.configfile import Draft, check
 from disttrain.rundir import RunDir, write_json
-from jobs import ledger, provenance
+from jobs import ledger
 from jobs.processes import this_process
 
 CONFIG = check(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import submit
-from jobs import provenance
+from disttrain import provenance
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
 FILE = """\

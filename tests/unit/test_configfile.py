@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from disttrain.configfile import Draft, check, check_batch, known_keys, load, parse_value
+from disttrain.configfile import Draft, check, known_keys, load, parse_value, with_batch
 from disttrain.errors import ConfigError
 
 GOOD = """\
@@ -178,7 +178,7 @@ def test_a_batch_that_does_not_divide_is_placed(write):
     with pytest.raises(
         ConfigError, match=r"^my\.yaml:7: train\.global_batch_size=10 is not divisible by 4 ranks"
     ):
-        check_batch(check(draft), draft)
+        with_batch(check(draft), draft)
 
 
 def test_a_draft_needs_no_file():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from disttrain.config import Config
+from disttrain.masking import mask_argv
 from disttrain.records import EnvRecord
 from jobs import environment
-from jobs.provenance import mask_argv
 
 
 def config(**env: str) -> dict:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from disttrain import provenance
 from disttrain.records import Provenance
-from jobs import provenance
 
 
 @pytest.fixture

@@ -5,16 +5,16 @@ from __future__ import annotations
 import getpass
 import hashlib
 import platform
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from jobs.environment import MASK, is_secret
-from jobs.ledger import now
-from jobs.processes import host
+from disttrain.masking import mask_argv
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = (
@@ -36,8 +36,8 @@ def collect(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Provenance of whatever is planned now (`records.Provenance`)."""
     return {
         "schema_version": 1,
-        "created": now(),
-        "host": host(),
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "host": socket.gethostname(),
         "user": _user(),
         "python": platform.python_version(),
         "packages": versions(),
@@ -94,21 +94,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def mask_argv(argv: Sequence[str]) -> list[str]:
-    """A command line without its secrets: `--api-token x`, `job.env.HF_TOKEN=x`."""
-    masked: list[str] = []
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        after_secret_flag = bool(masked) and masked[-1].startswith("-") and _names_secret(masked[-1])
-        if equals and _names_secret(name):
-            masked.append(f"{name}={MASK}")
-        else:
-            masked.append(MASK if after_secret_flag and "=" not in masked[-1] else word)
-    return masked
-
-
-def _names_secret(option: str) -> bool:
-    return is_secret(option.rsplit(".", 1)[-1].lstrip("-").replace("-", "_"))
+def run_key(config_key: str, code: str) -> str:
+    """Hash of what a run computes and the code it does it with: 12 hex digits."""
+    return hashlib.sha256(f"{config_key} {code}".encode()).hexdigest()[:12]
 
 
 def _user() -> str | None:
