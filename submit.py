@@ -105,7 +105,10 @@ def build_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
     _add_logs(verb("logs", "the log of a run: rank 0's, or another's"))
     cancel = verb("cancel", "end runs that wait or run; what they wrote stays")
     cancel.add_argument("runs_given", nargs="+", metavar="RUN", help="runs or whole sweeps")
-    resume = verb("resume", "submit again the runs that failed, were cancelled or got lost, as they were")
+    cancel.add_argument(
+        "--graceful", action="store_true", help="let runs at work save their state and leave by themselves"
+    )
+    resume = verb("resume", "go on with runs that failed, stopped, were cancelled or got lost, as they were")
     resume.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps (all)")
     _add_cluster(resume)
     _add_wait(resume)
@@ -136,6 +139,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="config file; the axes of a sweep file are passed over")
     parser.add_argument("--nodes", metavar="N", help="node count")
     parser.add_argument("--gpus-per-node", metavar="N", help="ranks on each node")
+    parser.add_argument(
+        "--from", dest="start_from", metavar="DIR", help="start from this checkpoint: .../step-NNNNNNNN"
+    )
     _add_set(parser, "KEY=VALUE", "config values; each becomes a part of the run's name")
     _add_placing(parser)
 

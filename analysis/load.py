@@ -156,8 +156,8 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
             return "done", False, f"no measured steps: all {metrics.steps} were warm-up"
         return "done", True, ""
     progress = f"step {metrics.steps} of {metrics.steps_total}"
-    if metrics.status == "failed":
-        return "failed", False, f"failed at {progress}"
+    if metrics.status in ("failed", "stopped"):
+        return "failed", False, f"{metrics.stop_cause or metrics.status} at {progress}"
     return "running", False, f"not finished: {progress} when last heard of, {metrics.updated}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,10 +46,37 @@ def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
     return times
 
 
+def read_steps(run: RunDir, rank: int, last_attempt: int | None = None) -> dict[int, tuple[int, Any]]:
+    """Of each step of one rank the attempt it was done in and its record, in order of steps.
+
+    An attempt that goes on from a checkpoint does the steps after it anew: of a step done twice the newest
+    attempt's counts, and of an attempt nothing after the step that a later one began with.
+    Raises `CorruptFile`, and `FileNotFoundError` if no attempt has records.
+    """
+    found: dict[int, tuple[int, Any]] = {}
+    paths = [(attempt.number, attempt.steps(rank)) for attempt in run.attempts()]
+    there = [(n, path) for n, path in paths if path.exists() and (last_attempt is None or n <= last_attempt)]
+    if not there:
+        raise FileNotFoundError(f"{run.path} has no step records of rank {rank}")
+    for number, path in there:
+        first: int | None = None
+        for record in read_jsonl(path):
+            if first is None:
+                first = record["step"]
+                found = {step: kept for step, kept in found.items() if step < first}
+            found[record["step"]] = (number, record)
+    return found
+
+
 def _recorded(run: Path, metrics: Metrics) -> NDArray[np.float64]:
-    path = RunDir(run).attempt(metrics.attempt).steps(0)
+    left_out = metrics.left_out or [(1, metrics.warmup_steps)]
     try:
-        steps = [step["step_s"] for step in read_jsonl(path) if step["step"] > metrics.warmup_steps]
+        found = read_steps(RunDir(run), 0, metrics.attempt)
+        steps = [
+            record["step_s"]
+            for step, (_, record) in found.items()
+            if not any(first <= step <= last for first, last in left_out)
+        ]
     except (OSError, CorruptFile, KeyError, TypeError):
         return np.empty(0)
     return np.asarray(steps, dtype=np.float64)

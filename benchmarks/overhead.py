@@ -32,6 +32,7 @@ from disttrain import records
 from disttrain.config import Config
 from disttrain.data.source import Source
 from disttrain.output import Output
+from disttrain.stop import Signals
 from disttrain.torchrun import place
 from disttrain.train import prepare
 from disttrain.world import World, open_world
@@ -68,7 +69,7 @@ def config_of(arguments: argparse.Namespace, steps: int) -> Config:
 def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[str, object]:
     warm, per_block = arguments.warmup, arguments.block_steps
     steps = warm + arguments.pairs * per_block
-    session = prepare(config_of(arguments, steps), Output.of_job(folder, 0), world)
+    session = prepare(config_of(arguments, steps), Output.of_job(folder, 0), world, Signals())
 
     torch.manual_seed(0)
     model: torch.nn.Module = bare.Net(width=arguments.width).to(world.device)
@@ -85,6 +86,8 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
         for step in range(next_step, next_step + count):
             loss = session.trainer.step(step, session.batches)
             session.telemetry.step_done(step, loss, session.trainer.lr)
+            if step >= session.boundary.next_step:
+                session.boundary.meet(step)
             ours_losses.append(loss)
         next_step += count
         return time.perf_counter() - began

@@ -23,6 +23,7 @@ from disttrain.configfile import Draft, check, load, parse_value, with_batch
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, nearest
 from disttrain.records import Cause, RankError
 from disttrain.rundir import CorruptFile, RunDir, read_json, write_json
+from disttrain.stop import Signals
 from disttrain.torchrun import place
 
 EXIT_FAILED = 1
@@ -30,7 +31,9 @@ _OWN_FLAGS = ("--config", "--run-dir", "--attempt", "--help")
 
 
 def main(argv: list[str]) -> int:
-    """Run one rank; the exit code: 0 done, 1 failed, 2 bad input (retrying cannot help)."""
+    """Run one rank; the exit code: 0 done or stopped as asked, 1 failed, 2 bad input (no use in retrying)."""
+    signals = Signals()
+    signals.install()  # first of all: a scheduler's warning must find somebody who outlives it
     _die_with_torchrun()
     faulthandler.enable()
     rank, error_file, output = 0, None, None
@@ -55,8 +58,8 @@ def main(argv: list[str]) -> int:
                 output = Output.of_job(arguments.run_dir, arguments.attempt)
             log.open_log(rank, output.attempt.rank_log(rank))
             log.info("run directory", path=str(output.run.path), attempt=output.attempt.number)
-            train(config, output, world)
-            output.close(None)
+            metrics = train(config, output, world, signals)
+            output.close(None, metrics)
         return 0
     except Exception as error:
         refused = isinstance(error, ConfigError)

@@ -149,6 +149,10 @@ class JobConfig(Section):
     """Starts of this run, the first included, before a retryable failure becomes final."""
     rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 120.0
     """How long nodes wait for each other, in seconds."""
+    stop_lead_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 60.0
+    """How long before the end of the job's time ranks stop and save, but at most a quarter of that time."""
+    stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0
+    """Seconds between the moments at which ranks agree whether to stop; 0 is every step."""
     env: dict[str, str] = {}
     """Environment variables added to every rank; they win over anything derived."""
 
@@ -164,6 +168,35 @@ class TelemetryConfig(Section):
     """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
 
 
+class CheckpointConfig(Section):
+    """When the state of training is saved, where, and what is kept of it.
+
+    A run that is asked to stop saves in any case.
+    """
+
+    every_steps: PositiveInt | None = None
+    """Steps between checkpoints."""
+    every_s: PositiveFloat | None = None
+    """Seconds between checkpoints; with `every_steps`, whichever comes first."""
+    best: bool = True
+    """Where checkpoints are taken regularly: take one after each validation that is the best so far, too."""
+    keep: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 2
+    """Newest checkpoints kept; the one with the best validation is kept besides."""
+    dir: Annotated[str | None, Field(json_schema_extra=NOISE)] = None
+    """Where they go: a folder in which each run has its `<sweep>/<run>`; null: `checkpoints` of the run."""
+    asynchronous: bool = True
+    """Write while training goes on; only the copy to host memory is waited for."""
+    start_from: str | None = None
+    """A checkpoint that a new run starts from: the path of its folder."""
+    start_with: Literal["all", "model"] = "all"
+    """What it takes from there: all, to go on from that step, or the model alone, to begin at step 1."""
+
+    @property
+    def regular(self) -> bool:
+        """Whether checkpoints are taken without anybody asking."""
+        return self.every_steps is not None or self.every_s is not None
+
+
 class Config(Section):
     """Everything one run needs to know."""
 
@@ -174,6 +207,7 @@ class Config(Section):
     parallel: ParallelConfig = ParallelConfig()
     resources: ResourcesConfig = ResourcesConfig()
     job: JobConfig = JobConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 from disttrain import provenance
 from disttrain.config import Config, config_key
-from disttrain.records import Outcome, Provenance, RankError, RunRecord
+from disttrain.records import Metrics, Outcome, Provenance, RankError, RunRecord
 from disttrain.rundir import Attempt, RunDir, read_json_or_none, write_json
 from disttrain.world import World
 
@@ -44,6 +44,8 @@ class Output:
         output = cls(run, run.attempt(number), leads_by_hand=world.rank == 0)
         if output.leads_by_hand:
             write_json(output.run.run_json, _plan_by_hand(output.run, config).model_dump(mode="json"))
+            for word in (run.stop, run.failed, run.done):  # about the attempt before
+                word.unlink(missing_ok=True)
         return output
 
     def identity(self) -> dict[str, Any]:
@@ -55,18 +57,24 @@ class Output:
             "run_key": planned.get("run_key", BY_HAND),
         }
 
-    def close(self, error: RankError | None) -> None:
+    def close(self, error: RankError | None, metrics: Metrics | None = None) -> None:
         """By hand there is no agent: rank 0 writes `DONE` or `FAILED`."""
         if not self.leads_by_hand:
             return
+        cause, message = "finished", None
+        if error:
+            cause, message = error.cause, f"rank {error.rank}: {error.kind}: {error.message}"
+        elif metrics and metrics.stop_cause:
+            cause, message = metrics.stop_cause, f"at step {metrics.steps} of {metrics.steps_total}"
         outcome = Outcome(
-            cause=error.cause if error else "finished",
+            cause=cause,
             attempt=self.attempt.number,
-            message=f"rank {error.rank}: {error.kind}: {error.message}" if error else None,
+            message=message,
             ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
             retryable=False,
         )
-        write_json(self.run.failed if error else self.run.done, outcome.model_dump(mode="json"))
+        word = self.run.done if cause == "finished" else self.run.failed
+        write_json(word, outcome.model_dump(mode="json"))
 
 
 def _plan_by_hand(run: RunDir, config: Config) -> RunRecord:

@@ -22,11 +22,17 @@ Cause = Literal[
     "out_of_memory",
     "killed",  # a process ended by a signal that nobody here sent
     "timeout",  # job.time_limit_min was reached
-    "cancelled",  # the user asked
+    "cancelled",  # the user asked, and it was ended at once
+    "stopped",  # the user asked by a STOP file: it saved and left
+    "deadline",  # its time was nearly up: it saved and left
+    "preempted",  # a signal asked it to leave: it saved and left
     "lost",  # the agent vanished without a word (machine restarted, kill -9)
     "launch_failed",  # torchrun or the rendezvous did not come up
 ]
 """Why an attempt ended."""
+
+StopCause = Literal["preempted", "deadline", "stopped"]
+"""The causes for which ranks agree to leave in good order, the one that wins last."""
 
 
 class Record(BaseModel):
@@ -241,7 +247,10 @@ class Metrics(Record):
     sweep: str
     run_key: str
     attempt: int
-    status: Literal["running", "completed", "failed"]
+    status: Literal["running", "completed", "stopped", "failed"]
+    """`stopped`: asked to leave before the end, it saved its state first."""
+    stop_cause: StopCause | None = None
+    """Why it stopped; null unless it did."""
     emulated: bool = False
     updated: str
 
@@ -270,10 +279,19 @@ class Metrics(Record):
     accumulation: int
     global_batch_size: int
     seconds_total: float
-    """Wall time of the training loop so far on rank 0, validation included."""
+    """Wall time of the training loop so far on rank 0, validation included; of earlier attempts, that of the
+    steps that were kept."""
+    resumed_step: int | None = None
+    """Step of the checkpoint that this attempt went on from; null if it began at the beginning."""
+    checkpoint_step: int | None = None
+    """Step of the newest checkpoint that this attempt finished."""
+    checkpoints_failed: int = 0
+    """Checkpoints of this attempt that could not be written; training went on."""
 
     warmup_steps: int
-    """Steps left out of the figures below."""
+    """Steps left out of the figures below: the first ones after each start."""
+    left_out: list[tuple[int, int]] = []
+    """First and last step of each stretch of them."""
     measured_steps: int
     measured_s: float | None
     """Sum of the measured steps' durations, mean over ranks."""
@@ -294,6 +312,33 @@ class Metrics(Record):
     eval_history: list[EvalPoint]
 
 
+class CheckpointFile(Record):
+    bytes: int
+    sha256: str
+
+
+class Checkpoint(Record):
+    """`checkpoints/step-NNNNNNNN/manifest.json`: what a checkpoint is of, and what its files must hold."""
+
+    step: int
+    """Optimizer steps done."""
+    attempt: int
+    """The attempt that wrote it."""
+    config_key: str
+    """Of the run (see `RunRecord.config_key`)."""
+    world_size: int
+    global_batch_size: int
+    seed: int
+    dataset_sha256: str | None
+    dataset: str
+    valid_loss: float | None
+    """If it was validated at this very step."""
+    created: str
+    torch: str
+    files: dict[str, CheckpointFile]
+    """By name, all but this one."""
+
+
 FILES: dict[str, type[Record]] = {
     "run": RunRecord,
     "env": EnvRecord,
@@ -304,5 +349,6 @@ FILES: dict[str, type[Record]] = {
     "progress": Progress,
     "step": Step,
     "metrics": Metrics,
+    "checkpoint": Checkpoint,
 }
 """Schema name to record: what `docs/schemas/` holds."""

@@ -49,6 +49,14 @@ class Attempt:
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
 
+    def superseded_by(self) -> int | None:
+        """The newest attempt, if there is one after this: whoever is behind writes nothing shared any more.
+
+        A job taken for dead may still live on a node that was frozen, beside the one in its place.
+        """
+        newest = max(_numbers(self.path.parent), default=self.number)
+        return newest if newest > self.number else None
+
 
 @dataclass(frozen=True)
 class RunDir:
@@ -107,12 +115,18 @@ class RunDir:
 
     def attempts(self) -> list[Attempt]:
         """The attempts there are, oldest first."""
-        folder = self.path / "attempts"
-        try:
-            numbers = sorted(int(entry) for entry in os.listdir(folder) if entry.isdigit())
-        except FileNotFoundError:
-            return []
-        return [self.attempt(number) for number in numbers]
+        return [self.attempt(number) for number in sorted(_numbers(self.path / "attempts"))]
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+
+def _numbers(folder: Path) -> list[int]:
+    try:
+        return [int(entry) for entry in os.listdir(folder) if entry.isdigit()]
+    except FileNotFoundError:
+        return []
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:

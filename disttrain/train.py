@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from torch.utils.data import default_collate
 
 from disttrain import log
 from disttrain.batch import BatchPlan, plan_batch
-from disttrain.config import Config
+from disttrain.boundary import Boundary
+from disttrain.checkpoint import resume
+from disttrain.checkpoint import state as states
+from disttrain.checkpoint.resume import HISTORY, Start, own_prefix
+from disttrain.checkpoint.saver import Saver
+from disttrain.checkpoint.storage import State
+from disttrain.config import Config, config_key
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
@@ -20,27 +28,30 @@ from disttrain.evaluate import Evaluation
 from disttrain.optim import make_optimizer
 from disttrain.output import Output
 from disttrain.parallel import select
-from disttrain.records import Metrics
+from disttrain.records import Checkpoint, Metrics, StopCause
 from disttrain.registry import build_model, build_source
+from disttrain.stop import Requests, Signals
 from disttrain.task import Task
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.trainer import Batch, Trainer
 from disttrain.world import World, device_name, machine_id, nccl_version, usable_cpus
 
 
-def train(config: Config, output: Output, world: World) -> Metrics:
+def train(config: Config, output: Output, world: World, signals: Signals | None = None) -> Metrics:
     """Train as `config` says on this rank of `world`, leaving the records in `output`.
 
+    Goes on from the newest checkpoint, if there is one, and stops early where the ranks agree to.
     Raises `ConfigError` for what cannot be done, before the first step.
     """
-    session = prepare(config, output, world)
+    session = prepare(config, output, world, signals or Signals())
     try:
-        run_loop(session, config)
+        stop_cause = run_loop(session, config)
     except BaseException:
         session.telemetry.abort()
         raise
-    metrics = session.telemetry.finish()
-    log.info("finished", step=session.steps, samples_per_s=metrics.samples_per_s or 0.0)
+    session.telemetry.checkpointed(session.saver.committed_step, session.saver.failed)
+    metrics = session.telemetry.finish(stop_cause)
+    log.info(stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
     return metrics
 
 
@@ -53,20 +64,33 @@ class Session:
     batches: Iterator[Batch]
     steps: int
     evaluate: Evaluation | None
+    boundary: Boundary
+    saver: Saver
+    start_step: int
+    """Steps done before; the first one here is the next."""
 
 
-def run_loop(session: Session, config: Config) -> None:
-    trainer, telemetry = session.trainer, session.telemetry
+def run_loop(session: Session, config: Config) -> StopCause | None:
+    """Train to the end (None), or until the ranks agree to stop: why."""
+    trainer, telemetry, boundary = session.trainer, session.telemetry, session.boundary
     telemetry.start()
-    for step in range(1, session.steps + 1):
+    if session.start_step < session.steps and (cause := boundary.meet(session.start_step)):
+        return cause
+    for step in range(session.start_step + 1, session.steps + 1):
         loss = trainer.step(step, session.batches)
         telemetry.step_done(step, loss, trainer.lr)
         if session.evaluate and evaluation_is_due(step, session.steps, config.train.eval_every):
             with telemetry.outside_steps():
-                telemetry.evaluated(session.evaluate(trainer.bare_model, step))
+                point = session.evaluate(trainer.bare_model, step)
+                telemetry.evaluated(point)
+                boundary.validated(point)
+        if step >= boundary.next_step and step < session.steps and (cause := boundary.meet(step)):
+            return cause
+    boundary.finish(session.steps)
+    return None
 
 
-def prepare(config: Config, output: Output, world: World) -> Session:
+def prepare(config: Config, output: Output, world: World, signals: Signals) -> Session:
     """Build what a run needs. All ranks call this together."""
     # What is trained, on what, in what batches
     source = build_source(config.data)
@@ -84,6 +108,13 @@ def prepare(config: Config, output: Output, world: World) -> Session:
     optimizer = make_optimizer(model, config.optim)
     model = strategy.wrap(model, config.parallel, world)
 
+    # What there is to go on from
+    described = describe_checkpoint(config, source, plan, output, world)
+    folder = resume.folder_of(config.checkpoint, output.run)
+    found = resume.find(config.checkpoint, folder, described, world)
+
+    model_only = found is not None and found.path.parent != folder and config.checkpoint.start_with == "model"
+
     # What is measured
     facts = {
         **output.identity(),
@@ -98,6 +129,7 @@ def prepare(config: Config, output: Output, world: World) -> Session:
         "local_batch_size": plan.local,
         "accumulation": plan.accumulation,
         "global_batch_size": plan.global_,
+        "resumed_step": found.manifest.step if found and not model_only else None,
         "tokens_per_sample": source.tokens_per_sample,
     }
     telemetry = RunTelemetry(output.run, output.attempt, world, config, facts)
@@ -116,13 +148,68 @@ def prepare(config: Config, output: Output, world: World) -> Session:
     # What the loop takes
     task = Task.of(source)
     trainer = Trainer(model, task, optimizer, config.optim, strategy, plan, steps, telemetry.clock)
-    order = GlobalOrder(source.record.train_samples, config.train.seed)
-    mine = RankBatches(order, plan, world.rank, steps)
+    samples = source.record.train_samples
+    trainer.settle(default_collate([source.train[i % samples] for i in range(plan.local)]))
+    start = Start()
+    if found:
+        bare = trainer.bare_model
+        start = resume.restore(found, bare, optimizer, world, only_model=model_only)
+        telemetry.resume(start.step, start.history, start.own)
+        log.info("resumed", step=start.step, path=str(found.path), exact=bool(start.own))
+    mine = RankBatches(GlobalOrder(samples, config.train.seed), plan, world.rank, steps, start.step)
     batches = iter(make_loader(source.train, mine, config.data, world.device))
     evaluate = None
     if source.valid is not None:
         evaluate = Evaluation(source.valid, task, world, plan.local, config.train.eval_samples)
-    return Session(trainer, telemetry, batches, steps, evaluate)
+
+    # What may end it early, and what is left for the next start
+    def capture() -> State:
+        history, own = telemetry.state()
+        own |= states.of_random(world.device)
+        return {
+            **states.of_model(trainer.bare_model, buffers=world.rank == 0),  # DDP makes rank 0's everybody's
+            **states.of_optimizer(trainer.bare_model, optimizer),
+            **{HISTORY + name: value for name, value in history.items()},
+            **{own_prefix(world.rank) + name: value for name, value in own.items()},
+        }
+
+    def describe(step: int) -> Checkpoint:
+        return described.model_copy(update={"step": step, "created": datetime.now(UTC).isoformat()})
+
+    saver = Saver(folder, config.checkpoint, output.attempt, world, capture, describe, start.step)
+    requests = Requests(output.run.stop, signals, config.job.stop_lead_s, looks=world.local_rank == 0)
+    best = min((point.loss for point in telemetry.eval_history if point.loss is not None), default=None)
+    boundary = Boundary(config, world, output.attempt, requests, saver, telemetry.clock, best)
+    set_random(start, config.train.seed, world)  # last: making an iterator draws from it
+    return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step)
+
+
+def set_random(start: Start, seed: int, world: World) -> None:
+    """Random numbers go on where they were; on another number of ranks, from a seed of their own."""
+    if start.own:
+        states.put_random(start.own, world.device)
+    elif start.step:
+        torch.manual_seed(seed + 1 + world.rank + world.size * start.step)
+
+
+def describe_checkpoint(
+    config: Config, source: Source, plan: BatchPlan, output: Output, world: World
+) -> Checkpoint:
+    """What the manifests of this run's checkpoints say, but for the step."""
+    return Checkpoint(
+        step=0,
+        attempt=output.attempt.number,
+        config_key=config_key(config),
+        world_size=world.size,
+        global_batch_size=plan.global_,
+        seed=config.train.seed,
+        dataset=source.record.name,
+        dataset_sha256=source.record.sha256,
+        valid_loss=None,
+        created="",
+        torch=torch.__version__,
+        files={},
+    )
 
 
 def refuse_unequal_data(source: Source, world: World) -> None:

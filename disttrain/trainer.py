@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from disttrain.batch import BatchPlan
+from disttrain.checkpoint.state import untouched
 from disttrain.config import OptimConfig
 from disttrain.optim import learning_rate, set_learning_rate
 from disttrain.parallel.select import Strategy
@@ -78,6 +79,17 @@ class Trainer:
         self._update(step)
         clock.switch(OTHER)
         return torch.stack([*losses, loss.detach()]).sum() if losses else loss.detach()
+
+    def settle(self, batch: Batch) -> None:
+        """Make a forward and a backward pass that leave nothing behind, where the strategy needs it.
+
+        All ranks together, before the first step of every start, fresh or resumed.
+        """
+        if not self.strategy.SETTLES:
+            return
+        with untouched(self.model, self._device):
+            inputs, targets = self._load(iter([batch]))
+            self._loss(inputs, targets).backward()
 
     def _load(self, batches: Iterator[Batch]) -> Batch:
         inputs, targets = next(batches)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,12 @@ from disttrain.torchrun import Place, place
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """A rank that waits longer than this for its peers raises: long enough for a slow first step, short
 enough that a dead peer does not hold the allocation for the night."""
+
+T = TypeVar("T")
+
+
+class FailedTogether(RuntimeError):
+    """What was done together went wrong on some rank; the message is one line naming it, on every rank."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,30 @@ class World(Place):
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
+
+    def together(self, act: Callable[[], T]) -> list[T]:
+        """What `act()` gives on each rank, by rank, on all ranks; `FailedTogether` if it raises on any.
+
+        So a rank that fails never leaves the others waiting for it in the next collective.
+        """
+        value, problem = None, None
+        try:
+            value = act()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        answers = self.gather((value, problem))
+        for rank, (_, failed) in enumerate(answers):
+            if failed is not None:
+                raise FailedTogether(f"rank {rank}: {failed}")
+        return [answer for answer, _ in answers]
+
+    def maximum(self, values: Sequence[float]) -> list[float]:
+        """The largest of each value over ranks, on all ranks. Waits for the device."""
+        if self.size == 1:
+            return list(values)
+        found = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return list(found.tolist())
 
 
 @contextmanager

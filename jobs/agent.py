@@ -103,6 +103,9 @@ def run_node(run: RunDir, attempt: Attempt, node_rank: int, hosts: Sequence[str]
     try:
         record = read_json(run.run_json)
         added = environment.derive(record["config"], record["cluster"], os.environ)
+        started = read_json(attempt.record)["started"]
+        here = os.environ if record["cluster"] == "slurm" else {}
+        added["DISTTRAIN_DEADLINE"] = environment.deadline(record["config"], started, here)
         env = environment.compose(os.environ, added, record["cluster"])
         with contextlib.ExitStack() as held:
             if node_rank == 0:

@@ -92,15 +92,21 @@ def gather(
 ) -> Evidence:
     """Read what the attempt left behind."""
     metrics = read_json_or_none(run.metrics) or {}
+    own = metrics if metrics.get("attempt") == attempt.number else {}
+    left = own.get("stop_cause") if own.get("status") == "stopped" else None
     tails = {node: _tail(attempt.node_log(node)) for node in exit_codes}
     killed = [killed_worker(text) for text in tails.values()]
     return Evidence(
-        completed=metrics.get("status") == "completed" and metrics.get("attempt") == attempt.number,
+        completed=own.get("status") == "completed",
         exit_codes=exit_codes,
         rank_errors=_rank_errors(attempt),
         killed_workers=[worker for worker in killed if worker is not None],
         stopped=stopped,
         stopped_message=stopped_message,
+        left=left,
+        left_message=f"saved and left at step {own.get('steps')} of {own.get('steps_total')}"
+        if left
+        else None,
         started_ranks=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
         last_words={node: last_words(text) for node, text in tails.items()},
     )

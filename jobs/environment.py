@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,16 @@ def derive(config: Mapping[str, Any], cluster: str, inherited: Mapping[str, str]
             value = inherited[name]
         added[name] = Variable(value, "job.env", "config")
     return added
+
+
+def deadline(config: Mapping[str, Any], started: str, inherited: Mapping[str, str]) -> Variable:
+    """When the time of an attempt is up that `started` then (ISO 8601), in seconds since the epoch."""
+    reason = "when this attempt's time is up: ranks stop and save before it"
+    slurm = inherited.get("SLURM_JOB_END_TIME", "")
+    if slurm.isdigit():
+        return Variable(slurm, reason, "derived")
+    limit_s = 60 * float(config["job"]["time_limit_min"])
+    return Variable(f"{datetime.fromisoformat(started).timestamp() + limit_s:.0f}", reason, "derived")
 
 
 def compose(inherited: Mapping[str, str], added: Mapping[str, Variable], cluster: str) -> dict[str, str]:

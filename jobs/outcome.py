@@ -21,6 +21,9 @@ RETRYABLE: dict[str, bool] = {
     "killed": True,
     "timeout": True,  # the limit is no part of the run: it may be raised for the next attempt
     "cancelled": True,
+    "stopped": True,
+    "deadline": True,
+    "preempted": True,
     "lost": True,
     "launch_failed": True,
 }
@@ -45,6 +48,9 @@ class Evidence:
     stopped: str | None = None
     """`timeout` or `cancelled` when the attempt was ended on purpose."""
     stopped_message: str | None = None
+    left: str | None = None
+    """Why the ranks agreed to leave before the end, having saved, as `metrics.json` of this attempt says."""
+    left_message: str | None = None
     started_ranks: bool = True
     """Whether any rank got as far as leaving a file."""
     last_words: Mapping[int, str] = field(default_factory=dict)
@@ -67,6 +73,8 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict("finished", None)
     if evidence.stopped:
         return Verdict(evidence.stopped, evidence.stopped_message)
+    if evidence.left:
+        return Verdict(evidence.left, evidence.left_message)
     # A worker killed from outside writes nothing, and its peers then fail on its broken connection: what
     # torchrun saw comes before what they wrote. Except for an abort, by which a peer may end itself.
     killed = [(rank, number) for rank, number in evidence.killed_workers if number != signal.SIGTERM]

@@ -22,6 +22,12 @@ def two_ranks() -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="session")
+def three_ranks() -> Iterator[Ranks]:
+    """Three gloo ranks on one node: the fewest at which the order of summation shows."""
+    yield from _ranks(3, nodes=1)
+
+
+@pytest.fixture(scope="session")
 def four_ranks() -> Iterator[Ranks]:
     """Four gloo ranks, standing for four nodes of one rank."""
     yield from _ranks(4, nodes=4)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from disttrain.config import DataConfig
 from disttrain.data.source import Sample
+from disttrain.stop import SIGNALS
 
 
 def make_loader(
@@ -40,5 +41,5 @@ def make_loader(
 def _outlive_stop_signals(_worker: int) -> None:
     # A stop signal reaches every process of the job, but the rank has a step to finish and needs its batches.
     # Loader processes leave when the rank closes them, or when they see that it is gone.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, *SIGNALS):
+        signal.signal(number, signal.SIG_IGN)

@@ -2,5 +2,6 @@
 
 `wrap(model, config, world)` makes the model parallel; `without_sync(model)` is the context in which a
 backward pass only accumulates; `bare(model)` gives back the model that was wrapped. `COMM_METHOD` names
-how exposed communication is measured, or is None where there is none.
+how exposed communication is measured, or is None where there is none. `SETTLES` says that the first
+backward pass of a process differs from those that follow, and has to be made before the first step.
 """

@@ -14,6 +14,10 @@ COMM_METHOD = "ddp_backward_tail"
 """From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets
 still in flight. It holds waiting for peers and transfer together; communication hidden under compute
 is not in it."""
+SETTLES = True
+"""DDP lays its gradient buckets out anew after the first backward pass, by the order in which gradients
+came. That changes the order of summation: a resumed process would sum its first step otherwise than the
+one that never stopped, and from three ranks on that shows in the weights."""
 
 
 def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:

@@ -17,6 +17,7 @@ class Strategy(Protocol):
     """What a module of this package offers; see the package's docstring."""
 
     COMM_METHOD: str | None
+    SETTLES: bool
 
     def wrap(self, model: nn.Module, config: ParallelConfig, world: World) -> nn.Module: ...
     def without_sync(self, model: nn.Module) -> AbstractContextManager[None]: ...

@@ -10,6 +10,7 @@ from disttrain.config import ParallelConfig
 from disttrain.world import World
 
 COMM_METHOD = None
+SETTLES = False
 
 
 def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:

@@ -18,7 +18,8 @@ _DECIMALS = 7  # a tenth of a microsecond: what a host clock can tell apart
 class StepRecorder:
     """Pairs each closed step of the clock with its loss and learning rate, keeps the sums, writes the lines.
 
-    `measured` sums leave out the first `warmup_steps` steps; `durations` holds the measured steps' seconds.
+    `measured` sums leave out the steps up to `warm_step`; `durations` holds the measured steps' seconds.
+    Of a resumed run both begin with those of the steps before.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class StepRecorder:
         self._file = open(path, "a")  # noqa: SIM115 -- closed in close()
         self._clock = clock
         self._samples = samples_per_step
-        self._warmup = warmup_steps
+        self.warm_step = warmup_steps
         self._measures_comm = measures_comm
         self._noted: deque[tuple[int, torch.Tensor, float]] = deque()
         self.durations = array("d")
@@ -44,7 +45,7 @@ class StepRecorder:
         lines = []
         for start, parts in self._clock.finished(wait):
             step, loss, lr = self._noted.popleft()
-            if step > self._warmup:
+            if step > self.warm_step:
                 self.durations.append(sum(parts))
                 for index, seconds in enumerate(parts):
                     self.measured[index] += seconds

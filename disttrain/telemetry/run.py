@@ -7,6 +7,7 @@ clock, the log and live state once a second, files and the interval summary ever
 
 from __future__ import annotations
 
+import math
 import resource
 import time
 from collections.abc import Iterator
@@ -15,11 +16,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from disttrain import log
+from disttrain.checkpoint.state import as_tensor, as_value
+from disttrain.checkpoint.storage import State
 from disttrain.config import Config
-from disttrain.records import EvalPoint, LossPoint, Metrics, Progress
+from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import sinks, summary
 from disttrain.telemetry.losses import GlobalLoss
@@ -71,6 +75,9 @@ class RunTelemetry:
         self._log_every = self.config.train.log_every
         self._steps_total: int = self.facts["steps_total"]
         self._step = 0
+        self._first_step = 0  # done before this attempt
+        self._left_out_before: list[tuple[int, int]] = []  # of the figures, by earlier attempts
+        self._seconds_before = 0.0
         self._lr = 0.0
         self._began = self._told = time.monotonic()
         self._told_step = 0
@@ -80,6 +87,43 @@ class RunTelemetry:
     @property
     def _leads(self) -> bool:
         return self.world.rank == 0
+
+    def state(self) -> tuple[State, State]:
+        """What a resumed run goes on from: for all (on rank 0, else empty), and of this rank alone.
+
+        All ranks call this together. What the state says was done is then in the step records, too.
+        """
+        self._look_up(wait=True)
+        self._recorder.flush()
+        own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
+        if not self._leads:
+            return {}, own
+        return {
+            "loss_steps": torch.tensor([point.step for point in self.losses]),
+            "losses": torch.tensor([_number(point.loss) for point in self.losses], dtype=torch.float64),
+            "evaluations": as_tensor([point.model_dump(mode="json") for point in self.eval_history]),
+            "durations": torch.from_numpy(np.array(self._recorder.durations, dtype=np.float64)),
+            "left_out": as_tensor(self._left_out()),
+            "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
+        }, own
+
+    def resume(self, step: int, history: State, own: State) -> None:
+        """Go on after `step` from what `state` gave. Without `own`, another number of ranks measured the
+        steps before, so the figures of speed are about the steps from here on."""
+        self._step = self._first_step = self._told_step = step
+        self._recorder.warm_step = step + self.config.telemetry.warmup_steps
+        self._left_out_before = [(1, step)]
+        if own:
+            self._recorder.measured = own["measured"].tolist()
+        if not history:
+            return
+        pairs = zip(history["loss_steps"].tolist(), history["losses"].tolist(), strict=True)
+        self.losses = [LossPoint(step=at, loss=_finite(loss)) for at, loss in pairs]
+        self.eval_history = [EvalPoint.model_validate(point) for point in as_value(history["evaluations"])]
+        self._seconds_before = history["seconds"].item()
+        if own:
+            self._recorder.durations.extend(history["durations"].tolist())
+            self._left_out_before = [(first, last) for first, last in as_value(history["left_out"])]
 
     def start(self) -> None:
         """The first step begins now."""
@@ -115,25 +159,29 @@ class RunTelemetry:
         values = {"loss/valid": point.loss, **{f"valid/{k}": v for k, v in point.metrics.items()}}
         self._send(point.step, {k: v for k, v in values.items() if v is not None})
 
-    def finish(self) -> Metrics:
+    def checkpointed(self, committed_step: int | None, failed: int) -> None:
+        """What the summary says of this attempt's checkpoints."""
+        self.facts |= {"checkpoint_step": committed_step, "checkpoints_failed": failed}
+
+    def finish(self, stop_cause: StopCause | None = None) -> Metrics:
         """Write everything, agree on the summary over ranks, and write the final `metrics.json`.
 
         All ranks call this together.
         """
         self._look_up(wait=True)
         totals = self.world.gather(RankTotals(self._recorder.measured, _peak_memory(self.world)))
-        metrics = self._metrics("completed", totals)
+        metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self._leads:
             self._tell(time.monotonic())
         self._close()
-        if self._leads:
+        if self._leads and self.attempt.superseded_by() is None:
             write_json(self.run.metrics, metrics.model_dump(mode="json"))
         return metrics
 
     def abort(self) -> None:
         """The run is failing: keep what this rank knows, without asking the others."""
         self._recorder.collect(wait=True)
-        if self._leads:
+        if self._leads and self.attempt.superseded_by() is None:
             own = RankTotals(self._recorder.measured, _peak_memory(self.world))
             write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
         self._close()
@@ -151,6 +199,8 @@ class RunTelemetry:
         if now > self._told and self._step > self._told_step:
             self._rate = (self._step - self._told_step) * self.facts["global_batch_size"] / (now - self._told)
         self._told, self._told_step = now, self._step
+        if self.attempt.superseded_by() is not None:
+            return  # the next meeting of the ranks ends this attempt
         left = (self._steps_total - self._step) * self.facts["global_batch_size"]
         progress = Progress(
             attempt=self.attempt.number,
@@ -175,7 +225,7 @@ class RunTelemetry:
         began = time.monotonic()
         self._recorder.collect()
         self._recorder.flush()
-        if self._leads:
+        if self._leads and self.attempt.superseded_by() is None:
             own = RankTotals(self._recorder.measured, _peak_memory(self.world))
             metrics = self._metrics("running", [own])
             write_json(self.run.metrics, metrics.model_dump(mode="json"), durable=False)
@@ -183,23 +233,36 @@ class RunTelemetry:
         now = time.monotonic()
         self._flush_due = now + max(self.config.telemetry.flush_every_s, (now - began) / FLUSH_SHARE)
 
+    def _left_out(self) -> list[tuple[int, int]]:
+        first, last = self._first_step + 1, min(self._recorder.warm_step, self._step)
+        return [*self._left_out_before, (first, last)] if last >= first else self._left_out_before
+
+    def _seconds(self) -> float:
+        return self._seconds_before + time.monotonic() - self._began
+
     def _metrics(
-        self, status: Literal["running", "completed", "failed"], totals: list[RankTotals]
+        self,
+        status: Literal["running", "completed", "stopped", "failed"],
+        totals: list[RankTotals],
+        stop_cause: StopCause | None = None,
     ) -> Metrics:
         durations = self._recorder.durations
         steps = len(durations)
         measured_s = sum(sum(rank.measured) for rank in totals) / len(totals) if steps else None
         samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
+        left_out = self._left_out()
         facts = dict(self.facts)
         tokens = facts.pop("tokens_per_sample")
         return Metrics(
             **facts,
             status=status,
+            stop_cause=stop_cause,
             attempt=self.attempt.number,
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
             steps=self._step,
-            seconds_total=time.monotonic() - self._began,
-            warmup_steps=min(self.config.telemetry.warmup_steps, self._step),
+            seconds_total=self._seconds(),
+            warmup_steps=sum(last - first + 1 for first, last in left_out),
+            left_out=left_out,
             measured_steps=steps,
             measured_s=measured_s,
             samples_per_s=samples_per_s,
@@ -220,6 +283,14 @@ class RunTelemetry:
         for sink in self._sinks:
             sink.close()
         self._sinks = []
+
+
+def _number(loss: float | None) -> float:
+    return math.nan if loss is None else loss
+
+
+def _finite(loss: float) -> float | None:
+    return loss if math.isfinite(loss) else None
 
 
 def _peak_memory(world: World) -> int:

@@ -68,6 +68,9 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     flags = [("--nodes", NODES, args.nodes), ("--gpus-per-node", GPUS, args.gpus_per_node)]
     overrides = [parse_flag(flag, key, [word]) for flag, key, word in flags if word is not None]
     overrides += [parse_set(text) for text in args.set]
+    if args.start_from is not None:
+        start = str(Path(args.start_from).resolve())
+        overrides.append(Override("checkpoint.start_from", (start,), "--from", axis=True))
     for override in overrides:
         if len(override.values) > 1:
             raise ConfigError(

@@ -1,4 +1,7 @@
-"""`resume`: submit again what failed, was cancelled or got lost, from the runs' own `run.json`."""
+"""`resume`: submit again what failed, stopped, was cancelled or got lost, from the runs' own `run.json`.
+
+A run goes on from its newest checkpoint, if it has one.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 
@@ -55,3 +56,20 @@ class Failing(Net):
         if self.fails and self.calls == 3:
             raise RuntimeError(self.message)
         return super().forward(inputs)
+
+
+class Deep(nn.Module):
+    """Several layers whose training depends on everything that a checkpoint has to hold: dropout on the
+    random numbers, batch norms on their buffers."""
+
+    def __init__(self, hidden: int = 24, layers: int = 4) -> None:
+        super().__init__()
+        sizes = [FEATURES, *[hidden] * layers]
+        blocks = [
+            nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.Tanh(), nn.Dropout(0.2))
+            for a, b in itertools.pairwise(sizes)
+        ]
+        self.layers = nn.Sequential(*blocks, nn.Linear(hidden, CLASSES))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs)

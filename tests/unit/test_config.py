@@ -31,7 +31,7 @@ def another_value(field: Any) -> Any:
         return next(value for value in get_args(field.annotation) if value != default)
     if default is None:
         kind = next(item for item in get_args(field.annotation) if item is not type(None))
-        return {bool: True, int: 7, float: 0.5}.get(getattr(kind, "__origin__", kind), 7)
+        return {bool: True, int: 7, float: 0.5, str: "x"}.get(getattr(kind, "__origin__", kind), 7)
     if isinstance(default, bool):
         return not default
     if isinstance(default, int | float):
@@ -57,6 +57,10 @@ def test_noise_is_what_cannot_change_the_numbers():
         "job.time_limit_min",
         "job.max_attempts",
         "job.rendezvous_timeout_s",
+        "job.stop_lead_s",
+        "job.stop_check_s",
+        "checkpoint.keep",
+        "checkpoint.dir",
         "telemetry.flush_every_s",
         "telemetry.sinks",
     ]

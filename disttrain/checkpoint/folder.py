@@ -1,0 +1,154 @@
+"""The folder of a run's checkpoints: names, checksums, commit, quarantine, retention. Without torch.
+
+A checkpoint is written under a temporary name that carries the attempt, and committed by renaming the
+finished folder; nothing is ever written into a committed one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from disttrain.records import Checkpoint, CheckpointFile
+from disttrain.rundir import CorruptFile, read_json, write_json
+
+MANIFEST = "manifest.json"
+_STEP = re.compile(r"step-(\d{8,})")
+_LEFTOVER = re.compile(r"step-\d{8,}\.(a\d+\.tmp|deleted)")
+
+
+class Damaged(ValueError):
+    """A checkpoint that cannot be trusted; the message says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A committed checkpoint."""
+
+    path: Path
+    manifest: Checkpoint
+
+
+def committed_path(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def temporary_path(folder: Path, step: int, attempt: int) -> Path:
+    return folder / f"step-{step:08d}.a{attempt:03d}.tmp"
+
+
+def committed(folder: Path) -> list[Path]:
+    """Folders of committed checkpoints, newest first, whatever they hold."""
+    found = [(int(match[1]), folder / name) for name in _names(folder) if (match := _STEP.fullmatch(name))]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def read_manifest(path: Path) -> Checkpoint:
+    """What the checkpoint at `path` is, its files there with the right sizes. Raises `Damaged`."""
+    try:
+        manifest = Checkpoint.model_validate(read_json(path / MANIFEST))
+        sizes = {name: os.stat(path / name).st_size for name in manifest.files}
+    except (OSError, CorruptFile, ValidationError) as error:
+        raise Damaged(" ".join(str(error).split())) from None
+    for name, size in sizes.items():
+        if os.path.basename(name) != name:
+            raise Damaged(f"{MANIFEST} names a file elsewhere: {name!r}")
+        if size != manifest.files[name].bytes:
+            raise Damaged(f"{name} has {size} bytes instead of {manifest.files[name].bytes}")
+    return manifest
+
+
+def wrong_files(path: Path, manifest: Checkpoint, names: Iterable[str]) -> list[str]:
+    """Which of the files `names` do not hold what the manifest says."""
+    wrong = []
+    for name in names:
+        try:
+            found = digest(path / name).sha256
+        except OSError:
+            found = ""
+        if found != manifest.files[name].sha256:
+            wrong.append(name)
+    return wrong
+
+
+def digest(path: Path) -> CheckpointFile:
+    with open(path, "rb") as file:
+        hashed = hashlib.file_digest(file, "sha256").hexdigest()
+        return CheckpointFile(bytes=os.fstat(file.fileno()).st_size, sha256=hashed)
+
+
+def commit(temporary: Path, manifest: Checkpoint) -> Path:
+    """Make the finished folder `temporary` the checkpoint of its step. Raises `OSError`.
+
+    Its other files are on disk already. The rename is the commit, and refuses to replace a checkpoint.
+    """
+    write_json(temporary / MANIFEST, manifest.model_dump(mode="json"))
+    _sync(temporary)
+    target = committed_path(temporary.parent, manifest.step)
+    os.rename(temporary, target)
+    _sync(target.parent)
+    return target
+
+
+def quarantine(path: Path) -> Path:
+    """Set a damaged checkpoint aside, under a name that no reader takes."""
+    target = path.with_name(f"{path.name}.damaged")
+    count = 1
+    while target.exists():
+        count += 1
+        target = path.with_name(f"{path.name}.damaged-{count}")
+    os.rename(path, target)
+    return target
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all but the `keep` newest checkpoints and the one with the best validation.
+
+    One whose manifest cannot be read is neither counted nor touched: it is for the next start to judge.
+    """
+    whole = []
+    for path in committed(folder):
+        with contextlib.suppress(Damaged):
+            whole.append(Kept(path, read_manifest(path)))
+    for old in superfluous(whole, keep):
+        doomed = old.path.with_name(f"{old.path.name}.deleted")
+        os.rename(old.path, doomed)  # first, so that a half-deleted one is never taken for damaged
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def superfluous(newest_first: list[Kept], keep: int) -> list[Kept]:
+    """Those to delete: not among the `keep` newest, not the best validated one."""
+    validated = [kept for kept in newest_first if kept.manifest.valid_loss is not None]
+    best = min(validated, key=lambda kept: kept.manifest.valid_loss or 0.0, default=None)
+    return [kept for kept in newest_first[max(1, keep) :] if kept is not best]
+
+
+def sweep_up(folder: Path) -> None:
+    """Remove what an earlier attempt began to write or to delete. For the start of an attempt."""
+    for name in _names(folder):
+        if _LEFTOVER.fullmatch(name):
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in `folder` on disk, not only its files' content."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,158 @@
+"""Taking checkpoints: training waits for the copy to host memory, not for the disk.
+
+All ranks call the methods of their `Saver` at the same steps. Writing happens in one background thread of
+each rank, which talks to no other rank; the commit is made later, at a step boundary at which all ranks
+are known to have finished. A checkpoint that fails costs a line in the log, never the run.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed.checkpoint.storage import WriteResult
+
+from disttrain import log
+from disttrain.checkpoint import folder as folders
+from disttrain.checkpoint import storage
+from disttrain.checkpoint.state import on_host
+from disttrain.checkpoint.storage import PlannedSave, State
+from disttrain.config import CheckpointConfig
+from disttrain.records import Checkpoint, CheckpointFile
+from disttrain.rundir import Attempt
+from disttrain.world import FailedTogether, World
+
+
+@dataclass(frozen=True)
+class Written:
+    """One rank's share of a checkpoint, on disk."""
+
+    results: list[WriteResult]
+    files: dict[str, CheckpointFile]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    path: Path
+    manifest: Checkpoint
+    """Yet without its files."""
+    planned: PlannedSave
+    written: Future[Written]
+
+
+class Saver:
+    """`capture` gives this rank's state, `describe(step)` what the manifest says of it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: CheckpointConfig,
+        attempt: Attempt,
+        world: World,
+        capture: Callable[[], State],
+        describe: Callable[[int], Checkpoint],
+        step: int,
+    ) -> None:
+        self.folder = folder
+        self.step = step
+        """The newest step that was saved, whether or not it is committed yet, or started from."""
+        self.committed_step: int | None = None
+        self.failed = 0
+        self._config = config
+        self._attempt = attempt
+        self._world = world
+        self._capture = capture
+        self._describe = describe
+        self._in_flight: _InFlight | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+
+    @property
+    def pending(self) -> bool:
+        """Whether a checkpoint waits to be committed: the same on all ranks."""
+        return self._in_flight is not None
+
+    @property
+    def writing(self) -> bool:
+        """Whether this rank is still at it."""
+        return self._in_flight is not None and not self._in_flight.written.done()
+
+    def save(self, step: int, valid_loss: float | None) -> None:
+        """Take a checkpoint of the state after `step`; on disk some time after this returns."""
+        self.commit()
+        self.step = step
+        path = folders.temporary_path(self.folder, step, self._attempt.number)
+        manifest = self._describe(step).model_copy(update={"valid_loss": valid_loss})
+        state = on_host(self._capture())
+        try:
+            planned = storage.plan(state, path, self._world)
+        except FailedTogether as error:
+            self._fail(path, step, str(error))
+            return
+        written = self._thread.submit(_write, planned, path, self._attempt.steps(self._world.rank))
+        self._in_flight = _InFlight(path, manifest, planned, written)
+        if not self._config.asynchronous:
+            self.commit()
+
+    def commit(self) -> None:
+        """Commit the checkpoint on its way, if there is one, when all ranks have written it."""
+        if self._in_flight is None:
+            return
+        now, self._in_flight = self._in_flight, None
+        shares = self._world.gather(now.written.result())
+        if self._world.rank:
+            return
+        step = now.manifest.step
+        problems = [f"rank {rank}: {share.problem}" for rank, share in enumerate(shares) if share.problem]
+        if problems:
+            self._fail(now.path, step, problems[0])
+            return
+        try:
+            storage.finish(now.planned, [share.results for share in shares])
+            files = {name: file for share in shares for name, file in share.files.items()}
+            files[".metadata"] = folders.digest(now.path / ".metadata")
+            for name, file in files.items():
+                if os.stat(now.path / name).st_size != file.bytes:
+                    raise OSError(f"{name} has not the size it was written with")
+            if self._attempt.superseded_by() is not None:
+                raise OSError("a later attempt of this run has begun")
+            folders.commit(now.path, now.manifest.model_copy(update={"files": files}))
+        except OSError as error:
+            self._fail(now.path, step, f"rank 0: {error}")
+            return
+        self.committed_step = step
+        log.info("checkpoint", step=step, bytes=sum(file.bytes for file in files.values()))
+        self._thread.submit(_prune, self.folder, self._config.keep)
+
+    def close(self) -> None:
+        """Commit what is on its way, and wait until everything is done."""
+        self.commit()
+        self._thread.shutdown()
+
+    def _fail(self, path: Path, step: int, problem: str) -> None:
+        self.failed += 1
+        if self._world.rank == 0:
+            log.error("checkpoint failed", step=step, problem=problem)
+            self._thread.submit(shutil.rmtree, path, True)
+
+
+def _write(planned: PlannedSave, path: Path, step_records: Path) -> Written:
+    try:
+        results = storage.write(planned)
+        files = {name: folders.digest(path / name) for name in storage.files_of(results)}
+        with open(step_records, "rb") as records:  # of the steps that are in it: they are not done again
+            os.fsync(records.fileno())
+        return Written(results, files)
+    except Exception as error:
+        return Written([], {}, f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def _prune(folder: Path, keep: int) -> None:
+    try:
+        folders.prune(folder, keep)
+    except OSError as error:
+        log.error("old checkpoints could not be deleted", problem=str(error))

@@ -1,0 +1,102 @@
+"""Exact resume: a run stopped anywhere and resumed is the run that was never stopped, to the last bit."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from disttrain.records import Step
+from disttrain.rundir import RunDir, read_jsonl
+from tests.support.nets import FEATURES
+from tests.support.ranks import Ranks
+from tests.support.stopping import Seen, alone, config, train_until
+
+pytestmark = pytest.mark.multiprocess
+
+STEPS = 12
+
+
+def stop_points(seed: int) -> list[int]:
+    """Three starts at random: two stops, which may fall on consecutive steps."""
+    return sorted(random.Random(seed).sample(range(1, STEPS), 2))
+
+
+def in_attempts(ranks: Ranks, made, folder: Path, stops: list[int], settle: bool = True) -> list[list[Seen]]:
+    """By attempt, what each rank saw."""
+    return [
+        ranks.call(train_until, made, folder, attempt, stop, settle)
+        for attempt, stop in enumerate([*stops, None])
+    ]
+
+
+def records(folder: Path, rank: int) -> list[Step]:
+    """The step records of one rank, over all attempts in order."""
+    paths = [attempt.steps(rank) for attempt in RunDir(folder).attempts()]
+    return [Step.model_validate(line) for path in paths for line in read_jsonl(path)]
+
+
+def assert_same(whole: list[Seen], parts: list[list[Seen]], folder: Path) -> None:
+    last = parts[-1]
+    for rank, undisturbed in enumerate(whole):
+        assert last[rank].parameters == undisturbed.parameters
+        assert [batch for part in parts for batch in part[rank].inputs] == undisturbed.inputs
+        pieces, one = records(folder / "parts", rank), records(folder / "whole", rank)
+        assert [step.step for step in pieces] == list(range(1, STEPS + 1))
+        assert [(step.loss, step.lr) for step in pieces] == [(step.loss, step.lr) for step in one]
+    assert last[0].metrics.loss_history == whole[0].metrics.loss_history
+    assert validations(last[0]) == validations(whole[0])
+
+
+def validations(seen: Seen) -> list[tuple[object, ...]]:
+    return [(point.step, point.loss, point.metrics) for point in seen.metrics.eval_history]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_ddp_on_three_ranks(three_ranks: Ranks, tmp_path: Path, seed: int) -> None:
+    made = config(ranks=3, train={"eval_every": 5})
+    whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None)
+    assert whole[0].buckets >= 3
+    stops = stop_points(seed)
+    parts = in_attempts(three_ranks, made, tmp_path / "parts", stops)
+    assert [part[0].metrics.steps for part in parts] == [*stops, STEPS]
+    assert [part[0].metrics.status for part in parts] == ["stopped", "stopped", "completed"]
+    assert_same(whole, parts, tmp_path)
+
+
+def test_ddp_without_the_pass_that_settles_it_is_not_exact(three_ranks: Ranks, tmp_path: Path) -> None:
+    """The tests here can see what the settling pass is for. This one fails if DDP stops needing it."""
+    made = config(ranks=3)
+    whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None, False)
+    parts = in_attempts(three_ranks, made, tmp_path / "parts", [5], settle=False)
+    assert parts[-1][0].parameters != whole[0].parameters
+
+
+def test_accumulation_on_three_ranks(three_ranks: Ranks, tmp_path: Path) -> None:
+    made = config(ranks=3, train={"local_batch_size": 2, "global_batch_size": 18})
+    whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None)
+    assert whole[0].metrics.accumulation == 3
+    assert_same(whole, in_attempts(three_ranks, made, tmp_path / "parts", stop_points(5)), tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(10, 14))
+def test_one_rank(tmp_path: Path, seed: int) -> None:
+    made = config(train={"eval_every": 4, "local_batch_size": 3, "global_batch_size": 6})
+    whole = [train_until(alone(), made, tmp_path / "whole", 0, None)]
+    stops = stop_points(seed)
+    parts = [[train_until(alone(), made, tmp_path / "parts", k, s)] for k, s in enumerate([*stops, None])]
+    assert_same(whole, parts, tmp_path)
+
+
+def test_every_sample_once_an_epoch(tmp_path: Path) -> None:
+    """40 samples in fours: ten steps are an epoch, whatever was in between."""
+    made = config(train={"steps": 10})
+    parts = [train_until(alone(), made, tmp_path, k, s) for k, s in enumerate([3, 7, None])]
+    assert len(set(samples_of(parts))) == len(samples_of(parts)) == 40
+
+
+def samples_of(parts: list[Seen]) -> list[bytes]:
+    rows = [batch for part in parts for batch in part.inputs]
+    size = FEATURES * 4
+    return [batch[at : at + size] for batch in rows for at in range(0, len(batch), size)]

@@ -1,0 +1,118 @@
+"""Training that is stopped after a given step and looked at from within, for tests of resuming."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from disttrain.config import Config
+from disttrain.output import Output
+from disttrain.records import Metrics
+from disttrain.stop import SIGNALS, Signals
+from disttrain.train import Session, prepare, run_loop
+from disttrain.world import World
+
+MODEL = {"kind": "tests.support.nets:Deep"}
+DATA = {"kind": "tests.support.nets:source", "samples": 40}
+
+
+def config(nodes: int = 1, ranks: int = 1, **sections: dict[str, Any]) -> Config:
+    """A run that looks for stop requests after every step; keys of its sections."""
+    base: dict[str, dict[str, Any]] = {
+        "model": MODEL,
+        "data": DATA,
+        "train": {"steps": 12, "local_batch_size": 4, "log_every": 5},
+        "optim": {"schedule": "cosine", "warmup_steps": 3, "grad_clip": 1.0, "lr": 0.01},
+        "parallel": {"bucket_mb": 0.002},
+        "resources": {"nodes": nodes, "gpus_per_node": ranks, "device": "cpu"},
+        "telemetry": {"warmup_steps": 2, "sinks": []},
+        "job": {"stop_check_s": 0},
+    }
+    names = {*base, *sections}
+    return Config.model_validate({name: {**base.get(name, {}), **sections.get(name, {})} for name in names})
+
+
+def alone() -> World:
+    return World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one rank saw of one attempt."""
+
+    metrics: Metrics
+    parameters: str
+    """Hash of parameters, buffers and the optimizer's moments at the end."""
+    inputs: list[bytes]
+    """Of each micro-batch, in order."""
+    buckets: int
+
+
+def train_until(
+    world: World, config: Config, folder: Path, attempt: int, stop_after: int | None, settle: bool = True
+) -> Seen:
+    """Train from where the run directory stands; a signal comes to one of the ranks in step `stop_after`."""
+    output = Output.of_job(folder, attempt)
+    output.attempt.path.mkdir(parents=True, exist_ok=True)
+    signals = Signals()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signals.install()
+    try:
+        with patch("disttrain.parallel.ddp.SETTLES", settle):
+            session = prepare(config, output, world, signals)
+        inputs: list[bytes] = []
+        session = dataclasses.replace(session, batches=recorded(session.batches, inputs))
+        if stop_after is not None and world.rank == stop_after % world.size:
+            after_step(session, stop_after, lambda: os.kill(os.getpid(), SIGNALS[stop_after % len(SIGNALS)]))
+        cause = run_loop(session, config)
+        metrics = session.telemetry.finish(cause)
+        return Seen(metrics, parameter_hash(session), inputs, bucket_count(session))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def after_step(session: Session, step: int, act: Callable[[], Any]) -> None:
+    """Have `act` run as the last thing in optimizer step `step`."""
+    trainer = session.trainer
+    original = trainer.step
+
+    def stepped(number: int, batches: Any) -> torch.Tensor:
+        loss = original(number, batches)
+        if number == step:
+            act()
+        return loss
+
+    trainer.step = stepped  # type: ignore[method-assign]
+
+
+def recorded(batches: Iterator[Any], into: list[bytes]) -> Iterator[Any]:
+    for inputs, targets in batches:
+        into.append(inputs.numpy().tobytes())
+        yield inputs, targets
+
+
+def parameter_hash(session: Session) -> str:
+    digest = hashlib.sha256()
+    bare, optimizer = session.trainer.bare_model, session.trainer.optimizer
+    moments = [value for parameter in bare.parameters() for value in optimizer.state[parameter].values()]
+    for value in [*bare.state_dict().values(), *moments]:
+        digest.update(value.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def bucket_count(session: Session) -> int:
+    model = session.trainer.model
+    if not isinstance(model, DistributedDataParallel):
+        return 0
+    return len(model._get_ddp_logging_data().get("rebuilt_bucket_sizes", "").split(","))
