@@ -49,10 +49,7 @@ def train(config: Config, output: Output, world: World, signals: Signals | None 
     except BaseException:
         session.telemetry.abort()
         raise
-    session.telemetry.checkpointed(session.saver.committed_step, session.saver.failed)
-    metrics = session.telemetry.finish(stop_cause)
-    log.info(stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
-    return metrics
+    return finish(session, stop_cause)
 
 
 @dataclass(frozen=True)
@@ -88,6 +85,14 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
             return cause
     boundary.finish(session.steps)
     return None
+
+
+def finish(session: Session, stop_cause: StopCause | None) -> Metrics:
+    """Leave the records of a run that came to its end or stopped. All ranks call this together."""
+    session.telemetry.checkpointed(session.saver.committed_step, session.saver.failed)
+    metrics = session.telemetry.finish(stop_cause)
+    log.info(stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
+    return metrics
 
 
 def prepare(config: Config, output: Output, world: World, signals: Signals) -> Session:

@@ -104,9 +104,7 @@ def gather(
         stopped=stopped,
         stopped_message=stopped_message,
         left=left,
-        left_message=f"saved and left at step {own.get('steps')} of {own.get('steps_total')}"
-        if left
-        else None,
+        left_message=f"left at step {own.get('steps')} of {own.get('steps_total')}" if left else None,
         started_ranks=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
         last_words={node: last_words(text) for node, text in tails.items()},
     )

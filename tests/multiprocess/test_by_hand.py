@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -116,6 +117,22 @@ def test_bad_input_is_one_line_and_exit_code_2(config, tmp_path, arguments, expe
     assert done.stderr.startswith("error: ")
     assert expected in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_stops_it_in_good_order_and_the_same_command_goes_on(config, tmp_path, number):
+    asking = ("--model.kind", "tests.support.nets:Asking", "--model.marker", str(tmp_path / "asked"))
+    asking += ("--model.call", "2", "--model.signal_number", str(int(number)), "--job.stop_check_s", "0")
+    command = ("--config", str(config), "--run-dir", "run", *asking)
+    stopped = run_alone(*command, cwd=tmp_path)
+    assert stopped.returncode == 0, stopped.stderr
+    run = RunDir(tmp_path / "run")
+    state = read_state(run)
+    assert (state.state, state.cause, state.message) == ("failed", "preempted", "at step 2 of 4")
+    assert run_alone(*command, cwd=tmp_path).returncode == 0
+    assert read_state(run).state == "done"
+    metrics = Metrics.model_validate(read_json(run.metrics))
+    assert (metrics.attempt, metrics.resumed_step, metrics.steps) == (1, 2, 4)
 
 
 def test_the_wrong_world_size_is_refused_and_recorded(tmp_path):

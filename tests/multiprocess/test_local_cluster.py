@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from analysis.series import read_steps
 from disttrain.batch import BatchPlan
 from disttrain.config import Config, config_key
 from disttrain.records import AttemptRecord, EnvRecord, Metrics, Outcome, RunRecord
@@ -175,6 +177,37 @@ def test_the_environment_is_as_the_user_had_it(root: Path, monkeypatch: pytest.M
     assert EnvRecord.model_validate(read_json(run.env_json)).variables["HF_TOKEN"].value == "***"
     assert RunRecord.model_validate(read_json(run.run_json)).config["job"]["env"]["HF_TOKEN"] == "***"
     assert not [path for path in run.path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
+
+
+def test_a_run_that_is_asked_to_stop_goes_on_where_it_was(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DISTTRAIN_LAUNCHER")
+    marker = root / "demo" / "n2" / "asked"
+    config = Config.model_validate(
+        {
+            # the third pass is that of step 2: one comes before the first step
+            "model": {"kind": "tests.support.nets:Asking", "marker": str(marker), "call": 3},
+            "data": {"kind": "tests.support.nets:source"},
+            "train": {"steps": 5, "local_batch_size": 4, "global_batch_size": 8},
+            "resources": {"nodes": 2, "device": "cpu"},
+            "job": {"stop_check_s": 0},
+        }
+    )
+    plan = RunPlan("n2", config, config_key(config), 0, {"resources.nodes": 2}, BatchPlan(4, 1, 2))
+    sweep = SweepPlan("demo", {}, (plan,))
+    submit(sweep, LocalCluster(), root)
+    stopped = settled(root, within_s=120)["n2"]
+    assert (stopped.cause, stopped.message, stopped.retryable) == ("stopped", "left at step 2 of 5", True)
+    submit(sweep, LocalCluster(), root)
+    ended = settled(root, within_s=120)["n2"]
+    assert (ended.state, ended.attempts) == ("done", 2), ended.message
+    metrics = Metrics.model_validate(read_json(ended.run.metrics))
+    assert (metrics.resumed_step, metrics.steps) == (2, 5)
+    steps = read_steps(ended.run, rank=1)
+    assert {step: attempt for step, (attempt, _) in steps.items()} == {1: 0, 2: 0, 3: 1, 4: 1, 5: 1}
+    deadline = read_json(ended.run.env_json)["variables"]["DISTTRAIN_DEADLINE"]
+    assert float(deadline["value"]) > datetime.fromisoformat(attempt_of(ended.run, 1).started).timestamp()
 
 
 def test_the_trainer_on_two_nodes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

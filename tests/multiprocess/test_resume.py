@@ -9,9 +9,8 @@ import pytest
 
 from disttrain.records import Step
 from disttrain.rundir import RunDir, read_jsonl
-from tests.support.nets import FEATURES
 from tests.support.ranks import Ranks
-from tests.support.stopping import Seen, alone, config, train_until
+from tests.support.stopping import Seen, alone, config, samples_of, train_until
 
 pytestmark = pytest.mark.multiprocess
 
@@ -19,7 +18,7 @@ STEPS = 12
 
 
 def stop_points(seed: int) -> list[int]:
-    """Three starts at random: two stops, which may fall on consecutive steps."""
+    """Two stops at random, of three starts."""
     return sorted(random.Random(seed).sample(range(1, STEPS), 2))
 
 
@@ -92,11 +91,6 @@ def test_one_rank(tmp_path: Path, seed: int) -> None:
 def test_every_sample_once_an_epoch(tmp_path: Path) -> None:
     """40 samples in fours: ten steps are an epoch, whatever was in between."""
     made = config(train={"steps": 10})
-    parts = [train_until(alone(), made, tmp_path, k, s) for k, s in enumerate([3, 7, None])]
-    assert len(set(samples_of(parts))) == len(samples_of(parts)) == 40
-
-
-def samples_of(parts: list[Seen]) -> list[bytes]:
-    rows = [batch for part in parts for batch in part.inputs]
-    size = FEATURES * 4
-    return [batch[at : at + size] for batch in rows for at in range(0, len(batch), size)]
+    parts = [[train_until(alone(), made, tmp_path, k, s)] for k, s in enumerate([3, 7, None])]
+    samples = [sample for part in parts for sample in samples_of(part)]
+    assert len(set(samples)) == len(samples) == 40

@@ -19,8 +19,9 @@ from disttrain.config import Config
 from disttrain.output import Output
 from disttrain.records import Metrics
 from disttrain.stop import SIGNALS, Signals
-from disttrain.train import Session, prepare, run_loop
+from disttrain.train import Session, finish, prepare, run_loop
 from disttrain.world import World
+from tests.support.nets import FEATURES
 
 MODEL = {"kind": "tests.support.nets:Deep"}
 DATA = {"kind": "tests.support.nets:source", "samples": 40}
@@ -75,7 +76,7 @@ def train_until(
         if stop_after is not None and world.rank == stop_after % world.size:
             after_step(session, stop_after, lambda: os.kill(os.getpid(), SIGNALS[stop_after % len(SIGNALS)]))
         cause = run_loop(session, config)
-        metrics = session.telemetry.finish(cause)
+        metrics = finish(session, cause)
         return Seen(metrics, parameter_hash(session), inputs, bucket_count(session))
     finally:
         for number, handler in before.items():
@@ -102,10 +103,18 @@ def recorded(batches: Iterator[Any], into: list[bytes]) -> Iterator[Any]:
         yield inputs, targets
 
 
+def samples_of(ranks: list[Seen]) -> list[bytes]:
+    """The inputs that were trained on, one by one."""
+    size = 4 * FEATURES
+    return [
+        batch[at : at + size] for seen in ranks for batch in seen.inputs for at in range(0, len(batch), size)
+    ]
+
+
 def parameter_hash(session: Session) -> str:
     digest = hashlib.sha256()
     bare, optimizer = session.trainer.bare_model, session.trainer.optimizer
-    moments = [value for parameter in bare.parameters() for value in optimizer.state[parameter].values()]
+    moments = [value for each in bare.parameters() for _, value in sorted(optimizer.state[each].items())]
     for value in [*bare.state_dict().values(), *moments]:
         digest.update(value.numpy().tobytes())
     return digest.hexdigest()

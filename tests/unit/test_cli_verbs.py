@@ -163,6 +163,24 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: NoCluste
     ask(capsys, "resume n2-ddp-b8-r0")
 
 
+def test_a_graceful_cancel_asks_by_file_wherever_the_run_is(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    run = make_run(RUNS, "tiny/n1-single-b8-r0", "running")
+    make_run(RUNS, "tiny/n2-ddp-b8-r0")
+    out = ask(capsys, "cancel --graceful tiny")
+    assert "stopping  tiny/n1-single-b8-r0: it saves" in out
+    assert "1 more had ended" in out
+    assert run.stop.exists()
+    assert cluster.cancelled == []
+
+
+def test_run_from_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (made,) = ask_json(capsys, "run tiny.yaml --nodes 1 --from runs/other/checkpoints/step-00000010")
+    config = read_json(RUNS / "tiny" / made["run"] / "run.json")["config"]
+    assert config["checkpoint"]["start_from"] == str(tmp_path / "runs/other/checkpoints/step-00000010")
+
+
 def test_resume_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     make_run(RUNS, "tiny/n1-single-b8-r0")
     assert ask(capsys, "resume").startswith("nothing to resume")

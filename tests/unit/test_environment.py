@@ -24,6 +24,14 @@ def test_loopback_only_where_all_nodes_are_one_machine() -> None:
     assert "GLOO_SOCKET_IFNAME" not in environment.derive(config(), "slurm", {})
 
 
+def test_the_deadline_is_the_schedulers_or_follows_from_the_limit() -> None:
+    started = "2026-01-01T00:00:00.250+00:00"
+    made = {"job": {"time_limit_min": 1.5}}
+    assert environment.deadline(made, started, {}).value == "1767225690"
+    assert environment.deadline(made, started, {"SLURM_JOB_END_TIME": "17"}).value == "17"
+    assert environment.deadline(made, started, {"SLURM_JOB_END_TIME": "Unknown"}).value == "1767225690"
+
+
 def test_the_user_wins() -> None:
     added = environment.derive(config(GLOO_SOCKET_IFNAME="eth7"), "local", {})
     assert (added["GLOO_SOCKET_IFNAME"].value, added["GLOO_SOCKET_IFNAME"].source) == ("eth7", "config")

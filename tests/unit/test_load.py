@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from analysis import series
 from analysis.load import COLUMNS, load, swept_keys
 from disttrain.errors import ConfigError
-from disttrain.rundir import read_json, write_json
+from disttrain.rundir import RunDir, read_json, write_json, write_text
 from tests.support.fake_runs import fake_run, fake_sweep
 
 
@@ -113,6 +114,38 @@ def test_step_times_leave_out_warm_up_and_tolerate_a_truncated_line(tmp_path: Pa
     measured_s = read_json(run.metrics)["measured_s"]
     assert times.size == 100
     assert times.sum() == pytest.approx(measured_s)
+
+
+def write_steps(run: RunDir, attempt: int, first: int, last: int) -> None:
+    lines = [json.dumps({"step": step, "step_s": attempt + step / 100}) for step in range(first, last + 1)]
+    write_text(run.attempt(attempt).steps(0), "".join(f"{line}\n" for line in lines))
+
+
+def test_steps_over_attempts_are_counted_once(tmp_path: Path) -> None:
+    """Attempt 0 was killed at step 7, 1 went on from 4 and was killed at 5, 2 did the rest from 4 again."""
+    run = RunDir(tmp_path)
+    for attempt, (first, last) in enumerate([(1, 7), (5, 5), (5, 6)]):
+        write_steps(run, attempt, first, last)
+    run.attempt(3).path.mkdir()  # ended before its first step
+    found = series.read_steps(run, 0)
+    assert {step: attempt for step, (attempt, _) in found.items()} == {1: 0, 2: 0, 3: 0, 4: 0, 5: 2, 6: 2}
+    assert list(series.read_steps(run, 0, last_attempt=0)) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_run_started_anew_keeps_nothing_of_the_attempt_before(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    write_steps(run, 0, 1, 9)
+    write_steps(run, 1, 1, 3)
+    assert {attempt for attempt, _ in series.read_steps(run, 0).values()} == {1}
+
+
+def test_a_stopped_run_is_not_finished(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    run.done.unlink()
+    write_json(run.metrics, read_json(run.metrics) | {"status": "stopped", "stop_cause": "deadline"})
+    (row,) = load([tmp_path / "s"]).itertuples()
+    assert (row.state, row.included) == ("failed", False)
+    assert row.note.startswith("deadline at step")
 
 
 @pytest.mark.parametrize("damage", ["missing", "corrupt"])

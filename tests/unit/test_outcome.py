@@ -51,6 +51,12 @@ def test_every_cause_has_its_row() -> None:
         (Evidence(True, {0: 0}), "finished", ""),
         (Evidence(True, {0: 1}), "finished", ""),  # the proof is metrics.json, not the exit code
         (Evidence(False, {0: 0, 1: 0}), "crashed", "metrics.json does not say completed"),
+        (
+            Evidence(False, {0: 0}, left="deadline", left_message="left at step 3"),
+            "deadline",
+            "left at step 3",
+        ),
+        (Evidence(False, {0: 1}, left="preempted", stopped="cancelled"), "cancelled", ""),
         (Evidence(False, {0: 1}, stopped="timeout", stopped_message="at 5 min"), "timeout", "at 5 min"),
         (Evidence(False, {0: -15}, [error(0, 1.0)], stopped="cancelled"), "cancelled", ""),
         (
@@ -112,6 +118,14 @@ def test_closing_an_attempt_reads_what_it_left(tmp_path: Path) -> None:
     assert read_json(run.failed)["message"] == verdict.message
     assert read_json(attempt.record)["exit_codes"] == {"0": 1}
     assert not run.done.exists()
+
+
+def test_ranks_that_left_in_good_order_say_why(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "sweep" / "run")
+    metrics = {"status": "stopped", "stop_cause": "deadline", "attempt": 1, "steps": 3, "steps_total": 9}
+    write_json(run.metrics, metrics)
+    assert close_attempt(run, run.attempt(1), {0: 0}) == Verdict("deadline", "left at step 3 of 9")
+    assert close_attempt(run, run.attempt(2), {0: 0}).cause == "crashed"
 
 
 def test_metrics_of_an_earlier_attempt_prove_nothing(tmp_path: Path) -> None:

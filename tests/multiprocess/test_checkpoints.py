@@ -1,0 +1,236 @@
+"""Checkpoints of real training: damage, fences, retention, other world sizes, and safe to load."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+from contextlib import nullcontext
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from disttrain.checkpoint import folder as folders
+from disttrain.checkpoint import storage
+from disttrain.checkpoint.folder import Damaged
+from disttrain.config import Config
+from disttrain.errors import ConfigError
+from disttrain.records import Metrics
+from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.world import World
+from tests.support.ranks import RankFailed, Ranks
+from tests.support.stopping import Seen, alone, config, samples_of, train_until
+
+pytestmark = pytest.mark.multiprocess
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder / "checkpoints"))
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_regular_ones_are_kept_and_the_end_is_one(tmp_path: Path, asynchronous: bool) -> None:
+    made = config(checkpoint={"every_steps": 3, "keep": 2, "asynchronous": asynchronous}, train={"steps": 11})
+    train_until(alone(), made, tmp_path, 0, None)
+    # the last step is the validated one, and so the best
+    assert names(tmp_path) == ["step-00000009", "step-00000011"]
+    assert folders.read_manifest(tmp_path / "checkpoints" / "step-00000011").valid_loss is not None
+
+
+def test_the_best_validated_one_is_taken_and_kept(tmp_path: Path) -> None:
+    made = config(
+        checkpoint={"every_steps": 100, "keep": 1}, train={"steps": 60, "eval_every": 7}, optim={"lr": 0.3}
+    )
+    seen = train_until(alone(), made, tmp_path, 0, None)
+    best = min(seen.metrics.eval_history, key=lambda point: point.loss or 0.0)
+    assert best.step != 60, "the test needs a best validation before the end"
+    assert names(tmp_path) == [f"step-{best.step:08d}", "step-00000060"]
+
+
+def test_by_the_clock(tmp_path: Path) -> None:
+    made = config(checkpoint={"every_s": 1e-9, "keep": 100}, train={"steps": 4})
+    train_until(alone(), made, tmp_path, 0, None)
+    assert names(tmp_path) == [f"step-{step:08d}" for step in (1, 2, 3, 4)]
+
+
+def test_its_time_is_in_the_step_and_in_its_own_class(tmp_path: Path) -> None:
+    made = config(checkpoint={"every_steps": 4, "asynchronous": False})
+    train_until(alone(), made, tmp_path, 0, None)
+    steps = {record["step"]: record for record in read_jsonl(RunDir(tmp_path).attempt(0).steps(0))}
+    waited = [step for step, record in steps.items() if record["checkpoint_s"] > 0]
+    assert waited == [5, 9]  # the state after 4 and 8 was saved before the next step
+
+
+def damage(path: Path, how: str) -> None:
+    shard = next(path.glob("*.distcp"))
+    if how == "bit":
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+    elif how == "truncated":
+        os.truncate(shard, shard.stat().st_size - 1)
+    else:
+        (path / "manifest.json").write_text("{")
+
+
+@pytest.mark.parametrize("how", ["bit", "truncated", "manifest"])
+def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
+    three_ranks: Ranks, tmp_path: Path, how: str
+) -> None:
+    made = config(ranks=3, checkpoint={"every_steps": 4, "keep": 9})
+    three_ranks.call(train_until, made, tmp_path, 0, 6)
+    assert names(tmp_path) == ["step-00000004", "step-00000006"]
+    damage(tmp_path / "checkpoints" / "step-00000006", how)
+    seen = three_ranks.call(train_until, made, tmp_path, 1, None)
+    assert [rank.metrics.resumed_step for rank in seen] == [4, 4, 4]
+    assert "step-00000006.damaged" in names(tmp_path)
+    whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None)
+    assert [rank.parameters for rank in seen] == [rank.parameters for rank in whole]
+    assert seen[0].metrics.loss_history == whole[0].metrics.loss_history
+
+
+def test_another_number_of_ranks_goes_on_with_the_same_samples(
+    two_ranks: Ranks, three_ranks: Ranks, tmp_path: Path
+) -> None:
+    six = {"train": {"local_batch_size": None, "global_batch_size": 6}, "model": {"hidden": 8}}
+    whole = three_ranks.call(train_until, config(ranks=3, **six), tmp_path / "whole", 0, None)
+    first = three_ranks.call(train_until, config(ranks=3, **six), tmp_path / "a", 0, 5)
+    start = {"start_from": str(tmp_path / "a" / "checkpoints" / "step-00000005")}
+    rest = two_ranks.call(train_until, config(nodes=2, **six, checkpoint=start), tmp_path / "b", 0, None)
+    assert rest[0].metrics.resumed_step == 5
+    assert sorted(samples_of(first) + samples_of(rest)) == sorted(samples_of(whole))
+    assert [point.step for point in rest[0].metrics.loss_history] == list(range(1, 13))
+    # timings of another shape are no part of this run's figures
+    assert rest[0].metrics.left_out == [(1, 5), (6, 7)]
+    assert rest[0].metrics.measured_steps == 5
+
+
+def test_the_model_alone(tmp_path: Path) -> None:
+    train_until(alone(), config(), tmp_path / "a", 0, 5)
+    start = {"start_from": str(tmp_path / "a" / "checkpoints" / "step-00000005"), "start_with": "model"}
+    seen = train_until(alone(), config(checkpoint=start, train={"seed": 3}), tmp_path / "b", 0, None)
+    assert (seen.metrics.steps, seen.metrics.resumed_step, len(seen.inputs)) == (12, None, 12)
+    fresh = train_until(alone(), config(train={"seed": 3}), tmp_path / "c", 0, None)
+    assert seen.parameters != fresh.parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"train": {"seed": 1}}, "seed=0, this run has seed=1"),
+        ({"train": {"local_batch_size": 8}}, "global_batch_size=4"),
+        ({"model": {"hidden": 8}}, "is of another model"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict, says: str) -> None:
+    train_until(alone(), config(), tmp_path / "a", 0, 5)
+    start = {"start_from": str(tmp_path / "a" / "checkpoints" / "step-00000005")}
+    with pytest.raises(ConfigError, match=says):
+        train_until(alone(), config(checkpoint=start, **change), tmp_path / "b", 0, None)
+
+
+def test_checkpoints_of_another_config_are_refused_not_taken(tmp_path: Path) -> None:
+    train_until(alone(), config(), tmp_path, 0, 5)
+    with pytest.raises(ConfigError, match="another config"):
+        train_until(alone(), config(train={"steps": 99}), tmp_path, 1, None)
+    assert names(tmp_path) == ["step-00000005"]
+
+
+@pytest.mark.parametrize("path", ["missing", "damaged"])
+def test_a_named_one_has_to_be_good(three_ranks: Ranks, tmp_path: Path, path: str) -> None:
+    named = tmp_path / "a" / "checkpoints" / "step-00000005"
+    if path == "damaged":
+        train_until(alone(), config(), tmp_path / "a", 0, 5)
+        damage(named, "bit")
+    made = config(ranks=3, checkpoint={"start_from": str(named)})
+    with pytest.raises(RankFailed, match=r"checkpoint\.start_from="):
+        three_ranks.call(train_until, made, tmp_path / "b", 0, None)
+    assert not (named.parent / "step-00000005.damaged").exists()  # it is somebody else's
+
+
+@pytest.mark.parametrize("what", ["write", "plan"])
+def test_a_disk_that_fails_costs_a_checkpoint_not_the_run(
+    three_ranks: Ranks, tmp_path: Path, what: str
+) -> None:
+    made = config(ranks=3, checkpoint={"every_steps": 4})
+    seen = three_ranks.call(on_a_full_disk, made, tmp_path, what)
+    metrics = seen[0].metrics
+    assert (metrics.status, metrics.steps) == ("completed", 12)
+    assert (metrics.checkpoints_failed, metrics.checkpoint_step) == (3, None)
+    assert not list(tmp_path.glob("checkpoints/*"))
+
+
+def on_a_full_disk(world: World, made: Config, folder: Path, what: str) -> Seen:
+    """The disk of rank 1 takes nothing more."""
+    module = "disttrain.checkpoint.storage"
+    target = f"{module}.write" if what == "write" else f"{module}.dcp.FileSystemWriter.prepare_local_plan"
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with patch(target, side_effect=full) if world.rank == 1 else nullcontext():
+        return train_until(world, made, folder, 0, None)
+
+
+def test_an_attempt_that_was_superseded_writes_nothing_shared(three_ranks: Ranks, tmp_path: Path) -> None:
+    """As after a node that was frozen, given up and thawed: another attempt has begun meanwhile."""
+    made = config(ranks=3, checkpoint={"every_steps": 4})
+    RunDir(tmp_path).attempt(1).path.mkdir(parents=True)
+    with pytest.raises(RankFailed, match="Superseded"):
+        three_ranks.call(train_until, made, tmp_path, 0, None)
+    assert not RunDir(tmp_path).metrics.exists()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_deadline_that_has_passed_stops_it_before_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTTRAIN_DEADLINE", "1")
+    metrics = train_until(alone(), config(), tmp_path, 0, None).metrics
+    assert (metrics.status, metrics.stop_cause, metrics.steps) == ("stopped", "deadline", 0)
+    assert not (tmp_path / "checkpoints").exists()  # there was nothing to save
+
+
+class Harmful:
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.trace}",)
+
+
+@pytest.mark.parametrize("where", ["metadata", "entry"])
+def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, where: str) -> None:
+    trace = tmp_path / "trace"
+    path = tmp_path / "checkpoint"
+    if where == "metadata":
+        path.mkdir()
+        (path / ".metadata").write_bytes(pickle.dumps(Harmful(trace)))
+    else:
+        import torch.distributed.checkpoint as dcp
+
+        dcp.save({"a": Harmful(trace)}, checkpoint_id=path, no_dist=True)
+    with pytest.raises(Damaged):
+        storage.load({"a": torch.zeros(1)}, path)
+    assert not trace.exists()
+
+
+def test_the_usual_tools_read_it(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    train_until(alone(), config(), tmp_path, 0, 5)
+    path = tmp_path / "checkpoints" / "step-00000005"
+    weight = {"model.layers.0.0.weight": torch.zeros(24, 8)}
+    dcp.load(weight, checkpoint_id=path, no_dist=True)
+    assert weight["model.layers.0.0.weight"].abs().sum() > 0
+
+
+def test_figures_of_a_resumed_run_leave_out_the_first_steps_of_each_start(tmp_path: Path) -> None:
+    made = config(train={"steps": 12})
+    train_until(alone(), made, tmp_path, 0, 6)
+    seen = train_until(alone(), made, tmp_path, 1, None)
+    assert seen.metrics.left_out == [(1, 2), (7, 8)]
+    assert (seen.metrics.warmup_steps, seen.metrics.measured_steps) == (4, 8)
+    records = [list(read_jsonl(attempt.steps(0))) for attempt in RunDir(tmp_path).attempts()]
+    measured = [record["step_s"] for own in records for record in own[2:]]
+    assert seen.metrics.measured_s == pytest.approx(sum(measured), abs=1e-5)
+    assert Metrics.model_validate(read_json(RunDir(tmp_path).metrics)) == seen.metrics

@@ -1,0 +1,139 @@
+"""The folder of checkpoints: whole or not there, never the last good one deleted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from disttrain.checkpoint import folder as folders
+from disttrain.checkpoint.folder import Damaged, Kept
+from disttrain.records import Checkpoint
+
+CONTENT = b"weights" * 100
+
+
+def manifest(step: int = 10, valid_loss: float | None = None) -> Checkpoint:
+    return Checkpoint(
+        step=step,
+        attempt=0,
+        config_key="k",
+        world_size=1,
+        global_batch_size=4,
+        seed=0,
+        dataset="d",
+        dataset_sha256=None,
+        valid_loss=valid_loss,
+        created="now",
+        torch="2",
+        files={},
+    )
+
+
+def write(folder: Path, step: int, valid_loss: float | None = None) -> Path:
+    temporary = folders.temporary_path(folder, step, attempt=0)
+    temporary.mkdir(parents=True)
+    (temporary / "a").write_bytes(CONTENT)
+    files = {"a": folders.digest(temporary / "a")}
+    return folders.commit(temporary, manifest(step, valid_loss).model_copy(update={"files": files}))
+
+
+def test_a_commit_appears_whole_under_its_step(tmp_path: Path) -> None:
+    path = write(tmp_path, 10)
+    assert folders.committed(tmp_path) == [path]
+    found = folders.read_manifest(path)
+    assert folders.wrong_files(path, found, found.files) == []
+    assert os.listdir(tmp_path) == ["step-00000010"]
+
+
+def test_a_commit_replaces_nothing(tmp_path: Path) -> None:
+    write(tmp_path, 10)
+    with pytest.raises(OSError, match=r"not empty|exists"):
+        write(tmp_path, 10)
+    assert folders.read_manifest(folders.committed_path(tmp_path, 10)).step == 10
+
+
+def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
+    path = write(tmp_path, 10)
+    (path / "a").write_bytes(CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
+    found = folders.read_manifest(path)
+    assert folders.wrong_files(path, found, found.files) == ["a"]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "no manifest", "empty manifest"])
+def test_damage_that_shows_without_reading_the_content(tmp_path: Path, damage: str) -> None:
+    path = write(tmp_path, 10)
+    if damage == "truncated":
+        (path / "a").write_bytes(CONTENT[:-1])
+    elif damage == "missing":
+        (path / "a").unlink()
+    elif damage == "no manifest":
+        (path / "manifest.json").unlink()
+    else:
+        (path / "manifest.json").write_text("")
+    with pytest.raises(Damaged):
+        folders.read_manifest(path)
+
+
+def test_a_manifest_does_not_reach_outside(tmp_path: Path) -> None:
+    path = write(tmp_path, 10)
+    text = (path / "manifest.json").read_text()
+    (tmp_path / "elsewhere").write_bytes(CONTENT)
+    (path / "manifest.json").write_text(text.replace('"a"', '"../elsewhere"'))
+    with pytest.raises(Damaged, match="elsewhere"):
+        folders.read_manifest(path)
+
+
+def test_quarantine_keeps_every_one(tmp_path: Path) -> None:
+    for _ in range(2):
+        folders.quarantine(write(tmp_path, 10))
+    assert sorted(os.listdir(tmp_path)) == ["step-00000010.damaged", "step-00000010.damaged-2"]
+    assert folders.committed(tmp_path) == []
+
+
+def test_prune_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+    for step, loss in [(10, 3.0), (20, 1.0), (30, 2.0), (40, None), (50, 2.5)]:
+        write(tmp_path, step, loss)
+    folders.prune(tmp_path, keep=2)
+    assert [path.name for path in folders.committed(tmp_path)] == [
+        "step-00000050",
+        "step-00000040",
+        "step-00000020",
+    ]
+
+
+def test_prune_neither_counts_nor_touches_what_it_cannot_read(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        write(tmp_path, step)
+    (folders.committed_path(tmp_path, 30) / "a").unlink()
+    folders.prune(tmp_path, keep=1)
+    assert [path.name for path in folders.committed(tmp_path)] == ["step-00000030", "step-00000020"]
+
+
+@given(
+    st.lists(st.none() | st.floats(0, 9), min_size=1, max_size=12),
+    st.integers(1, 4),
+)
+def test_what_is_kept(losses: list[float | None], keep: int) -> None:
+    newest_first = [Kept(Path(str(n)), manifest(100 - n, loss)) for n, loss in enumerate(losses)]
+    doomed = folders.superfluous(newest_first, keep)
+    left = [kept for kept in newest_first if kept not in doomed]
+    assert left[:keep] == newest_first[:keep]
+    assert len(left) <= keep + 1
+    known = [loss for loss in losses if loss is not None]
+    if known:
+        assert min(known) in [kept.manifest.valid_loss for kept in left]
+
+
+def test_what_others_left_half_done_is_removed(tmp_path: Path) -> None:
+    kept = write(tmp_path, 10)
+    set_aside = folders.quarantine(write(tmp_path, 20))
+    for name in ("step-00000030.a001.tmp", "step-00000005.deleted"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").touch()
+    (tmp_path / "notes.txt").touch()
+    folders.sweep_up(tmp_path)
+    assert set(tmp_path.iterdir()) == {kept, set_aside, tmp_path / "notes.txt"}
