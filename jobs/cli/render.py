@@ -16,7 +16,18 @@ from jobs.state import RunState
 HEAD = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", "SEEN", "NOTE")
 RIGHT = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", "SEEN"})
 _NOTE_WIDTH = 100
-_ORDER = ("running", "queued", "submitting", "planned", "failed", "cancelled", "lost", "corrupt", "done")
+_ORDER = (
+    "running",
+    "queued",
+    "submitting",
+    "planned",
+    "failed",
+    "stopped",
+    "cancelled",
+    "lost",
+    "corrupt",
+    "done",
+)
 _JSON_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
     "samples_per_s", "loss", "eta_s", "updated", "config_key", "run_key", "code_hash",
@@ -24,8 +35,10 @@ _JSON_FIELDS = (
 
 
 def word_of(state: RunState) -> str:
-    """The state in one word; a cancelled run is no failure to a reader."""
-    return "cancelled" if state.state == "failed" and state.cause == "cancelled" else state.state
+    """The state in one word; a run that the user ended is no failure to a reader."""
+    if state.state == "failed" and state.cause in ("cancelled", "stopped"):
+        return state.cause
+    return state.state
 
 
 def row(state: RunState, now: float, *, with_sweep: bool) -> tuple[str, ...]:

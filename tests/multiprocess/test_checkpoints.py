@@ -11,13 +11,15 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from torch import nn
 
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.folder import Damaged
 from disttrain.config import Config
 from disttrain.errors import ConfigError
-from disttrain.records import Metrics
+from disttrain.evaluate import Evaluation
+from disttrain.records import EvalPoint, Metrics
 from disttrain.rundir import RunDir, read_json, read_jsonl
 from disttrain.world import World
 from tests.support.ranks import RankFailed, Ranks
@@ -40,13 +42,17 @@ def test_regular_ones_are_kept_and_the_end_is_one(tmp_path: Path, asynchronous: 
 
 
 def test_the_best_validated_one_is_taken_and_kept(tmp_path: Path) -> None:
-    made = config(
-        checkpoint={"every_steps": 100, "keep": 1}, train={"steps": 60, "eval_every": 7}, optim={"lr": 0.3}
-    )
-    seen = train_until(alone(), made, tmp_path, 0, None)
-    best = min(seen.metrics.eval_history, key=lambda point: point.loss or 0.0)
-    assert best.step != 60, "the test needs a best validation before the end"
-    assert names(tmp_path) == [f"step-{best.step:08d}", "step-00000060"]
+    losses = {3: 3.0, 6: 1.0, 9: 2.0, 12: 2.5}
+
+    def validate(_self: Evaluation, _model: nn.Module, step: int) -> EvalPoint:
+        return EvalPoint(step=step, loss=losses[step], metrics={}, samples=1, elapsed_s=0.0)
+
+    made = config(checkpoint={"every_steps": 100, "keep": 1}, train={"eval_every": 3})
+    with patch.object(Evaluation, "__call__", validate):
+        train_until(alone(), made, tmp_path, 0, 8)
+        assert names(tmp_path) == ["step-00000006", "step-00000008"]
+        train_until(alone(), made, tmp_path, 1, None)  # which knows what was best before it began
+    assert names(tmp_path) == ["step-00000006", "step-00000012"]
 
 
 def test_by_the_clock(tmp_path: Path) -> None:
