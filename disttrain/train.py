@@ -117,7 +117,6 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     described = describe_checkpoint(config, source, plan, output, world)
     folder = resume.folder_of(config.checkpoint, output.run)
     found = resume.find(config.checkpoint, folder, described, world)
-
     model_only = found is not None and found.path.parent != folder and config.checkpoint.start_with == "model"
 
     # What is measured
@@ -154,13 +153,14 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     task = Task.of(source)
     trainer = Trainer(model, task, optimizer, config.optim, strategy, plan, steps, telemetry.clock)
     samples = source.record.train_samples
-    trainer.settle(default_collate([source.train[i % samples] for i in range(plan.local)]))
+    if strategy.SETTLES:
+        trainer.settle(default_collate([source.train[i % samples] for i in range(plan.local)]))
     start = Start()
     if found:
-        bare = trainer.bare_model
-        start = resume.restore(found, bare, optimizer, world, only_model=model_only)
-        telemetry.resume(start.step, start.history, start.own)
+        start = resume.restore(found, trainer.bare_model, optimizer, world, only_model=model_only)
         log.info("resumed", step=start.step, path=str(found.path), exact=bool(start.own))
+    if start.step:
+        telemetry.resume(start.step, start.history, start.own)
     mine = RankBatches(GlobalOrder(samples, config.train.seed), plan, world.rank, steps, start.step)
     batches = iter(make_loader(source.train, mine, config.data, world.device))
     evaluate = None

@@ -81,12 +81,10 @@ class Trainer:
         return torch.stack([*losses, loss.detach()]).sum() if losses else loss.detach()
 
     def settle(self, batch: Batch) -> None:
-        """Make a forward and a backward pass that leave nothing behind, where the strategy needs it.
+        """Make a forward and a backward pass that leave nothing behind, for a strategy that `SETTLES`.
 
         All ranks together, before the first step of every start, fresh or resumed.
         """
-        if not self.strategy.SETTLES:
-            return
         with untouched(self.model, self._device):
             inputs, targets = self._load(iter([batch]))
             self._loss(inputs, targets).backward()

@@ -94,3 +94,12 @@ def test_every_sample_once_an_epoch(tmp_path: Path) -> None:
     parts = [[train_until(alone(), made, tmp_path, k, s)] for k, s in enumerate([3, 7, None])]
     samples = [sample for part in parts for sample in samples_of(part)]
     assert len(set(samples)) == len(samples) == 40
+
+
+def test_a_run_that_was_finished_has_nothing_left_to_do(tmp_path: Path) -> None:
+    made = config(checkpoint={"every_steps": 5})
+    first = train_until(alone(), made, tmp_path, 0, None)
+    again = train_until(alone(), made, tmp_path, 1, None)
+    assert (again.metrics.status, again.metrics.steps, again.inputs) == ("completed", STEPS, [])
+    assert again.parameters == first.parameters
+    assert again.metrics.loss_history == first.metrics.loss_history
