@@ -5,6 +5,8 @@
 
 Both loops live in one process and take turns, a block of steps each; every pair of neighbouring blocks
 gives one ratio, and the interval (t on log ratios) is over pairs. The losses of both must be identical.
+What telemetry does by the clock (log lines, summaries) falls due about twice as often per instrumented
+step as in a run of its own, because half of the time is the other loop's: the ratio errs upwards.
 """
 
 from __future__ import annotations

@@ -115,8 +115,8 @@ class ParallelConfig(Section):
 
     strategy: Literal["auto", "single", "ddp"] = "auto"
     """`auto` is single on one rank and ddp on more, and says why in the log."""
-    bucket_mb: PositiveFloat = 25.0
-    """DDP: gradient bucket size in MiB."""
+    bucket_mb: PositiveFloat | None = None
+    """DDP: gradient bucket size in MiB; null leaves PyTorch's own, 25 MiB after a first bucket of 1 MiB."""
     gradient_as_bucket_view: bool = True
     """DDP: let gradients live inside the buckets, which saves one copy of them."""
     static_graph: bool = False

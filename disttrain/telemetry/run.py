@@ -121,6 +121,7 @@ class RunTelemetry:
         All ranks call this together.
         """
         self._look_up(wait=True)
+        self._recorder.collect(wait=True)
         totals = self.world.gather(RankTotals(self._recorder.measured, _peak_memory(self.world)))
         metrics = self._metrics("completed", totals)
         if self._leads:
@@ -139,9 +140,8 @@ class RunTelemetry:
         self._close()
 
     def _look_up(self, wait: bool = False) -> None:
-        """All ranks together: reduce the losses, and collect what is finished."""
+        """All ranks together: reduce the losses."""
         self._global_loss.reduce()
-        self._recorder.collect(wait)
         fresh = self._global_loss.ready(wait)
         if self._leads:
             self.losses.extend(LossPoint(step=step, loss=loss) for step, loss in fresh)

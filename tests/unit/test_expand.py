@@ -174,7 +174,7 @@ def test_exclusion_comes_before_the_check_of_combinations() -> None:
 
 
 def test_exclusion_sees_defaults() -> None:
-    base = draft(sweep={"exclude": [{"resources.nodes": 2, "parallel.bucket_mb": 25}]})
+    base = draft(sweep={"exclude": [{"resources.nodes": 2, "optim.lr": 0.001}]})
     assert len(expanded(base, nodes="1 2").runs) == 1
 
 

@@ -41,10 +41,10 @@ def test_one_row_a_run_with_typed_columns(tmp_path: Path) -> None:
 
 def test_a_run_planned_before_a_key_was_swept_has_it_from_its_config(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "old", nodes=1)
-    fake_run(tmp_path / "s" / "new", nodes=1, axes={"parallel.bucket_mb": 5.0})
+    fake_run(tmp_path / "s" / "new", nodes=1, axes={"optim.lr": 0.5})
     table = load([tmp_path / "s"]).set_index("run")
-    assert table.loc["old", "parallel.bucket_mb"] == 25.0
-    assert table.loc["new", "parallel.bucket_mb"] == 5.0
+    assert table.loc["old", "optim.lr"] == 1e-3
+    assert table.loc["new", "optim.lr"] == 0.5
 
 
 @pytest.mark.parametrize(
