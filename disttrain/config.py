@@ -74,7 +74,7 @@ class TrainConfig(Section):
     eval_samples: NonNegativeInt = 0
     """Validation samples used each time; 0 uses all of them."""
     log_every: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 10
-    """Steps between log lines and between the all-reduces that make the global loss curve."""
+    """Steps between the small all-reduces that make the global loss curve."""
 
 
 class OptimConfig(Section):
