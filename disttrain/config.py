@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+_Decay = Annotated[float, Field(ge=0, lt=1)]
 NOISE: dict[str, Any] = {"noise": True}
 
 
@@ -86,7 +87,7 @@ class OptimConfig(Section):
     """Peak learning rate, before `lr_scaling`."""
     weight_decay: NonNegativeFloat = 0.0
     """Applied to matrices and kernels, not to biases and norms."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[_Decay, _Decay] = (0.9, 0.95)
     """Exponential decay rates of AdamW."""
     momentum: NonNegativeFloat = 0.9
     """Momentum of SGD."""

@@ -19,10 +19,7 @@ from pydantic_core import ErrorDetails
 from disttrain.batch import BatchPlan, Scaling, scale_batch
 from disttrain.config import Config
 from disttrain.errors import ConfigError, nearest
-from disttrain.options import OptionError, check_options
-
-_BUILT_SECTIONS = {"model": "models", "data": "data"}
-"""Config sections whose extra keys belong to a builder, and the package the builders live in."""
+from disttrain.options import BUILT_SECTIONS, OptionError, check_options
 
 
 class _Loader(yaml.SafeLoader):
@@ -177,7 +174,7 @@ def with_batch(
 
 def _with_options(config: Config, draft: Draft) -> Config:
     update: dict[str, Any] = {}
-    for key, package in _BUILT_SECTIONS.items():
+    for key, package in BUILT_SECTIONS.items():
         section = getattr(config, key)
         try:
             options = check_options(package, key, section.kind, section.model_extra or {})
