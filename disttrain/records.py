@@ -63,7 +63,12 @@ class Provenance(Record):
 
 
 class RunRecord(Record):
-    """`run.json`: everything needed to start this run; written once, before submission."""
+    """`run.json`: everything needed to start this run; written before submission.
+
+    A retry leaves it as it is unless what it says changes, provenance aside (other code, another
+    cluster, a raised limit); the former one is then kept as `attempts/NNN/run.json` of the last attempt
+    made with it.
+    """
 
     name: str
     sweep: str

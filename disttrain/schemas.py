@@ -52,11 +52,8 @@ def configuration() -> str:
         parts.append(
             f"## {name}\n\n{section.__doc__}\n\n{_table(['key', 'type', 'default', 'meaning'], rows)}"
         )
-        parts += (
-            [_options(name, kind) for kind in builtin_kinds(BUILT_SECTIONS[name])]
-            if name in BUILT_SECTIONS
-            else []
-        )
+        if name in BUILT_SECTIONS:
+            parts += [_options(name, kind) for kind in builtin_kinds(BUILT_SECTIONS[name])]
     return "\n".join(parts)
 
 
