@@ -9,6 +9,7 @@ from typing import Any
 
 from disttrain import provenance
 from disttrain.config import Config, config_key
+from disttrain.masking import mask_config
 from disttrain.records import Metrics, Outcome, Provenance, RankError, RunRecord
 from disttrain.rundir import Attempt, RunDir, read_json_or_none, write_json
 from disttrain.world import World
@@ -86,7 +87,7 @@ def _plan_by_hand(run: RunDir, config: Config) -> RunRecord:
         run_key=provenance.run_key(key, made.code.hash),
         config_key=key,
         repeat=0,
-        config=config.as_dict(),
+        config=mask_config(config.as_dict())[0],
         axes={},
         cluster="local",
         provenance=made,
