@@ -30,6 +30,7 @@ from jobs.outcome import EXIT_LAUNCH_FAILED
 _TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError, KeyError)
 _POLL_S = 0.2
+_TURN_S = 1.0
 _EARLY_S = 60.0
 """How long before the time limit a job may be told to end: Slurm is that far off."""
 
@@ -59,7 +60,10 @@ def main(argv: list[str] | None = None) -> int:
         if number is None:
             _say("the submission was revoked; nothing to do")
             return 0
-        return run_node(run, run.attempt(number), given.node_rank, hosts)[0]
+        attempt = run.attempt(number)
+        if given.attempt is None:
+            _log_to(attempt.node_log(given.node_rank))
+        return run_node(run, attempt, given.node_rank, hosts)[0]
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
         return EXIT_LAUNCH_FAILED
@@ -76,6 +80,7 @@ def _run_first_node(run: RunDir, submission: int, hosts: Sequence[str], job_id: 
     if attempt is None:
         _say("the submission was revoked or has started already; nothing to do")
         return 0
+    _log_to(attempt.node_log(0))
     began = time.monotonic()
     code, asked_to_end = run_node(run, attempt, 0, hosts)
     stopped, message = None, None
@@ -102,7 +107,9 @@ def run_node(run: RunDir, attempt: Attempt, node_rank: int, hosts: Sequence[str]
     """Run this node's share of the attempt: torchrun's exit code, and whether somebody asked us to end."""
     try:
         record = read_json(run.run_json)
-        added = environment.derive(record["config"], record["cluster"], os.environ)
+        peer = hosts[0 if node_rank else 1] if len(hosts) > 1 else None
+        interface = rendezvous.interface_towards(peer) if peer else None
+        added = environment.derive(record["config"], record["cluster"], os.environ, interface=interface)
         env = environment.compose(os.environ, added, record["cluster"])
         with contextlib.ExitStack() as held:
             if node_rank == 0:
@@ -157,10 +164,22 @@ def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, bool]:
         if child in ended:
             processes.kill_descendants()
             code = ended[child]
+            if -code in _TO_END and not asked_to_end:
+                # Not by us: Slurm ends each process of a step in turn, and ours is still to come.
+                asked_to_end = signal.sigtimedwait(_TO_END, _TURN_S) is not None
             return (code if code >= 0 else 128 - code), asked_to_end
         if received.si_signo in _TO_END:
             asked_to_end = True
             os.kill(child, signal.SIGTERM)
+
+
+def _log_to(path: Path) -> None:
+    """Write to the node's log from here on. A local supervisor has seen to that; Slurm's own log is
+    the job's, and holds what came before the attempt."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for target in (sys.stdout, sys.stderr):
+        os.dup2(log, target.fileno())
+    os.close(log)
 
 
 def _say(text: str) -> None:

@@ -93,7 +93,8 @@ def gather(
     """Read what the attempt left behind."""
     metrics = read_json_or_none(run.metrics) or {}
     tails = {node: _tail(attempt.node_log(node)) for node in exit_codes}
-    killed = [killed_worker(text) for text in tails.values()]
+    # On Slurm only node 0's exit code is known here, but every node's log is.
+    killed = [killed_worker(_tail(path)) for path in sorted(attempt.path.glob("node-*.log"))]
     return Evidence(
         completed=metrics.get("status") == "completed" and metrics.get("attempt") == attempt.number,
         exit_codes=exit_codes,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -137,8 +138,7 @@ def answer(keeper: subprocess.Popen[str], wanted: str, whose: str) -> None:
 
 
 def start_accounting(installing: subprocess.Popen[bytes], folder: Folder) -> None:
-    if installing.wait(WITHIN_S) != 0:
-        raise ServiceError(f"mariadb-install-db failed: {last_line(folder, 'mariadb-install-db')}")
+    wait_for("mariadb-install-db", installing, lambda: installing.poll() == 0, folder)
     mariadb = start("mariadbd", _database(folder), folder)
     wait_for("mariadbd", mariadb, lambda: connects(("127.0.0.1", _DATABASE_PORT)), folder)
     slurmdbd = start("slurmdbd", ["slurmdbd", "-D"], folder)
@@ -244,15 +244,25 @@ def wait_for(
     *,
     log: str = "",
 ) -> None:
-    """Wait until `there`. Raises `ServiceError` when the process ends first, or takes too long."""
+    """Wait until `there`. Raises `ServiceError` when the process ends first, or takes too long, and
+    `EOFError` when nobody waits for the cluster any more."""
     deadline = time.monotonic() + WITHIN_S
     while not there():
         if process.poll() is not None:
             words = last_line(folder, service, log)
             raise ServiceError(f"{service} exited with {process.returncode}: {words}")
+        if _is_abandoned():
+            raise EOFError("nobody waits for this cluster any more")
         if time.monotonic() > deadline:
             raise ServiceError(f"{service} did not come up within {WITHIN_S:g} s; see {folder.logs}")
         time.sleep(_POLL_S)
+
+
+def _is_abandoned() -> bool:
+    """Whether the pipe to whoever started this process has lost its other end."""
+    pipe = select.poll()
+    pipe.register(0, 0)  # no events but the ones that are always told: its end is one
+    return bool(pipe.poll(0))
 
 
 def connects(address: Path | tuple[str, int]) -> bool:
