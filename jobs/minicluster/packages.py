@@ -1,6 +1,7 @@
 """What the mini-cluster needs from the machine; `python -m jobs.minicluster.packages` installs it.
 
-Only `make demo` and `make test` do that; a cluster says what is missing and stops.
+Only `make demo` and `make test` do that; a cluster says what is missing and stops. With `--check` it
+installs nothing and tells, in words and exit code, whether there can be a cluster here.
 """
 
 from __future__ import annotations
@@ -35,7 +36,21 @@ def why_not(*, accounting: bool = True) -> str | None:
     absent = missing(accounting=accounting)
     if absent:
         return f"{', '.join(absent)} not found; install with: {install_line(accounting=accounting)}"
-    return None
+    refusal = _refusal()
+    return f"no mini-cluster here: {refusal}" if refusal else None
+
+
+def _refusal() -> str | None:
+    """What the kernel or a container says against a namespace with the links of a cluster; None if nothing."""
+    links = (
+        "ip link add one type veth peer name two && ip link add three type bridge"
+        " && tc qdisc add dev one root tbf rate 1mbit burst 16kb latency 50ms"
+    )
+    command = ["unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-c", links]
+    done = subprocess.run(command, env={"PATH": PATH}, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return None
+    return " ".join(done.stderr.split()) or f"{command[0]} exited with {done.returncode}"
 
 
 def missing(*, accounting: bool = True) -> list[str]:
@@ -126,4 +141,6 @@ def _disable(services: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(why_not())
     sys.exit(install())

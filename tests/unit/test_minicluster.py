@@ -126,7 +126,10 @@ def test_the_environment_of_a_shell() -> None:
 
 
 def test_why_there_can_be_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(packages, "PATH", str(tmp_path))
+    refusing = tmp_path / "unshare"
+    refusing.write_text("#!/bin/sh\necho unshare failed: Operation not permitted >&2; exit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setattr(packages, "PATH", f"{tmp_path}:/bin")
     monkeypatch.setattr(packages, "missing", lambda *, accounting: ["slurmd"])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sys, "platform", "linux")
@@ -136,6 +139,8 @@ def test_why_there_can_be_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     )
     assert "mariadb" not in reason
     assert "mariadb-server" in str(packages.why_not())
+    monkeypatch.setattr(packages, "missing", lambda *, accounting: [])
+    assert str(packages.why_not()).endswith(": unshare failed: Operation not permitted")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "needs root" in str(packages.why_not())
     monkeypatch.setattr(sys, "platform", "darwin")
