@@ -41,7 +41,7 @@ def why_not(*, accounting: bool = True) -> str | None:
 
 
 def _refusal() -> str | None:
-    """What the kernel or a container says against a namespace with the links of a cluster; None if nothing."""
+    """What the kernel or a container says against a cluster's namespaces and links; None if nothing."""
     links = (
         "ip link add one type veth peer name two && ip link add three type bridge"
         " && tc qdisc add dev one root tbf rate 1mbit burst 16kb latency 50ms"
