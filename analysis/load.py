@@ -7,6 +7,7 @@ their dotted names (`parallel.strategy`).
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
+from disttrain.config import Config, is_noise
 from disttrain.errors import ConfigError
 from disttrain.records import CLASSES, Metrics, Outcome, Record, RunRecord
 from disttrain.rundir import CorruptFile, RunDir, read_json
@@ -79,6 +81,14 @@ COLUMNS: dict[str, str] = {
 
 R = TypeVar("R", bound=Record)
 
+_SHAPE = ("resources.nodes", "resources.gpus_per_node")
+_NOISE = {
+    f"{section}.{key}"
+    for section, info in Config.model_fields.items()
+    for key, field in info.annotation.model_fields.items()  # type: ignore[union-attr]
+    if is_noise(field)
+}
+
 
 def load(sweeps: Iterable[Path | str]) -> pd.DataFrame:
     """The runs of these sweeps' folders as one table, ordered by sweep, size and name.
@@ -87,7 +97,7 @@ def load(sweeps: Iterable[Path | str]) -> pd.DataFrame:
     """
     folders = dict.fromkeys(Path(sweep).resolve() for sweep in sweeps)
     rows = [row for folder in folders for row in _sweep_rows(folder)]
-    axes = sorted({key for row in rows for key in row["axes"]})
+    axes = sorted({key for row in rows for key in row["axes"]} | _implied_axes(rows))
     for row in rows:
         row.update(_axis_values(axes, row.pop("axes"), row.pop("config")))
     table = pd.DataFrame(rows, columns=[*COLUMNS, *axes]).astype(COLUMNS)
@@ -210,6 +220,25 @@ def _measured(metrics: Metrics | None) -> dict[str, Any]:
         row["valid_loss"] = last.loss
         row |= {name: last.metrics.get(name) for name in ("bits_per_byte", "accuracy")}
     return row
+
+
+def _implied_axes(rows: list[dict[str, Any]]) -> set[str]:
+    """Keys that runs without declared axes (started by hand) differ in at one and the same shape.
+
+    Repeats are equal but for noise; what differs otherwise was varied, and must not be averaged over.
+    """
+    flat = [_flat(row["config"]) for row in rows if not row["axes"] and row["config"]]
+    implied = set()
+    for one, other in itertools.combinations(flat, 2):
+        if all(one.get(key) == other.get(key) for key in _SHAPE):
+            implied |= {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
+    if "train.local_batch_size" in implied:
+        implied.discard("train.global_batch_size")  # follows from it and the shape
+    return implied - _NOISE
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    return {f"{name}.{key}": value for name, section in config.items() for key, value in section.items()}
 
 
 def _axis_values(axes: list[str], own: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:

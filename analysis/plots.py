@@ -125,15 +125,19 @@ def composition(curves: Sequence[Curve]) -> Figure:
 
 @styled
 def training(curves: Sequence[Curve], losses: pd.DataFrame, entropy_bits: float | None = None) -> Figure:
-    """Loss over steps: one thin line a run, rings for validation; `losses` as `series.losses` makes it.
+    """Loss over steps: one line a run, rings for validation; `losses` as `series.losses` makes it.
+
+    Later sizes are drawn thinner, so that lines which lie on each other all show.
 
     `entropy_bits`, the corpus's unigram entropy per byte, is drawn where losses can be put on its scale.
     """
     figure, axes = _new(3.5)
     by_run = {key: frame for key, frame in losses.groupby(["sweep", "run"])}
     named = set()
-    for curve, point, colour in _rows(curves):
+    rows = _rows(curves)
+    for number, (curve, point, colour) in enumerate(rows):
         label = plural(point.size, curve.unit) if len(curves) == 1 else _short(curve.label)
+        width = 0.8 + 2.4 * (1 - (number + 1) / len(rows))
         for run in point.runs:
             frame = by_run.get((curve.sweep, run))
             if frame is None:
@@ -141,7 +145,7 @@ def training(curves: Sequence[Curve], losses: pd.DataFrame, entropy_bits: float 
             train, valid = frame[frame["split"] == "train"], frame[frame["split"] == "valid"]
             name = None if label in named else label
             named.add(label)
-            axes.plot(train["step"], train["loss"], color=colour, linewidth=1.1, alpha=0.85, label=name)
+            axes.plot(train["step"], train["loss"], color=colour, linewidth=width, alpha=0.85, label=name)
             axes.plot(valid["step"], valid["loss"], color=colour, **_RING)
     rated = losses[losses["bits_per_byte"] > 0]
     if entropy_bits is not None and not rated.empty:

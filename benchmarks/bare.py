@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -64,7 +66,7 @@ class Order:
     def __init__(self, batch: int, rank: int, world: int) -> None:
         self.batch, self.rank, self.world = batch, rank, world
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[list[int]]:
         epoch = 0
         while True:
             order = np.random.default_rng([0, epoch]).permutation(SAMPLES).reshape(-1, self.world, self.batch)

@@ -58,9 +58,9 @@ def main(argv: list[str]) -> int:
             train(config, output, world)
             output.close(None)
         return 0
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         refused = isinstance(error, ConfigError)
-        record = _describe(rank, error, "refused" if refused else _cause(error))
+        record = _describe(rank, error)
         if error_file:
             write_json(error_file, record.model_dump(mode="json"))
         if output:
@@ -130,18 +130,22 @@ def _planned(run_dir: Path) -> Draft:
 
 
 def _cause(error: BaseException) -> Cause:
+    if isinstance(error, ConfigError):
+        return "refused"
+    if isinstance(error, KeyboardInterrupt):
+        return "cancelled"
     import torch
 
     return "out_of_memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "crashed"
 
 
-def _describe(rank: int, error: Exception, cause: Cause) -> RankError:
+def _describe(rank: int, error: BaseException) -> RankError:
     return RankError(
         rank=rank,
         time=time.time(),
         kind=type(error).__name__,
         message=" ".join(str(error).split()),
-        cause=cause,
+        cause=_cause(error),
         traceback="".join(traceback.format_exception(error)),
     )
 

@@ -25,6 +25,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+_Decay = Annotated[float, Field(ge=0, lt=1)]
 NOISE: dict[str, Any] = {"noise": True}
 
 
@@ -74,7 +75,7 @@ class TrainConfig(Section):
     eval_samples: NonNegativeInt = 0
     """Validation samples used each time; 0 uses all of them."""
     log_every: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 10
-    """Steps between log lines and between the all-reduces that make the global loss curve."""
+    """Steps between the small all-reduces that make the global loss curve."""
 
 
 class OptimConfig(Section):
@@ -86,7 +87,7 @@ class OptimConfig(Section):
     """Peak learning rate, before `lr_scaling`."""
     weight_decay: NonNegativeFloat = 0.0
     """Applied to matrices and kernels, not to biases and norms."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[_Decay, _Decay] = (0.9, 0.95)
     """Exponential decay rates of AdamW."""
     momentum: NonNegativeFloat = 0.9
     """Momentum of SGD."""
@@ -115,8 +116,8 @@ class ParallelConfig(Section):
 
     strategy: Literal["auto", "single", "ddp"] = "auto"
     """`auto` is single on one rank and ddp on more, and says why in the log."""
-    bucket_mb: PositiveFloat = 25.0
-    """DDP: gradient bucket size in MiB."""
+    bucket_mb: PositiveFloat | None = None
+    """DDP: gradient bucket size in MiB; null leaves PyTorch's own, 25 MiB after a first bucket of 1 MiB."""
     gradient_as_bucket_view: bool = True
     """DDP: let gradients live inside the buckets, which saves one copy of them."""
     static_graph: bool = False

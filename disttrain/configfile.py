@@ -7,6 +7,7 @@ from. Overrides are laid over it, then `check` turns it into a `Config`.
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,25 @@ from pydantic_core import ErrorDetails
 from disttrain.batch import BatchPlan, Scaling, scale_batch
 from disttrain.config import Config
 from disttrain.errors import ConfigError, nearest
-from disttrain.options import OptionError, check_options
+from disttrain.options import BUILT_SECTIONS, OptionError, check_options
 
-_BUILT_SECTIONS = {"model": "models", "data": "data"}
-"""Config sections whose extra keys belong to a builder, and the package the builders live in."""
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write configs: `1e-3` is a number (YAML 1.1 wants a dot in it), a date is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 -- as the base class has it
+        first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":float", ":timestamp"))]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"[-+]?(\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+    ),
+    list("-+0123456789."),
+)
 
 
 @dataclass
@@ -77,13 +93,13 @@ def load(path: Path | str) -> Draft:
     except UnicodeDecodeError:
         raise ConfigError(f"cannot read config {str(path)!r}: not a text file") from None
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_Loader)
         draft = Draft()
         if root is not None:
             if not isinstance(root, yaml.MappingNode):
                 raise ConfigError("a config is a mapping of sections", at=f"{path}:1")
             _record_lines(root, "", str(path), draft.origin)
-            draft.data = yaml.safe_load(text)
+            draft.data = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -105,7 +121,7 @@ def _record_lines(node: yaml.MappingNode, prefix: str, path: str, origin: dict[s
 def parse_value(text: str, at: str) -> Any:
     """One override value, read as YAML: `5`, `true`, `null`, `[a, b]`, `text`."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         raise ConfigError(f"cannot read value {text!r}", at=at) from None
 
@@ -158,7 +174,7 @@ def with_batch(
 
 def _with_options(config: Config, draft: Draft) -> Config:
     update: dict[str, Any] = {}
-    for key, package in _BUILT_SECTIONS.items():
+    for key, package in BUILT_SECTIONS.items():
         section = getattr(config, key)
         try:
             options = check_options(package, key, section.kind, section.model_extra or {})

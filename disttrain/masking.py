@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 MASK = "***"
 
 _SECRET = re.compile(
     r"TOKEN(_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY|(^|_)(KEY|AUTH|PAT|PWD)(_|$)", re.IGNORECASE
 )
+_VARIABLE = re.compile(r"""\b([A-Z][A-Z0-9_]+)["']?[ \t]*[:=][ \t]*(?=\S)""")
 
 
 def is_secret(name: str) -> bool:
@@ -32,3 +34,24 @@ def mask_argv(argv: Sequence[str]) -> list[str]:
 
 def _names_secret(option: str) -> bool:
     return is_secret(option.rsplit(".", 1)[-1].lstrip("-").replace("-", "_"))
+
+
+def mask_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """A config without the secrets of its `job.env`, and those secrets by name."""
+    env = config["job"]["env"]
+    secrets = {name: value for name, value in env.items() if is_secret(name) and value != MASK}
+    job = {**config["job"], "env": {name: MASK if name in secrets else value for name, value in env.items()}}
+    return {**config, "job": job}, secrets
+
+
+def mask_lines(text: str) -> str:
+    """Text such as a diff, with each line cut after `NAME: ` or `NAME=` where NAME is written like an
+    environment variable and looks like a secret."""
+    return "\n".join(_mask_line(line) for line in text.split("\n"))
+
+
+def _mask_line(line: str) -> str:
+    for found in _VARIABLE.finditer(line):
+        if is_secret(found[1]):
+            return line[: found.end()] + MASK
+    return line

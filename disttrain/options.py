@@ -19,6 +19,9 @@ from pydantic import ConfigDict, ValidationError, create_model
 
 from disttrain.errors import ConfigError, nearest
 
+BUILT_SECTIONS = {"model": "models", "data": "data"}
+"""Config sections whose extra keys belong to a builder, and the package the builders live in."""
+
 _PACKAGE_ROOT = Path(__file__).resolve().parent
 _TYPE_NAMES: dict[str, Any] = {
     "int": int, "float": float, "str": str, "bool": bool, "list": list, "tuple": tuple, "dict": dict,

@@ -9,6 +9,7 @@ from typing import Any
 
 from disttrain import provenance
 from disttrain.config import Config, config_key
+from disttrain.masking import mask_config
 from disttrain.records import Outcome, Provenance, RankError, RunRecord
 from disttrain.rundir import Attempt, RunDir, read_json_or_none, write_json
 from disttrain.world import World
@@ -43,6 +44,8 @@ class Output:
         run = RunDir(chosen.resolve())
         output = cls(run, run.attempt(number), leads_by_hand=world.rank == 0)
         if output.leads_by_hand:
+            run.done.unlink(missing_ok=True)  # the word on an attempt before
+            run.failed.unlink(missing_ok=True)
             write_json(output.run.run_json, _plan_by_hand(output.run, config).model_dump(mode="json"))
         return output
 
@@ -78,7 +81,7 @@ def _plan_by_hand(run: RunDir, config: Config) -> RunRecord:
         run_key=provenance.run_key(key, made.code.hash),
         config_key=key,
         repeat=0,
-        config=config.as_dict(),
+        config=mask_config(config.as_dict())[0],
         axes={},
         cluster="local",
         provenance=made,

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from disttrain.masking import mask_argv
+from disttrain.masking import mask_argv, mask_lines
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = (
@@ -42,8 +42,15 @@ def collect(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": versions(),
         "code": {"schema_version": 1, "hash": code_hash(), **git_state()},
-        "argv": mask_argv(sys.argv if argv is None else argv),
+        "argv": mask_argv(command_line() if argv is None else argv),
     }
+
+
+def command_line() -> list[str]:
+    """This process's command line, without the path that the program lies in."""
+    program = Path(sys.argv[0])
+    name = f"python -m {program.parent.name}" if program.name == "__main__.py" else program.name
+    return [name, *sys.argv[1:]]
 
 
 def code_hash(root: Path = _ROOT) -> str:
@@ -64,8 +71,8 @@ def git_state(root: Path = _ROOT) -> dict[str, Any]:
         return {"git_commit": None, "git_dirty": None, "git_diff": None}  # none, or somebody else's
     commit = _git(root, "rev-parse", "HEAD")
     diff = _git(root, "diff", "HEAD")
-    if diff is not None and len(diff) > _DIFF_LIMIT:
-        diff = diff[:_DIFF_LIMIT]
+    if diff is not None:
+        diff = mask_lines(diff)[:_DIFF_LIMIT]
     return {
         "git_commit": commit.strip() if commit else None,
         "git_dirty": None if diff is None else bool(diff),

@@ -63,7 +63,12 @@ class Provenance(Record):
 
 
 class RunRecord(Record):
-    """`run.json`: everything needed to start this run; written once, before submission."""
+    """`run.json`: everything needed to start this run; written before submission.
+
+    A retry leaves it as it is unless what it says changes, provenance aside (other code, another
+    cluster, a raised limit); the former one is then kept as `attempts/NNN/run.json` of the last attempt
+    made with it.
+    """
 
     name: str
     sweep: str
@@ -262,6 +267,10 @@ class Metrics(Record):
     model: str
     parameters: int
     dataset: Dataset
+    model_flops_per_sample: int | None
+    """FLOPs that the model needs to train on one sample; null where they could not be counted."""
+    flops_method: str | None
+    """How they were counted."""
 
     steps: int
     """Steps done."""
@@ -279,8 +288,11 @@ class Metrics(Record):
     """Sum of the measured steps' durations, mean over ranks."""
     samples_per_s: float | None
     """Global samples of the measured steps / `measured_s`: a ratio of sums."""
+    samples_per_s_per_rank: float | None
     tokens_per_s: float | None
     """Null where samples are no token sequences."""
+    model_flops_per_s_per_rank: float | None
+    """Achieved: `model_flops_per_sample` x `samples_per_s_per_rank`."""
     step_time: StepTime | None
     composition: dict[str, float | None]
     """Mean seconds per measured step in each class of `CLASSES`, over ranks and steps."""

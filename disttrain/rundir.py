@@ -37,6 +37,11 @@ class Attempt:
     def rendezvous(self) -> Path:
         return self.path / "rendezvous.json"
 
+    @property
+    def tensorboard(self) -> Path:
+        """Within the run's `tensorboard/`, so that it shows all attempts together."""
+        return RunDir(self.path.parent.parent).tensorboard / self.path.name
+
     def node_log(self, node: int) -> Path:
         return self.path / f"node-{node:02d}.log"
 

@@ -16,12 +16,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from disttrain.config import Config, Section, is_noise
-from disttrain.options import builder_of, builtin_kinds
+from disttrain.options import BUILT_SECTIONS, builder_of, builtin_kinds
 from disttrain.records import FILES
 from disttrain.rundir import write_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-_BUILDERS = {"model": "models", "data": "data"}
 _INTRODUCTION = """\
 # Configuration
 
@@ -53,9 +52,8 @@ def configuration() -> str:
         parts.append(
             f"## {name}\n\n{section.__doc__}\n\n{_table(['key', 'type', 'default', 'meaning'], rows)}"
         )
-        parts += (
-            [_options(name, kind) for kind in builtin_kinds(_BUILDERS[name])] if name in _BUILDERS else []
-        )
+        if name in BUILT_SECTIONS:
+            parts += [_options(name, kind) for kind in builtin_kinds(BUILT_SECTIONS[name])]
     return "\n".join(parts)
 
 
@@ -72,7 +70,7 @@ def _field_row(section: str, name: str, field: FieldInfo) -> list[str]:
 
 
 def _options(section: str, kind: str) -> str:
-    builder = builder_of(_BUILDERS[section], kind)
+    builder = builder_of(BUILT_SECTIONS[section], kind)
     heading = f"### {section}.kind: {kind}\n"
     if builder is None or not builder.options:
         return f"{heading}\nNo options.\n"

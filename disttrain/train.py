@@ -17,9 +17,11 @@ from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
 from disttrain.errors import ConfigError
 from disttrain.evaluate import Evaluation
+from disttrain.flops import METHOD, model_flops_per_sample
 from disttrain.optim import make_optimizer
 from disttrain.output import Output
-from disttrain.parallel import select
+from disttrain.parallel.choice import choose
+from disttrain.parallel.strategy import load_strategy
 from disttrain.records import Metrics
 from disttrain.registry import build_model, build_source
 from disttrain.task import Task
@@ -76,11 +78,12 @@ def prepare(config: Config, output: Output, world: World) -> Session:
     torch.manual_seed(config.train.seed)  # the same weights on every rank
     model = build_model(config.model, source).to(world.device)
     parameters = sum(p.numel() for p in model.parameters())
+    flops = model_flops_per_sample(model, source.train, world.device)
     torch.manual_seed(config.train.seed + 1 + world.rank)  # other dropout on every rank
 
     # How the ranks work together
-    strategy_name, reason = select.choose(config.parallel.strategy, world.size)
-    strategy = select.load(strategy_name)
+    strategy_name, reason = choose(config.parallel.strategy, world.size)
+    strategy = load_strategy(strategy_name)
     optimizer = make_optimizer(model, config.optim)
     model = strategy.wrap(model, config.parallel, world)
 
@@ -93,6 +96,8 @@ def prepare(config: Config, output: Output, world: World) -> Session:
         "comm_method": strategy.COMM_METHOD,
         "model": config.model.kind,
         "parameters": parameters,
+        "model_flops_per_sample": flops,
+        "flops_method": METHOD if flops else None,
         "dataset": source.record,
         "steps_total": steps,
         "local_batch_size": plan.local,

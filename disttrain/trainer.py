@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from disttrain.batch import BatchPlan
 from disttrain.config import OptimConfig
 from disttrain.optim import learning_rate, set_learning_rate
-from disttrain.parallel.select import Strategy
+from disttrain.parallel.strategy import Strategy
 from disttrain.task import Task
 from disttrain.telemetry.phases import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock, after_own_backward
 

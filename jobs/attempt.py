@@ -28,7 +28,6 @@ def open_attempt(
         return None
     intent = ledger.entry(run, submission).read("intent") or {}
     run.failed.unlink(missing_ok=True)  # the word on the attempt before; attempt.json keeps it
-    run.stop.unlink(missing_ok=True)
     attempt = run.attempt(number)
     write_json(
         attempt.record,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -20,11 +23,10 @@ class SubmitError(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one job may ask for, and how many may wait. None: no limit is known."""
+    """What the nodes of one job have to share."""
 
-    nodes: int | None = None
-    cpus_per_node: int | None = None
-    jobs: int | None = None
+    processors: int | None = None
+    """Processors of all its ranks together; None where each node of a job is a machine."""
 
 
 class Cluster(Protocol):
@@ -45,18 +47,51 @@ class Cluster(Protocol):
         """End these jobs, waiting or running; returns without waiting for their end."""
 
     def limits(self) -> Limits:
-        """What this cluster allows."""
+        """What a job has to get by with here."""
 
 
 def choose(name: str = "auto") -> Cluster:
-    """The cluster of that name; `auto` is Slurm when its controller answers, else this machine."""
-    from jobs.local import LocalCluster
-    from jobs.slurm import SlurmCluster, answers
+    """The cluster of that name; `auto` is Slurm when its controller answers, else this machine.
+
+    Where Slurm is installed and yet not chosen, says so on stderr.
+    """
+    from jobs.slurm import answers
 
     if name not in ("auto", "local", "slurm"):
         raise ConfigError(f"--cluster={name!r} is not one of auto, slurm, local")
-    if name == "auto":
-        name = "slurm" if answers() else "local"
-    elif name == "slurm" and not answers():
+    if name == "local":
+        return named("local")
+    if answers():
+        return named("slurm")
+    if name == "slurm":
         raise ConfigError("--cluster=slurm: no Slurm controller answers (`scontrol ping`)")
+    if shutil.which("sbatch") is not None:
+        print(
+            "warning: sbatch is here but no Slurm controller answers (`scontrol ping`): using this machine",
+            file=sys.stderr,
+        )
+    return named("local")
+
+
+def named(name: ClusterName) -> Cluster:
+    """The cluster of that name, whether or not it answers now."""
+    from jobs.local import LocalCluster
+    from jobs.slurm import SlurmCluster
+
     return SlurmCluster() if name == "slurm" else LocalCluster()
+
+
+def uses_gpus(device: str, cluster: ClusterName, ranks: int) -> bool:
+    """Whether each rank of a run takes a GPU, given its `resources.device`.
+
+    A Slurm job gets what it asks for, so there only `cpu` means none; on this machine `auto` takes what
+    there is.
+    """
+    if device == "auto" and cluster == "local":
+        return gpus_here() >= ranks
+    return device != "cpu"
+
+
+def gpus_here() -> int:
+    """NVIDIA GPUs of this machine."""
+    return sum(name.removeprefix("nvidia").isdigit() for name in os.listdir("/dev"))

@@ -91,11 +91,3 @@ def as_record(added: Mapping[str, Variable]) -> dict[str, Any]:
     for name in filter(is_secret, variables):
         variables[name]["value"] = MASK
     return {"schema_version": 1, "variables": variables}
-
-
-def mask_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A config without the secrets of its `job.env`, and those secrets by name."""
-    env = config["job"]["env"]
-    secrets = {name: value for name, value in env.items() if is_secret(name) and value != MASK}
-    job = {**config["job"], "env": {name: MASK if name in secrets else value for name, value in env.items()}}
-    return {**config, "job": job}, secrets

@@ -68,10 +68,11 @@ class LocalCluster:
             if holder is None:
                 queue.discard(ticket)  # it has not shown up, and finds its place gone when it does
             elif processes.is_alive(holder["process"]):
-                os.kill(holder["process"]["pid"], signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):  # it has ended since
+                    os.kill(holder["process"]["pid"], signal.SIGTERM)
 
     def limits(self) -> Limits:
-        return Limits(cpus_per_node=len(os.sched_getaffinity(0)))
+        return Limits(processors=len(os.sched_getaffinity(0)))
 
 
 def label_of(run: RunDir, submission: int) -> dict[str, Any]:

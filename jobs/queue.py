@@ -1,4 +1,4 @@
-"""The queue of this host: local runs go one at a time, in the order they were submitted.
+"""The queue of this user on this host: local runs go one at a time, in the order they were submitted.
 
 The submitter takes a numbered ticket (a small file); the job that it starts holds an flock on that file
 for as long as it waits and runs, and waits for its turn by a blocking flock on the ticket before its own.
@@ -6,8 +6,9 @@ The kernel drops a lock with its holder, so a job that dies frees the queue with
 ticket whose job never shows up is thrown away after `GRACE_S`, or as soon as the file exists that its
 label names as `settled_by`.
 
-The folder belongs to one user, under /tmp: the lock has to be one per host, whatever TMPDIR says.
-`DISTTRAIN_QUEUE_DIR` puts it elsewhere (the tests do). Standard library only.
+The folder is under /tmp, whatever TMPDIR says, so that all of a user's runs on this host meet in it. It
+belongs to that user alone: runs of other users are not waited for. `DISTTRAIN_QUEUE_DIR` puts it elsewhere
+(the tests do). Standard library only.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from disttrain.errors import ConfigError
 from disttrain.rundir import create_exclusive, read_json_or_none
 
 GRACE_S = 120.0
@@ -33,17 +35,20 @@ Place = Literal["waiting", "expected", "gone"]
 """A ticket held by a live job, one whose job may still show up, or none at all."""
 
 
-class QueueFolderError(RuntimeError):
-    """The queue's folder is not ours alone; the message is one line."""
+class QueueFolderError(ConfigError):
+    """The queue's folder cannot be used, or is not ours alone."""
 
 
 def folder() -> Path:
     """The queue's folder, made if missing; refuses one that somebody else could have prepared."""
     given = os.environ.get("DISTTRAIN_QUEUE_DIR")
     path = Path(given) if given else Path(f"/tmp/disttrain-{os.getuid()}/queue")
-    for directory in (path.parent, path) if not given else (path,):
-        directory.mkdir(mode=0o700, parents=bool(given), exist_ok=True)
-    found = os.lstat(path if given else path.parent)
+    try:
+        for directory in (path.parent, path) if not given else (path,):
+            directory.mkdir(mode=0o700, parents=bool(given), exist_ok=True)
+        found = os.lstat(path if given else path.parent)
+    except OSError as error:
+        raise QueueFolderError(f"the queue of this host cannot use {path}: {error.strerror}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise QueueFolderError(f"{path} must be a folder that only user {os.getuid()} can write to")
     return path
@@ -58,7 +63,17 @@ def _tickets() -> list[int]:
 
 
 def take(label: dict[str, Any]) -> int:
-    """Take the next ticket; `label` says what for. Numbers only grow, also across restarts of the host."""
+    """Take the next ticket; `label` says what for. Numbers only grow, also across restarts of the host.
+
+    Raises `QueueFolderError`.
+    """
+    try:
+        return _take(label)
+    except OSError as error:
+        raise QueueFolderError(f"the queue of this host cannot use {folder()}: {error.strerror}") from None
+
+
+def _take(label: dict[str, Any]) -> int:
     counter = os.open(folder() / "counter", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(counter, fcntl.LOCK_EX)

@@ -11,17 +11,17 @@ import dataclasses
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from disttrain import provenance
 from disttrain.errors import ConfigError
-from disttrain.rundir import RunDir, read_json, write_json
+from disttrain.masking import mask_config
+from disttrain.rundir import CorruptFile, RunDir, create_exclusive, read_json, read_json_or_none, write_json
 from jobs import ledger
 from jobs.cluster import Cluster, SubmitError
-from jobs.environment import mask_config
 from jobs.processes import host
 from jobs.state import RunState, read_state
 
@@ -66,14 +66,22 @@ def plan_actions(plan: SweepPlan, states: Sequence[RunState], code_hash: str) ->
     return actions
 
 
-def resume_actions(states: Sequence[RunState], code_hash: str) -> list[Action]:
+def resume_actions(
+    states: Sequence[RunState], code_hash: str, named: Collection[Path] = frozenset()
+) -> list[Action]:
     """What to do to bring these runs to their end, from their own `run.json`.
 
-    Asked for by name, so neither `job.max_attempts` nor the cause of the last failure stands in the way.
+    Asked for, so neither `job.max_attempts` nor the cause of the last failure stands in the way. A run that
+    is merely silent is started again only if its own folder is in `named`: the user then knows that it is
+    dead, which nobody else can tell.
     """
     actions = []
     for state in states:
         kind, reason = _decide(state, code_hash, max_attempts=None)
+        if not state.journaled and state.state not in ("running", "done", "corrupt"):
+            kind, reason = "give up", "not submitted by submit.py: started by hand, or brought from elsewhere"
+        elif state.silent and state.run.path in named:
+            kind, reason = "retry", f"{state.message}, and taken for dead"
         actions.append(Action(kind, state.sweep, state.name, reason, None, state))
     return actions
 
@@ -90,10 +98,12 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     if state.state == "submitting":
         return "submit", "its submission was interrupted"
     if state.state in ("queued", "running"):
-        return "wait", state.state
+        return "wait", f"{state.state}, {state.message}" if state.message else state.state
     if state.state == "done":
         return ("keep", "done") if same_code else ("stale", f"done with other code ({state.code_hash})")
     why = f"{state.cause}: {state.message}" if state.message else str(state.cause)
+    if state.state == "lost" and not state.journaled:
+        return "give up", f"{why}; started by hand, so whether it still runs is not known"
     if max_attempts is None:
         return "retry", why
     if not same_code:
@@ -109,7 +119,7 @@ def refresh(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
     """The states with the cluster's word on jobs whose files cannot tell; receipts lost are written.
 
     A job found for an interrupted submission is queued; a job that is gone will not write any more; one
-    that has only been silent is running.
+    that the cluster still has is neither lost nor silent.
     """
     found = [_with_receipt(state, cluster) for state in states]
     asked = [s for s in found if s.cluster == cluster.name and s.job_id and _may_be_wrong(s)]
@@ -132,20 +142,22 @@ def _with_receipt(state: RunState, cluster: Cluster) -> RunState:
 
 
 def _corrected(state: RunState, status: str | None) -> RunState:
-    if state.state == "lost" and status in ("pending", "running"):
-        return dataclasses.replace(state, state="running", retryable=False, cause=None, message=None)
+    if (state.state == "lost" or state.silent) and status in ("pending", "running"):
+        alive: dict[str, Any] = {"state": "running", "silent": False, "retryable": False}
+        return dataclasses.replace(state, **alive, cause=None, message=None)
     if state.state in ("queued", "running") and status == "gone":
         state = read_state(state.run)  # it may have ended, and said so, since its files were read
         if state.state in ("queued", "running"):
-            message = "the cluster knows nothing of its job any more"
-            return dataclasses.replace(state, state="lost", retryable=True, cause="lost", message=message)
+            gone: dict[str, Any] = {"state": "lost", "silent": False, "retryable": True, "cause": "lost"}
+            return dataclasses.replace(state, **gone, message="the cluster knows nothing of its job any more")
     return state
 
 
 def carry_out(actions: Sequence[Action], cluster: Cluster, root: Path) -> list[Action]:
     """Submit what is to be submitted, in order; the actions with their job ids.
 
-    Runs lie in `root/<sweep>/<run>`. A run that turns out to have started after all becomes a `wait`.
+    Runs lie in `root/<sweep>/<run>`. A run that turns out to have started after all becomes a `wait`,
+    one whose `run.json` cannot be read a `give up`.
     Raises `SubmitError` at the first job the cluster refuses.
     """
     made = provenance.collect() if any(action.submits for action in actions) else {}
@@ -155,12 +167,15 @@ def carry_out(actions: Sequence[Action], cluster: Cluster, root: Path) -> list[A
 def _carry_out(action: Action, cluster: Cluster, root: Path, made: Mapping[str, Any]) -> Action:
     state = action.state
     run = state.run if state else RunDir(root / action.sweep / action.name)
+    try:
+        record, secrets = _record(action, run, cluster, made)
+    except (CorruptFile, OSError, KeyError) as error:
+        return dataclasses.replace(action, kind="give up", reason=f"{run.run_json} cannot be used: {error}")
     if state is not None and state.submission is not None and not state.claimed:
         message = "submitted again: no job was found for it"
         if not ledger.revoke(run, state.submission, "lost", message):
             return dataclasses.replace(action, kind="wait", reason="started in the meantime")
-    record, secrets = _record(action, run, cluster, made)
-    write_json(run.run_json, record)
+    _write_record(run, record)
     code_hash = made["code"]["hash"]
     attempts = state.attempts if state else 0
     same_code = state is not None and state.code_hash == code_hash
@@ -179,7 +194,7 @@ def _carry_out(action: Action, cluster: Cluster, root: Path, made: Mapping[str, 
     try:
         with _environment(secrets):
             job_id = cluster.submit(run, submission)
-    except SubmitError as error:
+    except (SubmitError, ConfigError) as error:
         ledger.revoke(run, submission, "launch_failed", str(error))
         raise
     ledger.write_receipt(run, submission, job_id)
@@ -208,6 +223,25 @@ def _record(
     record["cluster"] = cluster.name
     record["provenance"] = dict(made)
     return record, secrets
+
+
+def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
+    """Write `run.json`, or leave it if it says this already: it then keeps the provenance of its first plan.
+
+    Where it changes (other code, another cluster, a raised limit), the last attempt keeps the former one.
+    """
+    former = read_json_or_none(run.run_json)
+    if former is not None:
+        if _without_provenance(former) == _without_provenance(record):
+            return
+        attempts = run.attempts()
+        if attempts:  # fails where it is there already: then no attempt was made with the former one
+            create_exclusive(attempts[-1].path / "run.json", former)
+    write_json(run.run_json, record)
+
+
+def _without_provenance(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name != "provenance"}
 
 
 @contextlib.contextmanager

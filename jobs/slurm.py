@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from disttrain.rundir import RunDir, read_json
-from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
+from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError, uses_gpus
 
 _TIMEOUT_S = 30
 _CODE_ROOT = Path(__file__).resolve().parent.parent
@@ -55,8 +55,9 @@ class SlurmCluster:
 
         config = read_json(run.run_json)["config"]
         resources = config["resources"]
+        ranks = resources["gpus_per_node"]  # of one node
         executor = submitit.SlurmExecutor(folder=run.submissions / "submitit", max_num_timeout=0)
-        cpus = resources["gpus_per_node"] * resources["threads_per_rank"]
+        cpus = ranks * (resources["threads_per_rank"] + config["data"]["workers"])
         parameters = {
             "job_name": run.name,
             "comment": _comment(run, submission),
@@ -69,8 +70,8 @@ class SlurmCluster:
             # A requeued job would find its submission claimed; another attempt is another submission.
             "additional_parameters": {"no-requeue": True},
         }
-        if resources["device"] == "cuda":
-            parameters["gpus_per_node"] = resources["gpus_per_node"]
+        if uses_gpus(resources["device"], self.name, ranks * resources["nodes"]):
+            parameters["gpus_per_node"] = ranks
         executor.update_parameters(**parameters)
         try:
             job = executor.submit(become_agent, str(run.path.absolute()), submission)

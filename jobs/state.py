@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from disttrain.errors import ConfigError
 from disttrain.rundir import CorruptFile, RunDir, read_json, read_json_or_none
 from jobs import ledger
 from jobs.outcome import RETRYABLE
@@ -28,7 +29,7 @@ StateName = Literal[
 ]
 
 SILENT_AFTER_S = 600.0
-"""A run on another host that has not moved for this long is taken for lost."""
+"""A run that nobody on this host can look after is called silent when it has not moved for this long."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class RunState:
     claimed: bool = False
     """Whether that submission has started an attempt."""
     job_id: str | None = None
+    journaled: bool = True
+    """Whether `submit.py` submitted it; if not, it was started by hand or brought here from elsewhere."""
+    silent: bool = False
+    """Running for all that is known, but without a sign of life for long: a slow validation looks the same
+    as a dead host. The cluster may know, or the user."""
     attempt: int | None = None
     attempts: int = 0
     """Starts so far."""
@@ -82,28 +88,31 @@ class RunState:
 def read_runs(root: Path, sweep: str | None = None, *, code_hash: str | None = None) -> list[RunState]:
     """The runs below `root`, of one sweep or of all, in natural order (n2 before n16)."""
     root = Path(root)
-    folders = [root / sweep] if sweep else [Path(found.path) for found in _folders(root)]
-    runs = [
-        RunDir(Path(found.path))
-        for folder in folders
-        for found in _folders(folder)
-        if os.path.exists(os.path.join(found.path, "run.json"))
-    ]
-    runs.sort(key=lambda run: (natural(run.sweep), natural(run.name)))
-    return [read_state(run, code_hash=code_hash) for run in runs]
+    sweeps = [sweep] if sweep else folders(root)
+    return [read_state(run, code_hash=code_hash) for name in sweeps for run in runs_of(root, name)]
 
 
-def _folders(path: Path) -> list[os.DirEntry[str]]:
+def runs_of(root: Path, sweep: str) -> list[RunDir]:
+    """The runs of a sweep: its folders that hold a `run.json`, in natural order."""
+    found = (RunDir(root / sweep / name) for name in folders(root / sweep))
+    return [run for run in found if os.path.exists(run.run_json)]
+
+
+def folders(path: Path) -> list[str]:
+    """Names of the folders below `path` that are not hidden, in natural order; none where it is missing."""
     try:
         with os.scandir(path) as found:
-            return [child for child in found if child.is_dir() and not child.name.startswith(".")]
+            names = [child.name for child in found if child.is_dir() and not child.name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    return sorted(names, key=natural)
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
     """Sort key that orders the numbers inside a name by value."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def read_state(run: RunDir, *, code_hash: str | None = None) -> RunState:
@@ -111,9 +120,11 @@ def read_state(run: RunDir, *, code_hash: str | None = None) -> RunState:
     try:
         return _read_state(run, code_hash)
     except CorruptFile as error:
-        return RunState(run, "corrupt", message=str(error))
+        message = str(error)
     except (KeyError, TypeError, ValueError) as error:
-        return RunState(run, "corrupt", message=f"{run.path}: a record lacks or garbles {error}")
+        message = f"{run.path}: a record lacks or garbles {error}"
+    key = (read_json_or_none(run.run_json) or {}).get("config_key")  # so that its plan still finds it
+    return RunState(run, "corrupt", message=message, config_key=key if isinstance(key, str) else None)
 
 
 def _read_state(run: RunDir, code_hash: str | None) -> RunState:
@@ -164,21 +175,33 @@ def _newest_live(
 
 
 def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
-    """A run without a journal: planned, or brought here with its outcome but without its submissions."""
+    """A run without a journal: planned, started by hand, or brought here without its submissions.
+
+    Nobody wrote down which process runs it, so its age alone tells whether it still does.
+    """
     record = read_json(run.run_json)
-    known = {
+    known: dict[str, Any] = {
+        "journaled": False,
         "cluster": record["cluster"],
         "config_key": record["config_key"],
         "run_key": record["run_key"],
         "code_hash": record["provenance"]["code"]["hash"],
     }
-    ended = _outcome(run, attempt=None)
-    if ended is None:
+    attempts = run.attempts()
+    verdict = _outcome(run, attempts[-1].number if attempts else None)
+    if verdict is None and not attempts:
         return RunState(run, "planned", **known)
-    attempt = ended.pop("attempt")
-    known |= ended | {"attempt": attempt, "attempts": attempt + 1} | _progress(run, attempt)
-    known |= {"eta_s": None, "stale": _is_stale(ended["state"], known["code_hash"], code_hash)}
-    return RunState(run, **known)
+    attempt = verdict.pop("attempt") if verdict else attempts[-1].number
+    known |= {"attempt": attempt, "attempts": attempt + 1} | _progress(run, attempt)
+    if verdict is None:
+        silent_s = _silent_s(known.get("updated"), attempts[-1].path)
+        verdict = {"state": "running"}
+        if silent_s >= SILENT_AFTER_S:
+            verdict = {"state": "lost", "cause": "lost", "message": _silence(silent_s)}
+    if verdict["state"] != "running":
+        known["eta_s"] = None
+    known["stale"] = _is_stale(verdict["state"], known["code_hash"], code_hash)
+    return RunState(run, **known | verdict)
 
 
 def _is_stale(state: str, made_with: str, code_hash: str | None) -> bool:
@@ -230,9 +253,10 @@ def _claimed(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> di
     ended = _outcome(run, attempt)
     if ended is not None:
         return ended
-    if alive is None:
-        moved = max(updated or 0.0, os.stat(run.submissions).st_mtime)
-        alive = time.time() - moved < SILENT_AFTER_S
+    if alive is None:  # on another host: silence is no proof, and to start it again would be a second one
+        silent_s = _silent_s(updated, run.submissions)
+        silent = silent_s >= SILENT_AFTER_S
+        return {"state": "running", "silent": silent, "message": _silence(silent_s) if silent else None}
     if alive:
         return {"state": "running"}
     # Nobody closed this attempt. What it left may still prove that it came to its end.
@@ -243,13 +267,22 @@ def _claimed(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> di
     return {"state": "lost", "retryable": RETRYABLE["lost"], "cause": "lost", "message": message}
 
 
-def _progress(run: RunDir, attempt: int) -> dict[str, Any]:
-    progress = _read_if_there(run.progress)
-    if progress is None or progress["attempt"] != attempt:
+def _silent_s(updated: float | None, started: Path) -> float:
+    """Seconds since the last sign of life: the newest progress, or the folder that its start touched."""
+    return time.time() - max(updated or 0.0, os.stat(started).st_mtime)
+
+
+def _silence(seconds: float) -> str:
+    return f"silent for {seconds / 60:.0f} min"
+
+
+def _progress(run: RunDir, attempt: int) -> dict[str, float | None]:
+    """How far the attempt is. It only informs, so what cannot be read is left out."""
+    progress = read_json_or_none(run.progress) or {}
+    if progress.get("attempt") != attempt:
         return {}
-    return {
-        name: progress.get(name) for name in ("step", "steps", "samples_per_s", "loss", "eta_s", "updated")
-    }
+    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated")
+    return {name: value for name in names if isinstance(value := progress.get(name), int | float)}
 
 
 def _read_if_there(path: Path) -> dict[str, Any] | None:

@@ -10,15 +10,14 @@ from pydantic import ValidationError
 from disttrain.config import Config, is_noise
 from disttrain.configfile import Draft, check
 from disttrain.errors import ConfigError
-from disttrain.options import check_options
+from disttrain.options import BUILT_SECTIONS, check_options
 
 _SHAPE = ("nodes", "gpus_per_node")
 """Keys of `resources` that any command may vary, so they are no part of the base."""
-_OPTION_PACKAGES = {"model": "models", "data": "data"}
 _ABSENT = object()
 
 
-def base_of(draft: Draft, *, scaling: str, base_ranks: int) -> dict[str, Any]:
+def base_of(draft: Draft, *, scaling: str, base_ranks: int | None) -> dict[str, Any]:
     """What `sweep.json` records: the config before axes are laid over it, less its shape.
 
     Defaults are filled in, so that writing one out is no difference. The base alone may lack what every
@@ -27,7 +26,7 @@ def base_of(draft: Draft, *, scaling: str, base_ranks: int) -> dict[str, Any]:
     Parameters
     ----------
     scaling : which batch size is held while ranks grow
-    base_ranks : the number of ranks that the base's batch sizes are given for
+    base_ranks : the number of ranks that the base's batch sizes are given for; None for each run's own
     """
     data = {name: value or {} for name, value in draft.data.items() if name != "sweep"}
     try:
@@ -35,7 +34,7 @@ def base_of(draft: Draft, *, scaling: str, base_ranks: int) -> dict[str, Any]:
     except ValidationError:
         check(draft)  # says it in one line
         raise
-    for section, package in _OPTION_PACKAGES.items():
+    for section, package in BUILT_SECTIONS.items():
         declared = set(type(getattr(Config(), section)).model_fields)
         given = {name: value for name, value in plain[section].items() if name not in declared}
         with contextlib.suppress(ConfigError):  # an axis may be what makes these options fit
@@ -49,7 +48,7 @@ def first_difference(recorded: dict[str, Any], now: dict[str, Any]) -> str | Non
     """`<key> is <old> there and <new> here` for the first key in which two bases differ, or None.
 
     Noise does not count: a longer time limit still extends a sweep. Neither does `base_ranks`, which the
-    first command fixes and later ones take over.
+    first `sweep` fixes and later ones take over.
     """
     before, after = _flat(recorded), _flat(now)
     passed_over = {"sweep.base_ranks"} | {

@@ -58,9 +58,9 @@ class SweepPlan:
         return scaling
 
     @property
-    def base_ranks(self) -> int:
-        """The number of ranks that the batch sizes are given for."""
-        ranks: int = self.base["sweep"]["base_ranks"]
+    def base_ranks(self) -> int | None:
+        """The number of ranks that the batch sizes are given for; None for each run's own."""
+        ranks: int | None = self.base["sweep"]["base_ranks"]
         return ranks
 
 
@@ -71,6 +71,8 @@ class Existing:
     names: Mapping[str, str] = field(default_factory=dict)
     """Config key of each run to its name."""
     base_ranks: int | None = None
+    unreadable: frozenset[str] = frozenset()
+    """Names of runs whose config key cannot be read."""
 
 
 def expand(
@@ -80,6 +82,7 @@ def expand(
     name: str,
     grids: Sequence[str] = (),
     existing: Existing | None = None,
+    literal: bool = False,
 ) -> SweepPlan:
     """The runs of a sweep. Raises `ConfigError`, one line, for anything that cannot be meant.
 
@@ -90,6 +93,7 @@ def expand(
         single value replaces both the base value and an axis
     grids : names of the file's grids to take; none takes all
     existing : what an earlier command left of the sweep of this name
+    literal : batch sizes are meant for each run's own ranks, and not scaled
     """
     existing = existing or Existing()
     check_distinct(overrides)
@@ -109,14 +113,16 @@ def expand(
         raise ConfigError("sweep.exclude leaves no run", at=base.at("sweep.exclude"))
     checked = [(point, draft, check(draft)) for point, draft in kept]
     checked.sort(key=lambda item: (item[2].resources.nodes, item[2].resources.gpus_per_node))  # stable
-    base_ranks = existing.base_ranks or min(config.world_size for _, _, config in checked)
+    base_ranks = None
+    if not literal:
+        base_ranks = existing.base_ranks or min(config.world_size for _, _, config in checked)
     resolved = [
         (point, *with_batch(config, draft, base_ranks, section.scaling)) for point, draft, config in checked
     ]
     return SweepPlan(
         name,
         base_of(base, scaling=section.scaling, base_ranks=base_ranks),
-        _runs(resolved, section.repeats, existing.names),
+        _runs(resolved, section.repeats, existing),
     )
 
 
@@ -197,7 +203,7 @@ def _value(draft: Draft, key: str) -> Any:
 
 
 def _runs(
-    resolved: Sequence[tuple[Point, Config, BatchPlan]], repeats: int, names: Mapping[str, str]
+    resolved: Sequence[tuple[Point, Config, BatchPlan]], repeats: int, existing: Existing
 ) -> tuple[RunPlan, ...]:
     repeated = [
         (*each, repeat, config_key(each[1], repeat)) for repeat in range(repeats) for each in resolved
@@ -211,7 +217,7 @@ def _runs(
     return tuple(
         RunPlan(name, config, key, repeat, point, batch)
         for name, (point, config, batch, repeat, key) in zip(
-            unique_names(wanted, names), repeated, strict=True
+            unique_names(wanted, existing.names, existing.unreadable), repeated, strict=True
         )
     )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from disttrain.config import Config
+from disttrain.parallel.choice import choose
 
 _IN_EVERY_NAME = {
     "resources.nodes",
@@ -20,10 +21,8 @@ _LONGEST_NAME = 160  # with room for suffixes below the 255 bytes of a file name
 
 
 def strategy_of(config: Config) -> str:
-    """The strategy a run will use: `auto` depends on the number of ranks alone."""
-    if config.parallel.strategy != "auto":
-        return config.parallel.strategy
-    return "single" if config.world_size == 1 else "ddp"
+    """The strategy a run will use."""
+    return choose(config.parallel.strategy, config.world_size)[0]
 
 
 def readable_name(config: Config, axes: dict[str, Any], repeat: int) -> str:
@@ -41,16 +40,27 @@ def readable_name(config: Config, axes: dict[str, Any], repeat: int) -> str:
     return f"{'-'.join(parts)[:_LONGEST_NAME]}-r{repeat}"
 
 
-def unique_names(wanted: Iterable[tuple[str, str]], existing: Mapping[str, str]) -> list[str]:
+def unique_names(
+    wanted: Iterable[tuple[str, str]],
+    existing: Mapping[str, str],
+    unreadable: Collection[str] = frozenset(),
+) -> list[str]:
     """A name for each (readable name, config key).
 
     A run that exists keeps the name it has (`existing` maps config keys to names); of new ones that would
-    share a name, or take one in use, each gets the start of its key as a suffix.
+    share a name, or take one in use, each gets the start of its key as a suffix. A run whose key cannot be
+    read any more may be any that would have got its name, so they all get it: none is started beside it.
     """
     pairs = list(wanted)
     taken = Counter(name for name, key in pairs if key not in existing)
     taken.update(existing.values())
-    return [existing.get(key) or (name if taken[name] == 1 else f"{name}-{key[:6]}") for name, key in pairs]
+
+    def unique(name: str, key: str) -> str:
+        with_key = f"{name}-{key[:6]}"
+        found = existing.get(key) or next((each for each in (name, with_key) if each in unreadable), None)
+        return found or (name if taken[name] == 1 else with_key)
+
+    return [unique(name, key) for name, key in pairs]
 
 
 def _plain(value: Any) -> str:

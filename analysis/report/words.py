@@ -29,6 +29,7 @@ _SAME = {
     "torch": "version of torch",
     "warmup_steps": "warm-up length",
     "dataset_sha256": "data",
+    "cpu_count": "number of processors",
 }
 """What runs that are compared should have in common, and what to call it."""
 

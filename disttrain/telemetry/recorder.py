@@ -34,6 +34,11 @@ class StepRecorder:
         self.durations = array("d")
         self.measured: Parts = [0.0] * len(CLASSES)
 
+    @property
+    def waiting(self) -> int:
+        """Steps noted and not yet written."""
+        return len(self._noted)
+
     def note(self, step: int, loss: torch.Tensor, lr: float) -> None:
         """Call as the last thing before the clock's `end_step`: the copy of the loss is then done when
         the step is."""

@@ -27,6 +27,8 @@ from disttrain.telemetry.phases import Parts, make_clock
 from disttrain.telemetry.recorder import StepRecorder
 from disttrain.world import World
 
+RECORDS_AT_ONCE = 256
+"""Step records written in one go: many, because that is cheaper, but not so many that a step stalls."""
 FLUSH_SHARE = 0.001
 """Largest share of the time that interval summaries may take: they grow with the run, so they space out."""
 TELL_EVERY_S = 1.0
@@ -66,7 +68,9 @@ class RunTelemetry:
         )
         self._global_loss = GlobalLoss(self.world)
         self._sinks = (
-            [sinks.open_sink(name, self.run) for name in self.config.telemetry.sinks] if self._leads else []
+            [sinks.open_sink(name, self.attempt) for name in self.config.telemetry.sinks]
+            if self._leads
+            else []
         )
         self._log_every = self.config.train.log_every
         self._steps_total: int = self.facts["steps_total"]
@@ -74,6 +78,7 @@ class RunTelemetry:
         self._lr = 0.0
         self._began = self._told = time.monotonic()
         self._told_step = 0
+        self._told_loss: LossPoint | None = None
         self._flush_due = self._began + self.config.telemetry.flush_every_s
         self._rate: float | None = None
 
@@ -121,6 +126,7 @@ class RunTelemetry:
         All ranks call this together.
         """
         self._look_up(wait=True)
+        self._recorder.collect(wait=True)
         totals = self.world.gather(RankTotals(self._recorder.measured, _peak_memory(self.world)))
         metrics = self._metrics("completed", totals)
         if self._leads:
@@ -131,17 +137,22 @@ class RunTelemetry:
         return metrics
 
     def abort(self) -> None:
-        """The run is failing: keep what this rank knows, without asking the others."""
-        self._recorder.collect(wait=True)
-        if self._leads:
-            own = RankTotals(self._recorder.measured, _peak_memory(self.world))
-            write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
-        self._close()
+        """The run is failing: keep what this rank knows, without asking the others or waiting for the
+        device. Raises nothing, so that what went wrong first is what is reported."""
+        try:
+            self._recorder.collect()
+            if self._leads:
+                own = RankTotals(self._recorder.measured, _peak_memory(self.world))
+                write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
+            self._close()
+        except Exception as error:
+            log.error("the last records are lost", kind=type(error).__name__, error=str(error))
 
     def _look_up(self, wait: bool = False) -> None:
-        """All ranks together: reduce the losses, and collect what is finished."""
+        """All ranks together: reduce the losses."""
         self._global_loss.reduce()
-        self._recorder.collect(wait)
+        if self._recorder.waiting >= RECORDS_AT_ONCE:
+            self._recorder.collect()
         fresh = self._global_loss.ready(wait)
         if self._leads:
             self.losses.extend(LossPoint(step=step, loss=loss) for step, loss in fresh)
@@ -167,14 +178,16 @@ class RunTelemetry:
         if self.losses:  # the newest loss that all ranks have agreed on, up to `log_every` steps back
             newest = self.losses[-1]
             assert newest.loss is not None
-            self._send(newest.step, {"loss/train": newest.loss})
+            if newest is not self._told_loss:
+                self._send(newest.step, {"loss/train": newest.loss})
+            self._told_loss = newest
             live |= {"loss": newest.loss, "loss_step": newest.step}
         log.info("step", step=self._step, steps=self._steps_total, **live)
 
     def _flush(self) -> None:
-        began = time.monotonic()
         self._recorder.collect()
         self._recorder.flush()
+        began = time.monotonic()
         if self._leads:
             own = RankTotals(self._recorder.measured, _peak_memory(self.world))
             metrics = self._metrics("running", [own])
@@ -190,7 +203,8 @@ class RunTelemetry:
         steps = len(durations)
         measured_s = sum(sum(rank.measured) for rank in totals) / len(totals) if steps else None
         samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
-        facts = dict(self.facts)
+        per_rank = samples_per_s / self.world.size if samples_per_s else None
+        facts, flops = dict(self.facts), self.facts["model_flops_per_sample"]
         tokens = facts.pop("tokens_per_sample")
         return Metrics(
             **facts,
@@ -203,7 +217,9 @@ class RunTelemetry:
             measured_steps=steps,
             measured_s=measured_s,
             samples_per_s=samples_per_s,
+            samples_per_s_per_rank=per_rank,
             tokens_per_s=samples_per_s * tokens if samples_per_s and tokens else None,
+            model_flops_per_s_per_rank=per_rank * flops if per_rank and flops else None,
             step_time=summary.step_time(durations),
             composition=summary.composition([r.measured for r in totals], steps, self._measures_comm),
             peak_memory_bytes=max(rank.peak_memory_bytes for rank in totals),

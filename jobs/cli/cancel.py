@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from disttrain.rundir import RunDir
+from disttrain.errors import ConfigError
 from jobs.cli import find
 from jobs.cli.render import as_json, print_json
 from jobs.cluster import choose
@@ -17,32 +17,41 @@ from jobs.state import RunState, read_state
 def run(args: argparse.Namespace) -> int:
     runs = find.several(args.runs, args.runs_given)
     active = [state for state in map(read_state, runs) if state.active]
-    elsewhere = [state for state in active if _is_elsewhere(state)]
+    beyond = {state.run.path: why for state in active if (why := _why_not_from_here(state))}
     hit: list[RunState] = []
     for name in dict.fromkeys(state.cluster for state in active if state.cluster):
-        cluster = choose(name)
-        here = [state for state in active if state.cluster == name and state not in elsewhere]
-        hit += cancel(refresh(here, cluster), cluster)
+        here = [state for state in active if state.cluster == name and state.run.path not in beyond]
+        if not here:
+            continue
+        try:
+            cluster = choose(name)
+            hit += cancel(refresh(here, cluster), cluster)
+        except ConfigError as error:  # the other cluster's runs can still be ended
+            beyond |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
+    for state in active:
+        if state.run.path in beyond:
+            print(f"{find.label(state.run)}: {beyond[state.run.path]}", file=sys.stderr)
     if args.json:
         print_json([as_json(state) for state in hit])
     else:
-        _tell(hit, runs, elsewhere)
-    return 1 if elsewhere else 0
+        _tell(hit, others=len(runs) - len(hit) - len(beyond), beyond=len(beyond))
+    return 1 if beyond else 0
 
 
-def _is_elsewhere(state: RunState) -> bool:
-    """Whether only another machine can end it: a local run belongs to the host that started it."""
-    return state.cluster == "local" and bool(state.job_id) and str(state.job_id).rpartition(":")[0] != host()
+def _why_not_from_here(state: RunState) -> str | None:
+    """A local run belongs to the host that started it, one started by hand to who did."""
+    if not state.journaled:
+        return "started by hand: end it where it runs"
+    at = str(state.job_id).rpartition(":")[0]
+    if state.cluster == "local" and state.job_id and at != host():
+        return f"runs on {at}: cancel it there"
+    return None
 
 
-def _tell(hit: list[RunState], runs: list[RunDir], elsewhere: list[RunState]) -> None:
+def _tell(hit: list[RunState], *, others: int, beyond: int) -> None:
     for state in hit:
         print(f"{'ending' if state.claimed else 'cancelled'}  {find.label(state.run)} (was {state.state})")
-    for state in elsewhere:
-        at = str(state.job_id).rpartition(":")[0]
-        print(f"{find.label(state.run)} runs on {at}: cancel it there", file=sys.stderr)
-    others = len(runs) - len(hit) - len(elsewhere)
-    if not hit and not elsewhere:
+    if not hit and not beyond:
         print("nothing to cancel: none of these runs is waiting or running")
     elif others:
         print(f"{others} more had ended or never started")

@@ -11,7 +11,7 @@ from disttrain.errors import ConfigError
 from jobs.cli import find, place
 from jobs.cli.render import print_json, word_of
 from jobs.reconcile import sweep_lock
-from jobs.state import RunState
+from jobs.state import RunState, runs_of
 
 TRASH = ".trash"
 
@@ -20,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
     if not (args.runs_given or args.failed or args.stale):
         raise ConfigError("say what to move: names of runs or sweeps, --failed, --stale")
     runs = find.several(args.runs, args.runs_given or find.sweeps(args.runs))
+    named = find.named(args.runs, args.runs_given)
     trash = _new_trash(args.runs)
     moved: list[tuple[RunState, Path]] = []
     kept: list[RunState] = []
@@ -28,14 +29,14 @@ def run(args: argparse.Namespace) -> int:
             for state in place.read([run for run in runs if run.sweep == sweep]):
                 if not _is_meant(state, args):
                     continue
-                if state.active:
+                if state.active and not (state.silent and state.run.path in named):
                     kept.append(state)
                     continue
                 target = trash / sweep / state.name
                 if not args.dry_run:
                     _move(state.run.path, target)
                 moved.append((state, target))
-            if not args.dry_run and moved and not find.runs(args.runs, sweep):
+            if not args.dry_run and moved and not runs_of(args.runs, sweep):
                 _move_rest(args.runs / sweep, trash / sweep)
     if args.json:
         print_json([{"run": find.label(state.run), "to": str(target)} for state, target in moved])
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         did = "would move" if args.dry_run else "moved"
         print(f"{did}  {find.label(state.run)} ({word_of(state)}) to {target}")
     for state in kept:
-        print(f"left   {find.label(state.run)}: it is {state.state}; cancel it first")
+        print(f"left   {find.label(state.run)}: it is {state.state}; {_way_out(state)}")
     if not moved and not kept:
         print("nothing to move")
     return 0
@@ -56,6 +57,12 @@ def _is_meant(state: RunState, args: argparse.Namespace) -> bool:
         return True
     failed = state.state in ("failed", "lost", "corrupt")
     return bool((args.failed and failed) or (args.stale and state.stale))
+
+
+def _way_out(state: RunState) -> str:
+    if state.silent:
+        return f"{state.message}: name this very run if you know it to be dead"
+    return "cancel it first" if state.journaled else "started by hand: end it where it runs"
 
 
 def _new_trash(root: Path) -> Path:

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.masking import mask_config
 from disttrain.provenance import code_hash, run_key
 from disttrain.rundir import RunDir
 from jobs import environment
 from jobs.agent import launch_command
+from jobs.cli.cautions import cautions
 from jobs.cli.render import print_json
 from jobs.cli.text import count, plain, table
-from jobs.cluster import ClusterName, choose
+from jobs.cluster import ClusterName, choose, named, uses_gpus
 from jobs.reconcile import Action, plan_actions
 from jobs.rendezvous import Rendezvous
 from jobs.state import read_runs
@@ -49,22 +51,24 @@ class Cost:
 
 def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
     """Print what `plan` comes to."""
-    cluster: ClusterName = args.cluster if args.cluster != "auto" else choose("auto").name
+    cluster = choose("auto") if args.cluster == "auto" else named(args.cluster)
     code = code_hash()
     actions = plan_actions(plan, read_runs(args.runs, plan.name), code)
-    described = [_run(action, plan, cluster, args.runs, code) for action in actions]
+    described = [_run(action, plan, cluster.name, args.runs, code) for action in actions]
+    warnings = cautions([action.plan for action in actions if action.submits and action.plan], cluster)
     if args.json:
         print_json(
             {
                 "sweep": plan.name,
                 "scaling": plan.scaling,
                 "base_ranks": plan.base_ranks,
-                "cluster": cluster,
+                "cluster": cluster.name,
+                "warnings": warnings,
                 "runs": described,
             }
         )
     else:
-        print(as_text(plan, cluster, args.runs, described))
+        print(as_text(plan, cluster.name, args.runs, described, warnings))
     return 0
 
 
@@ -72,7 +76,7 @@ def _run(action: Action, plan: SweepPlan, cluster: ClusterName, root: Path, code
     """One run as `--json` shows it."""
     wanted = action.plan
     assert wanted is not None
-    config, _ = environment.mask_config(wanted.config.as_dict())
+    config, _ = mask_config(wanted.config.as_dict())
     run = RunDir(root.absolute() / plan.name / action.name)
     attempt = run.attempt(action.state.attempts if action.state else 0)
     record = {"config": config, "run_key": run_key(wanted.config_key, code)}
@@ -114,28 +118,25 @@ def _with_port(command: list[str]) -> list[str]:
 def cost(run: RunPlan, cluster: ClusterName) -> Cost:
     """The time limit of one attempt times its ranks."""
     resources = run.config.resources
-    on_gpu = resources.device == "cuda" or (
-        resources.device == "auto" and (cluster == "slurm" or _gpus_here() >= run.config.world_size)
-    )
+    on_gpu = uses_gpus(resources.device, cluster, run.config.world_size)
     hours = run.config.world_size * run.config.job.time_limit_min / 60
     return Cost(hours, "GPU-hours" if on_gpu else "CPU rank-hours")
 
 
-def _gpus_here() -> int:
-    return sum(name.removeprefix("nvidia").isdigit() for name in os.listdir("/dev"))
-
-
-def as_text(plan: SweepPlan, cluster: str, root: Path, runs: list[dict[str, Any]]) -> str:
+def as_text(
+    plan: SweepPlan, cluster: str, root: Path, runs: list[dict[str, Any]], warnings: list[str]
+) -> str:
     """The whole description for a reader."""
-    held = "train.local_batch_size" if plan.scaling == "weak" else "train.global_batch_size"
-    head = (
-        f"sweep {plan.name}: {count(len(runs), 'run')} on {cluster} in {root / plan.name}; "
-        f"{plan.scaling} scaling holds {held}, given for {count(plan.base_ranks, 'rank')}"
-    )
+    head = f"sweep {plan.name}: {count(len(runs), 'run')} on {cluster} in {root / plan.name}; "
+    if plan.base_ranks is None:
+        head += "batch sizes as given"
+    else:
+        held = "train.local_batch_size" if plan.scaling == "weak" else "train.global_batch_size"
+        head += f"{plan.scaling} scaling holds {held}, given for {count(plan.base_ranks, 'rank')}"
     parts = [
         head,
         table(_HEAD, [_row(run) for run in runs]),
-        _total(runs),
+        "\n".join([_total(runs), *(f"warning: {line}" for line in warnings)]),
         _environments(runs),
         _commands(runs),
     ]

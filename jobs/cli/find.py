@@ -8,17 +8,14 @@ from pathlib import Path
 
 from disttrain.errors import ConfigError, nearest
 from disttrain.rundir import RunDir
+from jobs.state import folders, runs_of
 
 
 def sweeps(root: Path) -> list[str]:
     """Names of the sweeps below the runs folder: those that hold a `sweep.json` or a run."""
-    return [name for name in _folders(root) if os.path.exists(root / name / "sweep.json") or runs(root, name)]
-
-
-def runs(root: Path, sweep: str) -> list[RunDir]:
-    """The runs of a sweep: its folders that hold a `run.json`."""
-    found = (RunDir(root / sweep / name) for name in _folders(root / sweep))
-    return [run for run in found if os.path.exists(run.run_json)]
+    return [
+        name for name in folders(root) if os.path.exists(root / name / "sweep.json") or runs_of(root, name)
+    ]
 
 
 def one_sweep(root: Path, word: str) -> str:
@@ -33,11 +30,11 @@ def one_run(root: Path, word: str) -> RunDir:
     """The run meant by `sweep/run`, or by a run's name alone where only one sweep has it."""
     sweep, slash, name = word.strip("/").rpartition("/")
     if slash:
-        known = {run.name: run for run in runs(root, one_sweep(root, sweep))}
+        known = {run.name: run for run in runs_of(root, one_sweep(root, sweep))}
         if name in known:
             return known[name]
         raise ConfigError(f"no run {name!r} in {root / sweep}{nearest(name, known) or _are('runs', known)}")
-    every = [run for known_sweep in sweeps(root) for run in runs(root, known_sweep)]
+    every = [run for known_sweep in sweeps(root) for run in runs_of(root, known_sweep)]
     found = [run for run in every if run.name == name]
     if len(found) == 1:
         return found[0]
@@ -45,7 +42,7 @@ def one_run(root: Path, word: str) -> RunDir:
         raise ConfigError(f"{word!r} is a run of several sweeps: {', '.join(map(label, found))}")
     if name in sweeps(root):
         raise ConfigError(
-            f"{name!r} is a sweep; name one run of it{_are('runs', map(label, runs(root, name)))}"
+            f"{name!r} is a sweep; name one run of it{_are('runs', map(label, runs_of(root, name)))}"
         )
     raise ConfigError(f"no run {word!r} in {root}{nearest(name, [run.name for run in every])}")
 
@@ -55,24 +52,20 @@ def several(root: Path, words: Iterable[str]) -> list[RunDir]:
     found: dict[Path, RunDir] = {}
     for word in words:
         name = word.rstrip("/")
-        meant = runs(root, name) if name in sweeps(root) else [one_run(root, name)]
+        meant = runs_of(root, name) if name in sweeps(root) else [one_run(root, name)]
         found |= {run.path: run for run in meant}
     return list(found.values())
+
+
+def named(root: Path, words: Iterable[str]) -> set[Path]:
+    """The folders of those runs that a word of their own means, rather than their sweep's."""
+    known = sweeps(root)
+    return {run.path for run in several(root, [word for word in words if word.rstrip("/") not in known])}
 
 
 def label(run: RunDir) -> str:
     """`sweep/run`."""
     return f"{run.sweep}/{run.name}"
-
-
-def _folders(path: Path) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _are(what: str, names: Iterable[str], shown: int = 8) -> str:

@@ -24,7 +24,6 @@ from jobs.state import RunState
 if TYPE_CHECKING:
     from rich.table import Table
 
-EXIT_INTERRUPTED = 130
 POLL_S = 1.0
 PROGRESS_LINE_EVERY_S = 10.0
 _STYLES = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from disttrain.provenance import code_hash
 from disttrain.rundir import RunDir
 from jobs.cli import live
+from jobs.cli.cautions import cautions
 from jobs.cli.plan import sweep_name, write_sweep_record
 from jobs.cli.render import as_json, print_json
 from jobs.cli.text import table
@@ -50,6 +51,9 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
         planned = make_plan(args, states)
         write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash())
+        starting = [action.plan for action in actions if action.submits and action.plan]
+        for line in cautions(starting, cluster):
+            print(f"warning: {line}", file=sys.stderr)
         try:
             actions = carry_out(actions, cluster, root)
         except SubmitError as error:
@@ -76,7 +80,7 @@ def tell(
     if not args.json:
         rows = [(_VERB[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
         print(table(("WHAT", "RUN", "JOB", "WHY"), rows))
-        print(f"\n{summary(actions)}")
+        print(f"\n{summary(actions)} (cluster: {cluster.name})")
         if any(action.kind == "stale" for action in actions):
             print(
                 "stale: done by other code than there is now, and kept; `clean --stale` moves such runs away"
@@ -101,18 +105,22 @@ def tell(
 
 def read(runs: Sequence[RunDir]) -> list[RunState]:
     """The states of these runs now."""
-    code = code_hash()
+    return _read(runs, code_hash())
+
+
+def _read(runs: Sequence[RunDir], code: str) -> list[RunState]:
     return [read_state(run, code_hash=code) for run in runs]
 
 
 def _reader(runs: Sequence[RunDir], cluster: Cluster) -> live.Read:
     """Reads the runs' files, and now and then asks the cluster which jobs vanished without a word."""
+    code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
     asked = time.monotonic()
     vanished: dict[Path, RunState] = {}
 
     def read_now() -> list[RunState]:
         nonlocal asked, vanished
-        states = read(runs)
+        states = _read(runs, code)
         if time.monotonic() - asked >= ASK_EVERY_S:
             checked = refresh([state for state in states if state.active], cluster)
             vanished = {state.run.path: state for state in checked if state.state == "lost"}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from disttrain.configfile import Draft, load
 from disttrain.errors import ConfigError, nearest
-from disttrain.rundir import CorruptFile, create_exclusive, read_json
-from jobs.environment import mask_config
+from disttrain.masking import mask_config
+from disttrain.rundir import CorruptFile, create_exclusive, read_json, read_json_or_none, write_json
 from jobs.ledger import now
 from jobs.state import RunState
 from sweeps.base import first_difference
@@ -56,7 +57,7 @@ def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
 
 
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
-    """What `submit.py run` asks for: one run on the file's base.
+    """What `submit.py run` asks for: one run on the file's base, its batch sizes taken as they are given.
 
     Each override is an axis of one value: it takes part in the run's name and not in the base, so that
     the next call with another value is another run of the same sweep.
@@ -74,13 +75,20 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
                 f"{override.key}: `run` takes one value; `sweep` takes several", at=override.origin
             )
     axes = [Override(each.key, each.values, each.origin, axis=True) for each in overrides]
-    return _expand(args, draft, axes, states)
+    return _expand(args, draft, axes, states, literal=True)
 
 
 def write_sweep_record(root: Path, plan: SweepPlan) -> None:
-    """Create `sweep.json` unless it is there."""
-    record = {"schema_version": 1, "name": plan.name, "base": mask_config(plan.base)[0]}
-    create_exclusive(root / plan.name / "sweep.json", {**record, "created": now()})
+    """Create `sweep.json` unless it is there. The first `sweep` adds its `base_ranks`, which `run` leaves
+    open. Belongs inside `sweep_lock`."""
+    path = root / plan.name / "sweep.json"
+    recorded = read_json_or_none(path)
+    if recorded is None:
+        record = {"schema_version": 1, "name": plan.name, "base": mask_config(plan.base)[0]}
+        create_exclusive(path, {**record, "created": now()})
+    elif recorded["base"]["sweep"]["base_ranks"] is None and plan.base_ranks is not None:
+        recorded["base"]["sweep"]["base_ranks"] = plan.base_ranks
+        write_json(path, recorded)
 
 
 def _expand(
@@ -88,15 +96,18 @@ def _expand(
     draft: Draft,
     overrides: list[Override],
     states: list[RunState],
-    grids: list[str] | None = None,
+    grids: Sequence[str] = (),
+    *,
+    literal: bool = False,
 ) -> SweepPlan:
     name = sweep_name(args)
     recorded = _recorded_base(args.runs / name / "sweep.json")
     existing = Existing(
-        names={state.config_key or f"unreadable {state.name}": state.name for state in states},
+        names={state.config_key: state.name for state in states if state.config_key},
+        unreadable=frozenset(state.name for state in states if not state.config_key),
         base_ranks=recorded["sweep"]["base_ranks"] if recorded else None,
     )
-    plan = expand(draft, overrides, name=name, grids=grids or (), existing=existing)
+    plan = expand(draft, overrides, name=name, grids=grids, existing=existing, literal=literal)
     difference = first_difference(recorded, mask_config(plan.base)[0]) if recorded else None
     if difference:
         raise ConfigError(
@@ -110,7 +121,8 @@ def _recorded_base(path: Path) -> dict[str, Any] | None:
     try:
         base = read_json(path)["base"]
         if isinstance(base, dict) and all(isinstance(fields, dict) for fields in base.values()):
-            base["sweep"]["base_ranks"] += 0
+            if base["sweep"]["base_ranks"] is not None:
+                base["sweep"]["base_ranks"] += 0
             return base
         raise KeyError("base")
     except (FileNotFoundError, NotADirectoryError):

@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 
 from disttrain.errors import ConfigError
-from disttrain.rundir import read_json
+from disttrain.rundir import RunDir, read_json
 from jobs.cli import find
 from jobs.cli.render import print_json
+from jobs.state import runs_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,10 +34,16 @@ def run(args: argparse.Namespace) -> int:
 def newest_sweep(root: Path) -> str:
     """The sweep that was submitted to last."""
     last = {
-        sweep: max(run.run_json.stat().st_mtime for run in runs)
+        sweep: max(_submitted(run) for run in runs)
         for sweep in find.sweeps(root)
-        if (runs := find.runs(root, sweep))
+        if (runs := runs_of(root, sweep))
     }
     if not last:
         raise ConfigError(f"no runs in {root} yet: python submit.py sweep --nodes 1 2 4")
     return max(last, key=lambda sweep: last[sweep])
+
+
+def _submitted(run: RunDir) -> float:
+    """When a run was last submitted; planned, where it never was."""
+    announced = (path.stat().st_mtime for path in run.submissions.glob("*.intent.json"))
+    return max(announced, default=run.run_json.stat().st_mtime)

@@ -15,12 +15,13 @@ from jobs.reconcile import Action, carry_out, refresh, resume_actions, sweep_loc
 def run(args: argparse.Namespace) -> int:
     words = args.runs_given or find.sweeps(args.runs)
     runs = find.several(args.runs, words)
+    named = find.named(args.runs, args.runs_given)
     cluster = choose(args.cluster)
     done: list[tuple[RunDir, Action]] = []
     for sweep, members in itertools.groupby(sorted(runs, key=lambda run: run.sweep), lambda run: run.sweep):
         group = list(members)
         with sweep_lock(args.runs / sweep):
-            actions = resume_actions(refresh(place.read(group), cluster), code_hash())
+            actions = resume_actions(refresh(place.read(group), cluster), code_hash(), named)
             try:
                 actions = carry_out(actions, cluster, args.runs)
             except SubmitError as error:

@@ -12,7 +12,7 @@ from jobs.state import RunState, read_runs
 
 
 def run(args: argparse.Namespace) -> int:
-    states = read(args.runs, args.sweeps)
+    states = read(args.runs, args.sweeps, code_hash())
     if args.json:
         print_json([as_json(state) for state in states])
     elif not states:
@@ -23,10 +23,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def read(root: Path, words: list[str]) -> list[RunState]:
-    """The runs of the named sweeps, or of all."""
+def read(root: Path, words: list[str], code: str) -> list[RunState]:
+    """The runs of the named sweeps, or of all; those done by code other than `code` are stale."""
     names = list(dict.fromkeys(find.one_sweep(root, word) for word in words))
-    code = code_hash()
     if not names:
         return read_runs(root, code_hash=code)
     return [state for name in names for state in read_runs(root, name, code_hash=code)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from disttrain.provenance import code_hash
 from jobs.cli import find, live
 from jobs.cli.render import as_json, print_json
 from jobs.cli.status import read
@@ -12,12 +13,13 @@ from jobs.cli.status import read
 
 def run(args: argparse.Namespace) -> int:
     words = [find.one_sweep(args.runs, word) for word in args.sweeps]
-    words = words or list(dict.fromkeys(state.sweep for state in read(args.runs, []) if state.active))
+    code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
+    words = words or list(dict.fromkeys(state.sweep for state in read(args.runs, [], code) if state.active))
     if not words:
         print("[]" if args.json else "no run is waiting or running: submit.py status shows what there is")
         return 0
     states = live.follow(
-        lambda: read(args.runs, words), args.runs, out=sys.stderr if args.json else sys.stdout
+        lambda: read(args.runs, words, code), args.runs, out=sys.stderr if args.json else sys.stdout
     )
     if args.json:
         print_json([as_json(state) for state in states])

@@ -94,7 +94,7 @@ def check_run_directory(run: RunDir, metrics: Metrics) -> None:
         steps = [Step.model_validate(line) for line in read_jsonl(attempt.steps(rank))]
         assert len(steps) == metrics.steps
         assert attempt.rank_log(rank).exists()
-    assert list(run.tensorboard.iterdir())
+    assert list(attempt.tensorboard.iterdir())
 
 
 @pytest.mark.slow

@@ -257,6 +257,8 @@ def _metrics(
             bytes=10_000_000,
             unigram_entropy_bits=4.8,
         ),
+        model_flops_per_sample=632_000_000,
+        flops_method="3 x counted forward matmul and convolution FLOPs",
         steps=len(records),
         steps_total=steps,
         local_batch_size=local,
@@ -267,7 +269,9 @@ def _metrics(
         measured_steps=len(measured),
         measured_s=measured_s,
         samples_per_s=samples_per_s,
+        samples_per_s_per_rank=samples_per_s / world,
         tokens_per_s=samples_per_s * 128,
+        model_flops_per_s_per_rank=samples_per_s / world * 632_000_000,
         step_time=StepTime(
             mean_s=float(times.mean()),
             std_s=float(times.std()),

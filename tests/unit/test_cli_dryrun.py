@@ -11,6 +11,7 @@ import pytest
 
 import submit
 from disttrain import provenance
+from jobs.cluster import Limits
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
 FILE = """\
@@ -32,7 +33,8 @@ sweep:
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(FILE)
-    monkeypatch.setattr("jobs.cli.dryrun._gpus_here", lambda: 0)
+    monkeypatch.setattr("jobs.cluster.gpus_here", lambda: 0)
+    monkeypatch.setattr("jobs.local.LocalCluster.limits", lambda self: Limits(processors=2))
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
@@ -62,6 +64,47 @@ def test_a_dry_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run["cost_bound"] == {"hours": 0.5, "unit": "GPU-hours"}
     assert run["env"]["HF_TOKEN"]["value"] == "***"
     assert [command[command.index("--node-rank") + 1] for command in run["commands"]] == ["0", "1"]
+
+
+def warnings(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    """What a dry run warns of: the same as text and as JSON."""
+    command = ["sweep", "tiny.yaml", "--dry-run", *words]
+    assert submit.main(command) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert submit.main([*command, "--json"]) == 0
+    found: list[str] = json.loads(capsys.readouterr().out)["warnings"]
+    assert lines == [f"warning: {line}" for line in found]
+    return found
+
+
+def test_more_threads_than_processors_are_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("tiny.yaml").write_text("{data: {kind: digits}, train: {steps: 99, local_batch_size: 8}}")
+    crowd = ["--nodes", "1", "2", "4", "--set", "data.workers=1"]
+    assert warnings(capsys, "--nodes", "1", "2", "--cluster", "local") == []
+    assert warnings(capsys, *crowd, "--cluster", "slurm") == [], "there each node is a machine"
+    (line,) = warnings(capsys, *crowd, "--cluster", "local")
+    assert line.startswith("n2-ddp-b8-r0, n4-ddp-b8-r0: up to 8 busy threads (")
+    assert "on 2 processors" in line
+    monkeypatch.setattr("jobs.cluster.gpus_here", lambda: 4)
+    assert warnings(capsys, *crowd, "--cluster", "local") == [], "GPUs do the work"
+
+
+def test_runs_of_which_no_step_is_measured_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tiny.yaml").write_text("{data: {kind: digits}, train: {local_batch_size: 8}}")
+    (line,) = warnings(capsys, "--cluster", "local", "--set", "train.steps=8,9,10,5,11")
+    assert line == (
+        "n1-single-b8-steps8-r0, n1-single-b8-steps9-r0, n1-single-b8-steps10-r0 and 1 more: no step will be "
+        "measured: train.steps is not above telemetry.warmup_steps=10"
+    )
+    steps = ["--set", "train.steps=10", "telemetry.warmup_steps=9"]
+    assert warnings(capsys, "--cluster", "local", *steps) == []
+
+
+def test_a_single_run_holds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit.main(["run", "tiny.yaml", "--nodes", "2", "--cluster", "local", "--dry-run"]) == 0
+    assert "in runs/tiny; batch sizes as given\n" in capsys.readouterr().out
 
 
 def test_an_existing_run_is_seen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

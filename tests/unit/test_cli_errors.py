@@ -77,7 +77,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
             "sweep tiny.yaml --nodes 1 3 --scaling strong --set train.local_batch_size=null train.global_batch_size=8",
             "--set: train.global_batch_size=8 is not divisible by 3 ranks (strong scaling); nearest that are: 6 and 9",
         ),
-        ("sweep tiny.yaml --runs tiny.yaml", "cannot write to 'tiny.yaml/tiny': "),
+        ("sweep tiny.yaml --runs tiny.yaml --cluster local", "cannot write to 'tiny.yaml/tiny': "),
         ("sweep tiny.yaml --runs /proc/runs --cluster local", "cannot write to '/proc/runs/tiny': "),
         ("show x", "no run 'x' in runs"),
         ("cancel x", "no run 'x' in runs"),

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 import submit
+from disttrain.errors import ConfigError
+from disttrain.provenance import code_hash
 from disttrain.records import SweepRecord
 from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger
-from jobs.cli import cancel, place, report, resume
-from jobs.processes import host
-from jobs.state import read_runs, read_state
+from jobs.cli import cancel, live, place, report, resume, status, watch
+from jobs.processes import host, this_process
+from jobs.state import RunState, read_runs, read_state
 from tests.support.jobs import NoCluster
 from tests.support.states import make_run
 
@@ -102,6 +104,33 @@ def test_waiting_ends_with_the_runs_and_tells_how_they_went(
     assert len(cluster.submitted) == 2
 
 
+def test_the_cluster_is_named_and_what_spoils_figures_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
+    said = capsys.readouterr()
+    assert "1 run: 1 submitted (cluster: local)\n" in said.out
+    assert said.err.startswith("warning: n1-single-b8-r0: no step will be measured: ")
+    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
+    assert capsys.readouterr().err == "", "nothing starts"
+
+
+def test_following_runs_hashes_the_code_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[bool] = []
+    for module in (place, watch, status):
+        monkeypatch.setattr(module, "code_hash", lambda: hashed.append(True) or "code")
+    reader = place._reader([make_run(RUNS, "tiny/a", "running")], NoCluster())
+    assert [reader()[0].state for _ in range(3)] == ["running"] * 3
+    assert len(hashed) == 1
+
+    def three_times(read: live.Read, root: Path, *, out: Any = None) -> list[RunState]:
+        return [read() for _ in range(3)][-1]
+
+    monkeypatch.setattr(live, "follow", three_times)
+    ask(capsys, "watch")
+    assert len(hashed) == 2
+
+
 def test_waiting_ends_when_the_cluster_has_lost_the_job(
     capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +144,61 @@ def test_other_values_of_run_are_runs_of_the_same_sweep(capsys: pytest.CaptureFi
     ask(capsys, "run tiny.yaml --set optim.lr=0.5")
     ask(capsys, "sweep tiny.yaml --nodes 2 4")
     assert set(states()) == {"n2-ddp-b8-r0", "n1-single-b8-lr0.5-r0", "n4-ddp-b8-r0"}
+
+
+def test_what_run_means_does_not_depend_on_what_was_run_before(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tiny.yaml").write_text(TINY.replace("local_batch_size", "global_batch_size"))
+    for nodes in (4, 2):
+        ask(capsys, f"run tiny.yaml --nodes {nodes}")
+    assert set(states()) == {"n4-ddp-b2-r0", "n2-ddp-b4-r0"}
+    ask(capsys, "sweep tiny.yaml --nodes 2")  # its sizes are for its own base of 2 ranks
+    assert read_json(RUNS / "tiny/sweep.json")["base"]["sweep"]["base_ranks"] == 2
+    ask(capsys, "sweep tiny.yaml --nodes 1")
+    ask(capsys, "run tiny.yaml --nodes 1")
+    assert set(states()) == {"n4-ddp-b2-r0", "n2-ddp-b4-r0", "n1-single-b4-r0", "n1-single-b8-r0"}
+    SweepRecord.model_validate(read_json(RUNS / "tiny" / "sweep.json"))
+
+
+@pytest.mark.parametrize("broken", ["progress.json", "intent and run.json", "intent"])
+def test_a_corrupt_file_does_not_start_a_run_again_under_another_name(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster, broken: str
+) -> None:
+    ask(capsys, "sweep tiny.yaml --nodes 1")
+    run = RunDir(RUNS / "tiny/n1-single-b8-r0")
+    code = read_json(run.run_json)["provenance"]["code"]["hash"]
+    ledger.claim(run, 0, process=this_process().as_dict(), job_id=None, code_hash=code)
+    intent = ledger.entry(run, 0).path("intent")
+    paths = {
+        "progress.json": [run.progress],
+        "intent": [intent],
+        "intent and run.json": [intent, run.run_json],
+    }
+    for path in paths[broken]:
+        path.write_text("{")
+    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 1")
+    assert again["run"] == "n1-single-b8-r0"
+    if broken == "progress.json":
+        assert again["action"] == "wait"
+    else:
+        assert (again["action"], str(intent) in again["reason"]) == ("give up", True)
+    assert len(cluster.submitted) == 1
+
+
+def test_a_corrupt_run_is_known_by_its_key_in_its_name(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    ask(capsys, "sweep tiny.yaml --nodes 2 --set parallel.strategy=auto,ddp")
+    (auto,) = (state for state in read_runs(RUNS) if axes_of(state.run)["parallel.strategy"] == "auto")
+    for path in (ledger.entry(auto.run, 0).path("intent"), auto.run.run_json):
+        path.write_text("{")
+    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 2")
+    assert (again["run"], again["action"]) == (auto.name, "give up")
+    assert len(cluster.submitted) == 2
+
+
+def axes_of(run: RunDir) -> dict[str, Any]:
+    axes: dict[str, Any] = read_json(run.run_json)["axes"]
+    return axes
 
 
 def test_the_axes_of_a_sweep_file_are_nothing_to_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,7 +228,7 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: NoCluste
     make_run(RUNS, "other/n1-single-b8-r0")
     elsewhere = read_state(RunDir(RUNS / "tiny/n2-ddp-b8-r0"))
     assert submit.main(["cancel", "tiny"]) == 1  # the cluster of these tests is not this host
-    assert "tiny/n2-ddp-b8-r0 runs on elsewhere: cancel it there" in capsys.readouterr().err
+    assert "tiny/n2-ddp-b8-r0: runs on elsewhere: cancel it there" in capsys.readouterr().err
     for name in ("n1-single-b8-r0", "n2-ddp-b8-r0"):
         ledger.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:5")
     out = ask(capsys, "cancel tiny/n1-single-b8-r0 n2-ddp-b8-r0 other")
@@ -161,6 +245,72 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: NoCluste
     ]
     assert "on its way" in ask(capsys, "resume tiny")
     ask(capsys, "resume n2-ddp-b8-r0")
+
+
+def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        make_run(RUNS, f"tiny/{name}", "queued")
+    intent = ledger.entry(RunDir(RUNS / "tiny/a"), 0).path("intent")
+    write_json(intent, read_json(intent) | {"cluster": "slurm"})
+
+    def choose(name: str) -> NoCluster:
+        if name == "slurm":
+            raise ConfigError("no Slurm controller answers")
+        return cluster
+
+    monkeypatch.setattr(cancel, "choose", choose)
+    assert submit.main(["cancel", "tiny"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "cancelled  tiny/b (was queued)\n"
+    assert said.err == "tiny/a: not cancelled: no Slurm controller answers\n"
+    assert cluster.cancelled == [f"{host()}:7"]
+
+
+def by_hand(name: str) -> RunDir:
+    """A run that was started by hand, and runs."""
+    run = make_run(RUNS, name, "planned")
+    run.attempt(0).path.mkdir(parents=True)
+    return run
+
+
+def test_what_was_started_by_hand_is_left_to_who_did(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    run = by_hand("by-hand/mine")
+    assert submit.main(["cancel", "mine"]) == 1
+    assert capsys.readouterr().err == "by-hand/mine: started by hand: end it where it runs\n"
+    assert "left   by-hand/mine: it is running; started by hand" in ask(capsys, "clean mine")
+    assert "1 on its way" in ask(capsys, "resume mine")
+    os.utime(run.attempt(0).path, (1.0, 1.0))
+    assert "not submitted by submit.py: started by hand" in ask(capsys, "resume mine")
+    assert cluster.submitted == []
+
+
+def silent(name: str) -> RunDir:
+    """A run on another host, without a sign of life for long."""
+    run = make_run(RUNS, name, "queued")
+    process = this_process().as_dict() | {"host": "far away"}
+    ledger.claim(run, 0, process=process, job_id=None, code_hash=code_hash())
+    os.utime(run.submissions, (1.0, 1.0))
+    return run
+
+
+def test_a_silent_run_is_said_and_touched_only_by_its_name(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    cluster.status = "unknown"
+    silent("tiny/a")
+    assert "  silent for " in ask(capsys, "status")
+    for words in ("resume", "resume tiny"):
+        assert "1 on its way" in ask(capsys, words)
+    assert "left   tiny/a: it is running; silent for " in ask(capsys, "clean tiny")
+    assert cluster.submitted == []
+    assert "1 submitted again" in ask(capsys, "resume a")
+    assert cluster.submitted == [("a", 1)]
+    silent("tiny/b")
+    assert "moved  tiny/b (running)" in ask(capsys, "clean tiny/b")
 
 
 def test_resume_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,8 +436,13 @@ def test_the_report_is_of_the_newest_sweep(
     monkeypatch.setattr(analysis.report, "write", write)
     for when, sweep in enumerate(("b", "c", "a")):
         run = make_run(RUNS, f"{sweep}/n1")
-        os.utime(run.run_json, (when, when))
+        for path in (run.run_json, ledger.entry(run, 0).path("intent")):
+            os.utime(path, (when, when))
     assert report.newest_sweep(RUNS) == "a"
+    again = ledger.entry(RunDir(RUNS / "c/n1"), 0).path("intent")
+    os.utime(again, (9, 9))
+    assert report.newest_sweep(RUNS) == "c", "submitted again, which leaves run.json as it was"
+    os.utime(again, (1, 1))
     assert ask(capsys, "report") == "report of a: runs/a/report/report.html\n"
     assert ask_json(capsys, "report b c --out both --base n1") == {"title": "t"}
     assert asked == [([RUNS / "a"], RUNS / "a/report", None), ([RUNS / "b", RUNS / "c"], Path("both"), "n1")]

@@ -187,3 +187,17 @@ def test_a_draft_needs_no_file():
     draft.set("train.local_batch_size", 1, "here")
     assert check(draft).train.steps == 1
     assert "train.steps" in known_keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3), ("2E5", 2e5), ("-1.5e+2", -150.0), ("0.1", 0.1), (".5", 0.5), ("5", 5),
+        ("1e", "1e"), ("e3", "e3"), ("2020-99-99", "2020-99-99"), ("true", True), ("null", None),
+        ("[1e-3, a]", [1e-3, "a"]), (".inf", float("inf")), ("1.2.3", "1.2.3"), ("3x", "3x"),
+    ],
+)  # fmt: skip
+def test_values_are_read_as_people_mean_them(text, value):
+    read = parse_value(text, "--set")
+    assert read == value
+    assert type(read) is type(value)

@@ -12,7 +12,7 @@ import torch
 
 from disttrain import options, registry
 from disttrain.config import DataConfig, ModelConfig
-from disttrain.rundir import RunDir
+from disttrain.rundir import Attempt
 from disttrain.telemetry import sinks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +58,7 @@ def test_the_options_are_checked_without_running_the_example(installed):
 
 
 def test_the_sink_writes(installed, tmp_path):
-    sink = sinks.open_sink("csv", RunDir(tmp_path))
+    sink = sinks.open_sink("csv", Attempt(tmp_path, 0))
     sink.scalars(3, {"loss": 2.5})
     sink.close()
     assert (tmp_path / "scalars.csv").read_text() == "3,loss,2.5\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from disttrain.config import Config
-from disttrain.masking import mask_argv
+from disttrain.masking import mask_argv, mask_config, mask_lines
 from disttrain.records import EnvRecord
 from jobs import environment
 
@@ -79,7 +79,7 @@ def test_secrets_are_known_by_name(name: str, secret: bool) -> None:
 
 
 def test_a_secret_travels_through_the_environment_and_is_written_nowhere() -> None:
-    masked, secrets = environment.mask_config(config(HF_TOKEN="hush", PLAIN="x"))
+    masked, secrets = mask_config(config(HF_TOKEN="hush", PLAIN="x"))
     assert masked["job"]["env"] == {"HF_TOKEN": "***", "PLAIN": "x"}
     assert secrets == {"HF_TOKEN": "hush"}
     added = environment.derive(masked, "local", secrets)
@@ -96,3 +96,10 @@ def test_a_command_line_without_its_secrets() -> None:
     assert mask_argv(given) == [
         "submit.py", "--set", "job.env.HF_TOKEN=***", "--api-key", "***", "--name=x", "train.steps=5",
     ]  # fmt: skip
+
+
+def test_a_diff_without_its_secrets() -> None:
+    text = '+    HF_TOKEN: hush\n-x = {"API_KEY": "hush", "a": 1}\n config_key = made["key"]\n+NAME=x\n'
+    assert mask_lines(text) == (
+        '+    HF_TOKEN: ***\n-x = {"API_KEY": ***\n config_key = made["key"]\n+NAME=x\n'
+    )

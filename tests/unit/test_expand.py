@@ -96,9 +96,9 @@ def test_names_are_readable() -> None:
     plan = expanded(draft(), "optim.lr=0.1,1e-4", "model.hidden=[32, 16]", nodes="1 2")
     assert names(plan) == [
         "n1-single-b8-lr0.1-r0",
-        "n1-single-b8-lr1e-4-r0",
+        "n1-single-b8-lr0.0001-r0",
         "n2-ddp-b8-lr0.1-r0",
-        "n2-ddp-b8-lr1e-4-r0",
+        "n2-ddp-b8-lr0.0001-r0",
     ]
 
 
@@ -125,6 +125,20 @@ def test_values_are_made_safe_for_a_file_name() -> None:
 
 def test_an_existing_run_keeps_its_name_and_new_ones_avoid_it() -> None:
     assert unique_names([("a", "1"), ("a", "2"), ("b", "3")], {"2": "a", "9": "b"}) == ["a-1", "a", "b-3"]
+
+
+@pytest.mark.parametrize("unreadable", ["a", "a-1"])
+def test_a_run_that_cannot_be_read_keeps_its_name_from_being_given_twice(unreadable: str) -> None:
+    assert unique_names([("a", "1"), ("b", "3")], {}, {unreadable}) == [unreadable, "b"]
+
+
+def test_literal_batch_sizes_are_of_each_runs_own_ranks() -> None:
+    base = draft(train={"steps": 1, "global_batch_size": 8})
+    existing = Existing(base_ranks=4)
+    scaled = expanded(base, nodes="2", existing=existing)
+    literal = expanded(base, nodes="2", existing=existing, literal=True)
+    assert [plan.runs[0].batch.global_ for plan in (scaled, literal)] == [4, 8]
+    assert (scaled.base_ranks, literal.base_ranks) == (4, None)
 
 
 def test_overrides_win_over_the_file() -> None:
@@ -174,7 +188,7 @@ def test_exclusion_comes_before_the_check_of_combinations() -> None:
 
 
 def test_exclusion_sees_defaults() -> None:
-    base = draft(sweep={"exclude": [{"resources.nodes": 2, "parallel.bucket_mb": 25}]})
+    base = draft(sweep={"exclude": [{"resources.nodes": 2, "optim.lr": 0.001}]})
     assert len(expanded(base, nodes="1 2").runs) == 1
 
 

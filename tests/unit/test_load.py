@@ -41,10 +41,10 @@ def test_one_row_a_run_with_typed_columns(tmp_path: Path) -> None:
 
 def test_a_run_planned_before_a_key_was_swept_has_it_from_its_config(tmp_path: Path) -> None:
     fake_run(tmp_path / "s" / "old", nodes=1)
-    fake_run(tmp_path / "s" / "new", nodes=1, axes={"parallel.bucket_mb": 5.0})
+    fake_run(tmp_path / "s" / "new", nodes=1, axes={"optim.lr": 0.5})
     table = load([tmp_path / "s"]).set_index("run")
-    assert table.loc["old", "parallel.bucket_mb"] == 25.0
-    assert table.loc["new", "parallel.bucket_mb"] == 5.0
+    assert table.loc["old", "optim.lr"] == 1e-3
+    assert table.loc["new", "optim.lr"] == 0.5
 
 
 @pytest.mark.parametrize(
@@ -145,3 +145,15 @@ def test_analysis_imports_neither_torch_nor_jobs() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'jobs', 'matplotlib.pyplot')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_runs_started_by_hand_differ_in_is_an_axis(tmp_path: Path) -> None:
+    for name, batch, every in (("a", 4, 10), ("b", 32, 10), ("c", 32, 99)):
+        run = fake_run(tmp_path / "by-hand" / name, nodes=1, local_batch_size=batch)
+        record = read_json(run.run_json)
+        record["axes"] = {}
+        record["config"]["train"]["log_every"] = every  # noise
+        write_json(run.run_json, record)
+    table = load([tmp_path / "by-hand"])
+    assert swept_keys(table) == ["train.local_batch_size"]
+    assert table["train.local_batch_size"].tolist() == [4, 32, 32]

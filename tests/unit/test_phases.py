@@ -5,7 +5,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.telemetry.phases import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, HostClock, after_own_backward
+from disttrain.telemetry.phases import (
+    COMM,
+    COMPUTE,
+    INPUT,
+    OPTIMIZER,
+    OTHER,
+    CudaClock,
+    HostClock,
+    after_own_backward,
+)
 
 
 class FakeTime:
@@ -82,3 +91,49 @@ def test_own_backward_callback_runs_after_every_gradient_and_before_callbacks_qu
     after_own_backward(loss, lambda: order.append(COMM))
     loss.backward()
     assert order == ["gradient", COMM, "reducer waits"]
+
+
+class FakeEvent:
+    """A CUDA event on a device that runs `lag` behind the host."""
+
+    host = 0.0
+    passed = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = FakeEvent.host
+
+    def query(self) -> bool:
+        return self.at <= FakeEvent.passed
+
+    def synchronize(self) -> None:
+        FakeEvent.passed = max(FakeEvent.passed, self.at)
+
+    def elapsed_time(self, end: "FakeEvent") -> float:
+        assert end.query(), "read before the device has passed it"
+        return (end.at - self.at) * 1e3
+
+
+def test_the_device_clock_is_a_partition_read_only_when_the_device_has_passed(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    clock = CudaClock()
+    clock.start()
+    for seconds in (1.0, 2.0):
+        for phase in (INPUT, COMPUTE, COMM, OPTIMIZER):
+            clock.switch(phase)
+            FakeEvent.host += seconds
+        clock.end_step()
+    FakeEvent.host += 50  # a validation
+    clock.start()
+    clock.switch(COMPUTE)
+    FakeEvent.host += 3.0
+    clock.end_step()
+    FakeEvent.passed = 5.0  # the device is in its second step
+    [(start, parts)] = clock.finished()
+    assert (start, sum(parts)) == (0.0, 4.0)
+    [(second_start, second), (third_start, third)] = clock.finished(wait=True)
+    assert [second[phase] for phase in (INPUT, COMPUTE, COMM, OPTIMIZER)] == [2.0] * 4
+    assert (second_start, third_start) == (4.0, 62.0)
+    assert third[COMPUTE] == sum(third) == 3.0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.errors import ConfigError
 from jobs import queue
 from tests.support.jobs import in_a_fork, wait_for, wait_until
 
@@ -30,6 +31,18 @@ def test_the_folder_is_ours_alone(folder: Path) -> None:
     folder.chmod(0o777)
     with pytest.raises(queue.QueueFolderError, match="only user"):
         queue.take({})
+
+
+def test_a_folder_that_cannot_be_used_is_bad_input(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "counter").mkdir()
+    with pytest.raises(ConfigError, match=r"cannot use .*: Is a directory"):
+        queue.take({})
+    (folder / "counter").rmdir()
+    folder.rmdir()
+    folder.touch()
+    with pytest.raises(ConfigError, match=r"cannot use .*: File exists"):
+        queue.find({})
 
 
 def test_places() -> None:

@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disttrain import provenance
 from disttrain.errors import ConfigError
 from disttrain.records import RunRecord
-from disttrain.rundir import RunDir, read_json
+from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger, processes
-from jobs.cluster import SubmitError
-from jobs.reconcile import cancel, plan_actions, refresh, resume_actions, sweep_lock
+from jobs.cluster import JobStatus, SubmitError
+from jobs.local import LocalCluster
+from jobs.reconcile import cancel, carry_out, plan_actions, refresh, resume_actions, sweep_lock
 from jobs.state import RunState, StateName, read_state
 from tests.support.jobs import CODE, NoCluster, in_a_fork, states, submit, sweep_plan, wait_for, wait_until
 
@@ -47,6 +49,11 @@ def known(state: StateName, **fields: Any) -> RunState:
         (known("lost", retryable=True, cause="lost"), "retry"),
         (known("lost", retryable=True, cause="lost", attempts=3), "give up"),
         (known("corrupt", config_key=None, message="x is not JSON"), "give up"),
+        (known("corrupt", message="x is not JSON"), "give up"),
+        (known("running", silent=True, message="silent for 12 min"), "wait"),
+        (known("running", silent=True, code_hash="old"), "wait"),
+        (known("lost", journaled=False, cause="lost"), "give up"),
+        (known("lost", journaled=False, cause="lost", code_hash="old"), "give up"),
     ],
 )
 def test_what_is_done_about_a_run(state: RunState, kind: str) -> None:
@@ -73,6 +80,32 @@ def test_a_name_in_use_by_another_config_is_left_alone() -> None:
 def test_resume_overrides_what_stands_in_the_way() -> None:
     hopeless = known("failed", retryable=False, cause="refused", attempts=9)
     assert [action.kind for action in resume_actions([hopeless, known("done")], CODE)] == ["retry", "keep"]
+
+
+def test_a_silent_run_is_started_again_only_by_its_name() -> None:
+    silent = known("running", silent=True, message="silent for 12 min")
+    assert [action.kind for action in resume_actions([silent], CODE)] == ["wait"]
+    (action,) = resume_actions([silent], CODE, {silent.run.path})
+    assert (action.kind, action.reason) == ("retry", "silent for 12 min, and taken for dead")
+    assert [action.kind for action in resume_actions([known("running")], CODE, {silent.run.path})] == ["wait"]
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("running", "wait"),
+        ("done", "keep"),
+        ("failed", "give up"),
+        ("lost", "give up"),
+        ("planned", "give up"),
+    ],
+)
+def test_resume_passes_over_what_was_started_by_hand(state: StateName, kind: str) -> None:
+    found = known(state, journaled=False, retryable=False)
+    (action,) = resume_actions([found], CODE, {found.run.path})
+    assert action.kind == kind
+    if kind == "give up":
+        assert action.reason.startswith("not submitted by submit.py")
 
 
 @given(
@@ -149,12 +182,89 @@ def test_a_job_that_starts_while_it_is_taken_for_lost_is_left_alone(tmp_path: Pa
     assert len(cluster.submitted) == 1
 
 
-def test_only_silence_is_corrected_by_the_cluster() -> None:
+def test_the_cluster_says_that_a_lost_run_lives() -> None:
     lost = known("lost", cluster="local", job_id="elsewhere:1", retryable=True)
     assert refresh([lost], NoCluster("running"))[0].state == "running"
     assert refresh([lost], NoCluster("gone"))[0].state == "lost"
     slurm = dataclasses.replace(lost, cluster="slurm")
     assert refresh([slurm], NoCluster("running"))[0].state == "lost", "not this cluster's job"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "status", "kind"),
+    [
+        ("local", "unknown", "wait"),
+        ("local", "running", "wait"),
+        ("local", "gone", "retry"),
+        ("slurm", "gone", "wait"),  # the command picked another cluster than the run's
+    ],
+)
+def test_a_silent_run_is_started_again_only_when_its_own_cluster_has_lost_it(
+    tmp_path: Path, cluster: str, status: JobStatus, kind: str
+) -> None:
+    submit(PLAN, NoCluster(), tmp_path)
+    run = RunDir(tmp_path / "demo" / "a")
+    process = processes.this_process().as_dict() | {"host": "far away"}
+    ledger.claim(run, 0, process=process, job_id=None, code_hash=CODE)
+    os.utime(run.submissions, (1.0, 1.0))
+    assert read_state(run).silent
+    asked = NoCluster(status)
+    asked.name = cluster
+    (state,) = refresh([read_state(run)], asked)
+    assert state.silent is (kind == "wait" and status != "running")
+    assert [action.kind for action in submit(PLAN, asked, tmp_path)] == [kind]
+
+
+def test_a_retry_with_the_same_code_leaves_the_plan_as_it_was(tmp_path: Path) -> None:
+    run = failed_once(tmp_path)
+    before = run.run_json.stat().st_ino  # a rewritten file is another one
+    submit(PLAN, NoCluster(), tmp_path, code=made_with(run))
+    assert ledger.entry(run, 1).read("intent") is not None
+    assert run.run_json.stat().st_ino == before
+    assert not (run.attempt(0).path / "run.json").exists()
+
+
+def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = failed_once(tmp_path)
+    first = read_json(run.run_json)
+    former = run.attempt(0).path / "run.json"
+    submit(sweep_plan("a", max_attempts=3, time_limit_min=90), NoCluster("gone"), tmp_path)
+    assert read_json(run.run_json)["config"]["job"]["time_limit_min"] == 90
+    assert read_json(former) == first
+    newer = provenance.collect()
+    newer["code"]["hash"] = "newer"
+    monkeypatch.setattr(provenance, "collect", lambda: newer)
+    submit(PLAN, NoCluster("gone"), tmp_path)
+    second = read_json(run.run_json)
+    assert (second["provenance"]["code"]["hash"], second["run_key"] != first["run_key"]) == ("newer", True)
+    assert read_json(former) == first, "no attempt was made with the one between"
+
+
+def failed_once(root: Path) -> RunDir:
+    submit(PLAN, NoCluster(), root)
+    run = RunDir(root / "demo" / "a")
+    dead = processes.this_process().as_dict() | {"start_ticks": -1}
+    ledger.claim(run, 0, process=dead, job_id=None, code_hash=made_with(run))
+    run.attempt(0).path.mkdir(parents=True)
+    value = {"cause": "crashed", "attempt": 0, "message": "why", "ended": "", "retryable": True}
+    write_json(run.failed, value)
+    return run
+
+
+def made_with(run: RunDir) -> str:
+    code: str = read_json(run.run_json)["provenance"]["code"]["hash"]
+    return code
+
+
+def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path: Path) -> None:
+    run = failed_once(tmp_path)
+    run.run_json.write_text("{")
+    (action,) = carry_out(resume_actions([read_state(run)], CODE), NoCluster(), tmp_path)
+    assert action.kind == "give up"
+    assert str(run.run_json) in action.reason
+    assert len(ledger.entries(run)) == 1
 
 
 def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
@@ -168,6 +278,16 @@ def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
         submit(PLAN, cluster, tmp_path)
     found = states(tmp_path)["a"]
     assert (found.state, found.message) == ("planned", "no such partition")
+
+
+def test_a_job_that_the_queue_has_no_place_for_is_settled_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "file" / "queue"))
+    with pytest.raises(ConfigError, match="Not a directory"):
+        submit(PLAN, LocalCluster(), tmp_path / "runs")
+    assert states(tmp_path / "runs")["a"].state == "planned"
 
 
 def test_cancel_settles_what_waits(tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from disttrain.rundir import RunDir, write_json
+from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger, processes
-from jobs import state as state_module
 from jobs.state import natural, read_runs, read_state
 from tests.support.fake_runs import fake_sweep
 from tests.support.jobs import CODE, NoCluster, submit, sweep_plan
@@ -107,13 +107,45 @@ def test_a_vanished_job_that_had_finished_is_done(run: RunDir) -> None:
     assert read_state(run).state == "lost"
 
 
-def test_a_job_on_another_host_is_lost_when_it_has_long_been_silent(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_on_another_host_that_has_long_been_silent_is_not_taken_for_lost(run: RunDir) -> None:
     claim(run, host="far away")
+    found = read_state(run)
+    assert (found.state, found.silent, found.message) == ("running", False, None)
+    os.utime(run.submissions, (1.0, time.time() - 1800))
+    found = read_state(run)
+    assert (found.state, found.silent, found.retryable) == ("running", True, False)
+    assert found.message == "silent for 30 min"
+    write_json(run.progress, {"attempt": 0, "updated": time.time()})
+    assert read_state(run).silent is False
+
+
+def by_hand(run: RunDir) -> None:
+    """Turn a submitted run into one that was started by hand: nothing says which process runs it."""
+    for path in run.submissions.iterdir():
+        path.unlink()
+    run.submissions.rmdir()
+    run.attempt(0).path.mkdir(parents=True)
+
+
+def test_a_run_by_hand_is_running_until_it_has_long_been_silent(run: RunDir) -> None:
+    assert read_state(run).journaled
+    by_hand(run)
+    found = read_state(run)
+    assert (found.state, found.journaled, found.attempt, found.attempts) == ("running", False, 0, 1)
+    write_json(run.progress, {"attempt": 0, "step": 3, "updated": time.time() - 1800, "eta_s": 5.0})
+    assert read_state(run).eta_s == 5.0, "its folder is fresh"
+    os.utime(run.attempt(0).path, (1.0, 1.0))
+    found = read_state(run)
+    assert (found.state, found.retryable, found.step, found.eta_s) == ("lost", False, 3, None)
+    assert found.message == "silent for 30 min"
+
+
+def test_a_run_by_hand_started_again_is_not_what_became_of_it_before(run: RunDir) -> None:
+    by_hand(run)
+    outcome(run, "crashed", 0)
+    assert read_state(run).state == "failed"
+    run.attempt(1).path.mkdir()
     assert read_state(run).state == "running"
-    monkeypatch.setattr(state_module, "SILENT_AFTER_S", -1.0)
-    assert read_state(run).state == "lost"
 
 
 def test_failed_then_retried(run: RunDir) -> None:
@@ -157,19 +189,31 @@ def test_done_by_other_code_is_stale(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"attempt": "x"}', "\xff"])
-@pytest.mark.parametrize("part", ["claim", "FAILED", "progress"])
+@pytest.mark.parametrize("part", ["claim", "FAILED"])
 def test_a_corrupt_file_is_a_state_that_names_it(run: RunDir, part: str, content: str) -> None:
     claim(run)
-    path = {"claim": ledger.entry(run, 0).path("claim"), "FAILED": run.failed, "progress": run.progress}[part]
+    path = {"claim": ledger.entry(run, 0).path("claim"), "FAILED": run.failed}[part]
     path.write_text(content, encoding="latin-1")
     found = read_state(run)
-    if (part, content) == ("progress", '{"attempt": "x"}'):
-        assert found.state == "running", "somebody else's progress"
-    elif (part, content) == ("FAILED", '{"attempt": "x"}'):
+    if (part, content) == ("FAILED", '{"attempt": "x"}'):
         assert found.state == "running", "somebody else's outcome"
     else:
         assert found.state == "corrupt"
         assert str(run.path) in str(found.message)
+        assert found.config_key == read_json(run.run_json)["config_key"], "its plan still finds it"
+
+
+def test_a_corrupt_plan_has_no_key(run: RunDir) -> None:
+    ledger.entry(run, 0).path("intent").write_text("{")
+    run.run_json.write_text('{"config_key": 5}')
+    assert (read_state(run).state, read_state(run).config_key) == ("corrupt", None)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"attempt": "x"}', '{"attempt": 0, "loss": "x"}'])
+def test_corrupt_progress_is_no_more_than_missing(run: RunDir, content: str) -> None:
+    claim(run)
+    run.progress.write_text(content)
+    assert (read_state(run).state, read_state(run).loss) == ("running", None)
 
 
 def test_a_corrupt_metrics_file_does_not_matter(run: RunDir) -> None:

@@ -9,13 +9,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disttrain.config import Config
 from disttrain.errors import ConfigError
-from disttrain.records import CLASSES, Step
-from disttrain.rundir import RunDir, read_jsonl
+from disttrain.records import CLASSES, Dataset, Step
+from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.telemetry import run as run_module
 from disttrain.telemetry import sinks
 from disttrain.telemetry.losses import GlobalLoss
 from disttrain.telemetry.phases import COMPUTE, HostClock
 from disttrain.telemetry.recorder import StepRecorder
+from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.summary import composition, step_time, thin
 from disttrain.world import World
 
@@ -110,15 +113,105 @@ def test_global_loss_of_one_rank_is_its_own():
 def test_tensorboard_files_open_in_their_own_reader(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run = RunDir(tmp_path)
-    sink = sinks.open_sink("tensorboard", run)
+    attempt = RunDir(tmp_path).attempt(3)
+    sink = sinks.open_sink("tensorboard", attempt)
     sink.scalars(7, {"loss/train": 2.5})
     sink.close()
-    events = EventAccumulator(str(run.tensorboard)).Reload()
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "003")).Reload()
     [event] = events.Scalars("loss/train")
     assert (event.step, event.value) == (7, 2.5)
 
 
 def test_unknown_sink_is_refused_with_the_nearest_one(tmp_path):
     with pytest.raises(ConfigError, match="did you mean 'tensorboard'"):
-        sinks.open_sink("tensorbord", RunDir(tmp_path))
+        sinks.open_sink("tensorbord", RunDir(tmp_path).attempt(0))
+
+
+# What RunTelemetry does by its own clock
+
+
+class Clockwork:
+    """A monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return self.now
+
+
+def facts() -> dict:
+    data = Dataset(name="d", version=None, sha256=None, train_samples=1, valid_samples=0)
+    machine = {"nodes": 1, "ranks_per_node": 1, "world_size": 1, "device": "cpu", "backend": None}
+    machine |= {"torch": "2", "nccl": None, "cpu_count": 2, "oversubscribed": False}
+    work = {"strategy": "single", "strategy_reason": "one", "comm_method": None, "model": "mlp"}
+    work |= {"parameters": 1, "dataset": data, "model_flops_per_sample": None, "flops_method": None}
+    batch = {"local_batch_size": 4, "accumulation": 1, "global_batch_size": 4, "tokens_per_sample": None}
+    return {"name": "r", "sweep": "s", "run_key": "k", "steps_total": 10**6, **machine, **work, **batch}
+
+
+@pytest.fixture
+def telemetry(tmp_path, monkeypatch):
+    clockwork = Clockwork()
+    monkeypatch.setattr(run_module, "time", clockwork)
+    run = RunDir(tmp_path)
+    config = Config.model_validate({"telemetry": {"sinks": [], "warmup_steps": 0}})
+    made = RunTelemetry(run, run.attempt(0), ALONE, config, facts())
+    made.start()
+    return made, clockwork
+
+
+def take_steps(telemetry, clockwork, first, count, step_s):
+    for step in range(first, first + count):
+        clockwork.now += step_s
+        telemetry.step_done(step, torch.tensor(1.0), 0.1)
+
+
+@pytest.mark.parametrize("step_s", [0.002, 0.1, 2.0])
+def test_files_are_fresh_however_short_the_steps(telemetry, step_s):
+    made, clockwork = telemetry
+    done = 0
+    for _ in range(4):
+        count = math.ceil(6 / step_s)  # the flush interval is 5 s
+        take_steps(made, clockwork, done + 1, count, step_s)
+        done += count
+        written = sum(1 for _ in read_jsonl(made.attempt.steps(0)))
+        assert written >= done - count
+        assert read_json(made.run.metrics)["steps"] > done - count
+        assert read_json(made.run.progress)["step"] > done - count
+
+
+def test_no_batch_of_records_is_large(telemetry, monkeypatch):
+    made, clockwork = telemetry
+    sizes = []
+    collect = made._recorder.collect
+
+    def note_size(wait: bool = False) -> None:
+        sizes.append(made._recorder.waiting)
+        collect(wait)
+
+    monkeypatch.setattr(made._recorder, "collect", note_size)
+    take_steps(made, clockwork, 1, 5000, 0.0001)
+    assert 0 < max(sizes) <= run_module.RECORDS_AT_ONCE + made.config.train.log_every
+
+
+def test_a_failing_run_keeps_its_numbers_and_never_hides_the_cause(telemetry, monkeypatch):
+    made, clockwork = telemetry
+    take_steps(made, clockwork, 1, 3, 0.1)
+    made.abort()
+    metrics = read_json(made.run.metrics)
+    assert (metrics["status"], metrics["steps"]) == ("failed", 3)
+    monkeypatch.setattr(made, "_metrics", lambda *_: 1 / 0)
+    made.abort()  # raises nothing
+
+
+def test_validation_does_not_lower_the_live_rate(telemetry):
+    made, clockwork = telemetry
+    take_steps(made, clockwork, 1, 10, 0.05)
+    with made.outside_steps():
+        clockwork.now += 60
+    take_steps(made, clockwork, 11, 20, 0.05)
+    assert read_json(made.run.progress)["samples_per_s"] == pytest.approx(4 / 0.05, rel=0.01)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from disttrain.errors import ConfigError, nearest
-from disttrain.rundir import RunDir
+from disttrain.rundir import Attempt
 
 
 class SinkLike(Protocol):
-    """A sink. Its constructor takes the `RunDir`."""
+    """A sink. Its constructor takes the `Attempt` it is for."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Take the named values as of optimizer step `step`."""
@@ -19,12 +19,12 @@ class SinkLike(Protocol):
     def close(self) -> None: ...
 
 
-def open_sink(name: str, run: RunDir) -> SinkLike:
+def open_sink(name: str, attempt: Attempt) -> SinkLike:
     """The sink of that name: a module here, or `package.module:Class`. Raises `ConfigError` without one."""
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name if attribute else f"{__name__}.{name}")
-        sink: SinkLike = getattr(module, attribute or "Sink")(run)
+        sink: SinkLike = getattr(module, attribute or "Sink")(attempt)
     except (ModuleNotFoundError, AttributeError) as error:
         hint = nearest(name, ["tensorboard"])
         raise ConfigError(

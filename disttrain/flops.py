@@ -1,0 +1,32 @@
+"""How much arithmetic the model asks for: counted, not estimated from a name."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import Dataset
+from torch.utils.flop_counter import FlopCounterMode
+
+METHOD = "3 x counted forward matmul and convolution FLOPs"
+"""Backward costs twice the forward: one product for the inputs' gradient, one for the weights' (PaLM,
+arXiv 2204.02311, appendix B). A multiply-add is 2 FLOPs; attention counts as if it were not causal;
+element-wise work, norms, look-ups and recomputation do not count."""
+
+
+def model_flops_per_sample(
+    model: nn.Module, dataset: Dataset[tuple[torch.Tensor, torch.Tensor]], device: torch.device
+) -> int | None:
+    """FLOPs of training on one sample, by `METHOD`; None when nothing countable was seen.
+
+    `model` is the bare model, on `device`. One forward pass without gradients, in evaluation mode, so
+    neither weights nor statistics nor random numbers change.
+    """
+    inputs = dataset[0][0][None].to(device)
+    was_training = model.training
+    model.eval()
+    # the fused attention kernels of some devices have no FLOP formula; the plain one is made of products
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(inputs)
+    model.train(was_training)
+    return 3 * counter.get_total_flops() or None

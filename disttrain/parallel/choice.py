@@ -1,0 +1,16 @@
+"""Which strategy a run uses, and why. Imports without torch: the login node names runs by it."""
+
+from __future__ import annotations
+
+from disttrain.errors import ConfigError
+
+
+def choose(wanted: str, world_size: int) -> tuple[str, str]:
+    """(strategy, reason). Raises `ConfigError` for a strategy that cannot serve this world size."""
+    if wanted == "single" and world_size > 1:
+        raise ConfigError(f"parallel.strategy=single needs 1 rank, not {world_size}; use ddp or auto")
+    if wanted != "auto":
+        return wanted, "asked for"
+    if world_size == 1:
+        return "single", "one rank has nobody to share with"
+    return "ddp", "every rank holds the whole model, so only gradients need to travel"

@@ -1,0 +1,22 @@
+"""The local cluster without a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import RunDir
+from jobs import ledger, processes, queue
+from jobs.local import LocalCluster, label_of
+
+
+def test_a_job_that_ends_while_it_is_cancelled_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
+    run = RunDir(tmp_path / "demo" / "a")
+    ended = processes.this_process().as_dict() | {"pid": 2**22 + 1}  # no pid is as high
+    ledger.write_holder(run, 0, ended)
+    monkeypatch.setattr(processes, "is_alive", lambda recorded: True)  # so it was a moment ago
+    LocalCluster().cancel([f"{processes.host()}:{queue.take(label_of(run, 0))}"])
