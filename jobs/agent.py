@@ -30,7 +30,6 @@ from jobs.outcome import EXIT_LAUNCH_FAILED
 _TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError, KeyError)
 _POLL_S = 0.2
-_TURN_S = 1.0
 _EARLY_S = 60.0
 """How long before the time limit a job may be told to end: Slurm is that far off."""
 
@@ -164,9 +163,8 @@ def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, bool]:
         if child in ended:
             processes.kill_descendants()
             code = ended[child]
-            if -code in _TO_END and not asked_to_end:
-                # Not by us: Slurm ends each process of a step in turn, and ours is still to come.
-                asked_to_end = signal.sigtimedwait(_TO_END, _TURN_S) is not None
+            # Ended by such a signal, and not by us: Slurm ends each process of a step, ours perhaps later.
+            asked_to_end |= -code in _TO_END
             return (code if code >= 0 else 128 - code), asked_to_end
         if received.si_signo in _TO_END:
             asked_to_end = True
