@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint format schemas clean
+.PHONY: help install slurm demo demo-slurm test test-all lint format schemas clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## +' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -21,16 +21,28 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,huggingface]'
 	@touch $@
 
-demo: $(STAMP)  ## sweep on 1, 2 and 4 nodes of this machine, then the report
+slurm: $(STAMP)  ## Debian packages for the mini-cluster, where root on Debian or Ubuntu can have them
+	@$(BIN)/python -m jobs.minicluster.packages
+
+demo: $(STAMP) slurm  ## sweep on 1, 2 and 4 nodes of this machine, the report, a run on a real Slurm
 	@echo "demo: training on 1, 2 and 4 nodes, one run after another"
 	@$(BIN)/python submit.py sweep --nodes 1 2 4 --wait
 	@echo "demo: writing the report"
 	@$(BIN)/python submit.py report
+	@if $(BIN)/python -m jobs.minicluster.packages --check; then $(MAKE) --no-print-directory demo-slurm; fi
 
-test: $(STAMP)  ## the tests but the slow ones, with coverage
+demo-slurm: $(STAMP)
+	@echo "demo: one run on a real Slurm, whose two nodes are network namespaces of this machine"
+	@$(BIN)/python submit.py cluster down --name demo >/dev/null 2>&1 || true # of a demo that was killed
+	@$(BIN)/python submit.py cluster up --name demo --nodes 2 --no-accounting
+	@$(BIN)/python submit.py cluster shell --name demo -- $(BIN)/python submit.py sweep sweeps/digits.yaml \
+	  --name digits-on-slurm --grid mlp --nodes 2 --set optim.lr=0.05 --cluster slurm --wait; \
+	  code=$$?; $(BIN)/python submit.py cluster down --name demo; exit $$code
+
+test: $(STAMP) slurm  ## the tests but the slow ones, with coverage
 	@$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
 
-test-all: $(STAMP)  ## every test
+test-all: $(STAMP) slurm  ## every test
 	@$(BIN)/python -m pytest
 
 lint: $(STAMP)  ## ruff, mypy, and whether generated documents are current

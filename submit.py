@@ -26,6 +26,7 @@ examples:
   python submit.py sweep --nodes 1 2 4 --dry-run      say what would be done, do nothing
   python submit.py status                             what became of every run
   python submit.py report                             the efficiency report of the newest sweep
+  python submit.py cluster up                         a real Slurm of four nodes on this machine
 
 A RUN is `sweep/run`, or the run's name alone where only one sweep has it.
 """
@@ -55,10 +56,9 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Run one command line; its exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    parser, verbs = build_parser()
-    given, unknown = parser.parse_known_args(arguments)
+    given, unknown = build_parser().parse_known_args(arguments)
     if unknown:  # reported by the verb's own parser, which knows what was meant
-        verbs[given.verb].error(f"unrecognized arguments: {' '.join(unknown)}")
+        given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     given.argv = arguments
     try:
         return int(importlib.import_module(f"jobs.cli.{given.verb}").run(given))
@@ -76,23 +76,26 @@ def main(argv: list[str] | None = None) -> int:
         return EXIT_BAD_INPUT
 
 
-def build_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
-    """The whole command line, and the parser of each verb."""
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line. What it reads names the parser of its verb as `parser`."""
     parser = _Parser(
         prog="submit.py",
         description="Place, watch and report multi-node PyTorch training runs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    common = _Parser(add_help=False)
+    speaking = _Parser(add_help=False)
+    speaking.add_argument("--json", action="store_true", help="print JSON")
+    common = _Parser(add_help=False, parents=[speaking])
     common.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="where runs live (runs)"
     )
-    common.add_argument("--json", action="store_true", help="print JSON")
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
     def verb(name: str, text: str) -> argparse.ArgumentParser:
-        return subparsers.add_parser(name, help=text, description=text, parents=[common])
+        made = subparsers.add_parser(name, help=text, description=text, parents=[common])
+        made.set_defaults(parser=made)
+        return made
 
     _add_sweep(verb("sweep", "submit what is missing of a sweep: one run for each combination of its axes"))
     _add_run(verb("run", "submit one run"))
@@ -119,7 +122,9 @@ def build_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.Argument
     )
     report.add_argument("--base", metavar="NAME", help="run or shape that speed-up is relative to")
     report.add_argument("--out", type=Path, metavar="DIR", help="where to write (RUNS/SWEEP/report)")
-    return parser, dict(subparsers.choices)
+    text = "a real Slurm on this machine, to try things on: nodes are network namespaces"
+    _add_minicluster(subparsers.add_parser("cluster", help=text, description=text), speaking)
+    return parser
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
@@ -185,6 +190,35 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--failed", action="store_true", help="all that failed, got lost or cannot be read")
     parser.add_argument("--stale", action="store_true", help="all that were finished by older code")
     parser.add_argument("--dry-run", action="store_true", help="say what would be moved")
+
+
+def _add_minicluster(parser: argparse.ArgumentParser, speaking: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=text, description=text, parents=[speaking])
+        made.set_defaults(parser=made)
+        made.add_argument("--name", help="name of the cluster (mini, or the only one there is)")
+        return made
+
+    up = action("up", "bring a cluster up (as root; installs nothing)")
+    up.add_argument("--nodes", type=int, default=4, metavar="N", help="nodes (4)")
+    up.add_argument("--gpus-per-node", type=int, default=4, metavar="N", help="pretended GPUs of a node (4)")
+    up.add_argument(
+        "--link", default="1gbit", metavar="RATE", help="rate of each node's link, or none (1gbit)"
+    )
+    up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and no MariaDB")
+    up.add_argument(
+        "--grace-s", type=int, default=30, metavar="S", help="seconds a pre-empted job may go on (30)"
+    )
+    up.add_argument(
+        "--short-timeouts", action="store_true", help="cut Slurm's own delays to seconds, to try faults"
+    )
+    action("status", "nodes, partitions and links of the clusters there are")
+    shell = action("shell", "a shell, or the command after --, whose Slurm commands use the cluster")
+    shell.add_argument("--node", type=int, metavar="I", help="on node I rather than on this machine (root)")
+    shell.add_argument("command", nargs="*", metavar="-- COMMAND", help="what to run (your shell)")
+    action("down", "end everything of a cluster; nothing of it is left")
 
 
 if __name__ == "__main__":

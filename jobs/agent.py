@@ -59,7 +59,10 @@ def main(argv: list[str] | None = None) -> int:
         if number is None:
             _say("the submission was revoked; nothing to do")
             return 0
-        return run_node(run, run.attempt(number), given.node_rank, hosts)[0]
+        attempt = run.attempt(number)
+        if given.attempt is None:
+            _log_to(attempt.node_log(given.node_rank))
+        return run_node(run, attempt, given.node_rank, hosts)[0]
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
         return EXIT_LAUNCH_FAILED
@@ -76,6 +79,7 @@ def _run_first_node(run: RunDir, submission: int, hosts: Sequence[str], job_id: 
     if attempt is None:
         _say("the submission was revoked or has started already; nothing to do")
         return 0
+    _log_to(attempt.node_log(0))
     began = time.monotonic()
     code, asked_to_end = run_node(run, attempt, 0, hosts)
     stopped, message = None, None
@@ -102,24 +106,34 @@ def run_node(run: RunDir, attempt: Attempt, node_rank: int, hosts: Sequence[str]
     """Run this node's share of the attempt: torchrun's exit code, and whether somebody asked us to end."""
     try:
         record = read_json(run.run_json)
-        added = environment.derive(record["config"], record["cluster"], os.environ)
-        started = read_json(attempt.record)["started"]
-        here = os.environ if record["cluster"] == "slurm" else {}
-        added["DISTTRAIN_DEADLINE"] = environment.deadline(record["config"], started, here)
-        env = environment.compose(os.environ, added, record["cluster"])
         with contextlib.ExitStack() as held:
             if node_rank == 0:
-                write_json(run.env_json, environment.as_record(added))
                 meeting, reserved = rendezvous.publish(attempt, hosts[0])
                 held.enter_context(reserved)
-            else:
+            else:  # once it is published, attempt.json is there as well
                 meeting = rendezvous.wait(attempt, float(record["config"]["job"]["rendezvous_timeout_s"]))
+            added = _added_environment(record, attempt, node_rank, hosts)
+            if node_rank == 0:
+                write_json(run.env_json, environment.as_record(added))
+            env = environment.compose(os.environ, added, record["cluster"])
             command = launch_command(run, attempt, record, node_rank, len(hosts), meeting)
             _say(f"node {node_rank} of {len(hosts)} on {processes.host()}: {shlex.join(command)}")
             return _run(command, env)
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
         return EXIT_LAUNCH_FAILED, False
+
+
+def _added_environment(
+    record: Mapping[str, Any], attempt: Attempt, node_rank: int, hosts: Sequence[str]
+) -> dict[str, environment.Variable]:
+    peer = hosts[0 if node_rank else 1] if len(hosts) > 1 else None
+    interface = rendezvous.interface_towards(peer) if peer else None
+    added = environment.derive(record["config"], record["cluster"], os.environ, interface=interface)
+    started = read_json(attempt.record)["started"]
+    scheduler = os.environ if record["cluster"] == "slurm" else {}
+    added["DISTTRAIN_DEADLINE"] = environment.deadline(record["config"], started, scheduler)
+    return added
 
 
 def launch_command(
@@ -160,10 +174,21 @@ def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, bool]:
         if child in ended:
             processes.kill_descendants()
             code = ended[child]
+            # Ended by such a signal, and not by us: Slurm ends each process of a step, ours perhaps later.
+            asked_to_end |= -code in _TO_END
             return (code if code >= 0 else 128 - code), asked_to_end
         if received.si_signo in _TO_END:
             asked_to_end = True
             os.kill(child, signal.SIGTERM)
+
+
+def _log_to(path: Path) -> None:
+    """Write to the node's log from here on. A local supervisor has seen to that; Slurm's own log is
+    the job's, and holds what came before the attempt."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for target in (sys.stdout, sys.stderr):
+        os.dup2(log, target.fileno())
+    os.close(log)
 
 
 def _say(text: str) -> None:

@@ -28,6 +28,7 @@ def open_attempt(
         return None
     intent = ledger.entry(run, submission).read("intent") or {}
     run.failed.unlink(missing_ok=True)  # the word on the attempt before; attempt.json keeps it
+    run.stop.unlink(missing_ok=True)  # asked of the attempt before
     attempt = run.attempt(number)
     write_json(
         attempt.record,
@@ -94,7 +95,8 @@ def gather(
     own = metrics if metrics.get("attempt") == attempt.number else {}
     left = own.get("stop_cause") if own.get("status") == "stopped" else None
     tails = {node: _tail(attempt.node_log(node)) for node in exit_codes}
-    killed = [killed_worker(text) for text in tails.values()]
+    # On Slurm only node 0's exit code is known here, but every node's log is.
+    killed = [killed_worker(_tail(path)) for path in sorted(attempt.path.glob("node-*.log"))]
     return Evidence(
         completed=own.get("status") == "completed",
         exit_codes=exit_codes,

@@ -36,9 +36,12 @@ class Variable:
     """`derived`, `config` or `site`."""
 
 
-def derive(config: Mapping[str, Any], cluster: str, inherited: Mapping[str, str]) -> dict[str, Variable]:
+def derive(
+    config: Mapping[str, Any], cluster: str, inherited: Mapping[str, str], *, interface: str | None = None
+) -> dict[str, Variable]:
     """The variables to add for a run with this config; `job.env` wins over all of them.
 
+    `interface` is the network interface by which this node reaches the others, where that is known.
     A secret in `job.env` is kept as a mask in `run.json`; its value comes from the `inherited`
     environment, through which the submitter passed it. Raises `MissingSecret` if it is not there.
     """
@@ -52,6 +55,11 @@ def derive(config: Mapping[str, Any], cluster: str, inherited: Mapping[str, str]
     if cluster == "local":
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             added[name] = Variable("lo", "all nodes are this machine: meet on loopback", "derived")
+    elif interface is not None and "GLOO_SOCKET_IFNAME" not in inherited:
+        # By itself gloo takes the address of the host's own name, which may be loopback's (127.0.1.1).
+        added["GLOO_SOCKET_IFNAME"] = Variable(
+            interface, "the interface by which this node reaches the others by name", "derived"
+        )
     root = str(Path(__file__).resolve().parent.parent)
     paths = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != root]
     added["PYTHONPATH"] = Variable(":".join([root, *paths]), "ranks run this copy of the code", "derived")

@@ -8,14 +8,17 @@ never met. Ports lie below the range the kernel hands out to clients. Standard l
 
 from __future__ import annotations
 
+import fcntl
 import random
 import socket
+import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.rundir import Attempt, read_json, write_json
 
+_SIOCGIFADDR = 0x8915
 _SPAN = 8192
 _TRIES = 50
 _POLL_S = 0.1
@@ -58,6 +61,24 @@ def reserve_port(ports: range | None = None) -> socket.socket:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return reserved
     raise RendezvousError(f"no free port among {len(tried)} tried in {ports.start}-{ports.stop - 1}")
+
+
+def interface_towards(host: str) -> str | None:
+    """The network interface by which this node reaches another one; None where that cannot be told."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))  # looks up the route; sends nothing
+        except OSError:
+            return None
+        address = socket.inet_aton(probe.getsockname()[0])
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:
+                continue  # it has no such address
+            if answer[20:24] == address:
+                return name
+    return None
 
 
 def publish(attempt: Attempt, address: str) -> tuple[Rendezvous, socket.socket]:

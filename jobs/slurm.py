@@ -5,9 +5,9 @@ Questions are asked with named fields (`squeue -o`), never by parsing `--json`.
 
 from __future__ import annotations
 
-import getpass
 import math
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,6 +19,9 @@ from disttrain.rundir import RunDir, read_json
 from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError, uses_gpus
 
 _TIMEOUT_S = 30
+_CODE_ROOT = Path(__file__).resolve().parent.parent
+_MINE = ("--user", str(os.getuid()))
+"""By number: a user's name in the environment need not be the one that Slurm knows."""
 _PENDING = {
     "PENDING",
     "CONFIGURING",
@@ -54,12 +57,15 @@ class SlurmCluster:
         resources = config["resources"]
         ranks = resources["gpus_per_node"]  # of one node
         executor = submitit.SlurmExecutor(folder=run.submissions / "submitit", max_num_timeout=0)
+        cpus = ranks * (resources["threads_per_rank"] + config["data"]["workers"])
         parameters = {
             "job_name": run.name,
             "comment": _comment(run, submission),
             "nodes": resources["nodes"],
             "ntasks_per_node": 1,
-            "cpus_per_task": ranks * (resources["threads_per_rank"] + config["data"]["workers"]),
+            "cpus_per_task": cpus,
+            "srun_args": [f"--cpus-per-task={cpus}"],  # srun of 22.05 to 23.02 does not take it from sbatch
+            "setup": [f"export PYTHONPATH={shlex.quote(str(_CODE_ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}"],
             "time": math.ceil(config["job"]["time_limit_min"]),
             # A requeued job would find its submission claimed; another attempt is another submission.
             "additional_parameters": {"no-requeue": True},
@@ -75,7 +81,7 @@ class SlurmCluster:
 
     def find(self, run: RunDir, submission: int) -> str | None:
         wanted = _comment(run, submission)
-        listing = _run(["squeue", "--noheader", "--user", getpass.getuser(), "-o", "%i|%k"], _TIMEOUT_S)
+        listing = _run(["squeue", "--noheader", *_MINE, "-o", "%i|%k"], _TIMEOUT_S)
         for line in (listing or "").splitlines():
             job_id, _, comment = line.strip().partition("|")
             if comment == wanted:
@@ -83,9 +89,7 @@ class SlurmCluster:
         return None
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        listing = _run(
-            ["squeue", "--noheader", "--states=all", "--user", getpass.getuser(), "-o", "%i|%T"], _TIMEOUT_S
-        )
+        listing = _run(["squeue", "--noheader", "--states=all", *_MINE, "-o", "%i|%T"], _TIMEOUT_S)
         if listing is None:
             return dict.fromkeys(job_ids, "unknown")
         states = dict(line.strip().split("|", 1) for line in listing.splitlines() if "|" in line)
@@ -132,8 +136,6 @@ def become_agent(run_dir: str, submission: int) -> None:
     command = [sys.executable, "-m", "jobs.agent", run_dir, "--submission", str(submission)]
     command += ["--node-rank", os.environ["SLURM_NODEID"], "--nodes", os.environ["SLURM_JOB_NUM_NODES"]]
     command += ["--job-id", os.environ["SLURM_JOB_ID"], "--hosts", *hosts]
-    root = str(Path(__file__).resolve().parent.parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
     os.execv(sys.executable, command)

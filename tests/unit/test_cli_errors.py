@@ -84,6 +84,10 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ("status x", "no sweep 'x' in runs; there are no sweeps"),
         ("report", "no runs in runs yet"),
         ("clean", "say what to move"),
+        ("cluster", "the following arguments are required: ACTION"),
+        ("cluster up --nods 1", "unknown argument '--nods'; did you mean '--nodes'?"),
+        ("cluster up --link 5foo", "--link='5foo' is not a rate of 1mbit or more (1gbit, 400mbit), nor none"),
+        ("cluster shell --name nowhere", "no cluster 'nowhere'"),
         ("logs x --rank 0 --node 0", "argument --node: not allowed with argument --rank"),
     ],
 )

@@ -32,6 +32,15 @@ def test_the_deadline_is_the_schedulers_or_follows_from_the_limit() -> None:
     assert environment.deadline(made, started, {"SLURM_JOB_END_TIME": "Unknown"}).value == "1767225690"
 
 
+def test_gloo_takes_the_interface_between_the_nodes_unless_the_site_says_another() -> None:
+    added = environment.derive(config(), "slurm", {}, interface="ib0")
+    assert added["GLOO_SOCKET_IFNAME"].value == "ib0"
+    assert "NCCL_SOCKET_IFNAME" not in added
+    site = {"GLOO_SOCKET_IFNAME": "eth7"}
+    assert "GLOO_SOCKET_IFNAME" not in environment.derive(config(), "slurm", site, interface="ib0")
+    assert environment.derive(config(), "local", site, interface="ib0")["GLOO_SOCKET_IFNAME"].value == "lo"
+
+
 def test_the_user_wins() -> None:
     added = environment.derive(config(GLOO_SOCKET_IFNAME="eth7"), "local", {})
     assert (added["GLOO_SOCKET_IFNAME"].value, added["GLOO_SOCKET_IFNAME"].source) == ("eth7", "config")

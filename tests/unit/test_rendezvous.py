@@ -53,3 +53,8 @@ def test_published_and_found(tmp_path: Path) -> None:
 def test_waiting_is_bounded(tmp_path: Path) -> None:
     with pytest.raises(rendezvous.RendezvousError, match=r"within 0\.01 s"):
         rendezvous.wait(Attempt(tmp_path, 0), timeout_s=0.01)
+
+
+def test_the_interface_towards_another_node() -> None:
+    assert rendezvous.interface_towards("127.0.0.1") == "lo"
+    assert rendezvous.interface_towards("no-such-node.invalid") is None

@@ -1,0 +1,108 @@
+"""`cluster`: a real Slurm on this machine, to try things on (see `jobs.minicluster`)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from disttrain.errors import ConfigError
+from jobs.cli.render import print_json
+from jobs.cli.text import count, table
+from jobs.minicluster import lifecycle, packages, places
+from jobs.minicluster.config import Spec
+from jobs.minicluster.keeper import ServiceError
+from jobs.minicluster.network import NetworkError
+
+DEFAULT_NAME = Spec().name
+
+
+def run(args: argparse.Namespace) -> int:
+    verbs = {"up": _up, "status": _status, "shell": _shell, "down": _down}
+    try:
+        return verbs[args.action](args)
+    except (ServiceError, NetworkError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _up(args: argparse.Namespace) -> int:
+    spec = Spec(
+        name=args.name or DEFAULT_NAME,
+        nodes=args.nodes,
+        gpus_per_node=args.gpus_per_node,
+        link=args.link,
+        accounting=not args.no_accounting,
+        grace_s=args.grace_s,
+        short_timeouts=args.short_timeouts,
+    )
+    began = time.monotonic()
+    cluster = lifecycle.up(spec)
+    if args.json:
+        print_json(lifecycle.describe(cluster))
+        return 0
+    named = "" if spec.name == DEFAULT_NAME else f" --name {spec.name}"
+    print(f"cluster {spec.name} is up after {time.monotonic() - began:.1f} s: {_shape(spec)}")
+    print(f"use it:       python submit.py cluster shell{named}")
+    print(f"or in here:   export SLURM_CONF={cluster.folder.slurm_conf}")
+    print(f"take it down: python submit.py cluster down{named}")
+    return 0
+
+
+def _shape(spec: Spec) -> str:
+    link = "unshaped links" if spec.link == "none" else f"{spec.link} links"
+    accounting = "accounting" if spec.accounting else "no accounting"
+    return f"{count(spec.nodes, 'node')} with {count(spec.gpus_per_node, 'GPU')} each, {link}, {accounting}"
+
+
+def _status(args: argparse.Namespace) -> int:
+    names = [places.one(args.name)] if args.name else places.names()
+    found = [lifecycle.find(name) for name in names]
+    told = [lifecycle.describe(cluster) for cluster in found]
+    if args.json:
+        print_json(told)
+        return 0
+    if not found:
+        print("no cluster: python submit.py cluster up")
+    for cluster, facts in zip(found, told, strict=True):
+        shape = f": {_shape(cluster.spec)}" if cluster.spec else ""
+        print(f"cluster {cluster.name} is {cluster.state}{shape}")
+        if cluster.state == "left over":
+            print(f"what it left goes with: python submit.py cluster down --name {cluster.name}")
+        elif facts["nodes"] is None and cluster.state == "up":
+            print("its controller does not answer")
+        for rows in (facts["nodes"], facts["partitions"]):
+            if rows:
+                print("\n" + table([name.upper() for name in rows[0]], [list(row.values()) for row in rows]))
+    return 0
+
+
+def _shell(args: argparse.Namespace) -> int:
+    cluster = lifecycle.find(places.one(args.name))
+    if cluster.state != "up":
+        raise ConfigError(f"cluster {cluster.name!r} is not up (it is {cluster.state})")
+    env = lifecycle.shell_environment(cluster, dict(os.environ))
+    command = args.command or [os.environ.get("SHELL", "/bin/sh")]
+    prefix = []
+    if args.node is not None:
+        reason = packages.why_not(accounting=False)
+        if reason:
+            raise ConfigError(reason)
+        prefix = lifecycle.enter_node(cluster, args.node)
+    try:
+        os.execvpe((prefix or command)[0], [*prefix, *command], env)
+    except OSError as error:
+        raise ConfigError(f"cannot run {command[0]!r}: {error.strerror}") from None
+
+
+def _down(args: argparse.Namespace) -> int:
+    if os.geteuid() != 0:
+        raise ConfigError("a cluster is root's: taking it down needs root (sudo)")
+    name = places.one(args.name)
+    lifecycle.down(name)
+    if args.json:
+        print_json({"name": name, "state": "down"})
+    else:
+        print(f"cluster {name} is down; nothing of it is left")
+    return 0

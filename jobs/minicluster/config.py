@@ -1,0 +1,272 @@
+"""From what a cluster should be to the text of Slurm's files. Pure functions, standard library only."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from disttrain.errors import ConfigError
+
+SLURMCTLD_PORT = 6817
+SLURMD_PORT = 6818
+SLURMDBD_PORT = 6819
+"""Slurm's own defaults: each cluster has namespaces of its own, so no two can collide."""
+
+CPUS_PER_GPU = 4
+_NAME = re.compile(r"[a-z][a-z0-9]{0,11}")
+_LINK = re.compile(r"(\d+(?:\.\d+)?)([kmg])bit")
+_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9}
+_MAX_NODES = 64
+_MAX_GPUS = 64
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a cluster should be."""
+
+    name: str = "mini"
+    nodes: int = 4
+    gpus_per_node: int = 4
+    link: str = "1gbit"
+    """Rate of each node's link in each direction, in tc's words; `none` leaves it unshaped."""
+    accounting: bool = True
+    grace_s: int = 30
+    """How long a pre-empted job may go on."""
+    short_timeouts: bool = False
+    """Slurm's own delays cut to seconds, for tests of faults."""
+
+    @property
+    def link_bits_per_s(self) -> int | None:
+        """The rate of a link, None when unshaped."""
+        found = _LINK.fullmatch(self.link)
+        return round(float(found[1]) * _UNITS[found[2]]) if found else None
+
+    @property
+    def head(self) -> str:
+        return f"{self.name}-head"
+
+    @property
+    def node_names(self) -> list[str]:
+        """The cluster's name is in each, so that records tell which cluster they come from."""
+        return [f"{self.name}-{number}" for number in range(1, self.nodes + 1)]
+
+    @property
+    def cpus_per_node(self) -> int:
+        """Pretended: enough for every GPU to have its share, whatever this machine has."""
+        return CPUS_PER_GPU * max(1, self.gpus_per_node)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+
+def checked(spec: Spec) -> Spec:
+    """The spec itself. Raises `ConfigError` for what cannot be built."""
+    if not _NAME.fullmatch(spec.name):
+        raise ConfigError(
+            f"--name: {spec.name!r} cannot name a cluster: a lower-case letter, then up to 11 of a-z and 0-9"
+        )
+    for flag, value, lowest, highest in (
+        ("--nodes", spec.nodes, 1, _MAX_NODES),
+        ("--gpus-per-node", spec.gpus_per_node, 0, _MAX_GPUS),
+        ("--grace-s", spec.grace_s, 0, 65533),
+    ):
+        if not lowest <= value <= highest:
+            raise ConfigError(f"{flag}={value} is not between {lowest} and {highest}")
+    if spec.link != "none" and not (spec.link_bits_per_s or 0) >= _UNITS["m"]:
+        raise ConfigError(f"--link={spec.link!r} is not a rate of 1mbit or more (1gbit, 400mbit), nor none")
+    return spec
+
+
+@dataclass(frozen=True)
+class Subnet:
+    """The addresses of one cluster: a /24 of its own. The machine has one of them, at its bridge's edge."""
+
+    number: int
+
+    @property
+    def cidr(self) -> str:
+        return f"10.213.{self.number}.0/24"
+
+    @property
+    def head(self) -> str:
+        return f"10.213.{self.number}.1"
+
+    @property
+    def machine(self) -> str:
+        return f"10.213.{self.number}.254"
+
+    def node(self, number: int) -> str:
+        """Address of node 1, 2, ..."""
+        return f"10.213.{self.number}.{10 + number}"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where the files of one cluster lie."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.json"
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.path / "slurm.conf"
+
+    @property
+    def slurmdbd_conf(self) -> Path:
+        return self.path / "slurmdbd.conf"
+
+    @property
+    def hosts(self) -> Path:
+        return self.path / "hosts"
+
+    @property
+    def munge_key(self) -> Path:
+        return self.path / "munge.key"
+
+    @property
+    def run(self) -> Path:
+        """Sockets. Each node mounts a folder of its own here, so one path serves all of them."""
+        return self.path / "run"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.run / "munge.socket"
+
+    @property
+    def database_socket(self) -> Path:
+        return self.run / "mariadb.socket"
+
+    @property
+    def database(self) -> Path:
+        return self.path / "database"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "log"
+
+    @property
+    def devices(self) -> Path:
+        return self.path / "dev"
+
+    @property
+    def controller_state(self) -> Path:
+        return self.path / "slurmctld"
+
+    def spool(self, node: str) -> Path:
+        return self.path / "spool" / node
+
+
+def slurm_conf(
+    spec: Spec, subnet: Subnet, folder: Folder, *, version: tuple[int, int], first_job: int, memory_mb: int
+) -> str:
+    """`slurm.conf`. `memory_mb` is what one node pretends to have."""
+    auth = f"socket={folder.munge_socket}"
+    lines = [
+        f"ClusterName={spec.name}",
+        f"SlurmctldHost={spec.head}({subnet.head})",
+        f"SlurmctldPort={SLURMCTLD_PORT}",
+        f"SlurmdPort={SLURMD_PORT}",
+        "SlurmUser=root",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        # How long a credential lives is also how long a requeued job waits before it starts again.
+        f"AuthInfo={auth}" + (",cred_expire=5" if spec.short_timeouts else ""),
+        f"StateSaveLocation={folder.controller_state}",
+        f"SlurmdSpoolDir={folder.spool('%n')}",
+        f"SlurmctldPidFile={folder.run}/slurmctld.pid",
+        f"SlurmdPidFile={folder.run}/slurmd.pid",
+        f"SlurmctldLogFile={folder.logs}/slurmctld.log",
+        f"SlurmdLogFile={folder.logs}/slurmd-%n.log",
+        # Job ids do not begin again at 1 with each cluster: a run directory may outlive many of them.
+        f"FirstJobId={first_job}",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/none",
+        "MpiDefault=none",
+        "SlurmdParameters=config_overrides",  # nodes have what is said here, not what this machine has
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core_Memory",
+        f"DefMemPerCPU={memory_mb // spec.cpus_per_node}",
+        "ReturnToService=2",
+        "PreemptType=preempt/partition_prio",
+        "PreemptMode=REQUEUE",
+        # The warning signal of a job is sent at pre-emption too. It moved between these two settings.
+        "PreemptParameters=send_user_signal"
+        if version >= (23, 2)
+        else "SlurmctldParameters=preempt_send_user_signal",
+        *(_short_timeouts() if spec.short_timeouts else []),
+        *(_accounting(spec, subnet, folder) if spec.accounting else []),
+        *(["GresTypes=gpu"] if spec.gpus_per_node else []),
+        *(
+            f"NodeName={node} NodeAddr={subnet.node(number)} CPUs={spec.cpus_per_node} RealMemory={memory_mb}"
+            + (f" Gres=gpu:{spec.gpus_per_node}" if spec.gpus_per_node else "")
+            for number, node in enumerate(spec.node_names, 1)
+        ),
+        # A job's own partition says how long it may go on once it is pre-empted.
+        f"PartitionName=DEFAULT Nodes=ALL State=UP MaxTime=INFINITE GraceTime={spec.grace_s}",
+        "PartitionName=gpu Default=YES PriorityTier=1 PreemptMode=REQUEUE",
+        "PartitionName=urgent PriorityTier=10 PreemptMode=OFF",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _short_timeouts() -> list[str]:
+    return [
+        "KillWait=5",
+        "SlurmdTimeout=15",
+        "MessageTimeout=10",
+        "SchedulerParameters=bf_interval=2,sched_interval=5",
+    ]
+
+
+def _accounting(spec: Spec, subnet: Subnet, folder: Folder) -> list[str]:
+    return [
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        f"AccountingStorageHost={subnet.head}",
+        f"AccountingStoragePort={SLURMDBD_PORT}",
+        f"AccountingStoragePass={folder.munge_socket}",
+        "AccountingStoreFlags=job_comment",
+        *(["AccountingStorageTRES=gres/gpu"] if spec.gpus_per_node else []),
+    ]
+
+
+def slurmdbd_conf(spec: Spec, folder: Folder) -> str:
+    """`slurmdbd.conf`. The database listens on a loopback that only the head's processes have."""
+    lines = [
+        f"DbdHost={spec.head}",
+        f"DbdPort={SLURMDBD_PORT}",
+        "SlurmUser=root",
+        "AuthType=auth/munge",
+        f"AuthInfo=socket={folder.munge_socket}",
+        "StorageType=accounting_storage/mysql",
+        "StorageHost=127.0.0.1",
+        "StorageUser=root",
+        f"StorageLoc=slurm_{spec.name}",
+        f"PidFile={folder.run}/slurmdbd.pid",
+        f"LogFile={folder.logs}/slurmdbd.log",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def gres_conf(spec: Spec, folder: Folder) -> str:
+    """`gres.conf`: GPUs are character devices, without which Slurm drains a node for having none."""
+    if not spec.gpus_per_node:
+        return ""
+    devices = f"{folder.devices}/gpu[0-{spec.gpus_per_node - 1}]"
+    return f"NodeName={spec.name}-[1-{spec.nodes}] Name=gpu File={devices}\n"
+
+
+def cgroup_conf(version: tuple[int, int]) -> str:
+    """`cgroup.conf`: nothing here is confined by control groups; newer versions have to be told."""
+    return "CgroupPlugin=disabled\n" if version >= (23, 11) else ""
+
+
+def hosts(spec: Spec, subnet: Subnet) -> str:
+    """`/etc/hosts` as the head and the nodes see it; the machine's own stays as it is."""
+    lines = ["127.0.0.1 localhost", f"{subnet.head} {spec.head}", f"{subnet.machine} {spec.name}-machine"]
+    lines += [f"{subnet.node(number)} {node}" for number, node in enumerate(spec.node_names, 1)]
+    return "\n".join(lines) + "\n"

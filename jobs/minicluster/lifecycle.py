@@ -1,0 +1,254 @@
+"""Up, down and status of a cluster, as seen from this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from disttrain.errors import ConfigError
+from jobs.minicluster import config, network, packages, places
+from jobs.minicluster.config import Folder, Spec, Subnet
+from jobs.minicluster.keeper import ServiceError, answer, tell
+
+_END_WITHIN_S = 30.0
+_ASK_WITHIN_S = 10.0
+State = Literal["up", "coming up", "left over"]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that has a folder on this machine."""
+
+    name: str
+    state: State
+    folder: Folder
+    spec: Spec | None
+    """None where it never came as far as writing that down."""
+    subnet: Subnet | None
+
+
+def up(spec: Spec) -> Cluster:
+    """Bring a cluster up; returns when all its nodes are idle, and leaves nothing behind when it fails.
+
+    Raises `ConfigError` for what cannot be asked for here, `ServiceError` or `NetworkError` when
+    something does not come up.
+    """
+    config.checked(spec)
+    reason = packages.why_not(accounting=spec.accounting)
+    if reason:
+        raise ConfigError(reason)
+    folder = places.folder_of(spec.name)
+    with places.locked(folder, create=True):
+        if find(spec.name).state == "up":
+            raise ConfigError(f"cluster {spec.name!r} is up; `cluster down --name {spec.name}` takes it down")
+        try:
+            _clear(folder)
+            _bring_up(spec, folder)
+        except BaseException:
+            _take_down(folder)
+            raise
+    return find(spec.name)
+
+
+def down(name: str) -> None:
+    """End everything of a cluster and remove its folder, whatever state it is in."""
+    folder = places.folder_of(name)
+    with places.locked(folder):
+        _take_down(folder)
+
+
+def find(name: str) -> Cluster:
+    """What there is of a cluster."""
+    folder = places.folder_of(name)
+    spec = subnet = None
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        spec = Spec(**json.loads(folder.spec.read_text()))
+    with contextlib.suppress(OSError, ValueError):
+        subnet = Subnet(int(_subnet_file(folder).read_text()))
+    alive = any(keeper.who == places.HEAD and keeper.is_first for keeper in places.keepers(folder))
+    state: State = "left over"
+    if alive:
+        state = "up" if _is_up_file(folder).exists() else "coming up"
+    return Cluster(name, state, folder, spec, subnet)
+
+
+def _subnet_file(folder: Folder) -> Path:
+    return folder.path / "subnet"
+
+
+def _is_up_file(folder: Folder) -> Path:
+    return folder.path / "up"
+
+
+def _bring_up(spec: Spec, folder: Folder) -> None:
+    folder.logs.mkdir()
+    with open(folder.logs / "keeper-head.log", "ab") as log:
+        keeper = subprocess.Popen(
+            places.keeper_command(folder, places.HEAD),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd="/",
+            env=places.keeper_environment(packages.PATH), start_new_session=True,
+        )  # fmt: skip
+    try:
+        with keeper:
+            answer(keeper, "ready", spec.head)
+            subnet = network.link_to_machine(keeper.pid)
+            _subnet_file(folder).write_text(f"{subnet.number}\n")
+            _write_files(spec, subnet, folder)
+            tell(keeper, str(subnet.number))
+            answer(keeper, "up", spec.head)
+            _is_up_file(folder).touch()
+            tell(keeper, "stay")
+            keeper.returncode = 0  # it lives on: not ours to wait for
+    except BrokenPipeError:
+        raise ServiceError(f"{spec.head} ended without a word; see {folder.logs}") from None
+
+
+def _write_files(spec: Spec, subnet: Subnet, folder: Folder) -> None:
+    version = _slurm_version()
+    conf = config.slurm_conf(
+        spec, subnet, folder, version=version, first_job=_first_job(), memory_mb=_memory_mb() // spec.nodes
+    )
+    files = {
+        folder.spec: spec.to_json(),
+        folder.hosts: config.hosts(spec, subnet),
+        folder.slurm_conf: conf,
+        folder.path / "gres.conf": config.gres_conf(spec, folder),
+        folder.path / "cgroup.conf": config.cgroup_conf(version),
+    }
+    for path, text in files.items():
+        path.write_text(text)
+    for path, content in {
+        folder.slurmdbd_conf: config.slurmdbd_conf(spec, folder).encode(),  # slurmdbd insists on 0600
+        folder.munge_key: secrets.token_bytes(1024),
+    }.items():
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+    for directory in (folder.run, folder.database, folder.controller_state, folder.devices):
+        directory.mkdir()
+    for node in spec.node_names:
+        folder.spool(node).mkdir(parents=True)
+    for number in range(spec.gpus_per_node):  # /dev/null under other names
+        os.mknod(folder.devices / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
+
+
+def _slurm_version() -> tuple[int, int]:
+    told = subprocess.run(
+        ["slurmctld", "-V"], capture_output=True, text=True, check=False, env={"PATH": packages.PATH}
+    )
+    found = re.search(r"(\d+)\.(\d+)", told.stdout)
+    if not found:
+        raise ServiceError(f"slurmctld -V says {told.stdout.strip()!r}, which is no version")
+    return int(found[1]), int(found[2])
+
+
+def _first_job() -> int:
+    """Another one each second for a year and a half."""
+    return 1000 + int(time.time()) % 50_000_000
+
+
+def _memory_mb() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+
+
+def _take_down(folder: Folder) -> None:
+    _clear(folder)
+    folder.path.rmdir()
+
+
+def _clear(folder: Folder) -> None:
+    """End the cluster's processes and empty its folder."""
+    _end([keeper.pid for keeper in places.keepers(folder)])
+    with contextlib.suppress(OSError, ValueError):
+        network.unlink_from_machine(Subnet(int(_subnet_file(folder).read_text())))
+    for entry in folder.path.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _end(pids: list[int]) -> None:
+    """SIGKILL these and wait for their end: the end of a namespace's first process is that of all in it."""
+    handles = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            handles.append(os.pidfd_open(pid))
+    try:
+        for handle in handles:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        deadline = time.monotonic() + _END_WITHIN_S
+        for handle in handles:
+            left_s = max(0.0, deadline - time.monotonic())
+            if not select.select([handle], [], [], left_s)[0]:
+                raise ServiceError(
+                    f"processes of the cluster are still there {_END_WITHIN_S:g} s after SIGKILL"
+                )
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def shell_environment(cluster: Cluster, inherited: dict[str, str]) -> dict[str, str]:
+    """An environment in which Slurm's commands and `submit.py` use this cluster."""
+    leaked = re.compile(r"(SLURM|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SACCT|SCANCEL)_.*")
+    kept = {name: value for name, value in inherited.items() if not leaked.fullmatch(name)}
+    path = [str(Path(sys.executable).parent), kept.get("PATH", ""), packages.PATH]
+    return kept | {"SLURM_CONF": str(cluster.folder.slurm_conf), "PATH": ":".join(filter(None, path))}
+
+
+def enter_node(cluster: Cluster, number: int) -> list[str]:
+    """The command prefix that runs what follows on a node. Raises `ConfigError` if there is no such node."""
+    for keeper in places.keepers(cluster.folder):
+        if keeper.who == str(number) and keeper.is_first:
+            return ["nsenter", f"--target={keeper.pid}", "--net", "--uts", "--mount", "--pid", "--"]
+    raise ConfigError(f"--node={number} is no live node of cluster {cluster.name!r}")
+
+
+def describe(cluster: Cluster) -> dict[str, Any]:
+    """What `cluster status` shows; nodes and partitions as the controller tells them, where it answers."""
+    told: dict[str, Any] = {
+        "name": cluster.name,
+        "state": cluster.state,
+        "slurm_conf": str(cluster.folder.slurm_conf),
+        "spec": asdict(cluster.spec) if cluster.spec else None,
+        "link_bits_per_s": cluster.spec.link_bits_per_s if cluster.spec else None,
+        "subnet": cluster.subnet.cidr if cluster.subnet else None,
+        "nodes": None,
+        "partitions": None,
+    }
+    if cluster.state == "up":
+        told["nodes"] = _ask(cluster, _NODE_FIELDS, "--Node", "--partition=gpu")
+        told["partitions"] = _ask(cluster, _PARTITION_FIELDS)
+    return told
+
+
+_NODE_FIELDS = {"node": "%N", "state": "%T", "cpus": "%c", "gres": "%G", "address": "%o"}
+_PARTITION_FIELDS = {"partition": "%R", "available": "%a", "tier": "%p", "preempt_mode": "%M"}
+
+
+def _ask(cluster: Cluster, fields: dict[str, str], *flags: str) -> list[dict[str, str]] | None:
+    """Rows of `sinfo`; None when the controller does not answer."""
+    form = "|".join(fields.values())
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        done = subprocess.run(
+            ["sinfo", "--noheader", *flags, "-o", form], env=shell_environment(cluster, dict(os.environ)),
+            capture_output=True, text=True, timeout=_ASK_WITHIN_S, check=False,
+        )  # fmt: skip
+        if done.returncode == 0:
+            rows = [line.split("|") for line in done.stdout.splitlines() if line.strip()]
+            return [dict(zip(fields, map(str.strip, row), strict=True)) for row in rows]
+    return None

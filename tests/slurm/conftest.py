@@ -1,0 +1,37 @@
+"""One real Slurm cluster for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from jobs.minicluster import packages, places
+from tests.support.minicluster import MiniCluster, cluster_verb, need
+
+
+@pytest.fixture(scope="session")
+def can_have_clusters() -> None:
+    need(packages.why_not())
+
+
+@pytest.fixture(scope="session")
+def slurm(can_have_clusters: None) -> Iterator[MiniCluster]:
+    """Four nodes with four GPUs each, accounting on, Slurm's own delays cut short."""
+    name = f"t{os.getpid()}"
+    try:
+        yield MiniCluster.up(name, "--short-timeouts")
+    finally:
+        if name in places.names():
+            cluster_verb("down", "--name", name)
+
+
+@pytest.fixture
+def on_slurm(slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> MiniCluster:
+    """The cluster, as this process's own Slurm too."""
+    for name in [name for name in os.environ if name not in slurm.env]:
+        monkeypatch.delenv(name)
+    for name, value in slurm.env.items():
+        monkeypatch.setenv(name, value)
+    return slurm

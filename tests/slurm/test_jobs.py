@@ -1,0 +1,123 @@
+"""`submit.py` on a real Slurm: sweeps, claims, outcomes, cancelling, jobs that vanish."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger
+from jobs.reconcile import cancel, refresh
+from jobs.slurm import SlurmCluster
+from jobs.state import RunState, read_runs
+from tests.support.jobs import (
+    STANDIN,
+    ended_afterwards,
+    settled,
+    starts,
+    states,
+    submit,
+    sweep_plan,
+    wait_until,
+)
+from tests.support.minicluster import MiniCluster
+
+SMALL = """\
+model: {kind: mlp}
+data: {kind: digits}
+train: {steps: 20, local_batch_size: 16, log_every: 5}
+telemetry: {warmup_steps: 2, sinks: []}
+job: {time_limit_min: 5}
+"""
+
+
+@pytest.fixture
+def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the runs of stand-in launchers lie."""
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+        yield tmp_path / "runs"
+
+
+def test_a_sweep_on_two_nodes_is_done(slurm: MiniCluster, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm", "--wait", cwd=tmp_path)
+    told = json.loads(slurm.submit("status", "--json", cwd=tmp_path))
+    assert [(run["run"], run["state"], run["cluster"]) for run in told] == [
+        ("n1-single-b16-r0", "done", "slurm"),
+        ("n2-ddp-b16-r0", "done", "slurm"),
+    ]
+    assert not any(run["stale"] for run in told), "the nodes ran other code than this"
+    run = RunDir(tmp_path / "runs" / "small" / "n2-ddp-b16-r0")
+    attempt = read_json(run.attempt(0).record)
+    assert len(set(attempt["nodes"])) == 2
+    assert attempt["job_id"] == told[1]["job_id"]
+    assert attempt["exit_codes"] == {"0": 0}
+    variables = read_json(run.env_json)["variables"]
+    assert variables["GLOO_SOCKET_IFNAME"]["value"] == "eth0"
+    for node in (0, 1):
+        assert f"node {node} of 2 on {attempt['nodes'][node]}" in run.attempt(0).node_log(node).read_text()
+    again = slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm", cwd=tmp_path)
+    assert "2 runs: 2 done" in again
+
+
+def test_every_node_starts_once_and_a_failure_says_why(root: Path) -> None:
+    submit(sweep_plan("fails", nodes=3, mode="fail"), SlurmCluster(), root)
+    ended = settled(root)["fails"]
+    assert (ended.state, ended.cause) == ("failed", "launch_failed")
+    assert "it went wrong" in str(ended.message)
+    wait_until(lambda: sorted(starts(ended.run)) == [(0, 0), (0, 1), (0, 2)])
+
+
+def test_cancel_ends_a_running_job(root: Path) -> None:
+    submit(sweep_plan("a", nodes=2, mode="hang"), SlurmCluster(), root)
+    wait_until(lambda: len(starts(RunDir(root / "demo" / "a"))) == 2)
+    (hit,) = cancel(list(states(root).values()), SlurmCluster())
+    assert hit.state == "running"
+    ended = settled(root)["a"]
+    assert (ended.state, ended.cause, ended.retryable) == ("failed", "cancelled", True)
+    wait_until(lambda: SlurmCluster().poll([str(hit.job_id)]) == {str(hit.job_id): "gone"})
+
+
+def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
+    root: Path, on_slurm: MiniCluster
+) -> None:
+    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
+    try:
+        (action,) = submit(sweep_plan("a"), SlurmCluster(), root)
+        run = RunDir(root / "demo" / "a")
+        ledger.entry(run, 0).path("receipt").unlink()
+        assert states(root)["a"].state == "submitting"
+        assert SlurmCluster().find(run, 0) == action.job_id
+        (state,) = asked(root)
+        assert (state.state, state.job_id) == ("queued", action.job_id)
+        assert SlurmCluster().poll([str(action.job_id)]) == {action.job_id: "pending"}
+        cancel([state], SlurmCluster())
+        assert states(root)["a"].cause == "cancelled"
+        wait_until(lambda: SlurmCluster().poll([str(action.job_id)]) == {action.job_id: "gone"})
+    finally:
+        on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
+    assert starts(run) == []
+
+
+def test_a_job_that_vanishes_is_lost_once_slurm_says_so(root: Path, on_slurm: MiniCluster) -> None:
+    submit(sweep_plan("a", mode="hang"), SlurmCluster(), root)
+    run = RunDir(root / "demo" / "a")
+    wait_until(lambda: len(starts(run)) == 1)
+    assert [state.state for state in asked(root)] == ["running"]
+    attempt = read_json(run.attempt(0).record)
+    node = int(attempt["nodes"][0].rpartition("-")[2])
+    on_slurm.on_node(node, "kill", "-KILL", str(attempt["pid"]))  # the agent: nobody is left to say a word
+    wait_until(lambda: asked(root)[0].state == "lost")
+    assert asked(root)[0].retryable
+    again = submit(sweep_plan("a", mode="hang"), SlurmCluster(), root)
+    assert [action.kind for action in again] == ["retry"]
+    wait_until(lambda: starts(run) == [(0, 0), (1, 0)])
+
+
+def asked(root: Path) -> list[RunState]:
+    """The states, with Slurm's word on them."""
+    return refresh(read_runs(root), SlurmCluster())

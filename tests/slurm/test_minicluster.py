@@ -1,0 +1,208 @@
+"""Clusters come up as asked, side by side, and go without a trace, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.minicluster import lifecycle, packages, places
+from jobs.minicluster.config import Folder, Spec
+from jobs.minicluster.keeper import ServiceError
+from tests.support.jobs import in_a_fork, wait_for, wait_until
+from tests.support.minicluster import MiniCluster, cluster_verb, links, node_prefix, traces
+
+NAME = f"x{os.getpid()}"
+SMALL = ("--nodes", "2", "--gpus-per-node", "1", "--no-accounting")
+
+
+@pytest.fixture
+def name(can_have_clusters: None) -> Iterator[str]:
+    """The name of a cluster that this test brings up; gone afterwards, if the test did not see to it."""
+    hosts, before = Path("/etc/hosts").read_bytes(), links()
+    yield NAME
+    if NAME in places.names():
+        cluster_verb("down", "--name", NAME)
+    assert Path("/etc/hosts").read_bytes() == hosts
+    wait_until(lambda: not traces(NAME) and links() <= before)
+
+
+def test_it_goes_without_a_trace(name: str) -> None:
+    before = links()
+    cluster = MiniCluster.up(name, "--nodes", "2")
+    assert len(traces(name)) > 10
+    job = cluster.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 1000").strip()
+    wait_until(lambda: cluster.ask("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
+    assert "is down" in cluster_verb("down", "--name", name).stdout
+    assert traces(name) == []
+    assert links() <= before
+
+
+@pytest.fixture
+def slurmctld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a script in the place of slurmctld, for clusters that this process brings up."""
+
+    def replace(script: str) -> None:
+        path = tmp_path / "bin" / "slurmctld"
+        path.parent.mkdir()
+        path.write_text(f'#!/bin/sh\n[ "$1" != -V ] || {{ echo "slurm-wlm 22.05.8"; exit; }}\n{script}\n')
+        path.chmod(0o755)
+        monkeypatch.setattr(packages, "PATH", f"{path.parent}:{packages.PATH}")
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    "reached",
+    [
+        pytest.param(lambda folder: folder.logs.exists(), id="folder"),
+        pytest.param(lambda folder: folder.munge_key.exists(), id="files"),
+        pytest.param(lambda folder: folder.munge_socket.exists(), id="munge"),
+        pytest.param(lambda folder: folder.database_socket.exists(), id="database"),
+        pytest.param(lambda folder: (folder.path / "at slurmctld").exists(), id="controller"),
+    ],
+)
+def test_a_crash_half_way_leaves_only_files_and_down_removes_them(
+    name: str, reached: Callable[[Folder], bool], slurmctld: Callable[[str], None]
+) -> None:
+    before, folder = links(), places.folder_of(name)
+    slurmctld(f'touch "{folder.path}/at slurmctld"; exec sleep 1000')  # it never comes further than that
+    going_up = in_a_fork(lambda: lifecycle.up(Spec(name, nodes=2)))
+    wait_until(lambda: reached(folder))
+    os.kill(going_up, signal.SIGKILL)
+    assert wait_for(going_up) == -signal.SIGKILL
+    wait_until(lambda: traces(name) == [f"folder {folder.path}"] and links() <= before)
+    assert lifecycle.find(name).state == "left over"
+    cluster_verb("down", "--name", name)
+    assert traces(name) == []
+
+
+def test_a_killed_cluster_is_left_over_and_its_name_can_be_used_again(name: str) -> None:
+    cluster = MiniCluster.up(name, *SMALL)
+    head = next(keeper for keeper in places.keepers(cluster.cluster.folder) if keeper.who == places.HEAD)
+    os.kill(head.pid, signal.SIGKILL)
+    wait_until(lambda: lifecycle.find(name).state == "left over")
+    assert "left over" in cluster_verb("status", "--name", name).stdout
+    refused = cluster_verb("shell", "--name", name, "--", "true", check=False)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    again = MiniCluster.up(name, *SMALL)
+    assert again.ask("sinfo", "-h", "-p", "gpu", "-o", "%t|%D").split() == ["idle|2"]
+
+
+def test_a_service_that_does_not_come_up_is_one_line_and_leaves_nothing(
+    name: str, slurmctld: Callable[[str], None]
+) -> None:
+    slurmctld("echo no room >&2; exit 3")
+    with pytest.raises(ServiceError, match=r"^\w+-head: slurmctld exited with 3: no room$"):
+        lifecycle.up(Spec(name, nodes=1, accounting=False))
+    assert traces(name) == []
+
+
+def test_two_at_once_know_nothing_of_each_other(slurm: MiniCluster, name: str) -> None:
+    other = MiniCluster.up(name, *SMALL)
+    assert cluster_verb("up", "--name", name, check=False).returncode == 2
+    one, two = slurm.cluster, other.cluster
+    assert one.subnet != two.subnet
+    assert one.folder.munge_key.read_bytes() != two.folder.munge_key.read_bytes()
+    job = other.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 1000").strip()
+    assert job in other.ask("squeue", "-h", "-o", "%i")
+    assert job not in slurm.ask("squeue", "-h", "-o", "%i")
+    told = {facts["name"]: facts for facts in json.loads(cluster_verb("status", "--json").stdout)}
+    assert len(told[slurm.name]["nodes"]) == 4
+    assert [node["node"] for node in told[name]["nodes"]] == [f"{name}-1", f"{name}-2"]
+    assert "say which cluster with --name" in cluster_verb("down", check=False).stderr
+    cluster_verb("down", "--name", name)
+    assert slurm.ask("scontrol", "ping").count(" is UP") == 1
+
+
+def test_nodes_gpus_and_partitions_are_as_asked(slurm: MiniCluster) -> None:
+    (told,) = json.loads(cluster_verb("status", "--json", "--name", slurm.name).stdout)
+    assert (told["state"], told["link_bits_per_s"]) == ("up", 10**9)
+    assert [(node["node"], node["gres"]) for node in told["nodes"]] == [
+        (f"{slurm.name}-{number}", "gpu:4") for number in (1, 2, 3, 4)
+    ]
+    assert [(row["partition"], row["tier"], row["preempt_mode"]) for row in told["partitions"]] == [
+        ("gpu", "1", "REQUEUE"),
+        ("urgent", "10", "OFF"),
+    ]
+    assert "GraceTime=30 " in slurm.ask("scontrol", "show", "partition", "gpu")
+    config = slurm.ask("scontrol", "show", "config")
+    assert "KillWait                = 5 sec" in config
+    text = cluster_verb("status", "--name", slurm.name).stdout
+    assert "4 nodes with 4 GPUs each, 1gbit links, accounting" in text
+
+
+def test_a_job_on_two_nodes_sees_two_machines(slurm: MiniCluster, tmp_path: Path) -> None:
+    say = 'echo "$(hostname) $CUDA_VISIBLE_DEVICES $(ls /sys/class/net | tr "\\n" " ")$(nproc --all)"'
+    script = tmp_path / "hello.sh"
+    script.write_text(f"#!/bin/sh\nsrun sh -c '{say}'\n")
+    out = tmp_path / "out"
+    slurm.ask("sbatch", "--wait", "--nodes=2", "--gpus-per-node=2", f"--output={out}", str(script))
+    words = sorted(line.split()[:2] for line in out.read_text().splitlines())
+    assert [gpus for _, gpus in words] == ["0,1", "0,1"]
+    names = [host for host, _ in words]
+    assert len(set(names)) == 2
+    assert set(names) < {f"{slurm.name}-{number}" for number in (1, 2, 3, 4)}
+
+
+def test_accounting_keeps_what_ran(slurm: MiniCluster) -> None:
+    job = slurm.ask(
+        "sbatch", "--parsable", "--output=/dev/null", "--gpus-per-node=3", "--wrap", "true"
+    ).strip()
+    rows: list[str] = []
+
+    def recorded() -> bool:
+        rows[:] = slurm.ask("sacct", "-X", "-n", "-P", "-j", job, "-o", "State,AllocTRES").split()
+        return bool(rows) and rows[0].startswith("COMPLETED|")
+
+    wait_until(recorded)
+    assert "gres/gpu=3" in rows[0]
+
+
+SERVER = """
+import socket, time
+listener = socket.create_server(("", 4999))
+print("listening", flush=True)
+client, _ = listener.accept()
+began, size = time.monotonic(), 0
+while received := client.recv(1 << 20):
+    size += len(received)
+print(size, time.monotonic() - began)
+"""
+CLIENT = "import socket, sys; socket.create_connection((sys.argv[1], 4999)).sendall(bytes(int(sys.argv[2])))"
+
+
+def test_links_are_held_to_their_rate(name: str) -> None:
+    cluster = MiniCluster.up(name, *SMALL, "--link", "20mbit")
+    for number in (1, 2):
+        assert "tbf" in cluster.on_node(number, "tc", "qdisc", "show", "dev", "eth0")
+        assert "rate 20Mbit" in cluster.on_node(number, "tc", "qdisc", "show", "dev", "eth0")
+    size_bytes = 2_500_000
+    server = subprocess.Popen(
+        [*node_prefix(name, 2), sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True
+    )
+    with server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "listening\n"
+        cluster.on_node(1, sys.executable, "-c", CLIENT, f"{name}-2", str(size_bytes))
+        received, took_s = server.stdout.readline().split()
+    assert int(received) == size_bytes
+    assert float(took_s) > 0.5 * size_bytes * 8 / 20e6  # unshaped it takes a hundredth of that
+
+
+def test_a_shell_command_runs_with_the_cluster_as_its_slurm(slurm: MiniCluster) -> None:
+    done = cluster_verb(
+        "shell", "--name", slurm.name, "--", "sh", "-c", "sinfo -h -o %R; exit 7", check=False
+    )
+    assert (done.returncode, sorted(done.stdout.split())) == (7, ["gpu", "urgent"])
+    assert cluster_verb("shell", "--name", slurm.name, "--node", "3", "--", "hostname").stdout == (
+        f"{slurm.name}-3\n"
+    )
+    refused = cluster_verb("shell", "--name", slurm.name, "--node", "9", "--", "true", check=False)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

@@ -1,0 +1,171 @@
+"""The mini-cluster's files and commands, as text; whether one can be had here."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrain.errors import ConfigError
+from jobs.minicluster import config, network, packages, places
+from jobs.minicluster.config import Folder, Spec, Subnet, checked
+from jobs.minicluster.lifecycle import Cluster, shell_environment
+from tests.support.minicluster import need
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "minicluster.txt"
+FOLDER = Folder(Path("/run/disttrain-mini"))
+
+
+def files(spec: Spec, version: tuple[int, int] = (22, 5)) -> dict[str, str]:
+    subnet = Subnet(7)
+    conf = config.slurm_conf(spec, subnet, FOLDER, version=version, first_job=5000, memory_mb=4096)
+    return {
+        "slurm.conf": conf,
+        "gres.conf": config.gres_conf(spec, FOLDER),
+        "cgroup.conf": config.cgroup_conf(version),
+        "slurmdbd.conf": config.slurmdbd_conf(spec, FOLDER),
+        "hosts": config.hosts(spec, subnet),
+    }
+
+
+def test_the_files_of_a_cluster() -> None:
+    text = "".join(f"== {name}\n{content}" for name, content in files(Spec(short_timeouts=True)).items())
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_what_is_not_asked_for_is_not_there() -> None:
+    made = files(Spec(nodes=1, gpus_per_node=0, accounting=False))
+    assert made["gres.conf"] == ""
+    for word in ("gpu:", "GresTypes", "Accounting", "KillWait", "cred_expire"):
+        assert word not in made["slurm.conf"]
+    assert "CPUs=4 " in made["slurm.conf"]
+
+
+def test_settings_that_moved_between_versions_of_slurm() -> None:
+    old, new = files(Spec()), files(Spec(), version=(24, 11))
+    assert "SlurmctldParameters=preempt_send_user_signal\n" in old["slurm.conf"]
+    assert "PreemptParameters=send_user_signal\n" in new["slurm.conf"]
+    assert (old["cgroup.conf"], new["cgroup.conf"]) == ("", "CgroupPlugin=disabled\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "Mini"}, "--name: 'Mini' cannot name a cluster"),
+        ({"name": "a/../b"}, "cannot name a cluster"),
+        ({"name": "abcdefghijklm"}, "cannot name a cluster"),
+        ({"nodes": 0}, "--nodes=0 is not between 1 and 64"),
+        ({"nodes": 65}, "--nodes=65 is not between 1 and 64"),
+        ({"gpus_per_node": -1}, "--gpus-per-node=-1 is not between 0 and 64"),
+        ({"grace_s": -1}, "--grace-s=-1 is not between"),
+        ({"link": "1gibt"}, "--link='1gibt' is not a rate"),
+        ({"link": "10kbit"}, "--link='10kbit' is not a rate of 1mbit or more"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        checked(dataclasses.replace(Spec(), **change))
+
+
+@pytest.mark.parametrize(
+    ("link", "bits"), [("1gbit", 10**9), ("400mbit", 4 * 10**8), ("2.5gbit", 25 * 10**8), ("none", None)]
+)
+def test_links(link: str, bits: int | None) -> None:
+    spec = checked(Spec(link=link))
+    assert spec.link_bits_per_s == bits
+    assert bool(network.shaping("eth0", bits)) is (bits is not None)
+
+
+def test_a_burst_holds_two_of_the_largest_segments_and_a_millisecond() -> None:
+    assert "rate 1000000bit burst 131072 " in network.shaping("eth0", 10**6)[0]
+    assert "rate 100000000000bit burst 12500000 " in network.shaping("eth0", 10**11)[0]
+
+
+def test_addresses_differ() -> None:
+    subnet = Subnet(3)
+    addresses = [subnet.head, subnet.machine, *(subnet.node(number) for number in range(1, 65))]
+    assert len(set(addresses)) == 66
+    assert all(address.startswith("10.213.3.") for address in addresses)
+
+
+def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    command = places.keeper_command(folder, "3")
+    script = "import sys; print(flush=True); sys.stdin.read()"
+    # The same words at the end of the line, as of a keeper.
+    started = [sys.executable, "-c", script, *command[-3:]]
+    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (found,) = places.keepers(folder)
+        assert (found.pid, found.who, found.is_first) == (process.pid, "3", True)
+        assert places.keepers(Folder(tmp_path / "other")) == []
+        process.communicate()
+    assert places.keepers(folder) == []
+
+
+def test_the_environment_of_a_shell() -> None:
+    cluster = Cluster("mini", "up", FOLDER, Spec(), Subnet(0))
+    inherited = {
+        "PATH": "/bin",
+        "SLURM_JOB_ID": "5",
+        "SBATCH_PARTITION": "x",
+        "HOME": "/h",
+        "SLURM_CONF": "y",
+    }
+    env = shell_environment(cluster, inherited)
+    assert {name for name in env if name.startswith(("SLURM", "SBATCH"))} == {"SLURM_CONF"}
+    assert env["SLURM_CONF"] == "/run/disttrain-mini/slurm.conf"
+    assert env["PATH"].split(":")[:2] == [str(Path(sys.executable).parent), "/bin"]
+
+
+def test_why_there_can_be_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    refusing = tmp_path / "unshare"
+    refusing.write_text("#!/bin/sh\necho unshare failed: Operation not permitted >&2; exit 1\n")
+    refusing.chmod(0o755)
+    monkeypatch.setattr(packages, "PATH", f"{tmp_path}:/bin")
+    monkeypatch.setattr(packages, "missing", lambda *, accounting: ["slurmd"])
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(sys, "platform", "linux")
+    reason = str(packages.why_not(accounting=False))
+    assert reason.startswith(
+        "slurmd not found; install with: apt-get install --no-install-recommends slurmctld "
+    )
+    assert "mariadb" not in reason
+    assert "mariadb-server" in str(packages.why_not())
+    monkeypatch.setattr(packages, "missing", lambda *, accounting: [])
+    assert str(packages.why_not()).endswith(": unshare failed: Operation not permitted")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "needs root" in str(packages.why_not())
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "needs Linux" in str(packages.why_not())
+
+
+def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(packages, "PATH", str(tmp_path))
+    assert {"slurmctld", "slurmd", "munged", "tc"} <= set(packages.missing(accounting=False))
+    assert "mariadbd" in packages.missing()
+
+
+def test_only_root_on_debian_gets_packages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(packages, "missing", lambda: ["slurmd"])
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(subprocess, "run", None)  # nothing may be run
+    assert packages.install() == 0
+    assert "are skipped" in capsys.readouterr().out
+
+
+def test_a_test_without_its_cluster_is_skipped_but_not_in_continuous_integration() -> None:
+    need(None, {"CI": "true"})
+    with pytest.raises(pytest.skip.Exception, match="no munge"):
+        need("no munge", {})
+    with pytest.raises(pytest.fail.Exception, match="no munge"):
+        need("no munge", {"CI": "true"})
