@@ -99,6 +99,7 @@ class RunTelemetry:
         All ranks call this together. What the state says was done is then in the step records, too.
         """
         self._look_up(wait=True)
+        self._recorder.collect(wait=True)  # the sums that travel are of every step before this one
         self._recorder.flush()
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if not self._leads:
