@@ -55,7 +55,7 @@ def choose(name: str = "auto") -> Cluster:
 
     Where Slurm is installed and yet not chosen, says so on stderr.
     """
-    from jobs.slurm import answers
+    from jobs.slurm.commands import answers
 
     if name not in ("auto", "local", "slurm"):
         raise ConfigError(f"--cluster={name!r} is not one of auto, slurm, local")
@@ -76,7 +76,7 @@ def choose(name: str = "auto") -> Cluster:
 def named(name: ClusterName) -> Cluster:
     """The cluster of that name, whether or not it answers now."""
     from jobs.local import LocalCluster
-    from jobs.slurm import SlurmCluster
+    from jobs.slurm.cluster import SlurmCluster
 
     return SlurmCluster() if name == "slurm" else LocalCluster()
 

@@ -11,7 +11,7 @@ import pytest
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger
 from jobs.reconcile import cancel, refresh
-from jobs.slurm import SlurmCluster
+from jobs.slurm.cluster import SlurmCluster
 from jobs.state import RunState, read_runs
 from tests.support.jobs import (
     STANDIN,

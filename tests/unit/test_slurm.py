@@ -11,7 +11,8 @@ from disttrain.config import Config
 from disttrain.errors import ConfigError
 from disttrain.rundir import RunDir, write_json
 from jobs.cluster import SubmitError, choose, uses_gpus
-from jobs.slurm import SlurmCluster, answers
+from jobs.slurm.cluster import SlurmCluster
+from jobs.slurm.commands import answers
 
 
 class Commands:
