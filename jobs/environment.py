@@ -37,11 +37,17 @@ class Variable:
 
 
 def derive(
-    config: Mapping[str, Any], cluster: str, inherited: Mapping[str, str], *, interface: str | None = None
+    config: Mapping[str, Any],
+    cluster: str,
+    inherited: Mapping[str, str],
+    *,
+    interface: str | None = None,
+    profile: Mapping[str, Any] | None = None,
 ) -> dict[str, Variable]:
-    """The variables to add for a run with this config; `job.env` wins over all of them.
+    """The variables to add for a run with this config; the site's win over ours, `job.env` over all of them.
 
-    `interface` is the network interface by which this node reaches the others, where that is known.
+    `profile` is the site profile of the run's `run.json`, `interface` the network interface by which this
+    node reaches the others, where that is known.
     A secret in `job.env` is kept as a mask in `run.json`; its value comes from the `inherited`
     environment, through which the submitter passed it. Raises `MissingSecret` if it is not there.
     """
@@ -63,6 +69,8 @@ def derive(
     root = str(Path(__file__).resolve().parent.parent)
     paths = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != root]
     added["PYTHONPATH"] = Variable(":".join([root, *paths]), "ranks run this copy of the code", "derived")
+    for name, variable in (profile or {}).get("environment", {}).items():
+        added[name] = Variable(variable["value"], variable["reason"], "site")
     for name, value in config["job"]["env"].items():
         if value == MASK:
             if name not in inherited:
@@ -94,6 +102,11 @@ def _leaks(name: str, cluster: str) -> bool:
     if _LAUNCHER.fullmatch(name):
         return True
     return cluster == "local" and _SLURM.fullmatch(name) is not None and name not in _SLURM_KEPT
+
+
+def is_launcher_variable(name: str) -> bool:
+    """Whether a launcher or Slurm itself sets this one."""
+    return _LAUNCHER.fullmatch(name) is not None or _SLURM.fullmatch(name) is not None
 
 
 def as_record(added: Mapping[str, Variable]) -> dict[str, Any]:

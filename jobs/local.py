@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,9 @@ class LocalCluster:
 
     def limits(self) -> Limits:
         return Limits(processors=len(os.sched_getaffinity(0)))
+
+    def profile(self, recorded: Mapping[str, Any] | None) -> None:
+        return None
 
 
 def label_of(run: RunDir, submission: int) -> dict[str, Any]:

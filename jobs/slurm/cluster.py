@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from disttrain.rundir import RunDir, read_json
 from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
 from jobs.slurm import commands
+from jobs.slurm.profiles import Choice
 from jobs.slurm.script import Batch, Share
 
 _CODE_ROOT = Path(__file__).resolve().parents[2]
@@ -33,20 +34,28 @@ class SlurmCluster:
 
     name: ClusterName = "slurm"
 
+    def __init__(self, choice: Choice = Choice()) -> None:  # noqa: B008 -- it is immutable
+        self._choice = choice
+
+    def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
+        return self._choice.resolve(recorded).model_dump(mode="json")
+
     def submit(self, run: RunDir, submission: int) -> str:
         import submitit
 
         from jobs.slurm import task
         from jobs.slurm.executor import BatchExecutor
 
+        record = read_json(run.run_json)
         batch = Batch(
             name=run.name,
             comment=_comment(run, submission),
-            config=read_json(run.run_json)["config"],
+            config=record["config"],
             shares=[Share(run.path.absolute(), submission)],
             logs=run.submissions.absolute(),
             code=_CODE_ROOT,
-            python=shlex.quote(sys.executable),
+            python=sys.executable,
+            profile=Choice().resolve(record.get("profile")),
         )
         try:
             executor = BatchExecutor(run.submissions / "submitit", batch)
