@@ -262,7 +262,8 @@ def _srun(
     """The last command: an agent on each node. All but the profile's values are words of shell already."""
     lines = [
         "srun",
-        f"--nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-per-task={cpus}",
+        f"--nodes={nodes} --ntasks={nodes}",
+        f"--ntasks-per-node=1 --cpus-per-task={cpus}",
         "--kill-on-bad-exit=0 --wait=60",
     ]
     extra = [
