@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     PositiveInt,
     StringConstraints,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -37,11 +38,14 @@ def _no_leading_dash(text: str) -> str:
     return text
 
 
+_NUMBER_TOO = WithJsonSchema({"type": ["string", "number"]})  # YAML has `memory: 0` for a number
 _Line = Annotated[str, StringConstraints(min_length=1), AfterValidator(grammar.clean)]
 _Path = Annotated[_Line, AfterValidator(_no_leading_dash)]
 _NAMES_MEANT = "a name, or several with commas (letters, digits, '_', '.', ':', '@', '+', '-')"
 _Names = Annotated[str, _matches(grammar.NAMES, _NAMES_MEANT)]
-_Memory = Annotated[str, _matches(grammar.MEMORY, "a size such as 64G; 0 is all memory of a node")]
+_Memory = Annotated[
+    str, _matches(grammar.MEMORY, "a size such as 64G; 0 is all memory of a node"), _NUMBER_TOO
+]
 _Module = Annotated[str, _matches(grammar.MODULE, "the name of a module, such as cuda/12.4")]
 _Mount = Annotated[_Path, _matches(r"[^,]+", "one mount: SRC[:DST[:FLAGS]]")]
 MailType = Literal[
@@ -59,7 +63,7 @@ class _Model(BaseModel):
 class Variable(_Model):
     """One environment variable that ranks get at this site."""
 
-    value: Annotated[str, AfterValidator(grammar.clean)]
+    value: Annotated[str, AfterValidator(grammar.clean), _NUMBER_TOO]
     """What it is set to."""
     reason: _Line
     """Why: it is kept beside the value in each run's `env.json`."""
@@ -122,9 +126,9 @@ class Profile(_Model):
     """About what it writes."""
     wckey: _Names | None = None
     """Workload characterization key."""
-    sbatch: dict[str, Literal[True] | _Line] = {}
+    sbatch: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}
     """More options of sbatch, by their long names: `hint: nomultithread`; `contiguous: true` has no value."""
-    srun: dict[str, Literal[True] | _Line] = {}
+    srun: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}
     """More options of the srun that starts the nodes: `cpu-bind: none`, `mpi: none`."""
     modules: Annotated[tuple[_Module, ...], BeforeValidator(_one_or_more)] = ()
     """Modules that the job loads, in this order."""

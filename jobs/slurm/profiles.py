@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from disttrain.configfile import Draft, load, parse_value
 from disttrain.errors import ConfigError, nearest
-from jobs.slurm.profile import GENERIC, Profile
+from jobs.slurm.profile import GENERIC, Container, Profile, Variable
 
 SHIPPED = Path(__file__).resolve().parents[1] / "profiles"
 VARIABLE = "DISTTRAIN_PROFILE"
@@ -105,7 +105,8 @@ def _lay_over(draft: Draft, text: str) -> None:
     if not equals:
         raise ConfigError(f"{text!r} is not KEY=VALUE", at="--slurm")
     if field not in _SETTABLE:
-        raise ConfigError(f"{key}: no such key{nearest(field, _SETTABLE)}; {_allowed()}", at="--slurm")
+        hint = nearest(field, _SETTABLE)
+        raise ConfigError(f"unknown key '{key}'{hint}; allowed: {', '.join(_SETTABLE)}", at="--slurm")
     section = field in _SECTIONS
     if len(rest) != section:
         form = f"{field}.KEY=VALUE" if section else f"{field}=VALUE"
@@ -143,19 +144,17 @@ def _is_text(annotation: Any) -> bool:
     return any(member is str or str in get_args(member) for member in members)
 
 
-def _allowed() -> str:
-    return "allowed: " + ", ".join(_SETTABLE)
-
-
 def _one_line(error: ValidationError, draft: Draft) -> ConfigError:
     found = error.errors()  # of alternatives, the one that says what is wrong with the value
-    detail = next((each for each in found if each["type"] == "value_error"), found[0])
+    telling = ("value_error", "extra_forbidden")
+    detail = next((each for each in found if each["type"] in telling), found[0])
     place = [str(part) for part in detail["loc"] if not re.match(_OF_PYDANTIC, str(part))]
     key, kind = ".".join(place), detail["type"]
     if kind == "extra_forbidden":
-        section: type[BaseModel] = Profile
-        known = [name for name in section.model_fields if name != "name"]
-        return ConfigError(f"unknown key '{key}'{nearest(key, known)}; {_allowed()}", at=draft.at(key))
+        known = {"environment": Variable, "container": Container}.get(place[0]) if len(place) > 1 else None
+        allowed = _SETTABLE if known is None else list(known.model_fields)
+        hint = nearest(place[-1], allowed)
+        return ConfigError(f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}", at=draft.at(key))
     reason = str(detail["ctx"]["error"]) if kind == "value_error" else _lower_first(detail["msg"])
     value = "" if kind == "value_error" and not key else f"={detail['input']!r}"
     return ConfigError(f"{key}{value}: {reason}" if key else reason, at=draft.at(key))
