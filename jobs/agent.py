@@ -129,7 +129,13 @@ def _added_environment(
 ) -> dict[str, environment.Variable]:
     peer = hosts[0 if node_rank else 1] if len(hosts) > 1 else None
     interface = rendezvous.interface_towards(peer) if peer else None
-    added = environment.derive(record["config"], record["cluster"], os.environ, interface=interface)
+    added = environment.derive(
+        record["config"],
+        record["cluster"],
+        os.environ,
+        interface=interface,
+        profile=record.get("profile"),
+    )
     started = read_json(attempt.record)["started"]
     scheduler = os.environ if record["cluster"] == "slurm" else {}
     added["DISTTRAIN_DEADLINE"] = environment.deadline(record["config"], started, scheduler)

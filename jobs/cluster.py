@@ -7,10 +7,13 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from disttrain.errors import ConfigError
 from disttrain.rundir import RunDir
+
+if TYPE_CHECKING:
+    from jobs.slurm.profiles import Choice
 
 ClusterName = Literal["local", "slurm"]
 JobStatus = Literal["pending", "running", "gone", "unknown"]
@@ -86,20 +89,27 @@ class Cluster(Protocol):
     def room(self, profile: Mapping[str, Any] | None) -> Room:
         """How many more jobs with this site profile it takes now."""
 
+    def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """The site profile for `run.json`; `recorded` is the one it has, where a run goes on as it was.
 
-def choose(name: str = "auto") -> Cluster:
+        None where there is no site. Raises `ConfigError`.
+        """
+
+
+def choose(name: str = "auto", choice: Choice | None = None) -> Cluster:
     """The cluster of that name; `auto` is Slurm when its controller answers, else this machine.
 
-    Where Slurm is installed and yet not chosen, says so on stderr.
+    Where Slurm is installed and yet not chosen, says so on stderr. `choice` is of the site profile: raises
+    `ConfigError` if it cannot be had, or if there is no site.
     """
     from jobs.slurm.commands import answers
 
     if name not in ("auto", "local", "slurm"):
         raise ConfigError(f"--cluster={name!r} is not one of auto, slurm, local")
     if name == "local":
-        return named("local")
+        return named("local", choice)
     if answers():
-        return named("slurm")
+        return named("slurm", choice)
     if name == "slurm":
         raise ConfigError("--cluster=slurm: no Slurm controller answers (`scontrol ping`)")
     if shutil.which("sbatch") is not None:
@@ -107,15 +117,22 @@ def choose(name: str = "auto") -> Cluster:
             "warning: sbatch is here but no Slurm controller answers (`scontrol ping`): using this machine",
             file=sys.stderr,
         )
-    return named("local")
+    return named("local", choice)
 
 
-def named(name: ClusterName) -> Cluster:
+def named(name: ClusterName, choice: Choice | None = None) -> Cluster:
     """The cluster of that name, whether or not it answers now."""
     from jobs.local import LocalCluster
     from jobs.slurm.cluster import SlurmCluster
 
-    return SlurmCluster() if name == "slurm" else LocalCluster()
+    if name == "local":
+        if choice is not None and choice.given:
+            raise ConfigError(f"{choice.origin} is for Slurm, and these runs go to this machine")
+        return LocalCluster()
+    if choice is None:
+        return SlurmCluster()
+    choice.resolve()
+    return SlurmCluster(choice)
 
 
 def uses_gpus(device: str, cluster: ClusterName, ranks: int) -> bool:

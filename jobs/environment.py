@@ -42,11 +42,17 @@ class Variable:
 
 
 def derive(
-    config: Mapping[str, Any], cluster: str, inherited: Mapping[str, str], *, interface: str | None = None
+    config: Mapping[str, Any],
+    cluster: str,
+    inherited: Mapping[str, str],
+    *,
+    interface: str | None = None,
+    profile: Mapping[str, Any] | None = None,
 ) -> dict[str, Variable]:
-    """The variables to add for a run with this config; `job.env` wins over all of them.
+    """The variables to add for a run with this config; the site's win over ours, `job.env` over all of them.
 
-    `interface` is the network interface by which this node reaches the others, where that is known.
+    `profile` is the site profile of the run's `run.json`, `interface` the network interface by which this
+    node reaches the others, where that is known.
     A secret in `job.env` is kept as a mask in `run.json`; its value comes from the `inherited`
     environment, through which the submitter passed it. Raises `MissingSecret` if it is not there.
     """
@@ -68,6 +74,8 @@ def derive(
     root = str(Path(__file__).resolve().parent.parent)
     paths = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != root]
     added["PYTHONPATH"] = Variable(":".join([root, *paths]), "ranks run this copy of the code", "derived")
+    for name, variable in (profile or {}).get("environment", {}).items():
+        added[name] = Variable(variable["value"], variable["reason"], "site")
     for name, value in config["job"]["env"].items():
         if value == MASK:
             if name not in inherited:
@@ -109,6 +117,11 @@ def _leaks(name: str, cluster: str) -> bool:
         return True
     slurm = _SLURM if cluster == "local" else _SLURM_INPUT
     return slurm.fullmatch(name) is not None and not _SLURM_KEPT.fullmatch(name)
+
+
+def is_launcher_variable(name: str) -> bool:
+    """Whether a launcher or Slurm itself sets this one."""
+    return _LAUNCHER.fullmatch(name) is not None or _SLURM.fullmatch(name) is not None
 
 
 def as_record(added: Mapping[str, Variable]) -> dict[str, Any]:

@@ -80,6 +80,9 @@ class LocalCluster:
     def room(self, profile: Mapping[str, Any] | None) -> Room:
         return Room()
 
+    def profile(self, recorded: Mapping[str, Any] | None) -> None:
+        return None
+
 
 def label_of(run: RunDir, submission: int) -> dict[str, Any]:
     run = RunDir(run.path.absolute())

@@ -196,6 +196,7 @@ def _record(
         }
     record["run_key"] = provenance.run_key(record["config_key"], made["code"]["hash"])
     record["cluster"] = cluster.name
+    record["profile"] = cluster.profile(record.get("profile") if action.plan is None else None)
     record["provenance"] = dict(made)
     return record, secrets
 

@@ -18,6 +18,7 @@ from jobs.cli.render import as_json, print_json
 from jobs.cli.text import table
 from jobs.cluster import Cluster, SubmitError, choose
 from jobs.reconcile import Action, plan_actions, refresh, sweep_lock
+from jobs.slurm.profiles import Choice
 from jobs.state import RunState, read_runs, read_state
 from jobs.submission import carry_out
 from sweeps.expand import SweepPlan
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
         from jobs.cli.dryrun import describe
 
         return describe(args, planned)
-    cluster = choose(args.cluster)
+    cluster = choose(args.cluster, profile_choice(args))
     with sweep_lock(root / name):
         states = refresh(read_runs(root, name), cluster)
         planned = make_plan(args, states)
@@ -64,6 +65,11 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
             print("interrupted while submitting; the same command goes on from there", file=sys.stderr)
             raise
     return tell(actions, [RunDir(root / name / action.name) for action in actions], cluster, args)
+
+
+def profile_choice(args: argparse.Namespace) -> Choice:
+    """What `--profile` and `--slurm` say."""
+    return Choice(args.profile, tuple(args.slurm))
 
 
 def refused(error: SubmitError, sweep: str) -> int:

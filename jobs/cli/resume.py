@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     words = args.runs_given or find.sweeps(args.runs)
     runs = find.several(args.runs, words)
     named = find.named(args.runs, args.runs_given)
-    cluster = choose(args.cluster)
+    cluster = choose(args.cluster, place.profile_choice(args))
     done: list[tuple[RunDir, Action]] = []
     for sweep, members in itertools.groupby(sorted(runs, key=lambda run: run.sweep), lambda run: run.sweep):
         group = list(members)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from jobs.cluster import (
     Unreachable,
 )
 from jobs.slurm import commands, limits
+from jobs.slurm.profiles import Choice
 from jobs.slurm.script import Batch, Share
 from jobs.slurm.transient import Patience, submit_patiently
 from jobs.submission import batch_name
@@ -49,23 +49,29 @@ class SlurmCluster:
 
     name: ClusterName = "slurm"
 
-    def __init__(self, patience: Patience | None = None) -> None:
+    def __init__(self, choice: Choice = Choice(), patience: Patience | None = None) -> None:  # noqa: B008 -- it is immutable
+        self._choice = choice
         self._patience = patience
+
+    def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
+        return self._choice.resolve(recorded).model_dump(mode="json")
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
         first, many = submissions[0], len(submissions) > 1
         folder = first.run.submissions
         if many:  # which outlives each of the runs: a requeued job opens its log again
             folder = first.run.path.parent / ".arrays"
+        record = read_json(first.run.run_json)
         comment = str(_intent(first)["handle"])
         batch = Batch(
             name=batch_name([each.run.name for each in submissions]),
             comment=comment,
-            config=read_json(first.run.run_json)["config"],
+            config=record["config"],
             shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
             logs=folder.absolute(),
             code=_CODE_ROOT,
-            python=shlex.quote(sys.executable),
+            python=sys.executable,
+            profile=Choice().resolve(record.get("profile")),
         )
         job_id = submit_patiently(
             lambda: sbatch(batch, folder / "submitit"), lambda: _find_batch(comment), self._patience

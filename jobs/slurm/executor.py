@@ -6,6 +6,7 @@ from pathlib import Path
 
 import submitit
 
+from disttrain.rundir import RunDir, write_text
 from jobs.slurm.script import Batch, render
 
 
@@ -17,4 +18,7 @@ class BatchExecutor(submitit.SlurmExecutor):
         self._batch = batch
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
-        return render(self._batch)
+        text = render(self._batch)
+        for share in self._batch.shares:
+            write_text(RunDir(share.run_dir).script, text)
+        return text

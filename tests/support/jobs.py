@@ -158,3 +158,6 @@ class NoCluster:
 
     def room(self, profile: Mapping[str, Any] | None) -> Room:
         return self.has_room
+
+    def profile(self, recorded: Mapping[str, Any] | None) -> None:
+        return None

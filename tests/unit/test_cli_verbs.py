@@ -35,7 +35,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NoCluster:
     Path("tiny.yaml").write_text(TINY)
     made = NoCluster()
     for module in (place, cancel, resume):
-        monkeypatch.setattr(module, "choose", lambda name: made)
+        monkeypatch.setattr(module, "choose", lambda *_: made)
     return made
 
 

@@ -101,7 +101,8 @@ def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) 
         "--cpus-per-task=20",  # 4 ranks of 2 threads and 3 loader workers
         "--time=60",
         f"--comment={handle(run, 0)}",
-        "--no-requeue",
+        "--requeue",
+        "--signal=USR2@65",  # job.stop_lead_s and the margin
     ):
         assert f"#SBATCH {line}\n" in script, script
 
