@@ -1,4 +1,4 @@
-"""Where jobs run, behind five verbs: submit, find, poll many, cancel, limits."""
+"""Where jobs run, behind a few verbs: submit, find, poll, cancel, and what the limits are."""
 
 from __future__ import annotations
 
@@ -24,6 +24,22 @@ class SubmitError(RuntimeError):
     """The cluster refused a job; the message is one line."""
 
 
+class LimitReached(SubmitError):
+    """It takes no more jobs now, and may later."""
+
+
+class Unreachable(SubmitError):
+    """It could not be asked: whether it has a job is not known."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """An announced submission of a run (see `jobs.ledger`)."""
+
+    run: RunDir
+    number: int
+
+
 @dataclass(frozen=True)
 class Limits:
     """What the nodes of one job have to share."""
@@ -32,16 +48,34 @@ class Limits:
     """Processors of all its ranks together; None where each node of a job is a machine."""
 
 
+@dataclass(frozen=True)
+class Room:
+    """How many more jobs a cluster takes now."""
+
+    array: int = 1
+    """How many runs of one shape may be submitted at once."""
+    jobs: int | None = None
+    """None where no limit is known."""
+    why: str = ""
+    """Which limit that is: `the limit of 10 jobs (MaxSubmitJobs of account physics)`."""
+
+
 class Cluster(Protocol):
     """A place to run jobs. Job ids are strings that no other job of this cluster ever had."""
 
     name: ClusterName
 
-    def submit(self, run: RunDir, submission: int) -> str:
-        """Hand over an announced submission; the job id. Raises `SubmitError`."""
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        """Hand over announced submissions of one shape, as one batch; their job ids, in order.
 
-    def find(self, run: RunDir, submission: int) -> str | None:
-        """The job of a submission whose receipt was never written, if there is one."""
+        Raises `SubmitError`: none of them is there then, unless it is `Unreachable`.
+        """
+
+    def find(self, submissions: Sequence[Submission]) -> list[str | None]:
+        """The jobs of submissions whose receipts were never written; None where there is no job.
+
+        Raises `Unreachable`.
+        """
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         """What became of each job, in as few questions as possible."""
@@ -51,6 +85,9 @@ class Cluster(Protocol):
 
     def limits(self) -> Limits:
         """What a job has to get by with here."""
+
+    def room(self, profile: Mapping[str, Any] | None) -> Room:
+        """How many more jobs with this site profile it takes now."""
 
     def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """The site profile for `run.json`; `recorded` is the one it has, where a run goes on as it was.

@@ -19,7 +19,7 @@ from typing import Any
 
 from disttrain.rundir import RunDir
 from jobs import ledger, processes, queue
-from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
+from jobs.cluster import ClusterName, JobStatus, Limits, Room, Submission, SubmitError
 
 _CODE_ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,7 +29,10 @@ class LocalCluster:
 
     name: ClusterName = "local"
 
-    def submit(self, run: RunDir, submission: int) -> str:
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        return [self._submit(each.run, each.number) for each in submissions]
+
+    def _submit(self, run: RunDir, submission: int) -> str:
         import submitit
 
         ticket = queue.take(label_of(run, submission))
@@ -51,9 +54,9 @@ class LocalCluster:
                 raise SubmitError(f"cannot start a process for {run.path}: {error}") from None
         return job_id
 
-    def find(self, run: RunDir, submission: int) -> str | None:
-        ticket = queue.find(label_of(run, submission))
-        return None if ticket is None else f"{processes.host()}:{ticket}"
+    def find(self, submissions: Sequence[Submission]) -> list[str | None]:
+        tickets = [queue.find(label_of(each.run, each.number)) for each in submissions]
+        return [None if ticket is None else f"{processes.host()}:{ticket}" for ticket in tickets]
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         return {job_id: _status(job_id) for job_id in job_ids}
@@ -73,6 +76,9 @@ class LocalCluster:
 
     def limits(self) -> Limits:
         return Limits(processors=len(os.sched_getaffinity(0)))
+
+    def room(self, profile: Mapping[str, Any] | None) -> Room:
+        return Room()
 
     def profile(self, recorded: Mapping[str, Any] | None) -> None:
         return None

@@ -17,9 +17,10 @@ from jobs.cli.plan import sweep_name, write_sweep_record
 from jobs.cli.render import as_json, print_json
 from jobs.cli.text import table
 from jobs.cluster import Cluster, SubmitError, choose
-from jobs.reconcile import Action, carry_out, plan_actions, refresh, sweep_lock
+from jobs.reconcile import Action, plan_actions, refresh, sweep_lock
 from jobs.slurm.profiles import Choice
 from jobs.state import RunState, read_runs, read_state
+from jobs.submission import carry_out
 from sweeps.expand import SweepPlan
 
 MakePlan = Callable[[argparse.Namespace, list[RunState]], SweepPlan]
@@ -34,6 +35,7 @@ _VERB = {
     "wait": "on its way",
     "stale": "stale",
     "give up": "given up",
+    "left": "left",
 }
 _ORDER = tuple(_VERB)
 
@@ -106,7 +108,18 @@ def tell(
                 for action, state in zip(actions, states or read(runs), strict=True)
             ]
         )
-    return live.exit_code(states) if args.wait else 0
+    code = say_what_is_left(actions)
+    return live.exit_code(states) or code if args.wait else code
+
+
+def say_what_is_left(actions: Sequence[Action]) -> int:
+    """Say how many runs the cluster has no room for now; the exit code."""
+    left = [action for action in actions if action.kind == "left"]
+    if not left:
+        return 0
+    runs = "1 run" if len(left) == 1 else f"{len(left)} runs"
+    print(f"{runs} left: {left[0].reason}; the same command submits them later", file=sys.stderr)
+    return EXIT_FAILED
 
 
 def read(runs: Sequence[RunDir]) -> list[RunState]:

@@ -12,7 +12,8 @@ from disttrain.provenance import code_hash
 from disttrain.rundir import RunDir
 from jobs.cli import find, place
 from jobs.cluster import SubmitError, choose
-from jobs.reconcile import Action, carry_out, refresh, resume_actions, sweep_lock
+from jobs.reconcile import Action, refresh, resume_actions, sweep_lock
+from jobs.submission import carry_out
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 from disttrain.batch import BatchPlan
 from disttrain.config import Config, config_key
 from disttrain.rundir import RunDir
-from jobs.cluster import Cluster, JobStatus, Limits
-from jobs.reconcile import Action, carry_out, plan_actions, refresh, sweep_lock
+from jobs.cluster import Cluster, JobStatus, Limits, Room, Submission
+from jobs.reconcile import Action, plan_actions, refresh, sweep_lock
 from jobs.state import RunState, read_runs
+from jobs.submission import carry_out
 from sweeps.expand import RunPlan, SweepPlan
 
 CODE = "c0dec0dec0de"
@@ -133,13 +134,18 @@ class NoCluster:
         self.submitted: list[tuple[str, int]] = []
         self.cancelled: list[str] = []
         self.found: str | None = None
+        self.batches: list[list[str]] = []
+        self.has_room = Room()
 
-    def submit(self, run: RunDir, submission: int) -> str:
-        self.submitted.append((run.name, submission))
-        return f"elsewhere:{len(self.submitted)}"
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        for each in submissions:
+            self.submitted.append((each.run.name, each.number))
+        self.batches.append([each.run.name for each in submissions])
+        last = len(self.submitted)
+        return [f"elsewhere:{number + 1}" for number in range(last - len(submissions), last)]
 
-    def find(self, run: RunDir, submission: int) -> str | None:
-        return self.found
+    def find(self, submissions: Sequence[Submission]) -> list[str | None]:
+        return [self.found] * len(submissions)
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
         return dict.fromkeys(job_ids, self.status)
@@ -149,6 +155,9 @@ class NoCluster:
 
     def limits(self) -> Limits:
         return Limits()
+
+    def room(self, profile: Mapping[str, Any] | None) -> Room:
+        return self.has_room
 
     def profile(self, recorded: Mapping[str, Any] | None) -> None:
         return None

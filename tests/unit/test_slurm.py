@@ -10,9 +10,11 @@ import pytest
 from disttrain.config import Config
 from disttrain.errors import ConfigError
 from disttrain.rundir import RunDir, write_json
-from jobs.cluster import SubmitError, choose, uses_gpus
+from jobs import ledger
+from jobs.cluster import Submission, SubmitError, choose, uses_gpus
 from jobs.slurm.cluster import SlurmCluster
 from jobs.slurm.commands import answers
+from jobs.submission import handle
 
 
 class Commands:
@@ -51,6 +53,11 @@ def planned(root: Path, device: str) -> RunDir:
     return run
 
 
+def announced(run: RunDir, index: int | None = None) -> Submission:
+    number = ledger.next_submission(run)
+    return Submission(run, ledger.write_intent(run, {"handle": handle(run, number), "index": index}))
+
+
 def test_auto_is_slurm_only_where_its_controller_answers(
     commands: Commands, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +92,7 @@ def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
 def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) -> None:
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
-    assert SlurmCluster().submit(run, 0) == "42"
+    assert SlurmCluster().submit([announced(run)]) == ["42"]
     script = (commands.folder / "script").read_text()
     for line in (
         "--nodes=3",
@@ -93,7 +100,7 @@ def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) 
         "--gpus-per-node=4",
         "--cpus-per-task=20",  # 4 ranks of 2 threads and 3 loader workers
         "--time=60",
-        "--comment=disttrain:demo/n3:abc:0",
+        f"--comment={handle(run, 0)}",
         "--requeue",
         "--signal=USR2@65",  # job.stop_lead_s and the margin
     ):
@@ -106,7 +113,7 @@ def test_gpus_are_asked_for_unless_the_run_is_on_cpus(
 ) -> None:
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
-    SlurmCluster().submit(planned(tmp_path, device), 0)
+    SlurmCluster().submit([announced(planned(tmp_path, device))])
     assert ("--gpus-per-node=4" in (commands.folder / "script").read_text()) is asks
     assert uses_gpus(device, "slurm", 12) is asks, "as the dry run bills it"
 
@@ -121,7 +128,7 @@ def test_a_refusal_is_one_line(commands: Commands, run: RunDir) -> None:
     commands.add("srun", "")
     commands.add("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
     with pytest.raises(SubmitError, match="invalid partition") as caught:
-        SlurmCluster().submit(run, 0)
+        SlurmCluster().submit([announced(run)])
     assert "\n" not in str(caught.value)
 
 
@@ -129,8 +136,8 @@ def test_poll_find_and_cancel(commands: Commands, run: RunDir) -> None:
     commands.add("scancel", "")
     commands.add(
         "squeue",
-        """case "$*" in
-  *%k*) echo '41|(null)'; echo '42|disttrain:demo/n3:abc:0' ;;
+        f"""case "$*" in
+  *%k*) echo '41|(null)'; echo '42|{handle(run, 0)}' ;;
   *) echo '1|PENDING'; echo '2|RUNNING'; echo '3|COMPLETED'; echo '4|COMPLETING' ;;
 esac""",
     )
@@ -138,8 +145,7 @@ esac""",
     assert cluster.poll(["1", "2", "3", "4", "5"]) == {
         "1": "pending", "2": "running", "3": "gone", "4": "running", "5": "gone",
     }  # fmt: skip
-    assert cluster.find(run, 0) == "42"
-    assert cluster.find(run, 1) is None
+    assert cluster.find([announced(run), announced(run)]) == ["42", None]
     cluster.cancel([])
     cluster.cancel(["1", "2"])
     assert commands.calls().count("scancel") == 1
