@@ -67,10 +67,10 @@ def render(batch: Batch) -> str:
     return _text(
         [
             "#!/bin/bash",
-            *_directives(options | _resources(batch.config, profile)),
+            *directives(options | _resources(batch.config, profile)),
             "",
             *_ENVIRONMENT,
-            *_site(profile),
+            *site(profile),
             "# Ranks run this copy of the code.",
             f"export PYTHONPATH={shlex.quote(str(batch.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
             "",
@@ -95,10 +95,10 @@ def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
         [
             "#!/bin/bash",
             *_BY_HAND_HEAD,
-            *_directives(options | _resources(config, profile)),
+            *directives(options | _resources(config, profile)),
             "",
             *_ENVIRONMENT,
-            *_site(profile),
+            *site(profile),
             *_BY_HAND_CODE,
             "",
             *_srun(
@@ -218,7 +218,7 @@ def _signal_s(job: Mapping[str, Any]) -> int:
     return min(math.ceil(lead_s) + SIGNAL_MARGIN_S, _LONGEST_SIGNAL_S)
 
 
-def _directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
+def directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
     """The `#SBATCH` lines; an option that is True has no value, one that is None is left out."""
     return [
         f"#SBATCH --{name}" + ("" if value is True else f"={grammar.sbatch_word(str(value))}")
@@ -227,7 +227,7 @@ def _directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
     ]
 
 
-def _site(profile: Profile) -> list[str]:
+def site(profile: Profile) -> list[str]:
     """What the site's nodes need before anything of ours starts."""
     lines = []
     if profile.modules:

@@ -134,6 +134,7 @@ class NoCluster:
         self.submitted: list[tuple[str, int]] = []
         self.cancelled: list[str] = []
         self.found: str | None = None
+        self.followed: list[tuple[str, list[str]]] = []
         self.batches: list[list[str]] = []
         self.has_room = Room()
 
@@ -143,6 +144,16 @@ class NoCluster:
         self.batches.append([each.run.name for each in submissions])
         last = len(self.submitted)
         return [f"elsewhere:{number + 1}" for number in range(last - len(submissions), last)]
+
+    def submit_after(
+        self,
+        job: Submission,
+        command: Sequence[str],
+        job_ids: Sequence[str],
+        profile: Mapping[str, Any] | None,
+    ) -> str:
+        self.followed.append((job.run.sweep, list(job_ids)))
+        return f"later:{len(self.followed)}"
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
         return [self.found] * len(submissions)
