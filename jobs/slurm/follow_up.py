@@ -12,7 +12,7 @@ from jobs.slurm.profile import Profile
 from jobs.slurm.script import check_path, directives, site
 
 _TIME_MIN = 15
-_MEMORY = "2G"
+_MEMORY = "1G"
 
 
 @dataclass(frozen=True)
