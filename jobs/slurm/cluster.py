@@ -119,6 +119,8 @@ class SlurmCluster:
         return found
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        if not job_ids:
+            return {}
         states = commands.states()
         if states is None:
             return dict.fromkeys(job_ids, "unknown")
