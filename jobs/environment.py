@@ -14,6 +14,7 @@ from typing import Any
 
 from disttrain.masking import MASK, is_secret
 
+_CODE_ROOT = Path(__file__).resolve().parent.parent
 _LAUNCHER = re.compile(
     r"(GROUP_|LOCAL_|ROLE_|NODE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
     r"|(TORCHELASTIC|PET|OMPI|PALS|SUBMITIT)_.*|PMI.*"
@@ -48,11 +49,12 @@ def derive(
     *,
     interface: str | None = None,
     profile: Mapping[str, Any] | None = None,
+    code: Path = _CODE_ROOT,
 ) -> dict[str, Variable]:
     """The variables to add for a run with this config; the site's win over ours, `job.env` over all of them.
 
     `profile` is the site profile of the run's `run.json`, `interface` the network interface by which this
-    node reaches the others, where that is known.
+    node reaches the others, where that is known, `code` the folder of the code that ranks run.
     A secret in `job.env` is kept as a mask in `run.json`; its value comes from the `inherited`
     environment, through which the submitter passed it. Raises `MissingSecret` if it is not there.
     """
@@ -71,7 +73,7 @@ def derive(
         added["GLOO_SOCKET_IFNAME"] = Variable(
             interface, "the interface by which this node reaches the others by name", "derived"
         )
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(code)
     paths = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != root]
     added["PYTHONPATH"] = Variable(":".join([root, *paths]), "ranks run this copy of the code", "derived")
     for name, variable in (profile or {}).get("environment", {}).items():

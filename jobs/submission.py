@@ -53,21 +53,32 @@ def carry_out(actions: Sequence[Action], cluster: Cluster, root: Path) -> list[A
     whose `run.json` cannot be read a `give up`, one that the cluster has no room for now a `left`.
     Raises `SubmitError` at the first job the cluster refuses.
     """
-    made = provenance.collect() if any(action.submits for action in actions) else {}
     results = list(actions)
     wanted = []
-    for place, action in enumerate(actions):
-        if action.submits:
-            run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
-            try:
-                wanted.append(Wanted(place, action, run, *_record(action, run, cluster, made)))
-            except (CorruptFile, OSError, KeyError) as error:
-                reason = f"{run.run_json} cannot be used: {error}"
-                results[place] = dataclasses.replace(action, kind="give up", reason=reason)
+    for place, found in enumerate(prepare(actions, cluster, root)):
+        if isinstance(found, Wanted):
+            wanted.append(found)
+        else:
+            results[place] = found
     if wanted:
         for place, result in _submit_all(wanted, cluster):
             results[place] = result
     return results
+
+
+def prepare(actions: Sequence[Action], cluster: Cluster, root: Path) -> Iterator[Wanted | Action]:
+    """For each action the run that is to be submitted, or what is left of the action. Writes nothing."""
+    made = provenance.collect() if any(action.submits for action in actions) else {}
+    for place, action in enumerate(actions):
+        if not action.submits:
+            yield action
+            continue
+        run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
+        try:
+            yield Wanted(place, action, run, *_record(action, run, cluster, made))
+        except (CorruptFile, OSError, KeyError) as error:
+            reason = f"{run.run_json} cannot be used: {error}"
+            yield dataclasses.replace(action, kind="give up", reason=reason)
 
 
 def _submit_all(wanted: Sequence[Wanted], cluster: Cluster) -> Iterator[tuple[int, Action]]:

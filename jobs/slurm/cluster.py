@@ -57,26 +57,15 @@ class SlurmCluster:
         return self._choice.resolve(recorded).model_dump(mode="json")
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        first, many = submissions[0], len(submissions) > 1
-        folder = first.run.submissions
-        if many:  # which outlives each of the runs: a requeued job opens its log again
-            folder = first.run.path.parent / ".arrays"
-        record = read_json(first.run.run_json)
+        first = submissions[0]
         comment = str(_intent(first)["handle"])
-        batch = Batch(
-            name=batch_name([each.run.name for each in submissions]),
-            comment=comment,
-            config=record["config"],
-            shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
-            logs=folder.absolute(),
-            code=_CODE_ROOT,
-            python=sys.executable,
-            profile=Choice().resolve(record.get("profile")),
-        )
+        batch = batch_of(submissions, comment, read_json(first.run.run_json))
         job_id = submit_patiently(
-            lambda: sbatch(batch, folder / "submitit"), lambda: _find_batch(comment), self._patience
+            lambda: sbatch(batch, batch.logs / "submitit"), lambda: _find_batch(comment), self._patience
         )
-        return [f"{job_id}_{index}" for index in range(len(submissions))] if many else [job_id]
+        return (
+            [f"{job_id}_{index}" for index in range(len(submissions))] if len(submissions) > 1 else [job_id]
+        )
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
         jobs = _jobs()
@@ -103,6 +92,24 @@ class SlurmCluster:
 
     def room(self, profile: Mapping[str, Any] | None) -> Room:
         return limits.room(profile)
+
+
+def batch_of(submissions: Sequence[Submission], comment: str, record: Mapping[str, Any]) -> Batch:
+    """What is submitted for these; `record` is the content of any of their `run.json`."""
+    first = submissions[0].run
+    folder = first.submissions
+    if len(submissions) > 1:  # which outlives each of the runs: a requeued job opens its log again
+        folder = first.path.parent / ".arrays"
+    return Batch(
+        name=batch_name([each.run.name for each in submissions]),
+        comment=comment,
+        config=record["config"],
+        shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
+        logs=folder.absolute(),
+        code=_CODE_ROOT,
+        python=sys.executable,
+        profile=Choice().resolve(record.get("profile")),
+    )
 
 
 def sbatch(batch: Batch, folder: Path) -> str:
