@@ -151,6 +151,11 @@ def test_a_path_that_no_script_can_hold_is_refused(path: str) -> None:
         render(batch(ROOT / path))
 
 
+def test_a_percent_sign_in_a_path_is_itself() -> None:
+    script = render(batch(ROOT / "100 %j"))
+    assert directives(script)["output"] == "/shared/100 %%j/runs/demo/n2-r0/submissions/%j.log"
+
+
 free = st.one_of(hostile, odd, plain)
 options_given = st.dictionaries(
     st.sampled_from(["hint", "nice", "x-y"]), st.one_of(st.just(True), free), max_size=2
@@ -178,9 +183,7 @@ fields = st.fixed_dictionaries(
         ),
     },
 )  # fmt: skip
-placing = st.fixed_dictionaries(
-    {}, optional={"name": free, "comment": free, "root": free, "code": free, "python": free}
-)
+placing = st.fixed_dictionaries({name: free for name in ("name", "comment", "root", "code", "python")})
 
 
 def sift(given: dict[str, Any]) -> Profile:
