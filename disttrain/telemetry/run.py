@@ -23,9 +23,10 @@ from disttrain import log
 from disttrain.checkpoint.state import as_tensor, as_value
 from disttrain.checkpoint.storage import State
 from disttrain.config import Config
-from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, StopCause
+from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import sinks, summary, waits
+from disttrain.telemetry.look import CloseLook
 from disttrain.telemetry.losses import GlobalLoss
 from disttrain.telemetry.phases import Parts, make_clock
 from disttrain.telemetry.recorder import StepRecorder
@@ -71,7 +72,13 @@ class RunTelemetry:
             samples_per_step=plan_samples,
             warmup_steps=self.config.telemetry.warmup_steps,
             split=waits.CommSplit(self.world) if self._measures_comm else None,
+            full_records=self.config.telemetry.full_records,
         )
+        self._steps_total: int = self.facts["steps_total"]
+        self.look = CloseLook(
+            self.config, self.attempt, self.world, samples=self._measures_comm, steps=self._steps_total
+        )
+        self._recorder.looked_at = self.look.steps
         self._global_loss = GlobalLoss(self.world)
         self._sinks = (
             [sinks.open_sink(name, self.attempt) for name in self.config.telemetry.sinks]
@@ -79,10 +86,10 @@ class RunTelemetry:
             else []
         )
         self._log_every = self.config.train.log_every
-        self._steps_total: int = self.facts["steps_total"]
         self._step = 0
         self._first_step = 0  # done before this attempt
         self._left_out_before: list[tuple[int, int]] = []  # of the figures, by earlier attempts
+        self._sampled_before = 0
         self._seconds_before = 0.0
         self._lr = 0.0
         self._began = self._told = time.monotonic()
@@ -101,7 +108,7 @@ class RunTelemetry:
         All ranks call this together. What the state says was done is then in the step records, too.
         """
         self._look_up(wait=True)  # the sums that travel are of every step before this one
-        self._recorder.flush()
+        self._recorder.flush(close_window=True)  # so that a resumed run goes on where a record ends
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if not self._leads:
             return {}, own
@@ -111,6 +118,9 @@ class RunTelemetry:
             "evaluations": as_tensor([point.model_dump(mode="json") for point in self.eval_history]),
             "durations": torch.from_numpy(np.array(self._recorder.durations, dtype=np.float64)),
             "left_out": as_tensor(self._left_out()),
+            "sampled": torch.tensor(self._sampled_before + len(self._sampled())),
+            "ratio_steps": torch.tensor(self._recorder.ratio_steps.tolist(), dtype=torch.int64),
+            "ratios": torch.tensor(self._recorder.ratios.tolist(), dtype=torch.float64),
             "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
         }, own
 
@@ -131,6 +141,9 @@ class RunTelemetry:
         if own:
             self._recorder.durations.extend(history["durations"].tolist())
             self._left_out_before = [(first, last) for first, last in as_value(history["left_out"])]
+            self._sampled_before = int(history["sampled"].item())
+            self._recorder.ratio_steps.extend(history["ratio_steps"].tolist())
+            self._recorder.ratios.extend(history["ratios"].tolist())
 
     def start(self) -> None:
         """The first step begins now."""
@@ -143,6 +156,9 @@ class RunTelemetry:
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
+        if step in self.look.steps:
+            with self.outside_steps():
+                self.look.step_done(step)
         if step % self._log_every == 0:
             self._look_up()
         now = time.monotonic()
@@ -180,6 +196,7 @@ class RunTelemetry:
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self._leads:
             self._tell(time.monotonic())
+        self.look.finish(self._recorder.kept)
         self._close()
         if self._leads and self.attempt.superseded_by() is None:
             write_json(self.run.metrics, metrics.model_dump(mode="json"))
@@ -190,6 +207,7 @@ class RunTelemetry:
         device. Raises nothing, so that what went wrong first is what is reported."""
         try:
             self._recorder.abandon()
+            self.look.finish(self._recorder.kept)
             if self._leads and self.attempt.superseded_by() is None:
                 own = RankTotals(self._recorder.measured, _peak_memory(self.world))
                 write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
@@ -249,7 +267,12 @@ class RunTelemetry:
 
     def _left_out(self) -> list[tuple[int, int]]:
         first, last = self._first_step + 1, min(self._recorder.warm_step, self._step)
-        return [*self._left_out_before, (first, last)] if last >= first else self._left_out_before
+        warm = [(first, last)] if last >= first else []
+        return [*self._left_out_before, *warm, *((step, step) for step in self._sampled())]
+
+    def _sampled(self) -> list[int]:
+        """The steps of this attempt that were looked at closely so far, warm-up aside."""
+        return sorted(step for step in self.look.steps if self._recorder.warm_step < step <= self._step)
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._began
@@ -265,6 +288,8 @@ class RunTelemetry:
         measured_s = sum(sum(rank.measured) for rank in totals) / len(totals) if steps else None
         samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
         left_out = self._left_out()
+        sampled = self._sampled_before + len(self._sampled())
+        comm = self.look.summary()
         per_rank = samples_per_s / self.world.size if samples_per_s else None
         facts, flops = dict(self.facts), self.facts["model_flops_per_sample"]
         tokens = facts.pop("tokens_per_sample")
@@ -276,7 +301,8 @@ class RunTelemetry:
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
             steps=self._step,
             seconds_total=self._seconds(),
-            warmup_steps=sum(last - first + 1 for first, last in left_out),
+            warmup_steps=sum(last - first + 1 for first, last in left_out) - sampled,
+            sampled_steps=sampled,
             left_out=left_out,
             measured_steps=steps,
             measured_s=measured_s,
@@ -286,10 +312,18 @@ class RunTelemetry:
             model_flops_per_s_per_rank=per_rank * flops if per_rank and flops else None,
             step_time=summary.step_time(durations),
             composition=summary.composition([r.measured for r in totals], steps, self._measures_comm),
+            comm=comm,
+            communication_time_per_step=comm.total_s if comm else None,
+            **summary.communication([r.measured for r in totals], self._measures_comm),
+            communication_computation_history=summary.thin(self._ratios()),
             peak_memory_bytes=max(rank.peak_memory_bytes for rank in totals),
             loss_history=summary.thin(self.losses),
             eval_history=self.eval_history,
         )
+
+    def _ratios(self) -> list[RatioPoint]:
+        pairs = zip(self._recorder.ratio_steps, self._recorder.ratios, strict=True)
+        return [RatioPoint(step=step, ratio=ratio) for step, ratio in pairs]
 
     def _send(self, step: int, values: dict[str, float]) -> None:
         for sink in self._sinks:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import subprocess
 from dataclasses import dataclass
@@ -9,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from disttrain.config import Config
+from disttrain.errors import ConfigError
 from jobs.slurm.profile import GENERIC, Profile
-from jobs.slurm.script import Batch, Share
+from jobs.slurm.script import Batch, Share, render
 
+SHARED = Path("/shared")
 CANARY = "canary"
 """A file that only injected text could make."""
 FRAGMENTS = (
@@ -53,6 +58,63 @@ def batch(root: Path, profile: Profile = GENERIC, runs: int = 1, **changed: Any)
         "profile": profile,
     }
     return Batch(**values | changed)
+
+
+free = st.one_of(hostile, odd, plain)
+options_given = st.dictionaries(
+    st.sampled_from(["hint", "nice", "x-y"]), st.one_of(st.just(True), free), max_size=2
+)
+fields = st.fixed_dictionaries(
+    {},
+    optional={
+        **{
+            name: free
+            for name in (
+                "description", "partition", "account", "qos", "constraint", "reservation", "exclude",
+                "gpu_type", "memory", "mail_user", "wckey", "python",
+            )
+        },
+        "modules": st.lists(free, max_size=2),
+        "sbatch": options_given,
+        "srun": options_given,
+        "container": st.fixed_dictionaries(
+            {
+                "kind": st.sampled_from(["pyxis", "apptainer"]),
+                "image": free,
+                "mounts": st.lists(free, max_size=2),
+                "arguments": st.lists(free, max_size=2),
+            }
+        ),
+    },
+)  # fmt: skip
+placing = st.fixed_dictionaries({name: free for name in ("name", "comment", "root", "code", "python")})
+
+
+def sift(given: dict[str, Any]) -> Profile:
+    """The profile of those fields that are not refused."""
+    kept: dict[str, Any] = {"name": "fuzzed"}
+    for name, value in given.items():
+        with contextlib.suppress(ValidationError):
+            Profile.model_validate(kept | {name: value})
+            kept[name] = value
+    return Profile.model_validate(kept)
+
+
+def sift_batch(profile: Profile, placed: dict[str, str]) -> Batch:
+    """The batch of those values that are not refused."""
+    made = batch(SHARED, profile)
+    for name, value in placed.items():
+        changed: dict[str, Any] = {name: value}
+        if name == "root":
+            run_dir = SHARED / value / "demo" / "n2"
+            changed = {"logs": run_dir / "submissions", "shares": [Share(run_dir, 3)]}
+        elif name == "code":
+            changed = {"code": SHARED / value / "code"}
+        with contextlib.suppress(ConfigError):
+            tried = dataclasses.replace(made, **changed)
+            render(tried)
+            made = tried
+    return made
 
 
 def directives(script: str) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import os
 import subprocess
 import tempfile
@@ -12,17 +10,15 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from disttrain.errors import ConfigError
 from jobs.slurm.profile import GENERIC, Profile
 from jobs.slurm.profiles import SHIPPED, Choice
-from jobs.slurm.script import Batch, Share, by_hand, render
-from tests.support.scripts import batch, config, directives, hostile, odd, plain, run
+from jobs.slurm.script import by_hand, render
+from tests.support.scripts import SHARED as ROOT
+from tests.support.scripts import batch, config, directives, fields, placing, run, sift, sift_batch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-ROOT = Path("/shared")
 SITE = """\
 partition: gpu,big
 account: physics
@@ -154,63 +150,6 @@ def test_a_path_that_no_script_can_hold_is_refused(path: str) -> None:
 def test_a_percent_sign_in_a_path_is_itself() -> None:
     script = render(batch(ROOT / "100 %j"))
     assert directives(script)["output"] == "/shared/100 %%j/runs/demo/n2-r0/submissions/%j.log"
-
-
-free = st.one_of(hostile, odd, plain)
-options_given = st.dictionaries(
-    st.sampled_from(["hint", "nice", "x-y"]), st.one_of(st.just(True), free), max_size=2
-)
-fields = st.fixed_dictionaries(
-    {},
-    optional={
-        **{
-            name: free
-            for name in (
-                "description", "partition", "account", "qos", "constraint", "reservation", "exclude",
-                "gpu_type", "memory", "mail_user", "wckey", "python",
-            )
-        },
-        "modules": st.lists(free, max_size=2),
-        "sbatch": options_given,
-        "srun": options_given,
-        "container": st.fixed_dictionaries(
-            {
-                "kind": st.sampled_from(["pyxis", "apptainer"]),
-                "image": free,
-                "mounts": st.lists(free, max_size=2),
-                "arguments": st.lists(free, max_size=2),
-            }
-        ),
-    },
-)  # fmt: skip
-placing = st.fixed_dictionaries({name: free for name in ("name", "comment", "root", "code", "python")})
-
-
-def sift(given: dict[str, Any]) -> Profile:
-    """The profile of those fields that are not refused."""
-    kept: dict[str, Any] = {"name": "fuzzed"}
-    for name, value in given.items():
-        with contextlib.suppress(ValidationError):
-            Profile.model_validate(kept | {name: value})
-            kept[name] = value
-    return Profile.model_validate(kept)
-
-
-def sift_batch(profile: Profile, placed: dict[str, str]) -> Batch:
-    """The batch of those values that are not refused."""
-    made = batch(ROOT, profile)
-    for name, value in placed.items():
-        changed: dict[str, Any] = {name: value}
-        if name == "root":
-            run_dir = ROOT / value / "demo" / "n2"
-            changed = {"logs": run_dir / "submissions", "shares": [Share(run_dir, 3)]}
-        elif name == "code":
-            changed = {"code": ROOT / value / "code"}
-        with contextlib.suppress(ConfigError):
-            tried = dataclasses.replace(made, **changed)
-            render(tried)
-            made = tried
-    return made
 
 
 @settings(max_examples=150, deadline=None)
