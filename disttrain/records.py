@@ -97,8 +97,8 @@ class RunRecord(Record):
     """The swept keys and this run's value of each."""
     cluster: Literal["local", "slurm"]
     profile: dict[str, Any] | None = None
-    """The site profile it is submitted with, in full (`docs/schemas/site-profile.json`); null where there is none,
-    as on the local cluster."""
+    """The site profile it is submitted with, in full (`docs/schemas/site-profile.json`); null where there is
+    none, as on the local cluster."""
     provenance: Provenance
 
 

@@ -1,4 +1,4 @@
-"""Batch scripts before a real Slurm: strange values are inert there too; `jobs/train.sbatch` finds its code."""
+"""Batch scripts on a real Slurm: strange values are inert there, too; `jobs/train.sbatch` finds its code."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SLURM_REASONS = re.compile(
 )
 PYTHON = """\
 #!/bin/sh
-out="$1"; [ "$1" = -m ] && out="$RECORDS"
-printf '%s\\\\0' "$PYTHONPATH" "$SLURM_JOB_NAME" "$@" > "$out/$SLURM_JOB_ID.$SLURM_PROCID"
+printf '%s\\0' "$PYTHONPATH" "$SLURM_JOB_NAME" "$@" > RECORDS/"$SLURM_JOB_ID.$SLURM_PROCID"
 """
+"""A stand-in for Python that writes down how it was called."""
 
 
 @pytest.fixture
@@ -38,6 +38,7 @@ def quiet(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     folder = tmp_path / "quiet"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     return folder
 
 
@@ -57,10 +58,10 @@ STRANGE = 'it\'s "odd" $(touch canary) `touch canary`; touch canary # é %j ~ *'
 
 
 def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: MiniCluster) -> None:
-    strange = STRANGE.replace("/", "")
+    strange = 'it\'s "odd" $(touch canary) `touch canary`; touch canary # é %j ~ *'
     home = quiet.parent / strange
     python = home / "bin" / "python"
-    write_text(python, PYTHON.replace('"$RECORDS"', f"'{quiet.parent}'"))
+    write_text(python, PYTHON.replace("RECORDS", str(quiet.parent)))
     python.chmod(0o755)
     profile = Profile(name="x", srun={"label": True}, gpus="none")
     made = dataclasses.replace(
@@ -97,27 +98,20 @@ def test_train_sbatch_finds_its_code_from_anywhere(
     write_text(home / "jobs" / "train.sbatch", (ROOT / "jobs" / "train.sbatch").read_text())
     write_text(home / "jobs" / "slurm" / "task.py", "")
     python = quiet.parent / "python"
-    write_text(python, PYTHON)
+    write_text(python, PYTHON.replace("RECORDS", str(quiet.parent)))
     python.chmod(0o755)
-    monkeypatch.setenv("RECORDS", str(quiet.parent))
     monkeypatch.setenv("DISTTRAIN_PYTHON", str(python))
-    command = [
-        "sbatch",
-        "--parsable",
-        "--nodes",
-        "2",
-        str(home / "jobs" / "train.sbatch"),
-        "--config",
-        "my file.yaml",
-    ]
+    arguments = ["--config", "my file.yaml"]
+    command = ["sbatch", "--parsable", "--nodes", "2", str(home / "jobs" / "train.sbatch"), *arguments]
     if inside:
         command = ["salloc", "--nodes=1", "--gpus-per-node=1", "--mem-bind=local", *command]
     job = on_slurm.ask(*command).strip()
     records = [quiet.parent / f"{job}.{node}" for node in (0, 1)]
-    wait_until(
-        lambda: all(record.exists() and record.read_bytes().endswith(b".yaml\0") for record in records)
-    )
     for record in records:
+        wait_until(lambda record=record: record.exists() and record.read_bytes().endswith(b".yaml\0"))
+        path, _, *words = record.read_bytes().decode().split("\0")
+        assert words == ["-m", "jobs.slurm.task", "--by-hand", *arguments, ""]
+        assert path == str(home)
     assert [path.name for path in quiet.iterdir()] == [f"train-{job}.log"]
 
 

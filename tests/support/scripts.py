@@ -61,8 +61,8 @@ def batch(root: Path, profile: Profile = GENERIC, runs: int = 1, **changed: Any)
 
 
 free = st.one_of(hostile, odd, plain)
-options_given = st.dictionaries(
-    st.sampled_from(["hint", "nice", "x-y"]), st.one_of(st.just(True), free), max_size=2
+options_given = st.fixed_dictionaries(
+    {}, optional={"mcs-label": free, "bb": free, "contiguous": st.just(True)}
 )
 fields = st.fixed_dictionaries(
     {},
