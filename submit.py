@@ -184,6 +184,11 @@ def _add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", action="store_true", help="show progress until all have ended; 1 if any failed"
     )
+    parser.add_argument(
+        "--no-report",
+        action="store_true",
+        help="no job that writes the report once all have ended (there is none with --wait)",
+    )
 
 
 def _add_logs(parser: argparse.ArgumentParser) -> None:

@@ -71,6 +71,16 @@ class Cluster(Protocol):
         Raises `SubmitError`: none of them is there then, unless it is `Unreachable`.
         """
 
+    def submit_after(
+        self,
+        job: Submission,
+        command: Sequence[str],
+        job_ids: Sequence[str],
+        profile: Mapping[str, Any] | None,
+    ) -> str:
+        """Hand over a small job of one process, whose journal is `job.run`: this command of Python's, once
+        the jobs named are over; the job id. Raises `SubmitError`."""
+
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
         """The jobs of submissions whose receipts were never written; None where there is no job.
 

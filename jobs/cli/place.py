@@ -11,6 +11,7 @@ from pathlib import Path
 
 from disttrain.provenance import code_hash
 from disttrain.rundir import RunDir
+from jobs import report_job
 from jobs.cli import live
 from jobs.cli.cautions import cautions
 from jobs.cli.plan import sweep_name, write_sweep_record
@@ -65,7 +66,9 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
         except KeyboardInterrupt:
             print("interrupted while submitting; the same command goes on from there", file=sys.stderr)
             raise
-    return tell(actions, [RunDir(root / name / action.name) for action in actions], cluster, args)
+        reports = [] if args.wait else report_later(args, cluster, name, actions)
+    runs = [RunDir(root / name / action.name) for action in actions]
+    return tell(actions, runs, cluster, args, reports)
 
 
 def profile_choice(args: argparse.Namespace) -> Choice:
@@ -90,8 +93,29 @@ def refused(error: SubmitError, sweep: str) -> int:
     return EXIT_FAILED
 
 
+def report_later(
+    args: argparse.Namespace, cluster: Cluster, sweep: str, actions: Sequence[Action]
+) -> list[str]:
+    """See to the report of a sweep that nobody waits for; what is to be said about it.
+
+    Belongs inside `sweep_lock`.
+    """
+    if args.no_report:
+        return []
+    try:
+        job_id = report_job.ensure(args.runs, sweep, cluster, anew=any(action.job_id for action in actions))
+    except SubmitError as error:
+        return [f"no job will write the report of {sweep}: {error}"]
+    where = args.runs / sweep / "report" / "report.html"
+    return [f"report: {where}, by job {job_id} when these runs have ended"] if job_id else []
+
+
 def tell(
-    actions: Sequence[Action], runs: Sequence[RunDir], cluster: Cluster, args: argparse.Namespace
+    actions: Sequence[Action],
+    runs: Sequence[RunDir],
+    cluster: Cluster,
+    args: argparse.Namespace,
+    reports: Sequence[str],
 ) -> int:
     """Say what was done about each run, then follow them if `--wait` was given."""
     if not args.json:
@@ -105,11 +129,18 @@ def tell(
     states: list[RunState] = []
     if args.wait:
         out = sys.stderr if args.json else sys.stdout
-        states = live.follow(_reader(runs, cluster), args.runs, out=out)
+        try:
+            states = live.follow(_reader(runs, cluster), args.runs, out=out)
+        except KeyboardInterrupt:  # from here on nobody waits for them
+            for sweep in dict.fromkeys(run.sweep for run in runs):
+                with sweep_lock(args.runs / sweep):
+                    for line in report_later(args, cluster, sweep, actions):
+                        print(line, file=sys.stderr)
+            raise
     elif not args.json and any(action.submits or action.kind == "wait" for action in actions):
         sweeps = " ".join(dict.fromkeys(run.sweep for run in runs))
         where = "" if args.runs == Path("runs") else f" --runs {args.runs}"
-        print(f"follow them: submit.py watch {sweeps}{where}")
+        print(f"follow them: submit.py watch {sweeps}{where}", *reports, sep="\n")
     if args.json:
         print_json(
             [

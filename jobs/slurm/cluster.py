@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.rundir import read_json
+from disttrain.rundir import read_json, write_text
 from jobs import environment, ledger
 from jobs.cluster import (
     ClusterName,
@@ -23,8 +23,10 @@ from jobs.cluster import (
     Unreachable,
 )
 from jobs.slurm import commands, limits
+from jobs.slurm.follow_up import FollowUp
+from jobs.slurm.follow_up import render as follow_up_script
 from jobs.slurm.profiles import Choice
-from jobs.slurm.script import Batch, Share
+from jobs.slurm.script import Batch, Share, render
 from jobs.slurm.transient import Patience, submit_patiently
 from jobs.submission import batch_name
 
@@ -60,11 +62,38 @@ class SlurmCluster:
         first = submissions[0]
         comment = str(_intent(first)["handle"])
         batch = batch_of(submissions, comment, read_json(first.run.run_json))
-        job_id = submit_patiently(
-            lambda: sbatch(batch, batch.logs / "submitit"), lambda: _find_batch(comment), self._patience
+        script = render(batch)
+        for each in submissions:
+            write_text(each.run.script, script)
+        job_id = self._sbatch(script, batch.name, comment, batch.logs)
+        many = len(submissions) > 1
+        return [f"{job_id}_{index}" for index in range(len(submissions))] if many else [job_id]
+
+    def submit_after(
+        self,
+        job: Submission,
+        command: Sequence[str],
+        job_ids: Sequence[str],
+        profile: Mapping[str, Any] | None,
+    ) -> str:
+        comment = str(_intent(job)["handle"])
+        folder = job.run.submissions
+        follow_up = FollowUp(
+            name=f"report-{job.run.sweep}",
+            comment=comment,
+            after=job_ids,
+            command=command,
+            logs=folder.absolute(),
+            python=sys.executable,
+            profile=Choice().resolve(profile),
         )
-        return (
-            [f"{job_id}_{index}" for index in range(len(submissions))] if len(submissions) > 1 else [job_id]
+        return self._sbatch(follow_up_script(follow_up), follow_up.name, comment, folder)
+
+    def _sbatch(self, script: str, name: str, comment: str, folder: Path) -> str:
+        return submit_patiently(
+            lambda: sbatch(script, name, folder / "submitit"),
+            lambda: _jobs().get(comment),
+            self._patience,
         )
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
@@ -78,6 +107,8 @@ class SlurmCluster:
         return found
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        if not job_ids:
+            return {}
         states = commands.states()
         if states is None:
             return dict.fromkeys(job_ids, "unknown")
@@ -112,26 +143,26 @@ def batch_of(submissions: Sequence[Submission], comment: str, record: Mapping[st
     )
 
 
-def sbatch(batch: Batch, folder: Path) -> str:
-    """Submit a batch once; the id of its job or array. What submitit keeps of it goes to `folder`.
+def sbatch(script: str, name: str, folder: Path) -> str:
+    """Submit a script once; the id of its job or array. What submitit keeps of it goes to `folder`.
 
     Raises `SubmitError`, or `LimitReached`.
     """
     import submitit
 
     from jobs.slurm import task
-    from jobs.slurm.executor import BatchExecutor
+    from jobs.slurm.executor import ScriptExecutor
 
     said = io.StringIO()  # what the exception says too
     try:
         with environment_for_submission(), contextlib.redirect_stderr(said):
-            job = BatchExecutor(folder, batch).submit(task.main, [])
+            job = ScriptExecutor(folder, script).submit(task.main, [])
     except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
         message = " ".join(str(error).split())
         limit = limits.reached(message)
         if limit is not None:
             raise LimitReached(limit) from None
-        raise SubmitError(f"sbatch refused {batch.name}: {message}") from None
+        raise SubmitError(f"sbatch refused {name}: {message}") from None
     return str(job.job_id)
 
 
@@ -150,10 +181,6 @@ def environment_for_submission() -> Iterator[None]:
 
 def _intent(submission: Submission) -> dict[str, Any]:
     return ledger.entry(submission.run, submission.number).read("intent") or {}
-
-
-def _find_batch(comment: str) -> str | None:
-    return _jobs().get(comment)
 
 
 def _jobs() -> dict[str, str]:

@@ -69,10 +69,10 @@ def render(batch: Batch) -> str:
     return _text(
         [
             "#!/bin/bash",
-            *_directives(options | _resources(batch.config, profile)),
+            *directives(options | _resources(batch.config, profile)),
             "",
             *_ENVIRONMENT,
-            *_site(profile),
+            *site(profile),
             "# Ranks run this copy of the code.",
             f"export PYTHONPATH={shlex.quote(str(batch.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
             "",
@@ -108,10 +108,10 @@ def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
         [
             "#!/bin/bash",
             *_BY_HAND_HEAD,
-            *_directives(options | _resources(config, profile)),
+            *directives(options | _resources(config, profile)),
             "",
             *_ENVIRONMENT,
-            *_site(profile),
+            *site(profile),
             *_BY_HAND_CODE,
             "",
             *_srun(
@@ -230,7 +230,7 @@ def _signal_s(job: Mapping[str, Any]) -> int:
     return min(math.ceil(lead_s) + SIGNAL_MARGIN_S, _LONGEST_SIGNAL_S)
 
 
-def _directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
+def directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
     """The `#SBATCH` lines; an option that is True has no value, one that is None is left out."""
     return [
         f"#SBATCH --{name}" + ("" if value is True else f"={_word(name, str(value))}")
@@ -246,7 +246,7 @@ def _word(option: str, value: str) -> str:
         raise ConfigError(f"--{option}={value!r} {error}") from None
 
 
-def _site(profile: Profile) -> list[str]:
+def site(profile: Profile) -> list[str]:
     """What the site's nodes need before anything of ours starts."""
     lines = []
     if profile.modules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import time
@@ -36,6 +37,19 @@ def sweep_plan(*names: str, nodes: int = 1, mode: str = "complete", **job: Any) 
         )
         runs.append(RunPlan(name, config, config_key(config), 0, {}, BatchPlan(1, 1, nodes)))
     return SweepPlan("demo", {}, tuple(runs))
+
+
+def repeats(count: int, *names: str, nodes: int = 1, mode: str = "complete", **job: Any) -> SweepPlan:
+    """So many repeats of each of the runs that `sweep_plan` makes: `a-r0`, `b-r0`, `a-r1`, `b-r1`."""
+    plan = sweep_plan(*names, nodes=nodes, mode=mode, **job)
+    runs = [
+        dataclasses.replace(
+            run, name=f"{run.name}-r{number}", repeat=number, config_key=config_key(run.config, number)
+        )
+        for number in range(count)
+        for run in plan.runs
+    ]
+    return dataclasses.replace(plan, runs=tuple(runs))
 
 
 def submit(plan: SweepPlan, cluster: Cluster, root: Path, code: str = CODE) -> list[Action]:
@@ -134,6 +148,7 @@ class NoCluster:
         self.submitted: list[tuple[str, int]] = []
         self.cancelled: list[str] = []
         self.found: str | None = None
+        self.followed: list[tuple[str, list[str]]] = []
         self.batches: list[list[str]] = []
         self.has_room = Room()
 
@@ -143,6 +158,16 @@ class NoCluster:
         self.batches.append([each.run.name for each in submissions])
         last = len(self.submitted)
         return [f"elsewhere:{number + 1}" for number in range(last - len(submissions), last)]
+
+    def submit_after(
+        self,
+        job: Submission,
+        command: Sequence[str],
+        job_ids: Sequence[str],
+        profile: Mapping[str, Any] | None,
+    ) -> str:
+        self.followed.append((job.run.sweep, list(job_ids)))
+        return f"later:{len(self.followed)}"
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
         return [self.found] * len(submissions)
