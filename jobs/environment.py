@@ -20,6 +20,7 @@ _LAUNCHER = re.compile(
 )
 _SLURM = re.compile(r"(SLURM|SBATCH|SRUN)_.*")
 _SLURM_KEPT = {"SLURM_CONF"}
+_CODE_ROOT = Path(__file__).resolve().parent.parent
 
 
 class MissingSecret(RuntimeError):
@@ -37,9 +38,18 @@ class Variable:
 
 
 def derive(
-    config: Mapping[str, Any], cluster: str, inherited: Mapping[str, str], *, interface: str | None = None
+    config: Mapping[str, Any],
+    cluster: str,
+    inherited: Mapping[str, str],
+    *,
+    code: Path = _CODE_ROOT,
+    source: str | None = None,
+    interface: str | None = None,
 ) -> dict[str, Variable]:
     """The variables to add for a run with this config; `job.env` wins over all of them.
+
+    `code` is the copy of the code that runs and `source` what it was copied from: modules of the user's own
+    are found in `PYTHONPATH`, the working directory or beside the source, but never in the place of ours.
 
     `interface` is the network interface by which this node reaches the others, where that is known.
     A secret in `job.env` is kept as a mask in `run.json`; its value comes from the `inherited`
@@ -60,9 +70,13 @@ def derive(
         added["GLOO_SOCKET_IFNAME"] = Variable(
             interface, "the interface by which this node reaches the others by name", "derived"
         )
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != root]
-    added["PYTHONPATH"] = Variable(":".join([root, *paths]), "ranks run this copy of the code", "derived")
+    paths = [str(code), *inherited.get("PYTHONPATH", "").split(":"), ".", *([source] if source else [])]
+    added["PYTHONPATH"] = Variable(
+        ":".join(dict.fromkeys(filter(None, paths))),
+        "ranks run this copy of the code; modules it lacks are found as before",
+        "derived",
+    )
+    added["PYTHONSAFEPATH"] = Variable("1", "nothing in the working directory comes before it", "derived")
     for name, value in config["job"]["env"].items():
         if value == MASK:
             if name not in inherited:

@@ -17,11 +17,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.rundir import RunDir
-from jobs import ledger, processes, queue
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger, processes, queue, snapshot
 from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
-
-_CODE_ROOT = Path(__file__).resolve().parent.parent
 
 
 class LocalCluster:
@@ -36,7 +34,8 @@ class LocalCluster:
         job_id = f"{processes.host()}:{ticket}"
         executor = submitit.LocalExecutor(folder=run.submissions / "submitit")
         executor.update_parameters(nodes=1, tasks_per_node=1, timeout_min=5)
-        with _detached_from_terminal(), _code_on_path():
+        code = snapshot.of_run(run, read_json(run.run_json))
+        with _detached_from_terminal(), _code_on_path(code):
             try:
                 executor.submit(
                     start_supervisor,
@@ -133,14 +132,18 @@ def _detached_from_terminal() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _code_on_path() -> Iterator[None]:
-    """Processes started within import this copy of the code, installed or not."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_CODE_ROOT), *([before] if before else [])])
+def _code_on_path(code: Path) -> Iterator[None]:
+    """Processes started within import this copy of the code, whatever lies in their working directory."""
+    names = ("PYTHONPATH", "PYTHONSAFEPATH")
+    before = {name: os.environ.get(name) for name in names}
+    others = before["PYTHONPATH"]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(code), *([others] if others else [])])
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -20,7 +20,7 @@ from disttrain import provenance
 from disttrain.errors import ConfigError
 from disttrain.masking import mask_config
 from disttrain.rundir import CorruptFile, RunDir, create_exclusive, read_json, read_json_or_none, write_json
-from jobs import ledger
+from jobs import ledger, snapshot
 from jobs.cluster import Cluster, SubmitError
 from jobs.processes import host
 from jobs.state import RunState, read_state
@@ -153,15 +153,24 @@ def _corrected(state: RunState, status: str | None) -> RunState:
     return state
 
 
-def carry_out(actions: Sequence[Action], cluster: Cluster, root: Path) -> list[Action]:
+def carry_out(
+    actions: Sequence[Action], cluster: Cluster, root: Path, *, taken: str = "submission"
+) -> list[Action]:
     """Submit what is to be submitted, in order; the actions with their job ids.
 
     Runs lie in `root/<sweep>/<run>`. A run that turns out to have started after all becomes a `wait`,
     one whose `run.json` cannot be read a `give up`.
-    Raises `SubmitError` at the first job the cluster refuses.
+    `taken` says when the code is copied (`records.Code`). Raises `SubmitError` at the first job the cluster
+    refuses.
     """
-    made = provenance.collect() if any(action.submits for action in actions) else {}
-    return [_carry_out(action, cluster, Path(root), made) if action.submits else action for action in actions]
+    if not any(action.submits for action in actions):
+        return list(actions)
+    with snapshot.held(Path(root)):
+        made = provenance.collect()
+        made["code"] = {**made["code"], **snapshot.take(Path(root)), "taken": taken}
+        return [
+            _carry_out(action, cluster, Path(root), made) if action.submits else action for action in actions
+        ]
 
 
 def _carry_out(action: Action, cluster: Cluster, root: Path, made: Mapping[str, Any]) -> Action:
@@ -221,18 +230,20 @@ def _record(
         }
     record["run_key"] = provenance.run_key(record["config_key"], made["code"]["hash"])
     record["cluster"] = cluster.name
-    record["provenance"] = dict(made)
+    outside = snapshot.not_covered(record["config"], snapshot.of_run(run, {"provenance": made}))
+    record["provenance"] = {**made, "code": {**made["code"], "not_covered": outside}}
     return record, secrets
 
 
 def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
     """Write `run.json`, or leave it if it says this already: it then keeps the provenance of its first plan.
 
-    Where it changes (other code, another cluster, a raised limit), the last attempt keeps the former one.
+    Where it changes (other code or another copy of it, another cluster, a raised limit), the last attempt
+    keeps the former one.
     """
     former = read_json_or_none(run.run_json)
     if former is not None:
-        if _without_provenance(former) == _without_provenance(record):
+        if _what_counts(former) == _what_counts(record):
             return
         attempts = run.attempts()
         if attempts:  # fails where it is there already: then no attempt was made with the former one
@@ -240,8 +251,10 @@ def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
     write_json(run.run_json, record)
 
 
-def _without_provenance(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != "provenance"}
+def _what_counts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """All but the provenance, and of that where the code is: jobs run what is there."""
+    code = (record.get("provenance") or {}).get("code") or {}
+    return {**record, "provenance": code.get("path")}
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.masking import mask_config
-from disttrain.provenance import code_hash, run_key
+from disttrain.provenance import run_key
 from disttrain.rundir import RunDir
-from jobs import environment
+from jobs import environment, snapshot
 from jobs.agent import launch_command
 from jobs.cli.cautions import cautions
 from jobs.cli.render import print_json
@@ -52,9 +52,10 @@ class Cost:
 def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
     """Print what `plan` comes to."""
     cluster = choose("auto") if args.cluster == "auto" else named(args.cluster)
-    code = code_hash()
-    actions = plan_actions(plan, read_runs(args.runs, plan.name), code)
-    described = [_run(action, plan, cluster.name, args.runs, code) for action in actions]
+    code = snapshot.read()
+    copy = snapshot.folder(args.runs.absolute(), code)
+    actions = plan_actions(plan, read_runs(args.runs, plan.name), code.code_hash)
+    described = [_run(action, plan, cluster.name, args.runs, code.code_hash, copy) for action in actions]
     warnings = cautions([action.plan for action in actions if action.submits and action.plan], cluster)
     if args.json:
         print_json(
@@ -72,8 +73,10 @@ def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
     return 0
 
 
-def _run(action: Action, plan: SweepPlan, cluster: ClusterName, root: Path, code: str) -> dict[str, Any]:
-    """One run as `--json` shows it."""
+def _run(
+    action: Action, plan: SweepPlan, cluster: ClusterName, root: Path, code: str, copy: Path
+) -> dict[str, Any]:
+    """One run as `--json` shows it; `copy` is the snapshot that its job would run."""
     wanted = action.plan
     assert wanted is not None
     config, _ = mask_config(wanted.config.as_dict())
@@ -82,7 +85,9 @@ def _run(action: Action, plan: SweepPlan, cluster: ClusterName, root: Path, code
     record = {"config": config, "run_key": run_key(wanted.config_key, code)}
     nodes = wanted.config.resources.nodes
     meeting = Rendezvous("127.0.0.1" if cluster == "local" else ADDRESS, 0)
-    added = environment.derive(config, cluster, {**os.environ, **wanted.config.job.env})
+    added = environment.derive(
+        config, cluster, {**os.environ, **wanted.config.job.env}, code=copy, source=str(snapshot.CODE_ROOT)
+    )
     bound = cost(wanted, cluster)
     return {
         "run": action.name,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from disttrain.rundir import RunDir, read_json
+from jobs import snapshot
 from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
 from jobs.slurm import commands
 from jobs.slurm.script import Batch, Share
 
-_CODE_ROOT = Path(__file__).resolve().parents[2]
 _PENDING = {
     "PENDING",
     "CONFIGURING",
@@ -39,13 +38,14 @@ class SlurmCluster:
         from jobs.slurm import task
         from jobs.slurm.executor import BatchExecutor
 
+        record = read_json(run.run_json)
         batch = Batch(
             name=run.name,
             comment=_comment(run, submission),
-            config=read_json(run.run_json)["config"],
+            config=record["config"],
             shares=[Share(run.path.absolute(), submission)],
             logs=run.submissions.absolute(),
-            code=_CODE_ROOT,
+            code=snapshot.of_run(run, record),
             python=shlex.quote(sys.executable),
         )
         try:

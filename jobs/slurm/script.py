@@ -33,7 +33,7 @@ class Batch:
     logs: Path
     """Folder for what the batch shell and srun say."""
     code: Path
-    """Folder of the code that runs."""
+    """Folder of the code that runs (see `jobs.snapshot`)."""
     python: str
 
 
@@ -64,6 +64,7 @@ def render(batch: Batch) -> str:
     submissions = " ".join(str(share.submission) for share in batch.shares)
     lines += [
         "",
+        "export PYTHONSAFEPATH=1",  # else modules of the working directory would come first
         f"export PYTHONPATH={shlex.quote(str(batch.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
         f"runs=({runs})",
         f"submissions=({submissions})",
