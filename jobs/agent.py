@@ -144,6 +144,7 @@ def _added_environment(
         os.environ,
         source=snapshot.source_of(record),
         interface=interface,
+        profile=record.get("profile"),
     )
     started = read_json(attempt.record)["started"]
     scheduler = os.environ if record["cluster"] == "slurm" else {}
