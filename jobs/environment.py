@@ -47,14 +47,17 @@ def derive(
     cluster: str,
     inherited: Mapping[str, str],
     *,
+    code: Path = _CODE_ROOT,
+    source: str | None = None,
     interface: str | None = None,
     profile: Mapping[str, Any] | None = None,
-    code: Path = _CODE_ROOT,
 ) -> dict[str, Variable]:
     """The variables to add for a run with this config; the site's win over ours, `job.env` over all of them.
 
+    `code` is the copy of the code that runs and `source` what it was copied from: modules of the user's own
+    are found in `PYTHONPATH`, the working directory or beside the source, but never in the place of ours.
     `profile` is the site profile of the run's `run.json`, `interface` the network interface by which this
-    node reaches the others, where that is known, `code` the folder of the code that ranks run.
+    node reaches the others, where that is known.
     A secret in `job.env` is kept as a mask in `run.json`; its value comes from the `inherited`
     environment, through which the submitter passed it. Raises `MissingSecret` if it is not there.
     """
@@ -73,9 +76,13 @@ def derive(
         added["GLOO_SOCKET_IFNAME"] = Variable(
             interface, "the interface by which this node reaches the others by name", "derived"
         )
-    root = str(code)
-    paths = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != root]
-    added["PYTHONPATH"] = Variable(":".join([root, *paths]), "ranks run this copy of the code", "derived")
+    paths = [str(code), *inherited.get("PYTHONPATH", "").split(":"), ".", *([source] if source else [])]
+    added["PYTHONPATH"] = Variable(
+        ":".join(dict.fromkeys(filter(None, paths))),
+        "ranks run this copy of the code; modules it lacks are found as before",
+        "derived",
+    )
+    added["PYTHONSAFEPATH"] = Variable("1", "nothing in the working directory comes before it", "derived")
     for name, variable in (profile or {}).get("environment", {}).items():
         added[name] = Variable(variable["value"], variable["reason"], "site")
     for name, value in config["job"]["env"].items():

@@ -11,9 +11,9 @@ from typing import Any
 
 from disttrain.errors import ConfigError
 from disttrain.masking import mask_config
-from disttrain.provenance import code_hash, run_key
+from disttrain.provenance import run_key
 from disttrain.rundir import RunDir
-from jobs import environment
+from jobs import environment, snapshot
 from jobs.agent import launch_command
 from jobs.cli import scripts
 from jobs.cli.cautions import cautions
@@ -57,14 +57,15 @@ def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
     """Print what `plan` comes to."""
     choice = profile_choice(args)
     cluster = choose("auto", choice) if args.cluster == "auto" else named(args.cluster, choice)
-    code = code_hash()
-    actions = plan_actions(plan, read_runs(args.runs, plan.name), code)
+    code = snapshot.read()
+    actions = plan_actions(plan, read_runs(args.runs, plan.name), code.code_hash)
     described = [_run(action, plan, cluster, args.runs, code) for action in actions]
     if args.test_only and cluster.name != "slurm":
         raise ConfigError("--test-only asks Slurm, and these runs go to this machine")
     batches = []
     if cluster.name == "slurm":
-        batches = scripts.described(scripts.batches(actions, cluster, args.runs), trial=args.test_only)
+        found = scripts.batches(actions, cluster, args.runs, snapshot.said_of(code))
+        batches = scripts.described(found, trial=args.test_only)
     warnings = cautions([action.plan for action in actions if action.submits and action.plan], cluster)
     if args.json:
         print_json(
@@ -83,7 +84,9 @@ def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
     return EXIT_FAILED if any(batch["test"] and not batch["test"]["accepted"] for batch in batches) else 0
 
 
-def _run(action: Action, plan: SweepPlan, cluster: Cluster, root: Path, code: str) -> dict[str, Any]:
+def _run(
+    action: Action, plan: SweepPlan, cluster: Cluster, root: Path, code: snapshot.Content
+) -> dict[str, Any]:
     """One run as `--json` shows it."""
     wanted = action.plan
     assert wanted is not None
@@ -91,6 +94,7 @@ def _run(action: Action, plan: SweepPlan, cluster: Cluster, root: Path, code: st
     run = RunDir(root.absolute() / plan.name / action.name)
     nodes = wanted.config.resources.nodes
     bound = cost(wanted, cluster.name)
+    added = _added(wanted, config, cluster, snapshot.folder(root.absolute(), code))
     return {
         "run": action.name,
         "action": action.kind,
@@ -110,12 +114,15 @@ def _run(action: Action, plan: SweepPlan, cluster: Cluster, root: Path, code: st
         "cost_bound": {"hours": bound.hours, "unit": bound.unit},
         "config_key": wanted.config_key,
         "config": config,
-        "env": environment.as_record(_added(wanted, config, cluster))["variables"],
-        "commands": _node_commands(run, action, config, code) if cluster.name == "local" else [],
+        "env": environment.as_record(added)["variables"],
+        "commands": _node_commands(run, action, config, code.code_hash) if cluster.name == "local" else [],
     }
 
 
-def _added(wanted: RunPlan, config: Mapping[str, Any], cluster: Cluster) -> dict[str, environment.Variable]:
+def _added(
+    wanted: RunPlan, config: Mapping[str, Any], cluster: Cluster, copy: Path
+) -> dict[str, environment.Variable]:
+    """What the agents would add; `copy` is the copy of the code that would run."""
     inherited: Mapping[str, str] = os.environ
     if cluster.name == "slurm":
         inherited = environment.for_submission(os.environ)
@@ -123,6 +130,8 @@ def _added(wanted: RunPlan, config: Mapping[str, Any], cluster: Cluster) -> dict
         config,
         cluster.name,
         {**inherited, **wanted.config.job.env},
+        code=copy,
+        source=str(snapshot.CODE_ROOT),
         interface=INTERFACE if wanted.config.resources.nodes > 1 else None,
         profile=cluster.profile(None),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ DEFAULT_ARRAY = 1001
 """Slurm's own MaxArraySize: what is reckoned with where no controller can be asked."""
 
 
-def batches(actions: Sequence[Action], cluster: Cluster, root: Path) -> list[Batch]:
-    """What `submission.carry_out` would submit now, a job or an array each."""
-    prepared = submission.prepare(actions, cluster, root)
+def batches(actions: Sequence[Action], cluster: Cluster, root: Path, code: Mapping[str, Any]) -> list[Batch]:
+    """What `submission.carry_out` would submit now, a job or an array each; `code` is what it would note of
+    the code."""
+    prepared = submission.prepare(actions, cluster, root, {"code": code})
     wanted = [each for each in prepared if isinstance(each, submission.Wanted)]
     if not wanted:
         return []

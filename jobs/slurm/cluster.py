@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import read_json, write_text
-from jobs import environment, ledger
+from jobs import environment, ledger, snapshot
 from jobs.cluster import (
     ClusterName,
     JobStatus,
@@ -30,7 +30,6 @@ from jobs.slurm.script import Batch, Share, render
 from jobs.slurm.transient import Patience, submit_patiently
 from jobs.submission import batch_name
 
-_CODE_ROOT = Path(__file__).resolve().parents[2]
 _PENDING = {
     "PENDING",
     "CONFIGURING",
@@ -137,7 +136,7 @@ def batch_of(submissions: Sequence[Submission], comment: str, record: Mapping[st
         config=record["config"],
         shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
         logs=folder.absolute(),
-        code=_CODE_ROOT,
+        code=snapshot.of_run(first, record),
         python=sys.executable,
         profile=Choice().resolve(record.get("profile")),
     )

@@ -44,7 +44,7 @@ class Batch:
     logs: Path
     """Folder for what the batch shell and srun say."""
     code: Path
-    """Folder of the code that runs."""
+    """Folder of the code that runs (see `jobs.snapshot`)."""
     python: str
     """The interpreter that submits; the profile's own goes before it."""
     profile: Profile = GENERIC
@@ -73,7 +73,8 @@ def render(batch: Batch) -> str:
             "",
             *_ENVIRONMENT,
             *site(profile),
-            "# Ranks run this copy of the code.",
+            "# Jobs run this copy of the code, whatever lies in their working directory.",
+            "export PYTHONSAFEPATH=1",
             f"export PYTHONPATH={shlex.quote(str(batch.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
             "",
             *_runs(batch.shares),

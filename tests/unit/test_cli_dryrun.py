@@ -47,6 +47,7 @@ def test_a_dry_run_says_everything_and_does_nothing(capsys: pytest.CaptureFixtur
         .replace(str(Path.cwd()), "CWD")
         .replace(str(Path(provenance.__file__).parents[1]), "CODE")
     )
+    normal = re.sub(r"\.code/[0-9a-f]{16}", ".code/HASH", normal)
     normal = re.sub(r"--rdzv-id [0-9a-f]{12}", "--rdzv-id RUNKEY", normal)
     normal = re.sub(r"r0-[0-9a-f]{6}", "r0-CONFIG", normal)
     normal = re.sub(r"(?m)(?<=\S) {2,}(?=.*\((derived|config)\)$)", "  ", normal)  # as wide as CODE is long
