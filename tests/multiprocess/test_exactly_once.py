@@ -14,7 +14,7 @@ import submitit
 
 from disttrain import provenance
 from disttrain.rundir import RunDir, write_json
-from jobs import attempt, ledger, processes, queue, submission, supervisor
+from jobs import attempt, ledger, processes, queue, snapshot, submission, supervisor
 from jobs.cluster import Room
 from jobs.local import LocalCluster, label_of
 from jobs.state import read_state
@@ -205,6 +205,7 @@ def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.
     monkeypatch.setattr(supervisor, "_Agents", InstantAgents)
     made = provenance.collect()  # slow beside the rest: the kills are to fall elsewhere
     monkeypatch.setattr(provenance, "collect", lambda: made)
+    monkeypatch.setattr(snapshot, "take", lambda root: {})
     plan = repeats(2, "a", "b")
     folders: list[Path] = []
 
