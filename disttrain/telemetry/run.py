@@ -8,7 +8,7 @@ clock, the log and live state once a second, files and the interval summary ever
 from __future__ import annotations
 
 import math
-import resource
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,10 +25,13 @@ from disttrain.checkpoint.storage import State
 from disttrain.config import Config
 from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
-from disttrain.telemetry import sinks, summary, waits
+from disttrain.telemetry import figures, sinks, summary, waits
+from disttrain.telemetry.gpu import identify
 from disttrain.telemetry.losses import GlobalLoss
-from disttrain.telemetry.phases import Parts, make_clock
+from disttrain.telemetry.phases import make_clock
 from disttrain.telemetry.recorder import StepRecorder
+from disttrain.telemetry.sampler import LocalRank, Sampler
+from disttrain.telemetry.totals import RankTotals, own_totals
 from disttrain.world import World
 
 RECORDS_AT_ONCE = 256
@@ -37,14 +40,6 @@ FLUSH_SHARE = 0.001
 """Largest share of the time that interval summaries may take: they grow with the run, so they space out."""
 TELL_EVERY_S = 1.0
 """How often rank 0 says how it goes, in the log, the sinks and `progress.json`: as often as people look."""
-
-
-@dataclass(frozen=True)
-class RankTotals:
-    """One rank's share of the final summary."""
-
-    measured: Parts
-    peak_memory_bytes: int
 
 
 @dataclass
@@ -90,6 +85,10 @@ class RunTelemetry:
         self._told_loss: LossPoint | None = None
         self._flush_due = self._began + self.config.telemetry.flush_every_s
         self._rate: float | None = None
+        self._sampler: Sampler | None = None
+        self._devices = self.world.size
+        self._stretch = 0  # of steps without a validation in between
+        self._outside = False
 
     @property
     def _leads(self) -> bool:
@@ -133,9 +132,32 @@ class RunTelemetry:
             self._left_out_before = [(first, last) for first, last in as_value(history["left_out"])]
 
     def start(self) -> None:
-        """The first step begins now."""
+        """The first step begins now. All ranks call this together."""
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize(self.world.device)  # the device's clock and the host's begin together
+        origin_s = time.monotonic()
+        self.clock.start()
+        self._sample_node(origin_s)
         self._began = self._told = time.monotonic()
         self.clock.start()
+
+    def _sample_node(self, origin_s: float) -> None:
+        """Begin to sample, on one rank of each node, what its ranks use. All ranks together."""
+        node = self.world.rank // self.world.local_size
+        own = LocalRank(self.world.rank, node, os.getpid(), identify(self.world.device), origin_s)
+        ranks: list[LocalRank] = self.world.gather(own)
+        gpus = {(rank.node, rank.gpu) for rank in ranks if rank.gpu}
+        self._devices = len(gpus) or self.world.size
+        every_s = self.config.telemetry.gpu_every_s
+        if every_s and self.world.local_rank == 0:
+            here = [rank for rank in ranks if rank.node == node]
+            self._sampler = Sampler(self.attempt, here, every_s, self._measured_stretch)
+            self._sampler.start()
+
+    def _measured_stretch(self) -> int | None:
+        """Which stretch of measured steps the loop is in, if any. The sampler's thread asks."""
+        measured = self._step >= self._recorder.warm_step and not self._outside
+        return self._stretch if measured else None
 
     def step_done(self, step: int, loss: torch.Tensor, lr: float) -> None:
         """Close optimizer step `step`, whose mean local loss is `loss` (a scalar, on the device)."""
@@ -155,7 +177,10 @@ class RunTelemetry:
     def outside_steps(self) -> Iterator[None]:
         """What happens in here belongs to no step; the next step begins when it is over."""
         began = time.monotonic()
+        self._outside = True
         yield
+        self._outside = False
+        self._stretch += 1
         self._told += time.monotonic() - began  # the live rate is about steps, too
         self.clock.start()
 
@@ -176,7 +201,9 @@ class RunTelemetry:
         All ranks call this together.
         """
         self._look_up(wait=True)
-        totals = self.world.gather(RankTotals(self._recorder.measured, _peak_memory(self.world)))
+        if self._sampler:
+            self._sampler.close()
+        totals = self.world.gather(self._totals())
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self._leads:
             self._tell(time.monotonic())
@@ -191,8 +218,9 @@ class RunTelemetry:
         try:
             self._recorder.abandon()
             if self._leads and self.attempt.superseded_by() is None:
-                own = RankTotals(self._recorder.measured, _peak_memory(self.world))
-                write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
+                write_json(
+                    self.run.metrics, self._metrics("failed", [self._totals()]).model_dump(mode="json")
+                )
             self._close()
         except Exception as error:
             log.error("the last records are lost", kind=type(error).__name__, error=str(error))
@@ -214,6 +242,7 @@ class RunTelemetry:
         if self.attempt.superseded_by() is not None:
             return  # the next meeting of the ranks ends this attempt
         left = (self._steps_total - self._step) * self.facts["global_batch_size"]
+        usage = self._sampler.live() if self._sampler else {}
         progress = Progress(
             attempt=self.attempt.number,
             step=self._step,
@@ -222,10 +251,11 @@ class RunTelemetry:
             loss=self.losses[-1].loss if self.losses else None,
             eta_s=left / self._rate if self._rate else None,
             updated=time.time(),
+            **usage,
         )
         write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
         live = {"lr": self._lr} | ({"samples_per_s": self._rate} if self._rate else {})
-        self._send(self._step, live)
+        self._send(self._step, live | {_scalar(name): value for name, value in usage.items()})
         if self.losses:  # the newest loss that all ranks have agreed on, up to `log_every` steps back
             newest = self.losses[-1]
             assert newest.loss is not None
@@ -240,8 +270,7 @@ class RunTelemetry:
         self._recorder.flush()
         began = time.monotonic()
         if self._leads and self.attempt.superseded_by() is None:
-            own = RankTotals(self._recorder.measured, _peak_memory(self.world))
-            metrics = self._metrics("running", [own])
+            metrics = self._metrics("running", [self._totals()])
             write_json(self.run.metrics, metrics.model_dump(mode="json"), durable=False)
             self._send(self._step, {f"step/{k}": v for k, v in metrics.composition.items() if v is not None})
         now = time.monotonic()
@@ -265,25 +294,23 @@ class RunTelemetry:
         measured_s = sum(sum(rank.measured) for rank in totals) / len(totals) if steps else None
         samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
         left_out = self._left_out()
-        per_rank = samples_per_s / self.world.size if samples_per_s else None
-        facts, flops = dict(self.facts), self.facts["model_flops_per_sample"]
-        tokens = facts.pop("tokens_per_sample")
+        facts, seconds = dict(self.facts), self._seconds()
+        fields, reasons = self._figures(facts, samples_per_s, totals)
         return Metrics(
             **facts,
+            **fields,
+            null_reasons=reasons,
             status=status,
             stop_cause=stop_cause,
             attempt=self.attempt.number,
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
             steps=self._step,
-            seconds_total=self._seconds(),
+            seconds_total=seconds,
+            training_time=seconds,
             warmup_steps=sum(last - first + 1 for first, last in left_out),
             left_out=left_out,
             measured_steps=steps,
             measured_s=measured_s,
-            samples_per_s=samples_per_s,
-            samples_per_s_per_rank=per_rank,
-            tokens_per_s=samples_per_s * tokens if samples_per_s and tokens else None,
-            model_flops_per_s_per_rank=per_rank * flops if per_rank and flops else None,
             step_time=summary.step_time(durations),
             composition=summary.composition([r.measured for r in totals], steps, self._measures_comm),
             peak_memory_bytes=max(rank.peak_memory_bytes for rank in totals),
@@ -291,15 +318,55 @@ class RunTelemetry:
             eval_history=self.eval_history,
         )
 
+    def _figures(
+        self, facts: dict[str, Any], samples_per_s: float | None, totals: list[RankTotals]
+    ) -> figures.Figures:
+        """Fields of `Metrics` and why some are null; takes out of `facts` what is needed for them alone."""
+        parts = [
+            figures.throughput(
+                samples_per_s,
+                self.world.size,
+                self._devices,
+                tokens_per_sample=facts.pop("tokens_per_sample"),
+                images=facts.pop("samples_are_images", False),
+            ),
+            figures.utilisation(
+                samples_per_s,
+                self.world.size,
+                self._devices,
+                flops_per_sample=facts["model_flops_per_sample"],
+                peak_flops=facts.get("peak_flops"),
+                peak_reason=facts.pop("peak_reason", None),
+            ),
+            figures.memory(
+                [rank.reserved_memory_bytes for rank in totals], [rank.device_memory_bytes for rank in totals]
+            ),
+            figures.usage([r.usage for r in totals if r.usage], self.config.telemetry.gpu_every_s),
+        ]
+        return (
+            {name: value for fields, _ in parts for name, value in fields.items()},
+            {name: why for _, reasons in parts for name, why in reasons.items()},
+        )
+
+    def _totals(self) -> RankTotals:
+        return own_totals(self._recorder.measured, self.world, self._sampler)
+
     def _send(self, step: int, values: dict[str, float]) -> None:
         for sink in self._sinks:
             sink.scalars(step, values)
 
     def _close(self) -> None:
+        if self._sampler:
+            self._sampler.close()
         self._recorder.close()
         for sink in self._sinks:
             sink.close()
         self._sinks = []
+
+
+def _scalar(name: str) -> str:
+    """`gpu_power_w` of `Progress` is `gpu/power_w` in the sinks, and what is not a GPU's is the host's."""
+    return name.replace("gpu_", "gpu/", 1) if name.startswith("gpu_") else f"host/{name}"
 
 
 def _number(loss: float | None) -> float:
@@ -308,9 +375,3 @@ def _number(loss: float | None) -> float:
 
 def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
-
-
-def _peak_memory(world: World) -> int:
-    if world.device.type == "cuda":
-        return torch.cuda.max_memory_allocated(world.device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB
