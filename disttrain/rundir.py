@@ -60,6 +60,10 @@ class Attempt:
     def host_samples(self, node: int) -> Path:
         return self.path / f"host-node{node:02d}.jsonl"
 
+    def comm(self, rank: int) -> Path:
+        """Collectives of the sampled steps."""
+        return self.path / f"comm-{rank:05d}.jsonl"
+
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
 

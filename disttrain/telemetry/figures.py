@@ -8,11 +8,48 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from disttrain.telemetry.sampler import NodeUsage
+from disttrain.telemetry.node_sampler import NodeUsage
+from disttrain.telemetry.totals import RankTotals
 from disttrain.telemetry.usage import gpu_usage, host_usage
 
 Figures = tuple[dict[str, Any], dict[str, str]]
 """Fields, and why those that are null are."""
+
+
+def of_run(
+    facts: dict[str, Any],
+    samples_per_s: float | None,
+    devices: int,
+    totals: Sequence[RankTotals],
+    every_s: float,
+) -> Figures:
+    """All of them. What is needed for them alone is taken out of `facts`, the rest of which are `Metrics`."""
+    ranks = facts["world_size"]
+    parts = [
+        throughput(
+            samples_per_s,
+            ranks,
+            devices,
+            tokens_per_sample=facts.pop("tokens_per_sample"),
+            images=facts.pop("samples_are_images", False),
+        ),
+        utilisation(
+            samples_per_s,
+            ranks,
+            devices,
+            flops_per_sample=facts["model_flops_per_sample"],
+            peak_flops=facts.get("peak_flops"),
+            peak_reason=facts.pop("peak_reason", None),
+        ),
+        memory(
+            [rank.reserved_memory_bytes for rank in totals], [rank.device_memory_bytes for rank in totals]
+        ),
+        usage([rank.usage for rank in totals if rank.usage], every_s),
+    ]
+    return (
+        {name: value for fields, _ in parts for name, value in fields.items()},
+        {name: why for _, reasons in parts for name, why in reasons.items()},
+    )
 
 
 def throughput(

@@ -12,7 +12,7 @@ import torch
 
 from disttrain.records import CLASSES, SCHEMA_VERSION
 from disttrain.rundir import to_json
-from disttrain.telemetry.phases import COMM, COMM_TRANSFER, Parts, StepClock
+from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, Parts, StepClock
 from disttrain.telemetry.waits import CommSplit
 
 _DECIMALS = 7  # a tenth of a microsecond: what a host clock can tell apart
@@ -51,11 +51,15 @@ class StepRecorder:
         self._clock = clock
         self._samples = samples_per_step
         self.warm_step = warmup_steps
+        self.sampled: frozenset[int] = frozenset()
+        """Steps that are recorded but not measured, besides the first ones."""
         self._split = split
         self._noted: deque[tuple[int, torch.Tensor, float]] = deque()
         self._undivided: deque[_Done] = deque()
         self._comparing = 0  # of the undivided, those whose comparison is on its way
         self.durations = array("d")
+        self.ratio_steps, self.ratios = array("q"), array("d")
+        """Exposed communication / compute of each measured step."""
         self.measured: Parts = [0.0] * len(CLASSES)
 
     @property
@@ -116,11 +120,17 @@ class StepRecorder:
         self._file.close()
 
     def _record(self, done: _Done) -> None:
-        if done.step > self.warm_step:
+        if done.step > self.warm_step and done.step not in self.sampled:
             self.durations.append(sum(done.parts))
+            self._note_ratio(done)
             for index, seconds in enumerate(done.parts):
                 self.measured[index] += seconds
         self._write(done, divided=self._split is not None)
+
+    def _note_ratio(self, done: _Done) -> None:
+        if self._split is not None and done.parts[COMPUTE] > 0:
+            self.ratio_steps.append(done.step)
+            self.ratios.append((done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
 
     def _write(self, done: _Done, *, divided: bool) -> None:
         parts = done.parts

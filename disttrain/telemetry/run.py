@@ -8,7 +8,6 @@ clock, the log and live state once a second, files and the interval summary ever
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,20 +17,22 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.profiler import profile
 
 from disttrain import log
 from disttrain.checkpoint.state import as_tensor, as_value
 from disttrain.checkpoint.storage import State
 from disttrain.config import Config
-from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, StopCause
+from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import figures, sinks, summary, waits
-from disttrain.telemetry.gpu import identify
 from disttrain.telemetry.losses import GlobalLoss
-from disttrain.telemetry.phases import make_clock
+from disttrain.telemetry.node import NodeTelemetry
+from disttrain.telemetry.phases import OTHER, make_clock
 from disttrain.telemetry.recorder import StepRecorder
-from disttrain.telemetry.sampler import LocalRank, Sampler
+from disttrain.telemetry.sampling import MarkingClock, Sampler, look, mark, profiled, sampled_steps
 from disttrain.telemetry.totals import RankTotals, own_totals
+from disttrain.trainer import Trainer
 from disttrain.world import World
 
 RECORDS_AT_ONCE = 256
@@ -67,6 +68,15 @@ class RunTelemetry:
             warmup_steps=self.config.telemetry.warmup_steps,
             split=waits.CommSplit(self.world) if self._measures_comm else None,
         )
+        warm = self.config.telemetry.warmup_steps
+        steps_total: int = self.facts["steps_total"]
+        self.sampled_steps = frozenset[int]()
+        """Steps that the loop takes within `sampling`."""
+        if self._measures_comm:
+            self.sampled_steps = sampled_steps(self.config.telemetry.samples, warm + 1, steps_total)
+        self._recorder.sampled = self.sampled_steps
+        self._sampler = Sampler(self.attempt.comm(self.world.rank), self.world)
+        self._profiled: profile | None = None  # the step that is about to be closed
         self._global_loss = GlobalLoss(self.world)
         self._sinks = (
             [sinks.open_sink(name, self.attempt) for name in self.config.telemetry.sinks]
@@ -74,10 +84,11 @@ class RunTelemetry:
             else []
         )
         self._log_every = self.config.train.log_every
-        self._steps_total: int = self.facts["steps_total"]
+        self._steps_total = steps_total
         self._step = 0
         self._first_step = 0  # done before this attempt
         self._left_out_before: list[tuple[int, int]] = []  # of the figures, by earlier attempts
+        self._sampled_before = 0
         self._seconds_before = 0.0
         self._lr = 0.0
         self._began = self._told = time.monotonic()
@@ -85,10 +96,7 @@ class RunTelemetry:
         self._told_loss: LossPoint | None = None
         self._flush_due = self._began + self.config.telemetry.flush_every_s
         self._rate: float | None = None
-        self._sampler: Sampler | None = None
-        self._devices = self.world.size
-        self._stretch = 0  # of steps without a validation in between
-        self._outside = False
+        self._node = NodeTelemetry(self.attempt, self.world, self.config.telemetry.gpu_every_s)
 
     @property
     def _leads(self) -> bool:
@@ -110,6 +118,9 @@ class RunTelemetry:
             "evaluations": as_tensor([point.model_dump(mode="json") for point in self.eval_history]),
             "durations": torch.from_numpy(np.array(self._recorder.durations, dtype=np.float64)),
             "left_out": as_tensor(self._left_out()),
+            "sampled": torch.tensor(self._sampled_before + len(self._sampled())),
+            "ratio_steps": torch.tensor(self._recorder.ratio_steps.tolist(), dtype=torch.int64),
+            "ratios": torch.tensor(self._recorder.ratios.tolist(), dtype=torch.float64),
             "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
         }, own
 
@@ -130,34 +141,15 @@ class RunTelemetry:
         if own:
             self._recorder.durations.extend(history["durations"].tolist())
             self._left_out_before = [(first, last) for first, last in as_value(history["left_out"])]
+            self._sampled_before = int(history["sampled"].item())
+            self._recorder.ratio_steps.extend(history["ratio_steps"].tolist())
+            self._recorder.ratios.extend(history["ratios"].tolist())
 
     def start(self) -> None:
         """The first step begins now. All ranks call this together."""
-        if self.world.device.type == "cuda":
-            torch.cuda.synchronize(self.world.device)  # the device's clock and the host's begin together
-        origin_s = time.monotonic()
-        self.clock.start()
-        self._sample_node(origin_s)
+        self._node.start(self.clock.start, lambda: self._step >= self._recorder.warm_step)
         self._began = self._told = time.monotonic()
         self.clock.start()
-
-    def _sample_node(self, origin_s: float) -> None:
-        """Begin to sample, on one rank of each node, what its ranks use. All ranks together."""
-        node = self.world.rank // self.world.local_size
-        own = LocalRank(self.world.rank, node, os.getpid(), identify(self.world.device), origin_s)
-        ranks: list[LocalRank] = self.world.gather(own)
-        gpus = {(rank.node, rank.gpu) for rank in ranks if rank.gpu}
-        self._devices = len(gpus) or self.world.size
-        every_s = self.config.telemetry.gpu_every_s
-        if every_s and self.world.local_rank == 0:
-            here = [rank for rank in ranks if rank.node == node]
-            self._sampler = Sampler(self.attempt, here, every_s, self._measured_stretch)
-            self._sampler.start()
-
-    def _measured_stretch(self) -> int | None:
-        """Which stretch of measured steps the loop is in, if any. The sampler's thread asks."""
-        measured = self._step >= self._recorder.warm_step and not self._outside
-        return self._stretch if measured else None
 
     def step_done(self, step: int, loss: torch.Tensor, lr: float) -> None:
         """Close optimizer step `step`, whose mean local loss is `loss` (a scalar, on the device)."""
@@ -165,6 +157,10 @@ class RunTelemetry:
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
+        if self._profiled is not None:
+            with self.outside_steps():
+                self._sampler.add(look(step, self._profiled))
+            self._profiled = None
         if step % self._log_every == 0:
             self._look_up()
         now = time.monotonic()
@@ -174,13 +170,23 @@ class RunTelemetry:
             self._tell(now)
 
     @contextmanager
+    def sampling(self, trainer: Trainer) -> Iterator[None]:
+        """The step within, one of `sampled_steps`, is looked at closely. All ranks together."""
+        with profiled(self.world.device) as profiler:
+            mark(OTHER)
+            trainer.clock = MarkingClock(self.clock)
+            try:
+                yield
+            finally:
+                trainer.clock = self.clock
+        self._profiled = profiler
+
+    @contextmanager
     def outside_steps(self) -> Iterator[None]:
         """What happens in here belongs to no step; the next step begins when it is over."""
         began = time.monotonic()
-        self._outside = True
-        yield
-        self._outside = False
-        self._stretch += 1
+        with self._node.outside_steps():
+            yield
         self._told += time.monotonic() - began  # the live rate is about steps, too
         self.clock.start()
 
@@ -201,8 +207,7 @@ class RunTelemetry:
         All ranks call this together.
         """
         self._look_up(wait=True)
-        if self._sampler:
-            self._sampler.close()
+        self._node.close()
         totals = self.world.gather(self._totals())
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self._leads:
@@ -242,7 +247,7 @@ class RunTelemetry:
         if self.attempt.superseded_by() is not None:
             return  # the next meeting of the ranks ends this attempt
         left = (self._steps_total - self._step) * self.facts["global_batch_size"]
-        usage = self._sampler.live() if self._sampler else {}
+        usage = self._node.live()
         progress = Progress(
             attempt=self.attempt.number,
             step=self._step,
@@ -278,7 +283,12 @@ class RunTelemetry:
 
     def _left_out(self) -> list[tuple[int, int]]:
         first, last = self._first_step + 1, min(self._recorder.warm_step, self._step)
-        return [*self._left_out_before, (first, last)] if last >= first else self._left_out_before
+        warm = [(first, last)] if last >= first else []
+        return [*self._left_out_before, *warm, *((step, step) for step in self._sampled())]
+
+    def _sampled(self) -> list[int]:
+        """The steps of this attempt that were sampled so far, warm-up aside."""
+        return sorted(step for step in self.sampled_steps if self._recorder.warm_step < step <= self._step)
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._began
@@ -294,8 +304,12 @@ class RunTelemetry:
         measured_s = sum(sum(rank.measured) for rank in totals) / len(totals) if steps else None
         samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
         left_out = self._left_out()
+        sampled = self._sampled_before + len(self._sampled())
+        comm = self._sampler.summary()
         facts, seconds = dict(self.facts), self._seconds()
-        fields, reasons = self._figures(facts, samples_per_s, totals)
+        fields, reasons = figures.of_run(
+            facts, samples_per_s, self._node.devices, totals, self.config.telemetry.gpu_every_s
+        )
         return Metrics(
             **facts,
             **fields,
@@ -307,57 +321,35 @@ class RunTelemetry:
             steps=self._step,
             seconds_total=seconds,
             training_time=seconds,
-            warmup_steps=sum(last - first + 1 for first, last in left_out),
+            warmup_steps=sum(last - first + 1 for first, last in left_out) - sampled,
+            sampled_steps=sampled,
             left_out=left_out,
             measured_steps=steps,
             measured_s=measured_s,
             step_time=summary.step_time(durations),
             composition=summary.composition([r.measured for r in totals], steps, self._measures_comm),
+            comm=comm,
+            communication_time_per_step=comm.total_s if comm else None,
+            **summary.communication([r.measured for r in totals], self._measures_comm),
+            communication_computation_history=summary.thin(self._ratios()),
             peak_memory_bytes=max(rank.peak_memory_bytes for rank in totals),
             loss_history=summary.thin(self.losses),
             eval_history=self.eval_history,
         )
 
-    def _figures(
-        self, facts: dict[str, Any], samples_per_s: float | None, totals: list[RankTotals]
-    ) -> figures.Figures:
-        """Fields of `Metrics` and why some are null; takes out of `facts` what is needed for them alone."""
-        parts = [
-            figures.throughput(
-                samples_per_s,
-                self.world.size,
-                self._devices,
-                tokens_per_sample=facts.pop("tokens_per_sample"),
-                images=facts.pop("samples_are_images", False),
-            ),
-            figures.utilisation(
-                samples_per_s,
-                self.world.size,
-                self._devices,
-                flops_per_sample=facts["model_flops_per_sample"],
-                peak_flops=facts.get("peak_flops"),
-                peak_reason=facts.pop("peak_reason", None),
-            ),
-            figures.memory(
-                [rank.reserved_memory_bytes for rank in totals], [rank.device_memory_bytes for rank in totals]
-            ),
-            figures.usage([r.usage for r in totals if r.usage], self.config.telemetry.gpu_every_s),
-        ]
-        return (
-            {name: value for fields, _ in parts for name, value in fields.items()},
-            {name: why for _, reasons in parts for name, why in reasons.items()},
-        )
-
     def _totals(self) -> RankTotals:
-        return own_totals(self._recorder.measured, self.world, self._sampler)
+        return own_totals(self._recorder.measured, self.world, self._node.usage())
+
+    def _ratios(self) -> list[RatioPoint]:
+        pairs = zip(self._recorder.ratio_steps, self._recorder.ratios, strict=True)
+        return [RatioPoint(step=step, ratio=ratio) for step, ratio in pairs]
 
     def _send(self, step: int, values: dict[str, float]) -> None:
         for sink in self._sinks:
             sink.scalars(step, values)
 
     def _close(self) -> None:
-        if self._sampler:
-            self._sampler.close()
+        self._node.close()
         self._recorder.close()
         for sink in self._sinks:
             sink.close()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from disttrain.telemetry.node_sampler import NodeUsage
 from disttrain.telemetry.phases import Parts
-from disttrain.telemetry.sampler import NodeUsage, Sampler
 from disttrain.world import World
 
 
@@ -24,9 +24,8 @@ class RankTotals:
     """Of the whole node, from the rank that samples it."""
 
 
-def own_totals(measured: Parts, world: World, sampler: Sampler | None) -> RankTotals:
+def own_totals(measured: Parts, world: World, usage: NodeUsage | None) -> RankTotals:
     """This rank's, as of now."""
-    usage = sampler.usage() if sampler else None
     if world.device.type != "cuda":
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB
         return RankTotals(measured, peak, None, None, usage)

@@ -52,7 +52,7 @@ class NodeUsage:
     """Why there are no GPU samples."""
 
 
-class Sampler:
+class NodeSampler:
     """Samples every `every_s` seconds from `start` to `close`.
 
     `stretch` tells which stretch of measured steps the loop is in (see `disttrain.telemetry.usage`).
