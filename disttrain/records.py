@@ -214,6 +214,41 @@ class Step(Record):
     lr: float
 
 
+class StepWindow(Record):
+    """One line of `steps-RRRRR.jsonl` of a long run: consecutive steps on one rank put together.
+
+    After `telemetry.full_records` steps of an attempt, its lines are of this kind, but for sampled steps.
+    """
+
+    first: int
+    last: int
+    steps: int
+    """How many are in it: all from the first to the last but sampled ones."""
+    start_s: float
+    """When the first of them began, since this rank's loop began."""
+    step_s: float
+    """Sum, as the classes below are."""
+    compute_s: float
+    input_s: float
+    comm_wait_s: float | None
+    comm_transfer_s: float | None
+    comm_exposed_s: float | None
+    optimizer_s: float
+    checkpoint_s: float
+    other_s: float
+    shortest_s: float
+    shortest_step: int
+    longest_s: float
+    longest_step: int
+    bins: list[tuple[int, int]]
+    """Distribution of the steps' durations: (i, count) for those in [1.01^i, 1.01^(i+1)) seconds."""
+    samples: int
+    loss: float | None
+    """Mean over the steps."""
+    lr: float
+    """Of the last step."""
+
+
 class Histogram(Record):
     """Counts between consecutive edges; `edges_s` has one entry more than `counts`."""
 
@@ -495,6 +530,7 @@ FILES: dict[str, type[Record]] = {
     "rank-error": RankError,
     "progress": Progress,
     "step": Step,
+    "step-window": StepWindow,
     "gpu-devices": NodeGpus,
     "gpu-sample": GpuSample,
     "host-sample": HostSample,

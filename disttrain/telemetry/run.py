@@ -67,6 +67,7 @@ class RunTelemetry:
             samples_per_step=plan_samples,
             warmup_steps=self.config.telemetry.warmup_steps,
             split=waits.CommSplit(self.world) if self._measures_comm else None,
+            full_records=self.config.telemetry.full_records,
         )
         warm = self.config.telemetry.warmup_steps
         steps_total: int = self.facts["steps_total"]
@@ -108,7 +109,7 @@ class RunTelemetry:
         All ranks call this together. What the state says was done is then in the step records, too.
         """
         self._look_up(wait=True)  # the sums that travel are of every step before this one
-        self._recorder.flush()
+        self._recorder.flush(close_window=True)  # so that a resumed run goes on where a record ends
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if not self._leads:
             return {}, own
