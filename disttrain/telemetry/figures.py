@@ -68,10 +68,10 @@ def throughput(
     }
     reasons = dict.fromkeys((name for name, value in fields.items() if value is None), "no step was measured")
     if not tokens_per_sample:
-        why = "samples are no token sequences"
+        why = "samples are not known to be token sequences"
         reasons |= {"tokens_per_s": why, "tokens_per_s_per_rank": why}
     if not images:
-        reasons["throughput_images_per_sec"] = "samples are no images"
+        reasons["throughput_images_per_sec"] = "samples are not known to be images"
     return fields, reasons
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -28,11 +28,10 @@ from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import figures, sinks, summary, waits
 from disttrain.telemetry.losses import GlobalLoss
 from disttrain.telemetry.node import NodeTelemetry
-from disttrain.telemetry.phases import OTHER, make_clock
+from disttrain.telemetry.phases import OTHER, StepClock, make_clock
 from disttrain.telemetry.recorder import StepRecorder
 from disttrain.telemetry.sampling import MarkingClock, Sampler, look, mark, profiled, sampled_steps
 from disttrain.telemetry.totals import RankTotals, own_totals
-from disttrain.trainer import Trainer
 from disttrain.world import World
 
 RECORDS_AT_ONCE = 256
@@ -41,6 +40,12 @@ FLUSH_SHARE = 0.001
 """Largest share of the time that interval summaries may take: they grow with the run, so they space out."""
 TELL_EVERY_S = 1.0
 """How often rank 0 says how it goes, in the log, the sinks and `progress.json`: as often as people look."""
+
+
+class HasClock(Protocol):
+    """Whoever says on a clock what begins in a step."""
+
+    clock: StepClock
 
 
 @dataclass
@@ -171,15 +176,15 @@ class RunTelemetry:
             self._tell(now)
 
     @contextmanager
-    def sampling(self, trainer: Trainer) -> Iterator[None]:
+    def sampling(self, loop: HasClock) -> Iterator[None]:
         """The step within, one of `sampled_steps`, is looked at closely. All ranks together."""
         with profiled(self.world.device) as profiler:
             mark(OTHER)
-            trainer.clock = MarkingClock(self.clock)
+            loop.clock = MarkingClock(self.clock)
             try:
                 yield
             finally:
-                trainer.clock = self.clock
+                loop.clock = self.clock
         self._profiled = profiler
 
     @contextmanager

@@ -99,7 +99,7 @@ def test_images_have_their_throughput(tmp_path):
     )
     metrics = train_on(alone(), config, tmp_path)
     assert metrics.throughput_images_per_sec == metrics.samples_per_s > 0
-    assert metrics.null_reasons["tokens_per_s"] == "samples are no token sequences"
+    assert metrics.null_reasons["tokens_per_s"] == "samples are not known to be token sequences"
 
 
 def test_gpus_as_they_happen_and_in_the_summary(tmp_path, monkeypatch):

@@ -166,7 +166,7 @@ def test_null_throughput_has_reasons():
     assert set(reasons) == {"tokens_per_s", "tokens_per_s_per_rank"}
     fields, reasons = figures.throughput(100.0, 4, 4, tokens_per_sample=8, images=False)
     assert (fields["tokens_per_s"], fields["tokens_per_s_per_rank"]) == (800, 200)
-    assert reasons == {"throughput_images_per_sec": "samples are no images"}
+    assert reasons == {"throughput_images_per_sec": "samples are not known to be images"}
     fields, reasons = figures.throughput(None, 4, 4, tokens_per_sample=8, images=True)
     assert set(fields.values()) == {None}
     assert set(reasons) == set(fields)
