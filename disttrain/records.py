@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from disttrain.record import SCHEMA_VERSION as SCHEMA_VERSION
 from disttrain.record import Record as Record
-from disttrain.samples import GpuSample, GpuUsage, HostSample, HostUsage, NodeGpus
+from disttrain.samples import GpuSample, GpuUsage, HostSample, NodeGpus, ProcessUsage
 
 CLASSES = (
     "compute_s",
@@ -484,7 +484,7 @@ class Metrics(Record):
     """Seconds in the training loop, validation included: `seconds_total` by another name."""
     gpu: GpuUsage | None = None
     """What NVML told."""
-    host: HostUsage | None = None
+    processes: ProcessUsage | None = None
     """What the operating system told of the ranks' processes."""
     null_reasons: dict[str, str] = {}
     """Why a figure above is null, by its name (`gpu.energy_j` is `energy_j` of `gpu`)."""

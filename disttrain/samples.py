@@ -130,7 +130,7 @@ class GpuUsage(Record):
     pcie_rx_bytes_per_s: float | None
 
 
-class HostUsage(Record):
+class ProcessUsage(Record):
     """The ranks' processes over a run: over the samples taken in measured steps of this attempt."""
 
     ranks: int

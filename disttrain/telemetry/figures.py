@@ -10,7 +10,7 @@ from typing import Any
 
 from disttrain.telemetry.node_sampler import NodeUsage
 from disttrain.telemetry.totals import RankTotals
-from disttrain.telemetry.usage import gpu_usage, host_usage
+from disttrain.telemetry.usage import gpu_usage, process_usage
 
 Figures = tuple[dict[str, Any], dict[str, str]]
 """Fields, and why those that are null are."""
@@ -121,10 +121,10 @@ def memory(reserved: Sequence[int | None], totals: Sequence[int | None]) -> Figu
 
 def usage(nodes: Sequence[NodeUsage], every_s: float) -> Figures:
     """GPUs and processes over all nodes that sampled."""
-    fields: dict[str, Any] = {"gpu": None, "host": None}
+    fields: dict[str, Any] = {"gpu": None, "processes": None}
     if not nodes:
         why = "telemetry.gpu_every_s is 0" if not every_s else "this node's samples are not here"
-        return fields, {"gpu": why, "host": why}
+        return fields, {"gpu": why, "processes": why}
     reasons: dict[str, str] = {}
     gpus = [tally for node in nodes for tally in node.gpus]
     missing = sorted({node.gpu_reason for node in nodes if node.gpu_reason})
@@ -135,8 +135,8 @@ def usage(nodes: Sequence[NodeUsage], every_s: float) -> Figures:
         reasons["gpu"] = "; ".join(missing) or "sampling did not begin"
     hosts = [tally for node in nodes for tally in node.hosts]
     if hosts:
-        fields["host"], why_null = host_usage(hosts)
+        fields["processes"], why_null = process_usage(hosts)
         reasons |= why_null
     else:
-        reasons["host"] = "sampling did not begin"
+        reasons["processes"] = "sampling did not begin"
     return fields, reasons

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from disttrain.samples import GpuSample, GpuUsage, HostSample, HostUsage
+from disttrain.samples import GpuSample, GpuUsage, HostSample, ProcessUsage
 
 _RATES = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
 _NO_TELLING = "no GPU told it"
@@ -169,7 +169,7 @@ class HostTally:
             self.memory.add(sample.host_memory_used_bytes / sample.host_memory_total_bytes)
 
 
-def host_usage(tallies: Sequence[HostTally]) -> tuple[HostUsage, dict[str, str]]:
+def process_usage(tallies: Sequence[HostTally]) -> tuple[ProcessUsage, dict[str, str]]:
     """The figures over all ranks, and why those that are null are."""
     all_: dict[str, Series] = {name: Series() for name in ("cpu", "rss", "threads", "memory")}
     for tally in tallies:
@@ -177,7 +177,7 @@ def host_usage(tallies: Sequence[HostTally]) -> tuple[HostUsage, dict[str, str]]
             series.join(getattr(tally, name))
     rss, threads = all_["rss"].most, all_["threads"].most
     samples = sum(tally.samples for tally in tallies)
-    usage = HostUsage(
+    usage = ProcessUsage(
         ranks=len(tallies),
         samples=samples,
         cpu_percent=all_["cpu"].mean,
@@ -185,10 +185,10 @@ def host_usage(tallies: Sequence[HostTally]) -> tuple[HostUsage, dict[str, str]]
         threads_max=None if threads is None else int(threads),
         host_memory_used_peak=all_["memory"].most,
     )
-    why = {name: "the system did not tell" for name in HostUsage.model_fields}
+    why = {name: "the system did not tell" for name in ProcessUsage.model_fields}
     if not samples:
         why["cpu_percent"] = "no sample fell into measured steps"
-    return usage, {f"host.{name}": why[name] for name in why if getattr(usage, name) is None}
+    return usage, {f"processes.{name}": why[name] for name in why if getattr(usage, name) is None}
 
 
 def _either(pick: Callable[[float, float], float], one: float | None, other: float | None) -> float | None:

@@ -52,10 +52,10 @@ def samples_of(folder: Path, node: int) -> list[HostSample]:
 def test_each_node_samples_its_own_ranks_and_the_summary_is_of_all(two_ranks, tmp_path):
     metrics = two_ranks.call(train_on, config_for(2, 1), tmp_path)[0]
     assert [{s.rank for s in samples_of(tmp_path, number)} for number in (0, 1)] == [{0}, {1}]
-    assert metrics.host.ranks == 2
-    assert metrics.host.samples <= sum(len(samples_of(tmp_path, number)) for number in (0, 1))
-    assert metrics.host.cpu_percent > 0
-    assert metrics.host.rss_peak_bytes > 1e7
+    assert metrics.processes.ranks == 2
+    assert metrics.processes.samples <= sum(len(samples_of(tmp_path, number)) for number in (0, 1))
+    assert metrics.processes.cpu_percent > 0
+    assert metrics.processes.rss_peak_bytes > 1e7
     assert metrics.gpu is None
     assert metrics.null_reasons["gpu"] == "no rank has a GPU"
 
@@ -80,7 +80,7 @@ def test_figures_by_name(tmp_path):
     assert metrics.training_time == metrics.seconds_total
     assert metrics.model_flops_per_s_per_rank > 0
     assert metrics.compute_dtypes == {"matmul": "float32"}
-    nulls = ("mfu", "peak_flops", "gpu_memory_utilization", "throughput_images_per_sec", "gpu", "host")
+    nulls = ("mfu", "peak_flops", "gpu_memory_utilization", "throughput_images_per_sec", "gpu", "processes")
     for name in nulls:
         assert getattr(metrics, name) is None
         assert metrics.null_reasons[name]

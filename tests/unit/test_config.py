@@ -62,6 +62,7 @@ def test_noise_is_what_cannot_change_the_numbers():
         "checkpoint.keep",
         "checkpoint.dir",
         "telemetry.flush_every_s",
+        "telemetry.gpu_every_s",
         "telemetry.sinks",
     ]
     assert "log_every" not in without_noise(Config())["train"]

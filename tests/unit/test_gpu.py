@@ -16,7 +16,7 @@ from disttrain.samples import GpuSample, HostSample
 from disttrain.telemetry import host, node_sampler
 from disttrain.telemetry.gpu import GpuId, GpuReader, Nvml, Unavailable, identify, throttle_names
 from disttrain.telemetry.node_sampler import LocalRank, NodeSampler
-from disttrain.telemetry.usage import GpuTally, HostTally, gpu_usage, host_usage
+from disttrain.telemetry.usage import GpuTally, HostTally, gpu_usage, process_usage
 from tests.support import nvml
 
 WELL, LOST = "GPU-5a2c0b6e-9d1f-4e3a-8b7c-1f2e3d4c5b6a", "GPU-77d1e0aa-0c2b-4f7d-9a55-6b8c9d0e1f2a"
@@ -404,8 +404,8 @@ def test_usage_of_processes():
         fields = {"cpu_percent": cpu, "rss_bytes": rss, "threads": 3}
         fields |= {"host_memory_used_bytes": 30, "host_memory_total_bytes": 120}
         tally.add(HostSample.model_construct(rank=0, at_s=0.0, time=0.0, **fields), stretch)
-    usage, reasons = host_usage([tally])
+    usage, reasons = process_usage([tally])
     assert (usage.samples, usage.cpu_percent, usage.rss_peak_bytes) == (2, 200, 9)
     assert usage.host_memory_used_peak == 0.25
     assert reasons == {}
-    assert host_usage([HostTally()])[1]["host.cpu_percent"] == "no sample fell into measured steps"
+    assert process_usage([HostTally()])[1]["processes.cpu_percent"] == "no sample fell into measured steps"

@@ -182,4 +182,4 @@ def test_memory_at_its_peak():
 
 
 def test_why_there_are_no_samples():
-    assert figures.usage([], 0.0)[1] == dict.fromkeys(("gpu", "host"), "telemetry.gpu_every_s is 0")
+    assert figures.usage([], 0.0)[1] == dict.fromkeys(("gpu", "processes"), "telemetry.gpu_every_s is 0")
