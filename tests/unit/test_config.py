@@ -61,6 +61,8 @@ def test_noise_is_what_cannot_change_the_numbers():
         "job.stop_check_s",
         "checkpoint.keep",
         "checkpoint.dir",
+        "telemetry.samples",
+        "telemetry.full_records",
         "telemetry.flush_every_s",
         "telemetry.gpu_every_s",
         "telemetry.sinks",
