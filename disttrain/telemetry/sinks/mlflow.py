@@ -1,8 +1,8 @@
 """MLflow: one experiment a sweep, one MLflow run a run, through all its attempts.
 
-The store is `MLFLOW_TRACKING_URI`, or else an SQLite file beside the sweep's runs, which compares them:
-`mlflow ui --backend-store-uri sqlite:///runs/<sweep>/mlflow.db`. Needs the extra `mlflow`. A store is slow, so
-a thread writes to it now and then; a store that fails costs a line in the log, never the run.
+The store is `MLFLOW_TRACKING_URI`, or else an SQLite file beside the runs of a sweep, which compares them:
+`mlflow ui --backend-store-uri sqlite:///runs/<sweep>/mlflow.db`. Needs the extra `mlflow`. A store is slow,
+so a thread writes to it now and then; a store that fails costs a line in the log, never the run.
 """
 
 from __future__ import annotations
