@@ -121,6 +121,12 @@ def for_submission(inherited: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
+def unused_by_submission(inherited: Mapping[str, str]) -> list[str]:
+    """The variables by which a user may have meant to tell `sbatch` something, and which it does not get."""
+    kept = for_submission(inherited)
+    return sorted(name for name in inherited if name.startswith("SBATCH_") and name not in kept)
+
+
 def _leaks(name: str, cluster: str) -> bool:
     if _LAUNCHER.fullmatch(name):
         return True
