@@ -159,6 +159,9 @@ def _add_placing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the sweep (the file's, less .yaml)")
     _add_cluster(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    parser.add_argument(
+        "--test-only", action="store_true", help="a dry run that asks Slurm as well: 1 if it refuses a job"
+    )
     _add_wait(parser)
 
 
@@ -166,11 +169,25 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", choices=["auto", "slurm", "local"], default="auto", help="auto: Slurm where it answers"
     )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME|FILE",
+        help="site profile (the run's own, $DISTTRAIN_PROFILE or generic)",
+    )
+    parser.add_argument(
+        "--slurm", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+        help="keys of the profile, for this submission: partition=gpu account=physics",
+    )  # fmt: skip
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", action="store_true", help="show progress until all have ended; 1 if any failed"
+    )
+    parser.add_argument(
+        "--no-report",
+        action="store_true",
+        help="no job that writes the report once all have ended (there is none with --wait)",
     )
 
 

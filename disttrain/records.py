@@ -52,6 +52,17 @@ class Code(Record):
     git_dirty: bool | None = None
     git_diff: str | None = None
     """Uncommitted changes to tracked files, as `git diff` prints them (at most 256 KiB)."""
+    snapshot: Literal["git", "files"] | None = None
+    """What the copy of the code that jobs run was made of: the files that git tracks, or those of the
+    installed packages. Null for a trainer started without a job: it runs the code as it is."""
+    path: str | None = None
+    """That copy, below the runs folder."""
+    source: str | None = None
+    """What it is a copy of; modules that it does not hold are looked for there last."""
+    taken: Literal["submission", "start"] | None = None
+    """When: at `start` (`sbatch jobs/train.sbatch`) changes made while the job waited are in it."""
+    not_covered: list[str] = []
+    """Modules that the config names and that are not in the copy: a change to them changes the run."""
 
 
 class Provenance(Record):
@@ -72,9 +83,9 @@ class Provenance(Record):
 class RunRecord(Record):
     """`run.json`: everything needed to start this run; written before submission.
 
-    A retry leaves it as it is unless what it says changes, provenance aside (other code, another
-    cluster, a raised limit); the former one is then kept as `attempts/NNN/run.json` of the last attempt
-    made with it.
+    A retry leaves it as it is unless what it says changes, provenance aside (other code or another copy of
+    it, another cluster, a raised limit); the former one is then kept as `attempts/NNN/run.json` of the last
+    attempt made with it.
     """
 
     name: str
@@ -89,6 +100,9 @@ class RunRecord(Record):
     axes: dict[str, Any]
     """The swept keys and this run's value of each."""
     cluster: Literal["local", "slurm"]
+    profile: dict[str, Any] | None = None
+    """The site profile it is submitted with, in full (`docs/schemas/site-profile.json`); null where there is
+    none, as on the local cluster."""
     provenance: Provenance
 
 

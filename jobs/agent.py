@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, write_json
-from jobs import environment, ledger, processes, rendezvous
+from jobs import environment, ledger, processes, rendezvous, snapshot
 from jobs.attempt import close_attempt, open_attempt
-from jobs.outcome import EXIT_LAUNCH_FAILED
+from jobs.outcome import EXIT_LAUNCH_FAILED, EXIT_REFUSED
 
 _TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError, KeyError)
@@ -62,6 +62,10 @@ def main(argv: list[str] | None = None) -> int:
         attempt = run.attempt(number)
         if given.attempt is None:
             _log_to(attempt.node_log(given.node_rank))
+        problem = snapshot.problem(run, read_json(run.run_json))
+        if problem is not None:
+            _say(f"refused: {problem}")
+            return EXIT_REFUSED
         return run_node(run, attempt, given.node_rank, hosts)[0]
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
@@ -80,6 +84,11 @@ def _run_first_node(run: RunDir, submission: int, hosts: Sequence[str], job_id: 
         _say("the submission was revoked or has started already; nothing to do")
         return 0
     _log_to(attempt.node_log(0))
+    problem = snapshot.problem(run, record)
+    if problem is not None:
+        _say(f"refused: {problem}")
+        close_attempt(run, attempt, {0: EXIT_REFUSED}, stopped="refused", stopped_message=problem)
+        return EXIT_REFUSED
     began = time.monotonic()
     code, asked_to_end = run_node(run, attempt, 0, hosts)
     stopped, message = None, None
@@ -129,7 +138,14 @@ def _added_environment(
 ) -> dict[str, environment.Variable]:
     peer = hosts[0 if node_rank else 1] if len(hosts) > 1 else None
     interface = rendezvous.interface_towards(peer) if peer else None
-    added = environment.derive(record["config"], record["cluster"], os.environ, interface=interface)
+    added = environment.derive(
+        record["config"],
+        record["cluster"],
+        os.environ,
+        source=snapshot.source_of(record),
+        interface=interface,
+        profile=record.get("profile"),
+    )
     started = read_json(attempt.record)["started"]
     scheduler = os.environ if record["cluster"] == "slurm" else {}
     added["DISTTRAIN_DEADLINE"] = environment.deadline(record["config"], started, scheduler)

@@ -31,6 +31,8 @@ RETRYABLE: dict[str, bool] = {
 
 EXIT_LAUNCH_FAILED = 69
 """Exit code of an agent that could not bring torchrun up (EX_UNAVAILABLE)."""
+EXIT_REFUSED = 93
+"""Exit code of an agent that may not start: another start would end the same way."""
 
 
 @dataclass(frozen=True)

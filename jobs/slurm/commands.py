@@ -10,6 +10,8 @@ import os
 import shutil
 import subprocess
 
+from jobs import environment
+
 TIMEOUT_S = 30.0
 MINE = ("--user", str(os.getuid()))
 """By number: a user's name in the environment need not be the one that Slurm knows."""
@@ -18,7 +20,14 @@ MINE = ("--user", str(os.getuid()))
 def ask(command: list[str], timeout_s: float = TIMEOUT_S) -> str | None:
     """Standard output of a command, None if it could not be asked."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command,
+            env=environment.for_submission(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
@@ -33,8 +42,9 @@ def answers(timeout_s: float = 5.0) -> bool:
 
 
 def comments() -> list[tuple[str, str]] | None:
-    """(job id, comment) of this user's jobs that wait or run; an array is one job for each of its tasks."""
-    return _pairs(ask(["squeue", "--noheader", "--array", *MINE, "-o", "%i|%k"]))
+    """(job id, comment) of this user's jobs that the controller still knows, those that ended too; an array
+    is one job for each of its tasks."""
+    return _pairs(ask(["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%k"]))
 
 
 def states() -> dict[str, str] | None:

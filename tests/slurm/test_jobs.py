@@ -10,6 +10,7 @@ import pytest
 
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger
+from jobs.cluster import Submission
 from jobs.reconcile import cancel, refresh
 from jobs.slurm.cluster import SlurmCluster
 from jobs.state import RunState, read_runs
@@ -91,7 +92,7 @@ def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
         run = RunDir(root / "demo" / "a")
         ledger.entry(run, 0).path("receipt").unlink()
         assert states(root)["a"].state == "submitting"
-        assert SlurmCluster().find(run, 0) == action.job_id
+        assert SlurmCluster().find([Submission(run, 0)]) == [action.job_id]
         (state,) = asked(root)
         assert (state.state, state.job_id) == ("queued", action.job_id)
         assert SlurmCluster().poll([str(action.job_id)]) == {action.job_id: "pending"}

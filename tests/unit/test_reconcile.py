@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain import provenance
 from disttrain.errors import ConfigError
 from disttrain.records import RunRecord
 from disttrain.rundir import RunDir, read_json, write_json
-from jobs import ledger, processes
+from jobs import ledger, processes, snapshot
 from jobs.cluster import JobStatus, SubmitError
 from jobs.local import LocalCluster
-from jobs.reconcile import cancel, carry_out, plan_actions, refresh, resume_actions, sweep_lock
+from jobs.reconcile import cancel, plan_actions, refresh, resume_actions, sweep_lock
 from jobs.state import RunState, StateName, read_state
+from jobs.submission import carry_out
 from tests.support.jobs import CODE, NoCluster, in_a_fork, states, submit, sweep_plan, wait_for, wait_until
 
 PLAN = sweep_plan("a", max_attempts=3)
@@ -233,9 +233,8 @@ def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
     submit(sweep_plan("a", max_attempts=3, time_limit_min=90), NoCluster("gone"), tmp_path)
     assert read_json(run.run_json)["config"]["job"]["time_limit_min"] == 90
     assert read_json(former) == first
-    newer = provenance.collect()
-    newer["code"]["hash"] = "newer"
-    monkeypatch.setattr(provenance, "collect", lambda: newer)
+    newer = snapshot.take(tmp_path) | {"hash": "newer"}
+    monkeypatch.setattr(snapshot, "take", lambda root: newer)
     submit(PLAN, NoCluster("gone"), tmp_path)
     second = read_json(run.run_json)
     assert (second["provenance"]["code"]["hash"], second["run_key"] != first["run_key"]) == ("newer", True)
@@ -270,7 +269,7 @@ def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path: Path) -> None:
 def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
     cluster = NoCluster()
 
-    def refuse(run: RunDir, submission: int) -> str:
+    def refuse(submissions: object) -> list[str]:
         raise SubmitError("no such partition")
 
     cluster.submit = refuse  # type: ignore[method-assign]
