@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, write_json
-from jobs import environment, ledger, processes, rendezvous, snapshot
+from jobs import environment, ledger, node_record, processes, rendezvous, snapshot
 from jobs.attempt import close_attempt, open_attempt
 from jobs.outcome import EXIT_LAUNCH_FAILED, EXIT_REFUSED
 
@@ -127,6 +127,7 @@ def run_node(run: RunDir, attempt: Attempt, node_rank: int, hosts: Sequence[str]
             env = environment.compose(os.environ, added, record["cluster"])
             command = launch_command(run, attempt, record, node_rank, len(hosts), meeting)
             _say(f"node {node_rank} of {len(hosts)} on {processes.host()}: {shlex.join(command)}")
+            node_record.start(attempt, node_rank)
             return _run(command, env)
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")

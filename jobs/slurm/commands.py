@@ -63,6 +63,11 @@ def hostnames(nodelist: str) -> list[str] | None:
     return None if listing is None else listing.split()
 
 
+def describe(job_id: str) -> str | None:
+    """All that the controller says of a job, as it prints it."""
+    return ask(["scontrol", "show", "job", "-d", job_id], timeout_s=10)
+
+
 def _pairs(listing: str | None) -> list[tuple[str, str]] | None:
     if listing is None:
         return None
