@@ -14,6 +14,7 @@ from typing import Any
 
 from disttrain.masking import MASK, is_secret
 
+_CODE_ROOT = Path(__file__).resolve().parent.parent
 _LAUNCHER = re.compile(
     r"(GROUP_|LOCAL_|ROLE_|NODE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
     r"|(TORCHELASTIC|PET|OMPI|PALS|SUBMITIT)_.*|PMI.*"
@@ -24,7 +25,6 @@ _SLURM_KEPT = re.compile(
     r"SLURM_(CONF|CONF_SERVER|CLUSTERS|JWT|SACK_.*|TIME_FORMAT|DEBUG_FLAGS)|SBATCH_CLUSTERS"
 )
 """Which cluster is meant, how to speak with it, and how times are written."""
-_CODE_ROOT = Path(__file__).resolve().parent.parent
 _DEVICES = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL"}
 
 
@@ -120,6 +120,12 @@ def for_submission(inherited: Mapping[str, str]) -> dict[str, str]:
     if "SLURM_JOB_ID" in inherited:
         kept = {name: value for name, value in kept.items() if name not in _DEVICES}
     return kept
+
+
+def unused_by_submission(inherited: Mapping[str, str]) -> list[str]:
+    """The variables by which a user may have meant to tell `sbatch` something, and which it does not get."""
+    kept = for_submission(inherited)
+    return sorted(name for name in inherited if name.startswith("SBATCH_") and name not in kept)
 
 
 def _leaks(name: str, cluster: str) -> bool:

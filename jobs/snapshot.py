@@ -111,6 +111,11 @@ def take(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
             _write(content, path)
     except OSError as error:
         raise ConfigError(f"cannot keep a copy of the code in {path.parent}: {error.strerror}") from None
+    return said_of(content, source)
+
+
+def said_of(content: Content, source: Path = CODE_ROOT) -> dict[str, Any]:
+    """What `records.Code` says of a copy of this content."""
     return {
         "hash": content.code_hash,
         "snapshot": content.kind,

@@ -61,7 +61,7 @@ def carry_out(
     with snapshot.held(Path(root)):
         made = provenance.collect()
         made["code"] = {**made["code"], **snapshot.take(Path(root)), "taken": taken}
-        return _carry_out(actions, cluster, Path(root), made)
+        return _carry_out(actions, cluster, root, made)
 
 
 def _carry_out(
@@ -69,18 +69,34 @@ def _carry_out(
 ) -> list[Action]:
     results = list(actions)
     wanted = []
-    for place, action in enumerate(actions):
-        if action.submits:
-            run = action.state.run if action.state else RunDir(root / action.sweep / action.name)
-            try:
-                wanted.append(Wanted(place, action, run, *_record(action, run, cluster, made)))
-            except (CorruptFile, OSError, KeyError) as error:
-                reason = f"{run.run_json} cannot be used: {error}"
-                results[place] = dataclasses.replace(action, kind="give up", reason=reason)
+    for place, found in enumerate(prepare(actions, cluster, root, made)):
+        if isinstance(found, Wanted):
+            wanted.append(found)
+        else:
+            results[place] = found
     if wanted:
         for place, result in _submit_all(wanted, cluster):
             results[place] = result
     return results
+
+
+def prepare(
+    actions: Sequence[Action], cluster: Cluster, root: Path, made: Mapping[str, Any]
+) -> Iterator[Wanted | Action]:
+    """For each action the run that is to be submitted, or what is left of the action. Writes nothing.
+
+    `made` is the provenance that runs get.
+    """
+    for place, action in enumerate(actions):
+        if not action.submits:
+            yield action
+            continue
+        run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
+        try:
+            yield Wanted(place, action, run, *_record(action, run, cluster, made))
+        except (CorruptFile, OSError, KeyError) as error:
+            reason = f"{run.run_json} cannot be used: {error}"
+            yield dataclasses.replace(action, kind="give up", reason=reason)
 
 
 def _submit_all(wanted: Sequence[Wanted], cluster: Cluster) -> Iterator[tuple[int, Action]]:

@@ -58,26 +58,14 @@ class SlurmCluster:
         return self._choice.resolve(recorded).model_dump(mode="json")
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        first, many = submissions[0], len(submissions) > 1
-        folder = first.run.submissions
-        if many:  # which outlives each of the runs: a requeued job opens its log again
-            folder = first.run.path.parent / ".arrays"
-        record = read_json(first.run.run_json)
+        first = submissions[0]
         comment = str(_intent(first)["handle"])
-        batch = Batch(
-            name=batch_name([each.run.name for each in submissions]),
-            comment=comment,
-            config=record["config"],
-            shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
-            logs=folder.absolute(),
-            code=snapshot.of_run(first.run, record),
-            python=sys.executable,
-            profile=Choice().resolve(record.get("profile")),
-        )
+        batch = batch_of(submissions, comment, read_json(first.run.run_json))
         script = render(batch)
         for each in submissions:
             write_text(each.run.script, script)
-        job_id = self._sbatch(script, batch.name, comment, folder)
+        job_id = self._sbatch(script, batch.name, comment, batch.logs)
+        many = len(submissions) > 1
         return [f"{job_id}_{index}" for index in range(len(submissions))] if many else [job_id]
 
     def submit_after(
@@ -118,6 +106,8 @@ class SlurmCluster:
         return found
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+        if not job_ids:
+            return {}
         states = commands.states()
         if states is None:
             return dict.fromkeys(job_ids, "unknown")
@@ -132,6 +122,24 @@ class SlurmCluster:
 
     def room(self, profile: Mapping[str, Any] | None) -> Room:
         return limits.room(profile)
+
+
+def batch_of(submissions: Sequence[Submission], comment: str, record: Mapping[str, Any]) -> Batch:
+    """What is submitted for these; `record` is the content of any of their `run.json`."""
+    first = submissions[0].run
+    folder = first.submissions
+    if len(submissions) > 1:  # which outlives each of the runs: a requeued job opens its log again
+        folder = first.path.parent / ".arrays"
+    return Batch(
+        name=batch_name([each.run.name for each in submissions]),
+        comment=comment,
+        config=record["config"],
+        shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
+        logs=folder.absolute(),
+        code=snapshot.of_run(first, record),
+        python=sys.executable,
+        profile=Choice().resolve(record.get("profile")),
+    )
 
 
 def sbatch(script: str, name: str, folder: Path) -> str:

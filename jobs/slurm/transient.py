@@ -30,7 +30,7 @@ class Patience:
 
     within_s: float = 180.0
     first_s: float = 1.0
-    most_s: float = 30.0
+    most_s: float = 15.0
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
