@@ -19,7 +19,7 @@ from typing import Any
 
 from disttrain.rundir import RunDir
 from jobs import ledger, processes, queue
-from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
+from jobs.cluster import ClusterName, Job, JobStatus, Limits, SubmitError
 
 _CODE_ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,8 +55,8 @@ class LocalCluster:
         ticket = queue.find(label_of(run, submission))
         return None if ticket is None else f"{processes.host()}:{ticket}"
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        return {job_id: _status(job_id) for job_id in job_ids}
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        return {job_id: Job(_status(job_id)) for job_id in job_ids}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         for job_id in job_ids:

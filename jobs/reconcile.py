@@ -23,7 +23,7 @@ from disttrain.rundir import CorruptFile, RunDir, create_exclusive, read_json, r
 from jobs import ledger
 from jobs.cluster import Cluster, SubmitError
 from jobs.processes import host
-from jobs.state import RunState, read_state
+from jobs.state import RunState
 
 if TYPE_CHECKING:
     from sweeps.expand import RunPlan, SweepPlan
@@ -98,7 +98,7 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     if state.state == "submitting":
         return "submit", "its submission was interrupted"
     if state.state in ("queued", "running"):
-        return "wait", f"{state.state}, {state.message}" if state.message else state.state
+        return "wait", ", ".join(filter(None, [state.state, state.waits_for, state.message]))
     if state.state == "done":
         return ("keep", "done") if same_code else ("stale", f"done with other code ({state.code_hash})")
     why = f"{state.cause}: {state.message}" if state.message else str(state.cause)
@@ -113,44 +113,6 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     if state.attempts - state.attempts_before_code >= max_attempts:
         return "give up", f"{why} (job.max_attempts={max_attempts} reached)"
     return "retry", why
-
-
-def refresh(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
-    """The states with the cluster's word on jobs whose files cannot tell; receipts lost are written.
-
-    A job found for an interrupted submission is queued; a job that is gone will not write any more; one
-    that the cluster still has is neither lost nor silent.
-    """
-    found = [_with_receipt(state, cluster) for state in states]
-    asked = [s for s in found if s.cluster == cluster.name and s.job_id and _may_be_wrong(s)]
-    status = cluster.poll([s.job_id for s in asked if s.job_id])
-    return [_corrected(s, status.get(s.job_id or "")) if s in asked else s for s in found]
-
-
-def _may_be_wrong(state: RunState) -> bool:
-    return state.state in ("queued", "running", "lost")
-
-
-def _with_receipt(state: RunState, cluster: Cluster) -> RunState:
-    if state.state != "submitting" or state.cluster != cluster.name or state.submission is None:
-        return state
-    job_id = cluster.find(state.run, state.submission)
-    if job_id is None:
-        return state
-    ledger.write_receipt(state.run, state.submission, job_id)
-    return read_state(state.run)
-
-
-def _corrected(state: RunState, status: str | None) -> RunState:
-    if (state.state == "lost" or state.silent) and status in ("pending", "running"):
-        alive: dict[str, Any] = {"state": "running", "silent": False, "retryable": False}
-        return dataclasses.replace(state, **alive, cause=None, message=None)
-    if state.state in ("queued", "running") and status == "gone":
-        state = read_state(state.run)  # it may have ended, and said so, since its files were read
-        if state.state in ("queued", "running"):
-            gone: dict[str, Any] = {"state": "lost", "silent": False, "retryable": True, "cause": "lost"}
-            return dataclasses.replace(state, **gone, message="the cluster knows nothing of its job any more")
-    return state
 
 
 def carry_out(actions: Sequence[Action], cluster: Cluster, root: Path) -> list[Action]:

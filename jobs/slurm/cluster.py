@@ -8,24 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from disttrain.rundir import RunDir, read_json
-from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
-from jobs.slurm import commands
+from jobs.cluster import ClusterName, Job, Limits, SubmitError
+from jobs.slurm import accounting, commands, endings
 from jobs.slurm.script import Batch, Share
 
 _CODE_ROOT = Path(__file__).resolve().parents[2]
-_PENDING = {
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "REQUEUE_HOLD",
-    "REQUEUE_FED",
-    "SPECIAL_EXIT",
-    "RESV_DEL_HOLD",
-}
-_OVER = {
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
-    "REVOKED", "TIMEOUT",
-}  # fmt: skip
 
 
 class SlurmCluster:
@@ -59,11 +46,20 @@ class SlurmCluster:
         wanted = _comment(run, submission)
         return next((job_id for job_id, comment in commands.comments() or [] if comment == wanted), None)
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        states = commands.states()
-        if states is None:
-            return dict.fromkeys(job_ids, "unknown")
-        return {job_id: _status(states.get(job_id)) for job_id in job_ids}
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        """What squeue says; of those that it does not know any more, what sacct says. Without accounting, a
+        job that squeue does not know is gone."""
+        try:
+            queue = commands.queue()
+        except commands.NoAnswer as why:
+            return dict.fromkeys(job_ids, Job("unknown", str(why)))
+        jobs = {job_id: endings.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
+        rest = [job_id for job_id in job_ids if job_id not in jobs]
+        try:
+            records = accounting.records(rest)
+        except commands.NoAnswer:
+            return jobs | dict.fromkeys(rest, Job("gone"))
+        return jobs | {job_id: endings.from_accounting(records, job_id) for job_id in rest}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         if job_ids:
@@ -77,9 +73,3 @@ def _comment(run: RunDir, submission: int) -> str:
     """The handle by which a job is found again when its receipt was lost."""
     key = read_json(run.run_json)["run_key"]
     return f"disttrain:{run.sweep}/{run.name}:{key}:{submission}"
-
-
-def _status(state: str | None) -> JobStatus:
-    if state is None or state in _OVER:
-        return "gone"
-    return "pending" if state in _PENDING else "running"

@@ -9,19 +9,48 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 TIMEOUT_S = 30.0
 MINE = ("--user", str(os.getuid()))
 """By number: a user's name in the environment need not be the one that Slurm knows."""
+EPOCH = {"SLURM_TIME_FORMAT": "%s"}
+"""Makes Slurm's commands print seconds since the epoch: the default is local time without its zone."""
+PING_S = 5.0
+
+
+class NoAnswer(Exception):
+    """A command could not be asked; why, in a few words."""
+
+
+def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str:
+    """Standard output of a command. Raises `NoAnswer`."""
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except OSError as error:
+        raise NoAnswer(f"{command[0]}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise NoAnswer(f"{command[0]}: nothing for {timeout_s:g} s") from None
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise NoAnswer(said[-1].rpartition("error: ")[2] if said else f"{command[0]} failed without a word")
+    return done.stdout
 
 
 def ask(command: list[str], timeout_s: float = TIMEOUT_S) -> str | None:
     """Standard output of a command, None if it could not be asked."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        return question(command, timeout_s)
+    except NoAnswer:
         return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def answers(timeout_s: float = 5.0) -> bool:
@@ -37,10 +66,36 @@ def comments() -> list[tuple[str, str]] | None:
     return _pairs(ask(["squeue", "--noheader", "--array", *MINE, "-o", "%i|%k"]))
 
 
-def states() -> dict[str, str] | None:
-    """The state of each of this user's jobs that the controller still knows."""
-    pairs = _pairs(ask(["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%T"]))
-    return None if pairs is None else dict(pairs)
+@dataclass(frozen=True)
+class Queued:
+    """A job as squeue tells it."""
+
+    state: str
+    start: float | None
+    """When it started, or is expected to; in seconds since the epoch."""
+    reason: str | None
+    """Why it waits."""
+
+
+def queue() -> dict[str, Queued]:
+    """This user's jobs that the controller knows, those too that ended a few minutes ago. Raises `NoAnswer`.
+
+    squeue tries for long before it gives a controller up, ping does not.
+    """
+    if " is DOWN" in (ask(["scontrol", "ping"], PING_S) or ""):
+        raise NoAnswer("scontrol ping: the controller is down")
+    command = ["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%T|%S|%r"]
+    rows = [line.strip().split("|", 3) for line in question(command, environ=EPOCH).splitlines()]
+    return {row[0]: Queued(row[1], time(row[2]), word(row[3])) for row in rows if len(row) == 4}
+
+
+def time(text: str) -> float | None:
+    """A time as Slurm prints it under `EPOCH`; None for its words that mean none."""
+    return float(text) if text.isdigit() else None
+
+
+def word(text: str) -> str | None:
+    return None if text in ("", "None", "(null)", "N/A") else text
 
 
 def cancel(job_ids: list[str]) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger
-from jobs.reconcile import cancel, refresh
+from jobs.reconcile import cancel
+from jobs.refresh import refresh
 from jobs.slurm.cluster import SlurmCluster
 from jobs.state import RunState, read_runs
 from tests.support.jobs import (
@@ -79,7 +80,7 @@ def test_cancel_ends_a_running_job(root: Path) -> None:
     assert hit.state == "running"
     ended = settled(root)["a"]
     assert (ended.state, ended.cause, ended.retryable) == ("failed", "cancelled", True)
-    wait_until(lambda: SlurmCluster().poll([str(hit.job_id)]) == {str(hit.job_id): "gone"})
+    wait_until(lambda: SlurmCluster().poll([str(hit.job_id)])[str(hit.job_id)].status == "gone")
 
 
 def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
@@ -94,10 +95,10 @@ def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
         assert SlurmCluster().find(run, 0) == action.job_id
         (state,) = asked(root)
         assert (state.state, state.job_id) == ("queued", action.job_id)
-        assert SlurmCluster().poll([str(action.job_id)]) == {action.job_id: "pending"}
+        assert SlurmCluster().poll([str(action.job_id)])[str(action.job_id)].status == "pending"
         cancel([state], SlurmCluster())
         assert states(root)["a"].cause == "cancelled"
-        wait_until(lambda: SlurmCluster().poll([str(action.job_id)]) == {action.job_id: "gone"})
+        wait_until(lambda: SlurmCluster().poll([str(action.job_id)])[str(action.job_id)].status == "gone")
     finally:
         on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
     assert starts(run) == []

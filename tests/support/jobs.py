@@ -13,8 +13,9 @@ from typing import Any, NoReturn
 from disttrain.batch import BatchPlan
 from disttrain.config import Config, config_key
 from disttrain.rundir import RunDir
-from jobs.cluster import Cluster, JobStatus, Limits
-from jobs.reconcile import Action, carry_out, plan_actions, refresh, sweep_lock
+from jobs.cluster import Cluster, Job, JobStatus, Limits
+from jobs.reconcile import Action, carry_out, plan_actions, sweep_lock
+from jobs.refresh import refresh
 from jobs.state import RunState, read_runs
 from sweeps.expand import RunPlan, SweepPlan
 
@@ -40,7 +41,7 @@ def sweep_plan(*names: str, nodes: int = 1, mode: str = "complete", **job: Any) 
 def submit(plan: SweepPlan, cluster: Cluster, root: Path, code: str = CODE) -> list[Action]:
     """What `submit.py sweep` does once the sweep is expanded."""
     with sweep_lock(root / plan.name):
-        states = refresh(read_runs(root, plan.name), cluster)
+        states = refresh(read_runs(root, plan.name), cluster, receipts=True)
         return carry_out(plan_actions(plan, states, code), cluster, root)
 
 
@@ -128,8 +129,8 @@ class NoCluster:
 
     name = "local"
 
-    def __init__(self, status: JobStatus = "pending") -> None:
-        self.status: JobStatus = status
+    def __init__(self, status: JobStatus = "pending", **said: Any) -> None:
+        self.job = Job(status, **said)
         self.submitted: list[tuple[str, int]] = []
         self.cancelled: list[str] = []
         self.found: str | None = None
@@ -141,8 +142,8 @@ class NoCluster:
     def find(self, run: RunDir, submission: int) -> str | None:
         return self.found
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        return dict.fromkeys(job_ids, self.status)
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        return dict.fromkeys(job_ids, self.job)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         self.cancelled += job_ids
