@@ -99,6 +99,11 @@ class RunDir:
         return self.path / "progress.json"
 
     @property
+    def usage(self) -> Path:
+        """What the run used, by the cluster's accounting."""
+        return self.path / "usage.json"
+
+    @property
     def submissions(self) -> Path:
         """The submission journal: one folder entry per submission (see `jobs.ledger`)."""
         return self.path / "submissions"

@@ -14,6 +14,8 @@ from jobs.state import RunState, read_runs
 
 def run(args: argparse.Namespace) -> int:
     states = fresh(read(args.runs, args.sweeps, code_hash()))
+    if args.long and states:
+        return _long(states, args.json)
     if args.json:
         print_json([as_json(state) for state in states])
     elif not states:
@@ -21,6 +23,18 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(status_table(states))
         print(f"\n{tally(states)}")
+    return 0
+
+
+def _long(states: list[RunState], as_document: bool) -> int:
+    from jobs.cli import long  # its records take time to import
+
+    if as_document:
+        runs, sweeps = long.describe(states)
+        rows = [as_json(state) | {"usage": each} for state, each in zip(states, runs, strict=True)]
+        print_json({"runs": rows, "sweeps": sweeps})
+    else:
+        print(f"{long.as_text(states)}\n\n{tally(states)}")
     return 0
 
 
