@@ -4,78 +4,172 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
 
 from disttrain.records import CLASSES, SCHEMA_VERSION
 from disttrain.rundir import to_json
-from disttrain.telemetry.phases import COMM, Parts, StepClock
+from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, Parts, StepClock
+from disttrain.telemetry.waits import CommSplit
+from disttrain.telemetry.windows import Window
 
+WINDOW = 100
+"""Steps in one record, once each step has had its own for long enough."""
 _DECIMALS = 7  # a tenth of a microsecond: what a host clock can tell apart
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A step that is over, as this rank alone knows it."""
+
+    step: int
+    start: float
+    parts: Parts
+    loss: float
+    lr: float
 
 
 class StepRecorder:
     """Pairs each closed step of the clock with its loss and learning rate, keeps the sums, writes the lines.
 
     `measured` sums leave out the steps up to `warm_step`; `durations` holds the measured steps' seconds.
-    Of a resumed run both begin with those of the steps before.
+    Of a resumed run both begin with those of the steps before. With `split`, a step is recorded once the
+    ranks have compared their communication in it (`divide`).
     """
 
     def __init__(
-        self, path: Path, clock: StepClock, *, samples_per_step: int, warmup_steps: int, measures_comm: bool
+        self,
+        path: Path,
+        clock: StepClock,
+        *,
+        samples_per_step: int,
+        warmup_steps: int,
+        split: CommSplit | None,
+        full_records: int = 100_000,
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "a")  # noqa: SIM115 -- closed in close()
         self._clock = clock
         self._samples = samples_per_step
         self.warm_step = warmup_steps
-        self._measures_comm = measures_comm
+        self.sampled: frozenset[int] = frozenset()
+        """Steps that are recorded but not measured, besides the first ones."""
+        self._split = split
         self._noted: deque[tuple[int, torch.Tensor, float]] = deque()
+        self._full_left = full_records
+        self._window = Window()
+        self._undivided: deque[_Done] = deque()
+        self._comparing = 0  # of the undivided, those whose comparison is on its way
         self.durations = array("d")
+        self.ratio_steps, self.ratios = array("q"), array("d")
+        """Exposed communication / compute of each measured step."""
         self.measured: Parts = [0.0] * len(CLASSES)
 
     @property
     def waiting(self) -> int:
-        """Steps noted and not yet written."""
+        """Steps noted and not yet taken from the clock."""
         return len(self._noted)
 
     def note(self, step: int, loss: torch.Tensor, lr: float) -> None:
         """Call as the last thing before the clock's `end_step`: the copy of the loss is then done when
         the step is."""
         self._noted.append((step, loss.to("cpu", non_blocking=True), lr))
+        if self._split is not None:
+            self._split.step_done()
 
-    def collect(self, wait: bool = False) -> None:
-        """Turn the steps that the device has finished into lines; with `wait`, all of them."""
-        lines = []
-        for start, parts in self._clock.finished(wait):
+    def collect(self, await_steps: int = 0) -> None:
+        """Take the steps that the device has finished from the clock, waiting for the first `await_steps`."""
+        for start, parts in self._clock.finished(await_steps):
             step, loss, lr = self._noted.popleft()
-            if step > self.warm_step:
-                self.durations.append(sum(parts))
-                for index, seconds in enumerate(parts):
-                    self.measured[index] += seconds
-            lines.append(self._line(step, start, parts, float(loss), lr))
-        if lines:
-            self._file.write("".join(lines))
+            done = _Done(step, start, parts, float(loss), lr)
+            if self._split is None:
+                self._record(done)
+            else:
+                self._undivided.append(done)
 
-    def flush(self) -> None:
+    def divide(self, *, everything: bool = False) -> None:
+        """All ranks together: compare their communication, and record the steps for which that is done.
+
+        `everything` waits until all that was noted is recorded.
+        """
+        if self._split is None:
+            self.collect(self.waiting if everything else 0)
+            return
+        due = self._split.due(everything=everything)
+        self.collect(max(0, due - (len(self._undivided) - self._comparing)))
+        if due:
+            steps = islice(self._undivided, self._comparing, self._comparing + due)
+            self._split.compare([done.parts[COMM] for done in steps])
+            self._comparing += due
+        for transfer in self._split.ready(wait=everything):
+            done = self._undivided.popleft()
+            self._comparing -= 1
+            done.parts[COMM] -= transfer
+            done.parts[COMM_TRANSFER] = transfer
+            self._record(done)
+
+    def abandon(self) -> None:
+        """Write what this rank knows of the steps that the ranks will not compare any more."""
+        self.collect()
+        for done in self._undivided:
+            self._write(done, divided=False)
+        self._undivided.clear()
+        self._comparing = 0
+
+    def flush(self, *, close_window: bool = False) -> None:
+        """Hand what was written to the system; with `close_window`, every step recorded so far."""
+        if close_window:
+            self._end_window()
         self._file.flush()
 
     def close(self) -> None:
+        self._end_window()
         self._file.close()
 
-    def _line(self, step: int, start: float, parts: Parts, loss: float, lr: float) -> str:
-        named: dict[str, float | None] = dict(zip(CLASSES, (round(p, _DECIMALS) for p in parts), strict=True))
-        if not self._measures_comm:
-            named[CLASSES[COMM]] = None
+    def _record(self, done: _Done) -> None:
+        if done.step > self.warm_step and done.step not in self.sampled:
+            self.durations.append(sum(done.parts))
+            self._note_ratio(done)
+            for index, seconds in enumerate(done.parts):
+                self.measured[index] += seconds
+        self._write(done, divided=self._split is not None)
+
+    def _note_ratio(self, done: _Done) -> None:
+        if self._split is not None and done.parts[COMPUTE] > 0:
+            self.ratio_steps.append(done.step)
+            self.ratios.append((done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
+
+    def _write(self, done: _Done, *, divided: bool) -> None:
+        if self._full_left <= 0 and done.step not in self.sampled and (divided or self._split is None):
+            self._window.add(done.step, done.start, done.parts, done.loss, done.lr)
+            if self._window.steps == WINDOW:
+                self._end_window()
+            return
+        self._full_left -= 1
         record = {
             "schema_version": SCHEMA_VERSION,
-            "step": step,
-            "start_s": round(start, _DECIMALS),
-            "step_s": round(sum(parts), _DECIMALS),
-            **named,
+            "step": done.step,
+            "start_s": round(done.start, _DECIMALS),
+            "step_s": round(sum(done.parts), _DECIMALS),
+            **self._named(done.parts, divided),
             "samples": self._samples,
-            "loss": loss,
-            "lr": lr,
+            "loss": done.loss,
+            "lr": done.lr,
         }
-        return to_json(record) + "\n"
+        self._file.write(to_json(record) + "\n")
+
+    def _end_window(self) -> None:
+        if self._window.steps:
+            named = self._named(self._window.sums, self._split is not None)
+            self._file.write(to_json(self._window.as_record(named, self._samples)) + "\n")
+            self._window = Window()
+
+    def _named(self, parts: Parts, divided: bool) -> dict[str, float | None]:
+        named: dict[str, float | None] = dict(zip(CLASSES, (round(p, _DECIMALS) for p in parts), strict=True))
+        if not divided:
+            named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
+        exposed = None if self._split is None else round(parts[COMM] + parts[COMM_TRANSFER], _DECIMALS)
+        return {**named, "comm_exposed_s": exposed}
