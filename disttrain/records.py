@@ -39,6 +39,8 @@ Cause = Literal[
 ]
 """Why an attempt ended."""
 
+Next = Literal["requeue"] | None
+
 StopCause = Literal["preempted", "deadline", "stopped"]
 """The causes for which ranks agree to leave in good order, the one that wins last."""
 
@@ -136,6 +138,12 @@ class AttemptRecord(Record):
     pid: int
     pid_started: float
     """Start time of that process since the epoch, so that a recycled pid is not mistaken for it."""
+    restart: int = 0
+    """How often its Slurm job had been started before: one job id goes through all requeues."""
+    checkpoint_before: int | None = None
+    """Step of the newest checkpoint when it started; null if there was none."""
+    checkpoint_after: int | None = None
+    """Step of the newest checkpoint when it ended."""
     code_hash: str
     cpu_count: int
     """Processors this attempt's ranks could use, on the first node."""
@@ -147,6 +155,7 @@ class AttemptRecord(Record):
     """One line: what went wrong, with the rank it began on."""
     exit_codes: dict[str, int] = {}
     """Exit code of each node's torchrun, by node rank."""
+    next: Next = None
 
 
 class Outcome(Record):
@@ -158,6 +167,8 @@ class Outcome(Record):
     ended: str
     retryable: bool
     """Whether the same command, given again, may start it again."""
+    next: Next = None
+    """`requeue`: its job was to be started again by itself, so this is not the end."""
 
 
 class UsedStart(Record):

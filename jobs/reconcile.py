@@ -110,7 +110,7 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
         return "retry", f"{why} (with other code)"
     if not state.retryable:
         return "give up", why
-    if state.attempts - state.attempts_before_code >= max_attempts:
+    if state.attempts - state.attempts_before_code - state.attempts_in_order >= max_attempts:
         return "give up", f"{why} (job.max_attempts={max_attempts} reached)"
     return "retry", why
 
@@ -133,9 +133,10 @@ def _carry_out(action: Action, cluster: Cluster, root: Path, made: Mapping[str, 
         record, secrets = _record(action, run, cluster, made)
     except (CorruptFile, OSError, KeyError) as error:
         return dataclasses.replace(action, kind="give up", reason=f"{run.run_json} cannot be used: {error}")
-    if state is not None and state.submission is not None and not state.claimed:
-        message = "submitted again: no job was found for it"
-        if not ledger.revoke(run, state.submission, "lost", message):
+    if state is not None and state.submission is not None:
+        # A job that was not found, or one that Slurm requeues yet, starts nothing any more.
+        message = "submitted again"
+        if not ledger.revoke(run, state.submission, "lost", message, starts=state.starts):
             return dataclasses.replace(action, kind="wait", reason="started in the meantime")
     _write_record(run, record)
     code_hash = made["code"]["hash"]
@@ -225,8 +226,11 @@ def cancel(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
     """End the jobs of these runs, waiting or running; those that had one. Does not wait for their end."""
     hit = [state for state in states if state.active]
     for state in hit:
-        if not state.claimed and state.submission is not None:
-            ledger.revoke(state.run, state.submission, "cancelled", "cancelled before it started")
+        if state.state != "running" and state.submission is not None:
+            message = "cancelled while it waited to be started again"
+            if not state.claimed:
+                message = "cancelled before it started"
+            ledger.revoke(state.run, state.submission, "cancelled", message, starts=state.starts)
     cluster.cancel([state.job_id for state in hit if state.job_id])
     return hit
 

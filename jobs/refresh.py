@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs import ledger
 from jobs.cluster import Cluster, Job, named
-from jobs.outcome import RETRYABLE
+from jobs.policy import RULES
 from jobs.state import RunState, read_state, silent_s
 
 LAG_S = 300.0
@@ -93,6 +93,9 @@ def _over(state: RunState, job: Job) -> RunState:
     message = job.message or "the cluster knows nothing of its job any more"
     if job.status == "missing" or job.message is None:
         cause = "lost"
+    left = now.state == "queued" and now.claimed  # it had left in order, to be started again
+    if left:
+        message = f"{now.message}; {message}"
     fields: dict[str, Any] = {"cause": cause, "message": message, "silent": False, "eta_s": None}
-    fields |= {"state": "lost" if cause == "lost" else "failed", "retryable": RETRYABLE[cause]}
+    fields |= {"state": "lost" if cause == "lost" and not left else "failed", "retryable": RULES[cause].again}
     return dataclasses.replace(now, **fields)

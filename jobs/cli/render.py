@@ -66,8 +66,7 @@ def note(state: RunState) -> str:
         parts.append(" ".join(state.message.split()))
     if state.active and state.attempts > 1:
         parts.append(f"attempt {state.attempts}")
-    parts += waiting(state)
-    text = ": ".join(parts)
+    text = "; ".join(filter(None, [*waiting(state), ": ".join(parts)]))
     return text if len(text) <= _NOTE_WIDTH else text[: _NOTE_WIDTH - 1] + "…"
 
 

@@ -7,12 +7,17 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jobs.scheduler import JobFacts
+
 TIMEOUT_S = 30.0
+_IN_A_HURRY_S = 5.0
+_AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
 MINE = ("--user", str(os.getuid()))
 """By number: a user's name in the environment need not be the one that Slurm knows."""
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
@@ -106,6 +111,46 @@ def hostnames(nodelist: str) -> list[str] | None:
     """The nodes that a node list names, in Slurm's order."""
     listing = ask(["scontrol", "show", "hostnames", nodelist])
     return None if listing is None else listing.split()
+
+
+def job(job_id: str) -> JobFacts | None:
+    """How one job stands at this moment. Asked by the job itself, when it may have seconds to live."""
+    squeue = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--jobs", job_id]
+    listing = ask([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _IN_A_HURRY_S)
+    words = listing.split() if listing else []
+    if len(words) < 4 or not words[1].isdigit():
+        return None
+    state, restarts, end, reason = words[:4]
+    return JobFacts(
+        running=state in _AT_WORK,
+        restarts=int(restarts),
+        end=float(end) if end.isdigit() else None,
+        timed_out=reason == "TimeLimit",
+    )
+
+
+def nodes_down(nodelist: str) -> list[str]:
+    """Those of these nodes that do not answer the controller; none where it does not answer either."""
+    pairs = _pairs(ask(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _IN_A_HURRY_S))
+    return sorted({node for node, state in pairs or [] if state.startswith("down") or state.endswith("*")})
+
+
+def kill_wait_s() -> float | None:
+    """How long after SIGTERM Slurm ends a job by SIGKILL."""
+    settings = ask(["scontrol", "show", "config"], _IN_A_HURRY_S) or ""
+    found = re.search(r"^KillWait\s*=\s*(\d+)", settings, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def requeue(job_id: str) -> str | None:
+    """Have a job started again; None if it will be, else what Slurm says, in one line."""
+    try:
+        done = subprocess.run(
+            ["scontrol", "requeue", job_id], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return None if done.returncode == 0 else " ".join((done.stderr or done.stdout).split())
 
 
 def _pairs(listing: str | None) -> list[tuple[str, str]] | None:

@@ -52,7 +52,8 @@ def render(batch: Batch) -> str:
         "time": math.ceil(job["time_limit_min"]),
         "output": f"{log}.log",
         "open-mode": "append",
-        "no-requeue": None,
+        "requeue": None,
+        "signal": f"USR2@{math.ceil(job['stop_lead_s'])}",
     }
     if uses_gpus(resources["device"], "slurm", ranks * resources["nodes"]):
         options["gpus-per-node"] = ranks

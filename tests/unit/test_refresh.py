@@ -89,7 +89,7 @@ def test_a_run_whose_job_was_requeued_waits_again(commands: Commands, tmp_path: 
     squeue(commands, "7|PENDING|N/A|BeginTime")
     state = asked(run)
     assert (state.state, state.waits_for) == ("queued", "BeginTime")
-    assert note(state) == "its job was requeued: waits for BeginTime"
+    assert note(state) == "waits for BeginTime; its job was requeued"
 
 
 @pytest.mark.parametrize("claimed", [False, True])
@@ -143,6 +143,23 @@ def test_what_a_run_wrote_meanwhile_is_the_last_word(commands: Commands, tmp_pat
     write_json(run.failed, outcome)
     (state,) = refresh([before], NoSlurm("gone", message="its job was cancelled", cause="cancelled"))
     assert (state.state, state.cause) == ("failed", "deadline")
+
+
+def test_a_run_that_waits_for_its_requeue_waits_as_long_as_its_job_does(tmp_path: Path) -> None:
+    run = on_slurm(tmp_path, claimed=True)
+    outcome = {"cause": "deadline", "attempt": 0, "message": "left", "ended": ledger.now(), "retryable": True}
+    write_json(run.failed, outcome | {"next": "requeue"})
+    before = read_state(run)
+    assert (before.state, before.message) == ("queued", "requeued after deadline: left")
+    (state,) = refresh([before], NoSlurm("pending", waits_for="BeginTime"))
+    assert (state.state, note(state)) == ("queued", "waits for BeginTime; requeued after deadline: left")
+    (state,) = refresh([before], NoSlurm("running"))
+    assert state.state == "queued", "its next start has not said so yet"
+    (state,) = refresh([before], NoSlurm("gone", message="its job was cancelled", cause="cancelled"))
+    assert (state.state, state.cause, state.retryable) == ("failed", "cancelled", True)
+    assert state.message == "requeued after deadline: left; its job was cancelled"
+    (state,) = refresh([before], NoSlurm("gone"))
+    assert (state.state, state.cause) == ("failed", "lost")
 
 
 class NoSlurm(NoCluster):

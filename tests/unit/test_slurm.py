@@ -71,7 +71,8 @@ def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) 
         "--cpus-per-task=20",  # 4 ranks of 2 threads and 3 loader workers
         "--time=60",
         "--comment=disttrain:demo/n3:abc:0",
-        "--no-requeue",
+        "--requeue",
+        "--signal=USR2@60",
     ):
         assert f"#SBATCH {line}\n" in script, script
 
