@@ -169,11 +169,25 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", choices=["auto", "slurm", "local"], default="auto", help="auto: Slurm where it answers"
     )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME|FILE",
+        help="site profile (the run's own, $DISTTRAIN_PROFILE or generic)",
+    )
+    parser.add_argument(
+        "--slurm", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+        help="keys of the profile, for this submission: partition=gpu account=physics",
+    )  # fmt: skip
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", action="store_true", help="show progress until all have ended; 1 if any failed"
+    )
+    parser.add_argument(
+        "--no-report",
+        action="store_true",
+        help="no job that writes the report once all have ended (there is none with --wait)",
     )
 
 

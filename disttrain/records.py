@@ -98,6 +98,9 @@ class RunRecord(Record):
     axes: dict[str, Any]
     """The swept keys and this run's value of each."""
     cluster: Literal["local", "slurm"]
+    profile: dict[str, Any] | None = None
+    """The site profile it is submitted with, in full (`docs/schemas/profile.json`); null where there is none,
+    as on the local cluster."""
     provenance: Provenance
 
 

@@ -96,6 +96,11 @@ class RunDir:
         return self.path / "run.json"
 
     @property
+    def script(self) -> Path:
+        """The batch script as it was submitted last, where Slurm got one."""
+        return self.path / "submit.sbatch"
+
+    @property
     def env_json(self) -> Path:
         return self.path / "env.json"
 

@@ -204,7 +204,13 @@ def _added_environment(
 ) -> dict[str, environment.Variable]:
     peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
     interface = rendezvous.interface_towards(peer) if peer else None
-    added = environment.derive(record["config"], record["cluster"], os.environ, interface=interface)
+    added = environment.derive(
+        record["config"],
+        record["cluster"],
+        os.environ,
+        interface=interface,
+        profile=record.get("profile"),
+    )
     end = node.scheduler.end_time() if node.scheduler else None
     if end is None:
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()

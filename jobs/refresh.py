@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jobs import ledger
-from jobs.cluster import Cluster, Job, named
+from jobs.cluster import Cluster, Job, Submission, Unreachable, named
 from jobs.policy import RULES
 from jobs.state import RunState, read_state, silent_s
 
@@ -27,7 +27,7 @@ def refresh(
     submission makes it queued; `receipts`: its receipt is written, which takes the sweep's lock. `say` gets
     the line to tell when the cluster does not answer: states are then as the files have them.
     """
-    found = [_with_receipt(state, cluster, receipts) for state in states]
+    found = _with_receipts(states, cluster, receipts)
     asked = [s for s in found if s.cluster == cluster.name and s.job_id and _may_be_wrong(s)]
     if not asked:
         return found
@@ -49,16 +49,29 @@ def _may_be_wrong(state: RunState) -> bool:
     return state.state in ("submitting", "queued", "running", "lost")
 
 
-def _with_receipt(state: RunState, cluster: Cluster, write: bool) -> RunState:
-    if state.state != "submitting" or state.cluster != cluster.name or state.submission is None:
-        return state
-    job_id = cluster.find(state.run, state.submission)
-    if job_id is None:
-        return state
+def _with_receipts(states: Sequence[RunState], cluster: Cluster, write: bool) -> list[RunState]:
+    """The states, those being submitted with the job that came of it, if there is one."""
+    lost = {
+        state.run.path: Submission(state.run, state.submission)
+        for state in states
+        if state.state == "submitting" and state.cluster == cluster.name and state.submission is not None
+    }
+    if not lost:
+        return list(states)
+    try:
+        found = dict(zip(lost, cluster.find(list(lost.values())), strict=True))
+    except Unreachable as error:
+        said = f"whether it was submitted is not known: {error}"
+        return [dataclasses.replace(s, message=said) if s.run.path in lost else s for s in states]
+    jobs = {path: job_id for path, job_id in found.items() if job_id is not None}
     if not write:
-        return dataclasses.replace(state, state="queued", job_id=job_id)
-    ledger.write_receipt(state.run, state.submission, job_id)
-    return read_state(state.run)
+        return [
+            dataclasses.replace(s, state="queued", job_id=jobs[s.run.path]) if s.run.path in jobs else s
+            for s in states
+        ]
+    for path, job_id in jobs.items():
+        ledger.write_receipt(lost[path].run, lost[path].number, job_id)
+    return [read_state(state.run) if state.run.path in jobs else state for state in states]
 
 
 def corrected(state: RunState, job: Job) -> RunState:

@@ -2,53 +2,114 @@
 
 from __future__ import annotations
 
-import shlex
+import contextlib
+import io
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from disttrain.rundir import RunDir, read_json
-from jobs.cluster import ClusterName, Job, Limits, SubmitError
-from jobs.slurm import accounting, commands, endings
-from jobs.slurm.script import Batch, Share
+from disttrain.rundir import read_json, write_text
+from jobs import environment, ledger
+from jobs.cluster import (
+    ClusterName,
+    Job,
+    LimitReached,
+    Limits,
+    Room,
+    Submission,
+    SubmitError,
+    Unreachable,
+)
+from jobs.slurm import accounting, commands, endings, limits
+from jobs.slurm.follow_up import FollowUp
+from jobs.slurm.follow_up import render as follow_up_script
+from jobs.slurm.profiles import Choice
+from jobs.slurm.script import Batch, Share, render
+from jobs.slurm.transient import Patience, submit_patiently
+from jobs.submission import batch_name
 
 _CODE_ROOT = Path(__file__).resolve().parents[2]
 
 
 class SlurmCluster:
-    """Submits one job per run. Job ids are Slurm's."""
+    """Submits a job for each run, those of one batch as an array. Job ids are Slurm's."""
 
     name: ClusterName = "slurm"
 
-    def submit(self, run: RunDir, submission: int) -> str:
-        import submitit
+    def __init__(self, choice: Choice = Choice(), patience: Patience | None = None) -> None:  # noqa: B008 -- it is immutable
+        self._choice = choice
+        self._patience = patience
 
-        from jobs.slurm import task
-        from jobs.slurm.executor import BatchExecutor
+    def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
+        return self._choice.resolve(recorded).model_dump(mode="json")
 
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        first, many = submissions[0], len(submissions) > 1
+        folder = first.run.submissions
+        if many:  # which outlives each of the runs: a requeued job opens its log again
+            folder = first.run.path.parent / ".arrays"
+        record = read_json(first.run.run_json)
+        comment = str(_intent(first)["handle"])
         batch = Batch(
-            name=run.name,
-            comment=_comment(run, submission),
-            config=read_json(run.run_json)["config"],
-            shares=[Share(run.path.absolute(), submission)],
-            logs=run.submissions.absolute(),
+            name=batch_name([each.run.name for each in submissions]),
+            comment=comment,
+            config=record["config"],
+            shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
+            logs=folder.absolute(),
             code=_CODE_ROOT,
-            python=shlex.quote(sys.executable),
+            python=sys.executable,
+            profile=Choice().resolve(record.get("profile")),
         )
-        try:
-            executor = BatchExecutor(run.submissions / "submitit", batch)
-            job = executor.submit(task.main, [str(run.path.absolute()), "--submission", str(submission)])
-        except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
-            raise SubmitError(f"sbatch refused {run.path}: {' '.join(str(error).split())}") from None
-        return str(job.job_id)
+        script = render(batch)
+        for each in submissions:
+            write_text(each.run.script, script)
+        job_id = self._sbatch(script, batch.name, comment, folder)
+        return [f"{job_id}_{index}" for index in range(len(submissions))] if many else [job_id]
 
-    def find(self, run: RunDir, submission: int) -> str | None:
-        wanted = _comment(run, submission)
-        return next((job_id for job_id, comment in commands.comments() or [] if comment == wanted), None)
+    def submit_after(
+        self,
+        job: Submission,
+        command: Sequence[str],
+        job_ids: Sequence[str],
+        profile: Mapping[str, Any] | None,
+    ) -> str:
+        comment = str(_intent(job)["handle"])
+        folder = job.run.submissions
+        follow_up = FollowUp(
+            name=f"report-{job.run.sweep}",
+            comment=comment,
+            after=job_ids,
+            command=command,
+            logs=folder.absolute(),
+            python=sys.executable,
+            profile=Choice().resolve(profile),
+        )
+        return self._sbatch(follow_up_script(follow_up), follow_up.name, comment, folder)
+
+    def _sbatch(self, script: str, name: str, comment: str, folder: Path) -> str:
+        return submit_patiently(
+            lambda: sbatch(script, name, folder / "submitit"),
+            lambda: _jobs().get(comment),
+            self._patience,
+        )
+
+    def find(self, submissions: Sequence[Submission]) -> list[str | None]:
+        jobs = _jobs()
+        found: list[str | None] = []
+        for each in submissions:
+            intent = _intent(each)
+            index = "" if intent.get("index") is None else f"_{intent['index']}"
+            job_id = jobs.get(str(intent.get("handle")))
+            found.append(None if job_id is None else job_id + index)
+        return found
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """What squeue says; of those that it does not know any more, what sacct says. Without accounting, a
         job that squeue does not know is gone."""
+        if not job_ids:
+            return {}
         try:
             queue = commands.queue()
         except commands.NoAnswer as why:
@@ -68,8 +129,53 @@ class SlurmCluster:
     def limits(self) -> Limits:
         return Limits()
 
+    def room(self, profile: Mapping[str, Any] | None) -> Room:
+        return limits.room(profile)
 
-def _comment(run: RunDir, submission: int) -> str:
-    """The handle by which a job is found again when its receipt was lost."""
-    key = read_json(run.run_json)["run_key"]
-    return f"disttrain:{run.sweep}/{run.name}:{key}:{submission}"
+
+def sbatch(script: str, name: str, folder: Path) -> str:
+    """Submit a script once; the id of its job or array. What submitit keeps of it goes to `folder`.
+
+    Raises `SubmitError`, or `LimitReached`.
+    """
+    import submitit
+
+    from jobs.slurm import task
+    from jobs.slurm.executor import ScriptExecutor
+
+    said = io.StringIO()  # what the exception says too
+    try:
+        with environment_for_submission(), contextlib.redirect_stderr(said):
+            job = ScriptExecutor(folder, script).submit(task.main, [])
+    except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
+        message = " ".join(str(error).split())
+        limit = limits.reached(message)
+        if limit is not None:
+            raise LimitReached(limit) from None
+        raise SubmitError(f"sbatch refused {name}: {message}") from None
+    return str(job.job_id)
+
+
+@contextlib.contextmanager
+def environment_for_submission() -> Iterator[None]:
+    """Within the block, processes inherit nothing that another job or launcher left in this environment."""
+    before = dict(os.environ)
+    kept = environment.for_submission(before)
+    for name in before.keys() - kept.keys():
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def _intent(submission: Submission) -> dict[str, Any]:
+    return ledger.entry(submission.run, submission.number).read("intent") or {}
+
+
+def _jobs() -> dict[str, str]:
+    """The jobs and arrays that Slurm knows of this user's, by their comments."""
+    comments = commands.comments()
+    if comments is None:
+        raise Unreachable("the Slurm controller does not answer")
+    return {comment: job_id.partition("_")[0] for job_id, comment in comments}

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from jobs import environment
 from jobs.scheduler import JobFacts
 
 TIMEOUT_S = 30.0
@@ -34,7 +35,7 @@ def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[
     try:
         done = subprocess.run(
             command,
-            env={**os.environ, **environ},
+            env={**environment.for_submission(os.environ), **environ},
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -67,8 +68,9 @@ def answers(timeout_s: float = 5.0) -> bool:
 
 
 def comments() -> list[tuple[str, str]] | None:
-    """(job id, comment) of this user's jobs that wait or run; an array is one job for each of its tasks."""
-    return _pairs(ask(["squeue", "--noheader", "--array", *MINE, "-o", "%i|%k"]))
+    """(job id, comment) of this user's jobs that the controller still knows, those that ended too; an array
+    is one job for each of its tasks."""
+    return _pairs(ask(["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%k"]))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import submitit
 
 from disttrain import provenance
 from disttrain.rundir import RunDir, write_json
-from jobs import attempt, ledger, processes, queue, reconcile, supervisor
+from jobs import attempt, ledger, processes, queue, submission, supervisor
 from jobs.local import LocalCluster, label_of
 from jobs.state import read_state
 from tests.support.jobs import (
@@ -43,8 +43,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 SUBMITTER = {
-    "before run.json": (reconcile, "write_json", False),
-    "run.json written": (reconcile, "write_json", True),
+    "before run.json": (submission, "write_json", False),
+    "run.json written": (submission, "write_json", True),
     "intent written": (ledger, "write_intent", True),
     "place in the queue taken": (queue, "take", True),
     "process started, its task not in place": (submitit.LocalExecutor, "_submit_command", True),
@@ -138,7 +138,7 @@ class ForkCluster(LocalCluster):
     """The local cluster, less the start of a new interpreter: its supervisors are forks of this process,
     which take a random moment to come up. Everything that the journal and the queue see is real."""
 
-    def submit(self, run: RunDir, submission: int) -> str:
+    def _submit(self, run: RunDir, submission: int) -> str:
         ticket = queue.take(label_of(run, submission))
         job_id = f"{processes.host()}:{ticket}"
         if os.fork() == 0:

@@ -21,7 +21,7 @@ from jobs.slurm.cluster import SlurmCluster
 from jobs.state import RunState, read_runs
 from jobs.usage import note as note_usage
 from jobs.usage import used
-from tests.support.jobs import STANDIN, ended_afterwards, starts, submit, sweep_plan, wait_until
+from tests.support.jobs import STANDIN, ended_afterwards, starts, status, submit, sweep_plan, wait_until
 from tests.support.minicluster import MiniCluster, cluster_verb
 
 SMALL = """\
@@ -67,7 +67,7 @@ def begun(root: Path, mode: str = "hang", **job: object) -> tuple[RunDir, str]:
 
 def lose_the_last_word(run: RunDir, job: str, within_s: float = 60) -> None:
     """The job ends, and what its agent wrote of it does not come through."""
-    wait_until(lambda: SlurmCluster().poll([job])[job].status == "gone", within_s)
+    wait_until(lambda: status(job) == "gone", within_s)
     run.failed.unlink(missing_ok=True)
 
 

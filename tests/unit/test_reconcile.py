@@ -18,9 +18,10 @@ from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger, processes
 from jobs.cluster import Job, JobStatus, SubmitError
 from jobs.local import LocalCluster
-from jobs.reconcile import cancel, carry_out, plan_actions, resume_actions, sweep_lock
+from jobs.reconcile import cancel, plan_actions, resume_actions, sweep_lock
 from jobs.refresh import refresh
 from jobs.state import RunState, StateName, read_state
+from jobs.submission import carry_out
 from tests.support.jobs import CODE, NoCluster, in_a_fork, states, submit, sweep_plan, wait_for, wait_until
 
 PLAN = sweep_plan("a", max_attempts=3)
@@ -271,7 +272,7 @@ def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path: Path) -> None:
 def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
     cluster = NoCluster()
 
-    def refuse(run: RunDir, submission: int) -> str:
+    def refuse(submissions: object) -> list[str]:
         raise SubmitError("no such partition")
 
     cluster.submit = refuse  # type: ignore[method-assign]
