@@ -27,9 +27,7 @@ _LATE_S = 2.0
 _MARGIN_S = 2.0
 """Between our end of what is left and Slurm's, so that there is time to write down how it ended."""
 _PEER_S = 10.0
-"""How long torchrun gets to notice by itself that another node has failed."""
-_PEER_ASKED_S = 60.0
-"""The same, when all nodes were asked to leave."""
+"""How long torchrun gets, once another node has failed, to notice or to finish what it is at."""
 _EARLY_S = 90.0
 """How much too early the warning of a time limit comes at most: Slurm looks every 30 s, and allows for 60."""
 _LIMIT_S = 5.0
@@ -161,9 +159,8 @@ class _Watch:
         codes = peers.exit_codes(self._place.attempt, self._place.nodes) if self._place.nodes > 1 else {}
         failed = [node for node, code in codes.items() if code and node != self._place.node]
         if failed and self._kill_at is None:
-            asked = self._place.attempt.stop.exists()
             _say(f"node {failed[0]} has ended with code {codes[failed[0]]}")
-            self._kill_by(_PEER_ASKED_S if asked else _PEER_S)
+            self._kill_by(_PEER_S)
 
     def _kill_by(self, within_s: float) -> None:
         at = time.monotonic() + within_s
