@@ -83,10 +83,12 @@ class _Watch:
         while code is None:
             received = signal.sigtimedwait({*WARNINGS, *TO_END, signal.SIGCHLD}, _POLL_S)
             ended = processes.reap()
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            if self._place.attempt.superseded_by() is not None:
+                self._kill_by(0)  # an older copy of a job that goes on elsewhere
+            elif received is not None and received.si_signo != signal.SIGCHLD:
                 self._receive(received.si_signo)
             elif child not in ended:
-                self._look_around()
+                self._look_at_peers()
             if child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
                 ended |= processes.kill_descendants()
                 ended.setdefault(child, -signal.SIGKILL)
@@ -153,9 +155,7 @@ class _Watch:
         if create_exclusive(self._place.attempt.stop, word):
             _say(f"{what}: asked the ranks to save and leave ({cause})")
 
-    def _look_around(self) -> None:
-        if self._place.attempt.superseded_by() is not None:
-            self._kill_by(0)  # ranks that hang do not find out by themselves
+    def _look_at_peers(self) -> None:
         codes = peers.exit_codes(self._place.attempt, self._place.nodes) if self._place.nodes > 1 else {}
         failed = [node for node, code in codes.items() if code and node != self._place.node]
         if failed and self._kill_at is None:
