@@ -175,8 +175,19 @@ class TelemetryConfig(Section):
     one, which keeps sums, extremes and the distribution."""
     flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 5.0
     """Seconds between writes of step records and of `metrics.json`."""
+    gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0
+    """Seconds between samples of the GPUs, and of the ranks' processes; 0 takes none."""
     sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOISE)] = ("tensorboard",)
     """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
+
+
+class ProfileConfig(Section):
+    """A trace of some steps by PyTorch's profiler, and what is in it beside our own figures."""
+
+    steps: Annotated[tuple[PositiveInt, PositiveInt] | None, Field(json_schema_extra=NOISE)] = None
+    """First and last step of the trace. They are left out of all figures."""
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(json_schema_extra=NOISE)] = (0,)
+    """Ranks that are traced."""
 
 
 class CheckpointConfig(Section):
@@ -220,6 +231,7 @@ class Config(Section):
     job: JobConfig = JobConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    profile: ProfileConfig = ProfileConfig()
 
     @property
     def world_size(self) -> int:

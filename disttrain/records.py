@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-SCHEMA_VERSION = 1
+from disttrain.record import SCHEMA_VERSION as SCHEMA_VERSION
+from disttrain.record import Record as Record
+from disttrain.samples import GpuSample, GpuUsage, HostSample, NodeGpus, ProcessUsage
 
 CLASSES = (
     "compute_s",
@@ -43,13 +43,6 @@ Next = Literal["requeue"] | None
 
 StopCause = Literal["preempted", "deadline", "stopped"]
 """The causes for which ranks agree to leave in good order, the one that wins last."""
-
-
-class Record(BaseModel):
-    """Base of every record: closed, documented under each field."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-    schema_version: int = SCHEMA_VERSION
 
 
 class Code(Record):
@@ -192,6 +185,15 @@ class Progress(Record):
     samples_per_s: float | None
     loss: float | None
     eta_s: float | None
+    gpu_utilization: float | None = None
+    """Share of the time in which a kernel ran, mean over the GPUs of rank 0's node (the next two as well);
+    null where NVML does not tell."""
+    gpu_memory_used_bytes: float | None = None
+    gpu_power_w: float | None = None
+    cpu_percent: float | None = None
+    """Processors busy with a rank, in percent of one: mean over the ranks of rank 0's node."""
+    rss_bytes: float | None = None
+    """Resident memory of a rank, likewise."""
     updated: float
     """Seconds since the epoch."""
 
@@ -376,6 +378,35 @@ class CommSummary(Record):
     collectives: list[CollectiveSummary]
 
 
+class Breakdown(Record):
+    """Seconds of one step; null where that instrument cannot see it."""
+
+    step_s: float | None
+    compute_s: float | None
+    comm_s: float | None
+    """While any collective was on its way."""
+    hidden_s: float | None
+    """While one was on its way and this rank computed."""
+    exposed_s: float | None
+    """While this rank waited for one."""
+
+
+class ProfiledStep(Record):
+    step: int
+    profiler: Breakdown
+    clock: Breakdown | None
+    """Null where the run broke off before the step was recorded."""
+    difference: Breakdown | None
+    """Clock less profiler."""
+
+
+class ProfileRecord(Record):
+    """`profile-RRRRR.json`: traced steps of one rank as the profiler saw them and as the step clock did."""
+
+    rank: int
+    steps: list[ProfiledStep]
+
+
 class RatioPoint(Record):
     step: int
     ratio: float | None
@@ -436,7 +467,7 @@ class Metrics(Record):
     warmup_steps: int
     """Steps left out of the figures below: the first ones after each start."""
     sampled_steps: int = 0
-    """Steps left out because they were taken under the profiler (see `comm`)."""
+    """Steps left out because they were taken under the profiler."""
     left_out: list[tuple[int, int]] = []
     """First and last step of each stretch of steps that were left out."""
     measured_steps: int
@@ -468,6 +499,35 @@ class Metrics(Record):
     """The same of each measured step of rank 0, thinned evenly to at most 1,000 points."""
     peak_memory_bytes: int | None
     """Largest over ranks: allocated on the device, or resident set of a CPU rank."""
+
+    peak_reserved_memory_bytes: int | None = None
+    """Largest over ranks: what torch's allocator held of the device, unused parts included; null on CPU."""
+    compute_dtypes: dict[str, str] | None = None
+    """What matmuls and convolutions are computed in: the weights' dtype, or `tf32` where torch may use it
+    for float32."""
+    peak_flops: float | None = None
+    """Dense FLOP/s that one device reaches at most on this model's mix of work, from `disttrain.peaks`."""
+    peak_source: str | None = None
+    """Where that figure is from."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: model FLOP/s of all ranks / (`peak_flops` x devices)."""
+
+    samples_per_second_per_gpu: float | None = None
+    """`samples_per_s` / devices; a CPU rank counts as one."""
+    throughput_images_per_sec: float | None = None
+    """`samples_per_s` where a sample is an image (channels, height, width) to classify."""
+    tokens_per_s_per_rank: float | None = None
+    gpu_memory_utilization: float | None = None
+    """Share of the device's memory that torch held at its peak: `max_memory_reserved` / total, the largest
+    over ranks."""
+    training_time: float | None = None
+    """Seconds in the training loop, validation included: `seconds_total` by another name."""
+    gpu: GpuUsage | None = None
+    """What NVML told."""
+    processes: ProcessUsage | None = None
+    """What the operating system told of the ranks' processes."""
+    null_reasons: dict[str, str] = {}
+    """Why a figure above is null, by its name (`gpu.energy_j` is `energy_j` of `gpu`)."""
 
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and last are always there."""
@@ -511,7 +571,11 @@ FILES: dict[str, type[Record]] = {
     "progress": Progress,
     "step": Step,
     "step-window": StepWindow,
+    "gpu-devices": NodeGpus,
+    "gpu-sample": GpuSample,
+    "host-sample": HostSample,
     "comm-sample": CommSample,
+    "profile": ProfileRecord,
     "metrics": Metrics,
     "checkpoint": Checkpoint,
 }
