@@ -99,8 +99,11 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_sweep(verb("sweep", "submit what is missing of a sweep: one run for each combination of its axes"))
     _add_run(verb("run", "submit one run"))
-    status = verb("status", "what became of each run, from its files alone")
+    status = verb("status", "what became of each run")
     status.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to show (all)")
+    status.add_argument(
+        "--long", action="store_true", help="GPU-hours and time in the queue, of all attempts"
+    )
     watch = verb("watch", "live table of runs until all have ended; Ctrl-C leaves them running")
     watch.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to watch (those with work left)")
     show = verb("show", "everything there is to know about one run")

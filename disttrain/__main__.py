@@ -41,6 +41,7 @@ def main(argv: list[str]) -> int:
         arguments, flags = parse_arguments(argv)
         by_hand = arguments.config is not None
         if not by_hand:
+            signals.heeded = (signal.SIGTERM,)
             error_file = RunDir(arguments.run_dir).attempt(arguments.attempt).error(rank)
         config = read_config(arguments, flags)
         # torch takes seconds to import: bad input is refused before

@@ -39,6 +39,8 @@ Cause = Literal[
 ]
 """Why an attempt ended."""
 
+Next = Literal["requeue"] | None
+
 StopCause = Literal["preempted", "deadline", "stopped"]
 """The causes for which ranks agree to leave in good order, the one that wins last."""
 
@@ -143,6 +145,12 @@ class AttemptRecord(Record):
     pid: int
     pid_started: float
     """Start time of that process since the epoch, so that a recycled pid is not mistaken for it."""
+    restart: int = 0
+    """How often its Slurm job had been started before: one job id goes through all requeues."""
+    checkpoint_before: int | None = None
+    """Step of the newest checkpoint when it started; null if there was none."""
+    checkpoint_after: int | None = None
+    """Step of the newest checkpoint when it ended."""
     code_hash: str
     cpu_count: int
     """Processors this attempt's ranks could use, on the first node."""
@@ -154,6 +162,7 @@ class AttemptRecord(Record):
     """One line: what went wrong, with the rank it began on."""
     exit_codes: dict[str, int] = {}
     """Exit code of each node's torchrun, by node rank."""
+    next: Next = None
 
 
 class Interface(Record):
@@ -224,6 +233,37 @@ class Outcome(Record):
     ended: str
     retryable: bool
     """Whether the same command, given again, may start it again."""
+    next: Next = None
+    """`requeue`: its job was to be started again by itself, so this is not the end."""
+
+
+class UsedStart(Record):
+    """One start of a run's job, and the wait before it."""
+
+    job_id: str | None
+    submitted: str | None
+    """UTC, ISO 8601: submission, or requeue: the end of the start before."""
+    started: str
+    ended: str
+    """Of a start that nobody ended: the last sign of life."""
+    elapsed_s: float
+    devices: int
+    """GPUs it held, or where it had none, ranks."""
+
+
+class Usage(Record):
+    """`usage.json`: what a run used according to Slurm's accounting, once it is over. Without this file the
+    attempts' own times tell."""
+
+    source: Literal["sacct", "timestamps"]
+    unit: Literal["GPU-hours", "CPU rank-hours"]
+    hours: float
+    """Of all starts together."""
+    queue_wait_s: float | None
+    """Before all starts together; null where no submission is known."""
+    attempts: int
+    """Attempts that had been made when this was counted."""
+    starts: list[UsedStart]
 
 
 class RankError(Record):
@@ -630,6 +670,7 @@ FILES: dict[str, type[Record]] = {
     "attempt": AttemptRecord,
     "node": NodeRecord,
     "outcome": Outcome,
+    "usage": Usage,
     "rank-error": RankError,
     "progress": Progress,
     "step": Step,

@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,15 @@ class Attempt:
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
 
+    @property
+    def stop(self) -> Path:
+        """A request to stop that came in on a node: `cause`, `time`, and what was seen."""
+        return self.path / "stop.json"
+
+    def node_exit(self, node: int) -> Path:
+        """How a node's share of the attempt ended, for the node that closes it."""
+        return self.path / f"node-{node:02d}.exit.json"
+
     def superseded_by(self) -> int | None:
         """The newest attempt, if there is one after this: whoever is behind writes nothing shared any more.
 
@@ -124,6 +134,11 @@ class RunDir:
         return self.path / "progress.json"
 
     @property
+    def usage(self) -> Path:
+        """What the run used, by the cluster's accounting."""
+        return self.path / "usage.json"
+
+    @property
     def submissions(self) -> Path:
         """The submission journal: one folder entry per submission (see `jobs.ledger`)."""
         return self.path / "submissions"
@@ -154,6 +169,18 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """Steps of the committed checkpoints in `folder`, newest first, whatever they hold."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted((int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))), reverse=True)
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -196,7 +196,8 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         return described.model_copy(update={"step": step, "created": datetime.now(UTC).isoformat()})
 
     saver = Saver(folder, config.checkpoint, output.attempt, world, capture, describe, start.step)
-    requests = Requests(output.run.stop, signals, config.job.stop_lead_s, looks=world.local_rank == 0)
+    looks = world.local_rank == 0
+    requests = Requests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
     best = min((point.loss for point in telemetry.eval_history if point.loss is not None), default=None)
     boundary = Boundary(config, world, output.attempt, requests, saver, telemetry.clock, best)
     set_random(start, config.train.seed, world)  # last: making an iterator draws from it

@@ -32,10 +32,11 @@ from jobs import ledger, snapshot
 from jobs.cli.cautions import cautions
 from jobs.cli.plan import run_plan, sweep_name, write_sweep_record
 from jobs.cluster import Room, Submission, SubmitError
-from jobs.outcome import EXIT_LAUNCH_FAILED, EXIT_REFUSED
-from jobs.reconcile import plan_actions, refresh, sweep_lock
+from jobs.policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
+from jobs.reconcile import plan_actions, sweep_lock
+from jobs.refresh import refresh
 from jobs.slurm.cluster import SlurmCluster
-from jobs.slurm.task import job_id
+from jobs.slurm.job import job_id
 from jobs.state import read_runs
 from jobs.submission import carry_out
 from sweeps.expand import GPUS, NODES, RunPlan
@@ -101,7 +102,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     except ConfigError as error:  # which every node finds, before anything is written
         if job.node == 0:
             print(f"error: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+        return EXIT_DO_NOT_REQUEUE
     said = _decide(job, request) if job.node == 0 else _wait(job, request.runs)
     if said["run"] is None:
         return int(said["exit"])
@@ -150,7 +151,7 @@ def _decide(job: Job, request: argparse.Namespace) -> dict[str, Any]:
         said |= _former(job, request.runs) or _plan(job, request)
     except (ConfigError, SubmitError) as error:
         print(f"error: {error}", file=sys.stderr)
-        said["exit"] = EXIT_REFUSED
+        said["exit"] = EXIT_DO_NOT_REQUEUE
     finally:
         write_json(
             job.word(request.runs), {"job_id": job.id, "restart": job.restart, "time": ledger.now(), **said}
@@ -171,7 +172,7 @@ def _plan(job: Job, request: argparse.Namespace) -> dict[str, Any]:
     """Plan the run and journal this job as its submission, unless there is nothing to start."""
     root, name, cluster = request.runs, sweep_name(request), ThisJob(job)
     with sweep_lock(root / name, _LOCK_S):
-        states = refresh(read_runs(root, name), cluster)
+        states = refresh(read_runs(root, name), cluster, receipts=True)
         planned = run_plan(request, states)
         actions = plan_actions(planned, states, code_hash())
         (action,) = actions
@@ -192,7 +193,7 @@ def _plan(job: Job, request: argparse.Namespace) -> dict[str, Any]:
         return {"exit": 0}
     other = f" (job {action.state.job_id})" if action.kind == "wait" and action.state else ""
     print(f"refused: {label}: {action.reason}{other}", file=sys.stderr)
-    return {"exit": EXIT_REFUSED}
+    return {"exit": EXIT_DO_NOT_REQUEUE}
 
 
 def _wait(job: Job, root: Path) -> dict[str, Any]:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from jobs.slurm.profiles import Choice
 
 ClusterName = Literal["local", "slurm"]
-JobStatus = Literal["pending", "running", "gone", "unknown"]
-"""`gone` is the cluster's word that the job is over; `unknown` means it could not be asked."""
+JobStatus = Literal["pending", "running", "gone", "missing", "unknown"]
+"""`gone` is the cluster's word that the job is over; `missing`, that it has no word on it: just ended, or
+forgotten; `unknown` means it could not be asked."""
 
 
 class SubmitError(RuntimeError):
@@ -38,6 +39,21 @@ class Submission:
 
     run: RunDir
     number: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a cluster says of a job."""
+
+    status: JobStatus
+    message: str | None = None
+    """One line: how it ended, what holds it up; where it could not be asked, why."""
+    cause: str | None = None
+    """Why it ended, where the cluster knows (`disttrain.records.Cause`)."""
+    waits_for: str | None = None
+    """What a pending job waits for, in the cluster's own word."""
+    start_expected: float | None = None
+    """When a pending job should start, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +103,7 @@ class Cluster(Protocol):
         Raises `Unreachable`.
         """
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """What became of each job, in as few questions as possible."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +65,9 @@ def derive(
         "OMP_NUM_THREADS": Variable(
             str(threads), "the same number of threads per rank at every node count", "derived"
         ),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": Variable(
+            "600", "ranks that torchrun was asked to end may finish their step and save", "derived"
+        ),
         "PYTHONUNBUFFERED": Variable("1", "a killed rank's last words still reach its log", "derived"),
     }
     if cluster == "local":
@@ -97,14 +99,9 @@ def derive(
     return added
 
 
-def deadline(config: Mapping[str, Any], started: str, inherited: Mapping[str, str]) -> Variable:
-    """When the time of an attempt is up that `started` then (ISO 8601), in seconds since the epoch."""
-    reason = "when this attempt's time is up: ranks stop and save before it"
-    slurm = inherited.get("SLURM_JOB_END_TIME", "")
-    if slurm.isdigit():
-        return Variable(slurm, reason, "derived")
-    limit_s = 60 * float(config["job"]["time_limit_min"])
-    return Variable(f"{datetime.fromisoformat(started).timestamp() + limit_s:.0f}", reason, "derived")
+def deadline(end: float) -> Variable:
+    """What tells the ranks when the time of their attempt is up, in seconds since the epoch."""
+    return Variable(f"{end:.0f}", "when this attempt's time is up: ranks stop and save before it", "derived")
 
 
 def compose(inherited: Mapping[str, str], added: Mapping[str, Variable], cluster: str) -> dict[str, str]:

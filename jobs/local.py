@@ -19,7 +19,7 @@ from typing import Any
 
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger, processes, queue, snapshot
-from jobs.cluster import ClusterName, JobStatus, Limits, Room, Submission, SubmitError
+from jobs.cluster import ClusterName, Job, JobStatus, Limits, Room, Submission, SubmitError
 
 
 class LocalCluster:
@@ -56,8 +56,8 @@ class LocalCluster:
         tickets = [queue.find(label_of(each.run, each.number)) for each in submissions]
         return [None if ticket is None else f"{processes.host()}:{ticket}" for ticket in tickets]
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        return {job_id: _status(job_id) for job_id in job_ids}
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        return {job_id: Job(_status(job_id)) for job_id in job_ids}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         for job_id in job_ids:

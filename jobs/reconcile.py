@@ -6,20 +6,19 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from disttrain.errors import ConfigError
 from jobs import ledger
-from jobs.cluster import Cluster, Submission, Unreachable
+from jobs.cluster import Cluster
 from jobs.processes import host
-from jobs.state import RunState, read_state
+from jobs.state import RunState
 
 if TYPE_CHECKING:
     from sweeps.expand import RunPlan, SweepPlan
@@ -94,7 +93,7 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     if state.state == "submitting":
         return ("wait", state.message) if state.message else ("submit", "its submission was interrupted")
     if state.state in ("queued", "running"):
-        return "wait", f"{state.state}, {state.message}" if state.message else state.state
+        return "wait", ", ".join(filter(None, [state.state, state.waits_for, state.message]))
     if state.state == "done":
         return ("keep", "done") if same_code else ("stale", f"done with other code ({state.code_hash})")
     why = f"{state.cause}: {state.message}" if state.message else str(state.cause)
@@ -106,65 +105,20 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
         return "retry", f"{why} (with other code)"
     if not state.retryable:
         return "give up", why
-    if state.attempts - state.attempts_before_code >= max_attempts:
+    if state.attempts - state.attempts_before_code - state.attempts_in_order >= max_attempts:
         return "give up", f"{why} (job.max_attempts={max_attempts} reached)"
     return "retry", why
-
-
-def refresh(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
-    """The states with the cluster's word on jobs whose files cannot tell; receipts lost are written.
-
-    A job found for an interrupted submission is queued; a job that is gone will not write any more; one
-    that the cluster still has is neither lost nor silent.
-    """
-    found = _with_receipts(states, cluster)
-    asked = [s for s in found if s.cluster == cluster.name and s.job_id and _may_be_wrong(s)]
-    status = cluster.poll([s.job_id for s in asked if s.job_id])
-    return [_corrected(s, status.get(s.job_id or "")) if s in asked else s for s in found]
-
-
-def _may_be_wrong(state: RunState) -> bool:
-    return state.state in ("queued", "running", "lost")
-
-
-def _with_receipts(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
-    """The states, those being submitted with the job that came of it, if there is one."""
-    lost = {
-        state.run.path: Submission(state.run, state.submission)
-        for state in states
-        if state.state == "submitting" and state.cluster == cluster.name and state.submission is not None
-    }
-    if not lost:
-        return list(states)
-    try:
-        found = dict(zip(lost, cluster.find(list(lost.values())), strict=True))
-    except Unreachable as error:
-        said = f"whether it was submitted is not known: {error}"
-        return [dataclasses.replace(s, message=said) if s.run.path in lost else s for s in states]
-    for path, job_id in found.items():
-        if job_id is not None:
-            ledger.write_receipt(lost[path].run, lost[path].number, job_id)
-    return [read_state(state.run) if found.get(state.run.path) else state for state in states]
-
-
-def _corrected(state: RunState, status: str | None) -> RunState:
-    if (state.state == "lost" or state.silent) and status in ("pending", "running"):
-        alive: dict[str, Any] = {"state": "running", "silent": False, "retryable": False}
-        return dataclasses.replace(state, **alive, cause=None, message=None)
-    if state.state in ("queued", "running") and status == "gone":
-        state = read_state(state.run)  # it may have ended, and said so, since its files were read
-        if state.state in ("queued", "running"):
-            gone: dict[str, Any] = {"state": "lost", "silent": False, "retryable": True, "cause": "lost"}
-            return dataclasses.replace(state, **gone, message="the cluster knows nothing of its job any more")
-    return state
 
 
 def cancel(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
     """End the jobs of these runs, waiting or running; those that had one. Does not wait for their end."""
     hit = [state for state in states if state.active]
     for state in hit:
-        if not state.claimed and state.submission is not None:
-            ledger.revoke(state.run, state.submission, "cancelled", "cancelled before it started")
+        if state.state != "running" and state.submission is not None:
+            message = "cancelled while it waited to be started again"
+            if not state.claimed:
+                message = "cancelled before it started"
+            ledger.revoke(state.run, state.submission, "cancelled", message, starts=state.starts)
     cluster.cancel([state.job_id for state in hit if state.job_id])
     return hit
 

@@ -21,7 +21,7 @@ from disttrain.rundir import RunDir, read_json_or_none
 from jobs import ledger, processes, queue, snapshot
 from jobs.cluster import Cluster, Submission, SubmitError, Unreachable
 from jobs.processes import host
-from jobs.reconcile import refresh
+from jobs.refresh import refresh
 from jobs.state import RunState, read_runs
 from jobs.submission import handle
 
@@ -36,7 +36,7 @@ def ensure(root: Path, sweep: str, cluster: Cluster, *, anew: bool) -> str | Non
 
     Belongs inside `sweep_lock`. Raises `SubmitError`.
     """
-    states = refresh(read_runs(root, sweep), cluster)
+    states = refresh(read_runs(root, sweep), cluster, receipts=True)
     awaited = [state for state in states if state.active and state.cluster == cluster.name and state.job_id]
     if not awaited:
         return None
@@ -83,7 +83,7 @@ def _alive(journal: RunDir, cluster: Cluster) -> dict[int, str]:
     found: dict[int, str] = {}
     lost = []
     for entry in ledger.entries(journal):
-        if "claim" in entry.parts or (entry.read("intent") or {}).get("cluster") != cluster.name:
+        if "claim" in (entry.parts or ()) or (entry.read("intent") or {}).get("cluster") != cluster.name:
             continue
         receipt = entry.read("receipt")
         if receipt is None:
@@ -98,11 +98,11 @@ def _alive(journal: RunDir, cluster: Cluster) -> dict[int, str]:
             else:
                 ledger.write_receipt(journal, number, job_id)
                 found[number] = job_id
-    status = cluster.poll(list(found.values()))
-    for number, job_id in found.items():
-        if status[job_id] == "gone":
-            ledger.revoke(journal, number, "lost", "it is over")
-    return {number: job_id for number, job_id in found.items() if status[job_id] != "gone"}
+    jobs_now = cluster.poll(list(found.values()))
+    over = {number for number, job_id in found.items() if jobs_now[job_id].status in ("gone", "missing")}
+    for number in over:
+        ledger.revoke(journal, number, "lost", "it is over")
+    return {number: job_id for number, job_id in found.items() if number not in over}
 
 
 def main(argv: list[str] | None = None) -> int:

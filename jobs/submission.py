@@ -143,9 +143,10 @@ def _submit(batch: Sequence[Wanted], cluster: Cluster) -> list[tuple[int, Action
     settled = []
     for each in batch:
         state = each.action.state
-        if state is not None and state.submission is not None and not state.claimed:
-            message = "submitted again: no job was found for it"
-            if not ledger.revoke(each.run, state.submission, "lost", message):
+        if state is not None and state.submission is not None:
+            # A job that was not found, or one that Slurm requeues yet, starts nothing any more.
+            message = "submitted again"
+            if not ledger.revoke(each.run, state.submission, "lost", message, starts=state.starts):
                 late = dataclasses.replace(each.action, kind="wait", reason="started in the meantime")
                 results.append((each.place, late))
                 continue

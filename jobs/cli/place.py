@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,11 +13,13 @@ from disttrain.rundir import RunDir
 from jobs import report_job
 from jobs.cli import live
 from jobs.cli.cautions import cautions
+from jobs.cli.fresh import Watched, warn
 from jobs.cli.plan import sweep_name, write_sweep_record
 from jobs.cli.render import as_json, print_json
 from jobs.cli.text import table
 from jobs.cluster import Cluster, SubmitError, choose
-from jobs.reconcile import Action, plan_actions, refresh, sweep_lock
+from jobs.reconcile import Action, plan_actions, sweep_lock
+from jobs.refresh import refresh
 from jobs.slurm.profiles import Choice
 from jobs.slurm.script import check_path
 from jobs.state import RunState, read_runs, read_state
@@ -28,8 +29,6 @@ from sweeps.expand import SweepPlan
 MakePlan = Callable[[argparse.Namespace, list[RunState]], SweepPlan]
 
 EXIT_FAILED = 1
-ASK_EVERY_S = 15.0
-"""How often a wait asks the cluster itself, beside reading the files each second."""
 _VERB = {
     "submit": "submitted",
     "retry": "submitted again",
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
         return describe(args, planned)
     cluster = cluster_for(args)
     with sweep_lock(root / name):
-        states = refresh(read_runs(root, name), cluster)
+        states = refresh(read_runs(root, name), cluster, receipts=True, say=warn)
         planned = make_plan(args, states)
         write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash())
@@ -129,8 +128,9 @@ def tell(
     states: list[RunState] = []
     if args.wait:
         out = sys.stderr if args.json else sys.stdout
+        code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
         try:
-            states = live.follow(_reader(runs, cluster), args.runs, out=out)
+            states = live.follow(Watched(lambda: _read(runs, code), cluster), args.runs, out=out)
         except KeyboardInterrupt:  # from here on nobody waits for them
             for sweep in dict.fromkeys(run.sweep for run in runs):
                 with sweep_lock(args.runs / sweep):
@@ -148,8 +148,8 @@ def tell(
                 for action, state in zip(actions, states or read(runs), strict=True)
             ]
         )
-    code = say_what_is_left(actions)
-    return live.exit_code(states) or code if args.wait else code
+    left = say_what_is_left(actions)
+    return live.exit_code(states) or left if args.wait else left
 
 
 def say_what_is_left(actions: Sequence[Action]) -> int:
@@ -169,24 +169,6 @@ def read(runs: Sequence[RunDir]) -> list[RunState]:
 
 def _read(runs: Sequence[RunDir], code: str) -> list[RunState]:
     return [read_state(run, code_hash=code) for run in runs]
-
-
-def _reader(runs: Sequence[RunDir], cluster: Cluster) -> live.Read:
-    """Reads the runs' files, and now and then asks the cluster which jobs vanished without a word."""
-    code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
-    asked = time.monotonic()
-    vanished: dict[Path, RunState] = {}
-
-    def read_now() -> list[RunState]:
-        nonlocal asked, vanished
-        states = _read(runs, code)
-        if time.monotonic() - asked >= ASK_EVERY_S:
-            checked = refresh([state for state in states if state.active], cluster)
-            vanished = {state.run.path: state for state in checked if state.state == "lost"}
-            asked = time.monotonic()
-        return [vanished.get(state.run.path, state) if state.active else state for state in states]
-
-    return read_now
 
 
 def summary(actions: Sequence[Action]) -> str:

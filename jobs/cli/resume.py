@@ -10,9 +10,10 @@ import itertools
 
 from disttrain.provenance import code_hash
 from disttrain.rundir import RunDir
-from jobs.cli import find, place
+from jobs.cli import find, fresh, place
 from jobs.cluster import SubmitError
-from jobs.reconcile import Action, refresh, resume_actions, sweep_lock
+from jobs.reconcile import Action, resume_actions, sweep_lock
+from jobs.refresh import refresh
 from jobs.submission import carry_out
 
 
@@ -26,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     for sweep, members in itertools.groupby(sorted(runs, key=lambda run: run.sweep), lambda run: run.sweep):
         group = list(members)
         with sweep_lock(args.runs / sweep):
-            actions = resume_actions(refresh(place.read(group), cluster), code_hash(), named)
+            states = refresh(place.read(group), cluster, receipts=True, say=fresh.warn)
+            actions = resume_actions(states, code_hash(), named)
             try:
                 actions = carry_out(actions, cluster, args.runs)
             except SubmitError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from disttrain.rundir import RunDir, read_json_or_none
 from jobs.cli import find, place
+from jobs.cli.fresh import fresh
 from jobs.cli.render import as_json, note, print_json, word_of
 from jobs.cli.text import duration, number, table
 from jobs.state import RunState
@@ -22,7 +23,7 @@ _RESULTS = (
 
 def run(args: argparse.Namespace) -> int:
     found = find.one_run(args.runs, args.run)
-    state = place.read([found])[0]
+    state = fresh(place.read([found]))[0]
     record = read_json_or_none(found.run_json) or {}
     metrics = read_json_or_none(found.metrics)
     env = (read_json_or_none(found.env_json) or {}).get("variables", {})

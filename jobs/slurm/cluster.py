@@ -14,7 +14,7 @@ from disttrain.rundir import read_json, write_text
 from jobs import environment, ledger, snapshot
 from jobs.cluster import (
     ClusterName,
-    JobStatus,
+    Job,
     LimitReached,
     Limits,
     Room,
@@ -22,27 +22,13 @@ from jobs.cluster import (
     SubmitError,
     Unreachable,
 )
-from jobs.slurm import commands, limits
+from jobs.slurm import accounting, commands, endings, limits
 from jobs.slurm.follow_up import FollowUp
 from jobs.slurm.follow_up import render as follow_up_script
 from jobs.slurm.profiles import Choice
 from jobs.slurm.script import Batch, Share, render
 from jobs.slurm.transient import Patience, submit_patiently
 from jobs.submission import batch_name
-
-_PENDING = {
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "REQUEUE_HOLD",
-    "REQUEUE_FED",
-    "SPECIAL_EXIT",
-    "RESV_DEL_HOLD",
-}
-_OVER = {
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
-    "REVOKED", "TIMEOUT",
-}  # fmt: skip
 
 
 class SlurmCluster:
@@ -105,13 +91,22 @@ class SlurmCluster:
             found.append(None if job_id is None else job_id + index)
         return found
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        """What squeue says; of those that it does not know any more, what sacct says. Without accounting, a
+        job that squeue does not know is gone."""
         if not job_ids:
             return {}
-        states = commands.states()
-        if states is None:
-            return dict.fromkeys(job_ids, "unknown")
-        return {job_id: _status(states.get(job_id)) for job_id in job_ids}
+        try:
+            queue = commands.queue()
+        except commands.NoAnswer as why:
+            return dict.fromkeys(job_ids, Job("unknown", str(why)))
+        jobs = {job_id: endings.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
+        rest = [job_id for job_id in job_ids if job_id not in jobs]
+        try:
+            records = accounting.records(rest)
+        except commands.NoAnswer:
+            return jobs | dict.fromkeys(rest, Job("gone"))
+        return jobs | {job_id: endings.from_accounting(records, job_id) for job_id in rest}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         if job_ids:
@@ -188,9 +183,3 @@ def _jobs() -> dict[str, str]:
     if comments is None:
         raise Unreachable("the Slurm controller does not answer")
     return {comment: job_id.partition("_")[0] for job_id, comment in comments}
-
-
-def _status(state: str | None) -> JobStatus:
-    if state is None or state in _OVER:
-        return "gone"
-    return "pending" if state in _PENDING else "running"

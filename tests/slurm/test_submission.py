@@ -27,6 +27,7 @@ from tests.support.jobs import (
     settled,
     starts,
     states,
+    status,
     submit,
     wait_until,
 )
@@ -128,8 +129,8 @@ def test_an_array_half_of_whose_receipts_are_lost(root: Path, on_slurm: MiniClus
         assert [action.kind for action in submit(repeats(4, "a"), SlurmCluster(), root)] == ["wait"] * 4
         assert [state.job_id for state in states(root).values()] == [f"{array}_{index}" for index in range(4)]
         cancel([states(root)["a-r1"]], SlurmCluster())
-        wait_until(lambda: SlurmCluster().poll([f"{array}_1"]) == {f"{array}_1": "gone"})
-        assert SlurmCluster().poll([f"{array}_0"]) == {f"{array}_0": "pending"}
+        wait_until(lambda: status(f"{array}_1") == "gone")
+        assert status(f"{array}_0") == "pending"
     finally:
         on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
     ended = settled(root)
@@ -306,7 +307,7 @@ def test_a_job_that_follows_an_array_waits_for_its_requeued_task(
         on_slurm.ask("scontrol", "requeue", f"{array}_1")
         wait_until(lambda: started(1) == 2)
         assert started(0) == 1, "the other task goes on undisturbed"
-        assert cluster.poll([after]) == {after: "pending"}
+        assert status(after) == "pending"
         assert not written.exists()
         go.touch()
         wait_until(written.exists)
@@ -334,8 +335,8 @@ def test_the_report_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_
                 )
             journal = report_job.journal_of(root, "small")
             first, second = ((entry.read("receipt") or {})["job_id"] for entry in ledger.entries(journal))
-            wait_until(lambda: SlurmCluster().poll([first]) == {first: "gone"})
-            assert SlurmCluster().poll([second]) == {second: "pending"}
+            wait_until(lambda: status(first) == "gone")
+            assert status(second) == "pending"
         finally:
             on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
         page = root / "small" / "report" / "report.html"

@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 from disttrain.batch import BatchPlan
 from disttrain.config import Config, config_key
 from disttrain.rundir import RunDir
-from jobs.cluster import Cluster, JobStatus, Limits, Room, Submission
-from jobs.reconcile import Action, plan_actions, refresh, sweep_lock
+from jobs.cluster import Cluster, Job, JobStatus, Limits, Room, Submission
+from jobs.reconcile import Action, plan_actions, sweep_lock
+from jobs.refresh import refresh
 from jobs.state import RunState, read_runs
 from jobs.submission import carry_out
 from sweeps.expand import RunPlan, SweepPlan
@@ -56,7 +57,7 @@ def repeats(count: int, *names: str, nodes: int = 1, mode: str = "complete", **j
 def submit(plan: SweepPlan, cluster: Cluster, root: Path, code: str = CODE) -> list[Action]:
     """What `submit.py sweep` does once the sweep is expanded."""
     with sweep_lock(root / plan.name):
-        states = refresh(read_runs(root, plan.name), cluster)
+        states = refresh(read_runs(root, plan.name), cluster, receipts=True)
         return carry_out(plan_actions(plan, states, code), cluster, root)
 
 
@@ -89,6 +90,13 @@ def started_pids(run: RunDir) -> list[int]:
 def _started(run: RunDir) -> list[list[str]]:
     path = run.path / "starts"
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def status(job_id: object) -> JobStatus:
+    """What Slurm says of a job."""
+    from jobs.slurm.cluster import SlurmCluster
+
+    return SlurmCluster().poll([str(job_id)])[str(job_id)].status
 
 
 def in_a_fork(act: Callable[[], Any]) -> int:
@@ -148,8 +156,8 @@ class NoCluster:
 
     name = "local"
 
-    def __init__(self, status: JobStatus = "pending") -> None:
-        self.status: JobStatus = status
+    def __init__(self, status: JobStatus = "pending", **said: Any) -> None:
+        self.job = Job(status, **said)
         self.submitted: list[tuple[str, int]] = []
         self.cancelled: list[str] = []
         self.found: str | None = None
@@ -177,8 +185,8 @@ class NoCluster:
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
         return [self.found] * len(submissions)
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        return dict.fromkeys(job_ids, self.status)
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        return dict.fromkeys(job_ids, self.job)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         self.cancelled += job_ids

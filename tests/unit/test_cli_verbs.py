@@ -16,7 +16,7 @@ from disttrain.records import SweepRecord
 from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger
 from jobs.cli import cancel, live, place, report, status, watch
-from jobs.cluster import Room, SubmitError
+from jobs.cluster import Job, Room, SubmitError
 from jobs.processes import host, this_process
 from jobs.state import RunState, read_runs, read_state
 from tests.support.jobs import NoCluster
@@ -173,23 +173,20 @@ def test_following_runs_hashes_the_code_once(
     hashed: list[bool] = []
     for module in (place, watch, status):
         monkeypatch.setattr(module, "code_hash", lambda: hashed.append(True) or "code")
-    reader = place._reader([make_run(RUNS, "tiny/a", "running")], NoCluster())
-    assert [reader()[0].state for _ in range(3)] == ["running"] * 3
-    assert len(hashed) == 1
+    make_run(RUNS, "tiny/a", "running")
 
-    def three_times(read: live.Read, root: Path, *, out: Any = None) -> list[RunState]:
-        return [read() for _ in range(3)][-1]
+    def three_times(runs: live.Reading, root: Path, *, out: Any = None) -> list[RunState]:
+        return [runs.read() for _ in range(3)][-1]
 
     monkeypatch.setattr(live, "follow", three_times)
     ask(capsys, "watch")
-    assert len(hashed) == 2
+    assert len(hashed) == 1
 
 
 def test_waiting_ends_when_the_cluster_has_lost_the_job(
     capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "ASK_EVERY_S", 0.0)
-    cluster.status = "gone"
+    cluster.job = Job("gone")
     assert "1 run: 1 lost" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=1)
 
 
@@ -372,7 +369,7 @@ def silent(name: str) -> RunDir:
 def test_a_silent_run_is_said_and_touched_only_by_its_name(
     capsys: pytest.CaptureFixture[str], cluster: NoCluster
 ) -> None:
-    cluster.status = "unknown"
+    cluster.job = Job("unknown")
     silent("tiny/a")
     assert "  silent for " in ask(capsys, "status")
     for words in ("resume", "resume tiny"):

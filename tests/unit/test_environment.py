@@ -24,14 +24,6 @@ def test_loopback_only_where_all_nodes_are_one_machine() -> None:
     assert "GLOO_SOCKET_IFNAME" not in environment.derive(config(), "slurm", {})
 
 
-def test_the_deadline_is_the_schedulers_or_follows_from_the_limit() -> None:
-    started = "2026-01-01T00:00:00.250+00:00"
-    made = {"job": {"time_limit_min": 1.5}}
-    assert environment.deadline(made, started, {}).value == "1767225690"
-    assert environment.deadline(made, started, {"SLURM_JOB_END_TIME": "17"}).value == "17"
-    assert environment.deadline(made, started, {"SLURM_JOB_END_TIME": "Unknown"}).value == "1767225690"
-
-
 def test_gloo_takes_the_interface_between_the_nodes_unless_the_site_says_another() -> None:
     added = environment.derive(config(), "slurm", {}, interface="ib0")
     assert added["GLOO_SOCKET_IFNAME"].value == "ib0"

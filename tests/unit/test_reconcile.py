@@ -15,9 +15,10 @@ from disttrain.errors import ConfigError
 from disttrain.records import RunRecord
 from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger, processes, snapshot
-from jobs.cluster import JobStatus, SubmitError
+from jobs.cluster import Job, JobStatus, SubmitError
 from jobs.local import LocalCluster
-from jobs.reconcile import cancel, plan_actions, refresh, resume_actions, sweep_lock
+from jobs.reconcile import cancel, plan_actions, resume_actions, sweep_lock
+from jobs.refresh import refresh
 from jobs.state import RunState, StateName, read_state
 from jobs.submission import carry_out
 from tests.support.jobs import CODE, NoCluster, in_a_fork, states, submit, sweep_plan, wait_for, wait_until
@@ -171,10 +172,10 @@ def test_a_job_that_starts_while_it_is_taken_for_lost_is_left_alone(tmp_path: Pa
     submit(PLAN, cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
 
-    def poll(job_ids: list[str]) -> dict[str, str]:
+    def poll(job_ids: list[str]) -> dict[str, Job]:
         me = processes.this_process().as_dict()
         ledger.claim(run, 0, process=me, job_id=None, code_hash=CODE)
-        return dict.fromkeys(job_ids, "pending")
+        return dict.fromkeys(job_ids, Job("pending"))
 
     cluster.poll = poll  # type: ignore[method-assign, assignment]
     ledger.write_holder(run, 0, processes.this_process().as_dict() | {"start_ticks": -1})  # lost, it seems

@@ -8,7 +8,7 @@ import pytest
 
 from disttrain.rundir import RunDir
 from jobs import ledger, report_job
-from jobs.cluster import SubmitError
+from jobs.cluster import Job, SubmitError
 from jobs.slurm.follow_up import FollowUp, render
 from jobs.slurm.profile import Profile
 from tests.support.jobs import NoCluster, repeats, submit, sweep_plan
@@ -45,7 +45,7 @@ def test_one_that_is_over_is_not_cancelled(tmp_path: Path) -> None:
     journal = report_job.journal_of(tmp_path, "demo")
     ledger.write_receipt(journal, ledger.write_intent(journal, {"cluster": "local"}), "later:0")
     cluster.poll = lambda job_ids: {  # type: ignore[method-assign, assignment]
-        job_id: "gone" if job_id == "later:0" else "pending" for job_id in job_ids
+        job_id: Job("gone" if job_id == "later:0" else "pending") for job_id in job_ids
     }
     assert report_job.ensure(tmp_path, "demo", cluster, anew=False) == "later:1"
     assert cluster.cancelled == []

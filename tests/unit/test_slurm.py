@@ -16,29 +16,7 @@ from jobs.slurm.cluster import SlurmCluster
 from jobs.slurm.commands import answers
 from jobs.slurm.transient import Patience
 from jobs.submission import handle
-
-
-class Commands:
-    """A PATH that holds these commands and nothing else of Slurm."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def add(self, name: str, script: str) -> None:
-        path = self.folder / name
-        path.write_text(f'#!/bin/sh\necho "$0 $*" >> {self.folder}/calls\n{script}\n')
-        path.chmod(0o755)
-
-    def calls(self) -> str:
-        return (self.folder / "calls").read_text()
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return Commands(folder)
+from tests.support.commands import Commands
 
 
 @pytest.fixture
@@ -190,27 +168,17 @@ def test_a_refusal_is_one_line(commands: Commands, run: RunDir) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_poll_find_and_cancel(commands: Commands, run: RunDir) -> None:
+def test_find_and_cancel(commands: Commands, run: RunDir) -> None:
     commands.add("scancel", "")
     commands.add(
         "squeue",
         f"""case "$*" in
   *%k*) echo '41|(null)'; echo '42|{handle(run, 0)}' ;;
-  *) echo '1|PENDING'; echo '2|RUNNING'; echo '3|COMPLETED'; echo '4|COMPLETING' ;;
 esac""",
     )
     cluster = SlurmCluster()
-    assert cluster.poll(["1", "2", "3", "4", "5"]) == {
-        "1": "pending", "2": "running", "3": "gone", "4": "running", "5": "gone",
-    }  # fmt: skip
     assert cluster.find([announced(run), announced(run)]) == ["42", None]
     cluster.cancel([])
     cluster.cancel(["1", "2"])
     assert commands.calls().count("scancel") == 1
     assert "scancel 1 2" in commands.calls()
-
-
-def test_a_controller_that_does_not_answer_makes_jobs_unknown_not_gone(commands: Commands) -> None:
-    commands.add("squeue", "exit 1")
-    assert SlurmCluster().poll(["1"]) == {"1": "unknown"}
-    assert os.environ["PATH"].startswith(str(commands.folder))
