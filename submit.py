@@ -162,6 +162,9 @@ def _add_placing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the sweep (the file's, less .yaml)")
     _add_cluster(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    parser.add_argument(
+        "--test-only", action="store_true", help="a dry run that asks Slurm as well: 1 if it refuses a job"
+    )
     _add_wait(parser)
 
 

@@ -61,6 +61,17 @@ class Code(Record):
     git_dirty: bool | None = None
     git_diff: str | None = None
     """Uncommitted changes to tracked files, as `git diff` prints them (at most 256 KiB)."""
+    snapshot: Literal["git", "files"] | None = None
+    """What the copy of the code that jobs run was made of: the files that git tracks, or those of the
+    installed packages. Null for a trainer started without a job: it runs the code as it is."""
+    path: str | None = None
+    """That copy, below the runs folder."""
+    source: str | None = None
+    """What it is a copy of; modules that it does not hold are looked for there last."""
+    taken: Literal["submission", "start"] | None = None
+    """When: at `start` (`sbatch jobs/train.sbatch`) changes made while the job waited are in it."""
+    not_covered: list[str] = []
+    """Modules that the config names and that are not in the copy: a change to them changes the run."""
 
 
 class Provenance(Record):
@@ -81,9 +92,9 @@ class Provenance(Record):
 class RunRecord(Record):
     """`run.json`: everything needed to start this run; written before submission.
 
-    A retry leaves it as it is unless what it says changes, provenance aside (other code, another
-    cluster, a raised limit); the former one is then kept as `attempts/NNN/run.json` of the last attempt
-    made with it.
+    A retry leaves it as it is unless what it says changes, provenance aside (other code or another copy of
+    it, another cluster, a raised limit); the former one is then kept as `attempts/NNN/run.json` of the last
+    attempt made with it.
     """
 
     name: str
@@ -99,8 +110,8 @@ class RunRecord(Record):
     """The swept keys and this run's value of each."""
     cluster: Literal["local", "slurm"]
     profile: dict[str, Any] | None = None
-    """The site profile it is submitted with, in full (`docs/schemas/profile.json`); null where there is none,
-    as on the local cluster."""
+    """The site profile it is submitted with, in full (`docs/schemas/site-profile.json`); null where there is
+    none, as on the local cluster."""
     provenance: Provenance
 
 
@@ -408,6 +419,35 @@ class CommSummary(Record):
     collectives: list[CollectiveSummary]
 
 
+class Breakdown(Record):
+    """Seconds of one step; null where that instrument cannot see it."""
+
+    step_s: float | None
+    compute_s: float | None
+    comm_s: float | None
+    """While any collective was on its way."""
+    hidden_s: float | None
+    """While one was on its way and this rank computed."""
+    exposed_s: float | None
+    """While this rank waited for one."""
+
+
+class ProfiledStep(Record):
+    step: int
+    profiler: Breakdown
+    clock: Breakdown | None
+    """Null where the run broke off before the step was recorded."""
+    difference: Breakdown | None
+    """Clock less profiler."""
+
+
+class ProfileRecord(Record):
+    """`profile-RRRRR.json`: traced steps of one rank as the profiler saw them and as the step clock did."""
+
+    rank: int
+    steps: list[ProfiledStep]
+
+
 class RatioPoint(Record):
     step: int
     ratio: float | None
@@ -468,7 +508,7 @@ class Metrics(Record):
     warmup_steps: int
     """Steps left out of the figures below: the first ones after each start."""
     sampled_steps: int = 0
-    """Steps left out because they were taken under the profiler (see `comm`)."""
+    """Steps left out because they were taken under the profiler."""
     left_out: list[tuple[int, int]] = []
     """First and last step of each stretch of steps that were left out."""
     measured_steps: int
@@ -545,6 +585,7 @@ FILES: dict[str, type[Record]] = {
     "step": Step,
     "step-window": StepWindow,
     "comm-sample": CommSample,
+    "profile": ProfileRecord,
     "metrics": Metrics,
     "checkpoint": Checkpoint,
 }

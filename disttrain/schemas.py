@@ -22,7 +22,7 @@ from disttrain.records import FILES
 from disttrain.rundir import write_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-OTHERS = ("profile",)
+OTHERS = ("site-profile",)
 """Schemas that `jobs.slurm.documents` writes."""
 _INTRODUCTION = """\
 # Configuration

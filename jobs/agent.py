@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, write_json
-from jobs import environment, ledger, peers, policy, processes, rendezvous, watch
+from jobs import environment, ledger, peers, policy, processes, rendezvous, snapshot, watch
 from jobs.attempt import NotAgain, close_attempt, is_ours, not_requeued, open_attempt
 from jobs.outcome import Verdict
 from jobs.scheduler import Scheduler
@@ -103,6 +103,13 @@ def _run_first_node(node: Node) -> int:
     if attempt is None:
         return _not_ours(ledger.entry(run, node.submission).claims())
     _log_to(attempt.node_log(0))
+    problem = snapshot.problem(run, record)
+    if problem is not None:
+        _say(f"refused: {problem}")
+        close_attempt(
+            run, attempt, {0: policy.EXIT_DO_NOT_REQUEUE}, stopped="refused", stopped_message=problem
+        )
+        return policy.EXIT_DO_NOT_REQUEUE
     ended = _run_node(node, attempt)
     peers.say_ended(attempt, 0, ended.code, ended.cause is not None)
     codes = peers.wait_for_all(attempt, len(node.hosts), 0 if ended.cause else peers.WAIT_FOR_PEERS_S)
@@ -178,6 +185,10 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
     run, hosts = node.run, node.hosts
     try:
         record = read_json(run.run_json)
+        problem = snapshot.problem(run, record)
+        if problem is not None:
+            _say(f"refused: {problem}")
+            return watch.Ended(policy.EXIT_DO_NOT_REQUEUE)
         with contextlib.ExitStack() as held:
             if node.rank == 0:
                 meeting, reserved = rendezvous.publish(attempt, hosts[0])
@@ -208,6 +219,7 @@ def _added_environment(
         record["config"],
         record["cluster"],
         os.environ,
+        source=snapshot.source_of(record),
         interface=interface,
         profile=record.get("profile"),
     )

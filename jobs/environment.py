@@ -13,6 +13,7 @@ from typing import Any
 
 from disttrain.masking import MASK, is_secret
 
+_CODE_ROOT = Path(__file__).resolve().parent.parent
 _LAUNCHER = re.compile(
     r"(GROUP_|LOCAL_|ROLE_|NODE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
     r"|(TORCHELASTIC|PET|OMPI|PALS|SUBMITIT)_.*|PMI.*"
@@ -45,11 +46,15 @@ def derive(
     cluster: str,
     inherited: Mapping[str, str],
     *,
+    code: Path = _CODE_ROOT,
+    source: str | None = None,
     interface: str | None = None,
     profile: Mapping[str, Any] | None = None,
 ) -> dict[str, Variable]:
     """The variables to add for a run with this config; the site's win over ours, `job.env` over all of them.
 
+    `code` is the copy of the code that runs and `source` what it was copied from: modules of the user's own
+    are found in `PYTHONPATH`, the working directory or beside the source, but never in the place of ours.
     `profile` is the site profile of the run's `run.json`, `interface` the network interface by which this
     node reaches the others, where that is known.
     A secret in `job.env` is kept as a mask in `run.json`; its value comes from the `inherited`
@@ -73,9 +78,13 @@ def derive(
         added["GLOO_SOCKET_IFNAME"] = Variable(
             interface, "the interface by which this node reaches the others by name", "derived"
         )
-    root = str(Path(__file__).resolve().parent.parent)
-    paths = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != root]
-    added["PYTHONPATH"] = Variable(":".join([root, *paths]), "ranks run this copy of the code", "derived")
+    paths = [str(code), *inherited.get("PYTHONPATH", "").split(":"), ".", *([source] if source else [])]
+    added["PYTHONPATH"] = Variable(
+        ":".join(dict.fromkeys(filter(None, paths))),
+        "ranks run this copy of the code; modules it lacks are found as before",
+        "derived",
+    )
+    added["PYTHONSAFEPATH"] = Variable("1", "nothing in the working directory comes before it", "derived")
     for name, variable in (profile or {}).get("environment", {}).items():
         added[name] = Variable(variable["value"], variable["reason"], "site")
     for name, value in config["job"]["env"].items():
@@ -107,6 +116,12 @@ def for_submission(inherited: Mapping[str, str]) -> dict[str, str]:
     if "SLURM_JOB_ID" in inherited:
         kept = {name: value for name, value in kept.items() if name not in _DEVICES}
     return kept
+
+
+def unused_by_submission(inherited: Mapping[str, str]) -> list[str]:
+    """The variables by which a user may have meant to tell `sbatch` something, and which it does not get."""
+    kept = for_submission(inherited)
+    return sorted(name for name in inherited if name.startswith("SBATCH_") and name not in kept)
 
 
 def _leaks(name: str, cluster: str) -> bool:

@@ -17,11 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.rundir import RunDir
-from jobs import ledger, processes, queue
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger, processes, queue, snapshot
 from jobs.cluster import ClusterName, Job, JobStatus, Limits, Room, Submission, SubmitError
-
-_CODE_ROOT = Path(__file__).resolve().parent.parent
 
 
 class LocalCluster:
@@ -36,7 +34,8 @@ class LocalCluster:
         ticket = queue.take(label_of(run, submission))
         job_id = f"{processes.host()}:{ticket}"
         command = ["jobs.supervisor", str(run.path.absolute()), "--submission", str(submission)]
-        _start(run, submission, ticket, [*command, "--ticket", str(ticket), "--job-id", job_id])
+        code = snapshot.of_run(run, read_json(run.run_json))
+        _start(run, submission, ticket, code, [*command, "--ticket", str(ticket), "--job-id", job_id])
         return job_id
 
     def submit_after(
@@ -49,7 +48,8 @@ class LocalCluster:
         """In the queue, where its turn comes after all that are before it."""
         ticket = queue.take(label_of(job.run, job.number))
         own = ["jobs.report_job", str(job.run.path.absolute()), "--submission", str(job.number)]
-        _start(job.run, job.number, ticket, [*own, "--ticket", str(ticket), "--", *command])
+        code = Path(command[0]).parent
+        _start(job.run, job.number, ticket, code, [*own, "--ticket", str(ticket), "--", *command])
         return f"{processes.host()}:{ticket}"
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
@@ -105,15 +105,15 @@ def _status(job_id: str) -> JobStatus:
     return "running" if claimed else "pending"
 
 
-def _start(run: RunDir, submission: int, ticket: int, module: Sequence[str]) -> None:
-    """Start the process that holds a ticket: a module, with its arguments."""
+def _start(run: RunDir, submission: int, ticket: int, code: Path, module: Sequence[str]) -> None:
+    """Start the process that holds a ticket: a module of `code`, with its arguments."""
     import submitit
 
     executor = submitit.LocalExecutor(folder=run.submissions / "submitit")
     executor.update_parameters(nodes=1, tasks_per_node=1, timeout_min=5)
     log = run.submissions.absolute() / f"{submission:04d}.log"
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    with _detached_from_terminal(), _code_on_path():
+    with _detached_from_terminal(), _code_on_path(code):
         try:
             executor.submit(start_detached, list(module), str(log), cuda_devices=devices)
         except OSError as error:
@@ -153,14 +153,18 @@ def _detached_from_terminal() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _code_on_path() -> Iterator[None]:
-    """Processes started within import this copy of the code, installed or not."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_CODE_ROOT), *([before] if before else [])])
+def _code_on_path(code: Path) -> Iterator[None]:
+    """Processes started within import this copy of the code, whatever lies in their working directory."""
+    names = ("PYTHONPATH", "PYTHONSAFEPATH")
+    before = {name: os.environ.get(name) for name in names}
+    others = before["PYTHONPATH"]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(code), *([others] if others else [])])
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

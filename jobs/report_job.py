@@ -18,14 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from disttrain.rundir import RunDir, read_json_or_none
-from jobs import ledger, processes, queue
+from jobs import ledger, processes, queue, snapshot
 from jobs.cluster import Cluster, Submission, SubmitError, Unreachable
 from jobs.processes import host
 from jobs.refresh import refresh
 from jobs.state import RunState, read_runs
 from jobs.submission import handle
-
-_SUBMIT = Path(__file__).resolve().parents[1] / "submit.py"
 
 
 def journal_of(root: Path, sweep: str) -> RunDir:
@@ -62,13 +60,14 @@ def _submit(journal: RunDir, awaited: Sequence[RunState], cluster: Cluster, argu
         "after": [state.job_id for state in awaited],
     }
     number = ledger.write_intent(journal, intent)
-    profile = (read_json_or_none(awaited[-1].run.run_json) or {}).get("profile")
+    last = awaited[-1].run
+    record = read_json_or_none(last.run_json) or {}
     try:
         job_id = cluster.submit_after(
             Submission(journal, number),
-            [str(_SUBMIT), "report", *arguments],
+            [str(snapshot.of_run(last, record) / "submit.py"), "report", *arguments],
             [str(state.job_id) for state in awaited],
-            profile,
+            record.get("profile"),
         )
     except Unreachable:
         raise

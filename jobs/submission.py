@@ -21,7 +21,7 @@ from disttrain import provenance
 from disttrain.errors import ConfigError
 from disttrain.masking import mask_config
 from disttrain.rundir import CorruptFile, RunDir, create_exclusive, read_json, read_json_or_none, write_json
-from jobs import ledger
+from jobs import ledger, snapshot
 from jobs.cluster import Cluster, LimitReached, Room, Submission, SubmitError, Unreachable
 from jobs.processes import host
 from jobs.reconcile import Action
@@ -46,28 +46,57 @@ class Wanted:
         return same and self.secrets == other.secrets
 
 
-def carry_out(actions: Sequence[Action], cluster: Cluster, root: Path) -> list[Action]:
+def carry_out(
+    actions: Sequence[Action], cluster: Cluster, root: Path, *, taken: str = "submission"
+) -> list[Action]:
     """Submit what is to be submitted; the actions with their job ids.
 
     Runs lie in `root/<sweep>/<run>`. A run that turns out to have started after all becomes a `wait`, one
     whose `run.json` cannot be read a `give up`, one that the cluster has no room for now a `left`.
-    Raises `SubmitError` at the first job the cluster refuses.
+    `taken` says when the code is copied (`records.Code`). Raises `SubmitError` at the first job the cluster
+    refuses.
     """
-    made = provenance.collect() if any(action.submits for action in actions) else {}
+    if not any(action.submits for action in actions):
+        return list(actions)
+    with snapshot.held(Path(root)):
+        made = provenance.collect()
+        made["code"] = {**made["code"], **snapshot.take(Path(root)), "taken": taken}
+        return _carry_out(actions, cluster, root, made)
+
+
+def _carry_out(
+    actions: Sequence[Action], cluster: Cluster, root: Path, made: Mapping[str, Any]
+) -> list[Action]:
     results = list(actions)
     wanted = []
-    for place, action in enumerate(actions):
-        if action.submits:
-            run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
-            try:
-                wanted.append(Wanted(place, action, run, *_record(action, run, cluster, made)))
-            except (CorruptFile, OSError, KeyError) as error:
-                reason = f"{run.run_json} cannot be used: {error}"
-                results[place] = dataclasses.replace(action, kind="give up", reason=reason)
+    for place, found in enumerate(prepare(actions, cluster, root, made)):
+        if isinstance(found, Wanted):
+            wanted.append(found)
+        else:
+            results[place] = found
     if wanted:
         for place, result in _submit_all(wanted, cluster):
             results[place] = result
     return results
+
+
+def prepare(
+    actions: Sequence[Action], cluster: Cluster, root: Path, made: Mapping[str, Any]
+) -> Iterator[Wanted | Action]:
+    """For each action the run that is to be submitted, or what is left of the action. Writes nothing.
+
+    `made` is the provenance that runs get.
+    """
+    for place, action in enumerate(actions):
+        if not action.submits:
+            yield action
+            continue
+        run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
+        try:
+            yield Wanted(place, action, run, *_record(action, run, cluster, made))
+        except (CorruptFile, OSError, KeyError) as error:
+            reason = f"{run.run_json} cannot be used: {error}"
+            yield dataclasses.replace(action, kind="give up", reason=reason)
 
 
 def _submit_all(wanted: Sequence[Wanted], cluster: Cluster) -> Iterator[tuple[int, Action]]:
@@ -198,18 +227,20 @@ def _record(
     record["run_key"] = provenance.run_key(record["config_key"], made["code"]["hash"])
     record["cluster"] = cluster.name
     record["profile"] = cluster.profile(record.get("profile") if action.plan is None else None)
-    record["provenance"] = dict(made)
+    outside = snapshot.not_covered(record["config"], snapshot.of_run(run, {"provenance": made}))
+    record["provenance"] = {**made, "code": {**made["code"], "not_covered": outside}}
     return record, secrets
 
 
 def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
     """Write `run.json`, or leave it if it says this already: it then keeps the provenance of its first plan.
 
-    Where it changes (other code, another cluster, a raised limit), the last attempt keeps the former one.
+    Where it changes (other code or another copy of it, another cluster, a raised limit), the last attempt
+    keeps the former one.
     """
     former = read_json_or_none(run.run_json)
     if former is not None:
-        if _without_provenance(former) == _without_provenance(record):
+        if _what_counts(former) == _what_counts(record):
             return
         attempts = run.attempts()
         if attempts:  # fails where it is there already: then no attempt was made with the former one
@@ -217,8 +248,10 @@ def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
     write_json(run.run_json, record)
 
 
-def _without_provenance(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != "provenance"}
+def _what_counts(record: Mapping[str, Any]) -> dict[str, Any]:
+    """All but the provenance, and of that where the code is: jobs run what is there."""
+    code = (record.get("provenance") or {}).get("code") or {}
+    return {**record, "provenance": code.get("path")}
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ optimizer's step. The records, `metrics.json` and the report are those of any ru
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -125,9 +125,8 @@ class LoopTelemetry:
         else:
             self._telemetry.start()
         while True:
-            with ExitStack() as sampled:
-                if self._step + 1 in self._telemetry.sampled_steps:
-                    sampled.enter_context(self._telemetry.sampling(self))
+            look, step = self._telemetry.look, self._step + 1
+            with look.at(step, self) if step in look.steps else nullcontext():
                 for _ in range(self._accumulation):
                     self.clock.switch(INPUT)
                     try:
@@ -135,7 +134,7 @@ class LoopTelemetry:
                     except StopIteration:
                         return
                     yield batch
-            self._step += 1
+            self._step = step
             loss = torch.tensor(torch.nan) if self._loss is None else self._loss
             self._telemetry.step_done(self._step, loss, float(self._optimizer.param_groups[0]["lr"]))
 

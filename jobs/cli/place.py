@@ -21,6 +21,7 @@ from jobs.cluster import Cluster, SubmitError, choose
 from jobs.reconcile import Action, plan_actions, sweep_lock
 from jobs.refresh import refresh
 from jobs.slurm.profiles import Choice
+from jobs.slurm.script import check_path
 from jobs.state import RunState, read_runs, read_state
 from jobs.submission import carry_out
 from sweeps.expand import SweepPlan
@@ -44,11 +45,11 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
     """Carry out the plan that `make_plan` reads from the arguments."""
     root, name = args.runs, sweep_name(args)
     planned = make_plan(args, read_runs(root, name))  # bad input ends here, before anything is written
-    if args.dry_run:
+    if args.dry_run or args.test_only:
         from jobs.cli.dryrun import describe
 
         return describe(args, planned)
-    cluster = choose(args.cluster, profile_choice(args))
+    cluster = cluster_for(args)
     with sweep_lock(root / name):
         states = refresh(read_runs(root, name), cluster, receipts=True, say=warn)
         planned = make_plan(args, states)
@@ -72,6 +73,14 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
 def profile_choice(args: argparse.Namespace) -> Choice:
     """What `--profile` and `--slurm` say."""
     return Choice(args.profile, tuple(args.slurm))
+
+
+def cluster_for(args: argparse.Namespace) -> Cluster:
+    """Where to submit to. Raises `ConfigError` where what is asked for cannot be submitted there."""
+    cluster = choose(args.cluster, profile_choice(args))
+    if cluster.name == "slurm":
+        check_path("--runs", args.runs.absolute())
+    return cluster
 
 
 def refused(error: SubmitError, sweep: str) -> int:

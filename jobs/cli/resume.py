@@ -11,7 +11,7 @@ import itertools
 from disttrain.provenance import code_hash
 from disttrain.rundir import RunDir
 from jobs.cli import find, fresh, place
-from jobs.cluster import SubmitError, choose
+from jobs.cluster import SubmitError
 from jobs.reconcile import Action, resume_actions, sweep_lock
 from jobs.refresh import refresh
 from jobs.submission import carry_out
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     words = args.runs_given or find.sweeps(args.runs)
     runs = find.several(args.runs, words)
     named = find.named(args.runs, args.runs_given)
-    cluster = choose(args.cluster, place.profile_choice(args))
+    cluster = place.cluster_for(args)
     done: list[tuple[RunDir, Action]] = []
     reports: list[str] = []
     for sweep, members in itertools.groupby(sorted(runs, key=lambda run: run.sweep), lambda run: run.sweep):

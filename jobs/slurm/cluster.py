@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import read_json, write_text
-from jobs import environment, ledger
+from jobs import environment, ledger, snapshot
 from jobs.cluster import (
     ClusterName,
     Job,
@@ -30,8 +30,6 @@ from jobs.slurm.script import Batch, Share, render
 from jobs.slurm.transient import Patience, submit_patiently
 from jobs.submission import batch_name
 
-_CODE_ROOT = Path(__file__).resolve().parents[2]
-
 
 class SlurmCluster:
     """Submits a job for each run, those of one batch as an array. Job ids are Slurm's."""
@@ -46,26 +44,14 @@ class SlurmCluster:
         return self._choice.resolve(recorded).model_dump(mode="json")
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        first, many = submissions[0], len(submissions) > 1
-        folder = first.run.submissions
-        if many:  # which outlives each of the runs: a requeued job opens its log again
-            folder = first.run.path.parent / ".arrays"
-        record = read_json(first.run.run_json)
+        first = submissions[0]
         comment = str(_intent(first)["handle"])
-        batch = Batch(
-            name=batch_name([each.run.name for each in submissions]),
-            comment=comment,
-            config=record["config"],
-            shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
-            logs=folder.absolute(),
-            code=_CODE_ROOT,
-            python=sys.executable,
-            profile=Choice().resolve(record.get("profile")),
-        )
+        batch = batch_of(submissions, comment, read_json(first.run.run_json))
         script = render(batch)
         for each in submissions:
             write_text(each.run.script, script)
-        job_id = self._sbatch(script, batch.name, comment, folder)
+        job_id = self._sbatch(script, batch.name, comment, batch.logs)
+        many = len(submissions) > 1
         return [f"{job_id}_{index}" for index in range(len(submissions))] if many else [job_id]
 
     def submit_after(
@@ -131,6 +117,24 @@ class SlurmCluster:
 
     def room(self, profile: Mapping[str, Any] | None) -> Room:
         return limits.room(profile)
+
+
+def batch_of(submissions: Sequence[Submission], comment: str, record: Mapping[str, Any]) -> Batch:
+    """What is submitted for these; `record` is the content of any of their `run.json`."""
+    first = submissions[0].run
+    folder = first.submissions
+    if len(submissions) > 1:  # which outlives each of the runs: a requeued job opens its log again
+        folder = first.path.parent / ".arrays"
+    return Batch(
+        name=batch_name([each.run.name for each in submissions]),
+        comment=comment,
+        config=record["config"],
+        shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
+        logs=folder.absolute(),
+        code=snapshot.of_run(first, record),
+        python=sys.executable,
+        profile=Choice().resolve(record.get("profile")),
+    )
 
 
 def sbatch(script: str, name: str, folder: Path) -> str:

@@ -1,6 +1,6 @@
 """What is generated from site profiles and scripts: `python -m jobs.slurm.documents [--check]`.
 
-`docs/schemas/profile.json`, the keys in `docs/profiles.md`, and `jobs/train.sbatch`.
+`docs/schemas/site-profile.json`, the keys in `docs/profiles.md`, and `jobs/train.sbatch`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def documents() -> dict[Path, str]:
     schema["required"].remove("name")  # a file is named, and run.json has it besides
     page = DOCS / "profiles.md"
     return {
-        DOCS / "schemas" / "profile.json": json.dumps(schema, indent=2) + "\n",
+        DOCS / "schemas" / "site-profile.json": json.dumps(schema, indent=2) + "\n",
         page: _KEYS.sub(lambda _: keys(), page.read_text()),
         ROOT / "jobs" / "train.sbatch": by_hand(check(load(ROOT / "sweeps" / "default.yaml")).as_dict()),
     }

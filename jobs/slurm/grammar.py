@@ -136,6 +136,13 @@ def matching(text: str, pattern: str, what: str) -> str:
     return text
 
 
+def command(text: str) -> str:
+    """`text` itself. Raises `ValueError` if it cannot stand where a command or a file is expected."""
+    if clean(text).startswith("-"):
+        raise ValueError("begins with a dash: it would be taken for an option")
+    return text
+
+
 def taken(option: str, reasons: Mapping[str, str]) -> str | None:
     """Why this option cannot be given; None where it can.
 

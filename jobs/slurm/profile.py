@@ -32,15 +32,9 @@ def _matches(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(lambda text: grammar.matching(text, pattern, what))
 
 
-def _no_leading_dash(text: str) -> str:
-    if text.startswith("-"):
-        raise ValueError("begins with a dash: it would be taken for an option")
-    return text
-
-
 _NUMBER_TOO = WithJsonSchema({"type": ["string", "number"]})  # YAML has `memory: 0` for a number
 _Line = Annotated[str, StringConstraints(min_length=1), AfterValidator(grammar.clean)]
-_Path = Annotated[_Line, AfterValidator(_no_leading_dash)]
+_Path = Annotated[_Line, AfterValidator(grammar.command)]
 _NAMES_MEANT = "a name, or several with commas (letters, digits, '_', '.', ':', '@', '+', '-')"
 _Names = Annotated[str, _matches(grammar.NAMES, _NAMES_MEANT)]
 _Memory = Annotated[

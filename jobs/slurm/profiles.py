@@ -151,8 +151,8 @@ def _one_line(error: ValidationError, draft: Draft) -> ConfigError:
     place = [str(part) for part in detail["loc"] if not re.match(_OF_PYDANTIC, str(part))]
     key, kind = ".".join(place), detail["type"]
     if kind == "extra_forbidden":
-        known = {"environment": Variable, "container": Container}.get(place[0]) if len(place) > 1 else None
-        allowed = _SETTABLE if known is None else list(known.model_fields)
+        sections = {"environment": Variable.model_fields, "container": Container.model_fields}
+        allowed = list(sections.get(place[0], {})) if len(place) > 1 else _SETTABLE
         hint = nearest(place[-1], allowed)
         return ConfigError(f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}", at=draft.at(key))
     reason = str(detail["ctx"]["error"]) if kind == "value_error" else _lower_first(detail["msg"])

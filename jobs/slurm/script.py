@@ -44,7 +44,7 @@ class Batch:
     logs: Path
     """Folder for what the batch shell and srun say."""
     code: Path
-    """Folder of the code that runs."""
+    """Folder of the code that runs (see `jobs.snapshot`)."""
     python: str
     """The interpreter that submits; the profile's own goes before it."""
     profile: Profile = GENERIC
@@ -52,8 +52,10 @@ class Batch:
 
 def render(batch: Batch) -> str:
     """The script that `sbatch` gets. Raises `ConfigError` for a path that no script can hold."""
-    check_path("--runs", batch.logs)
-    check_path("the code", batch.code)
+    in_container = ":," if batch.profile.container else ""
+    for folder in (batch.logs, *(share.run_dir for share in batch.shares)):
+        check_path("--runs", folder, in_container)
+    check_path("the code", batch.code, ":" + in_container)
     several, profile, nodes = len(batch.shares) > 1, batch.profile, batch.config["resources"]["nodes"]
     log = f"{grammar.file_pattern(str(batch.logs))}/{'%A_%a' if several else '%j'}.log"
     options: dict[str, str | int | bool | None] = {
@@ -71,7 +73,8 @@ def render(batch: Batch) -> str:
             "",
             *_ENVIRONMENT,
             *site(profile),
-            "# Ranks run this copy of the code.",
+            "# Jobs run this copy of the code, whatever lies in their working directory.",
+            "export PYTHONSAFEPATH=1",
             f"export PYTHONPATH={shlex.quote(str(batch.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
             "",
             *_runs(batch.shares),
@@ -81,11 +84,22 @@ def render(batch: Batch) -> str:
                 str(_cpus(batch.config, profile)),
                 profile,
                 [shlex.quote(str(folder)) for folder in folders],
-                shlex.quote(profile.python or (batch.python if profile.container is None else "python3")),
+                shlex.quote(_python(batch)),
                 '"$run" --submission "$submission"',
             ),
         ]
     )
+
+
+def _python(batch: Batch) -> str:
+    if batch.profile.python is not None:
+        return batch.profile.python
+    if batch.profile.container is not None:
+        return "python3"
+    try:
+        return grammar.command(batch.python)
+    except ValueError as error:
+        raise ConfigError(f"the Python that submits, {batch.python!r}, {error}") from None
 
 
 def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
@@ -113,12 +127,11 @@ def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
     )
 
 
-def check_path(what: str, path: Path) -> None:
-    """Raise `ConfigError` for a path that could not stand in a script as itself."""
+def check_path(what: str, path: Path, signs: str = "") -> None:
+    """Raise `ConfigError` for a path that could not stand in a script as itself, or holds one of `signs`."""
     try:
-        grammar.clean(str(path))
-        grammar.file_pattern(str(path))
-        found = next((sign for sign in ":," if sign in str(path)), None)
+        grammar.file_pattern(grammar.clean(str(path)))
+        found = next((sign for sign in signs if sign in str(path)), None)
         if found:
             raise ValueError(f"holds {found!r}, which ends a path among others")
     except ValueError as error:
@@ -221,10 +234,17 @@ def _signal_s(job: Mapping[str, Any]) -> int:
 def directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
     """The `#SBATCH` lines; an option that is True has no value, one that is None is left out."""
     return [
-        f"#SBATCH --{name}" + ("" if value is True else f"={grammar.sbatch_word(str(value))}")
+        f"#SBATCH --{name}" + ("" if value is True else f"={_word(name, str(value))}")
         for name, value in options.items()
         if value is not None
     ]
+
+
+def _word(option: str, value: str) -> str:
+    try:
+        return grammar.sbatch_word(grammar.clean(value))
+    except ValueError as error:
+        raise ConfigError(f"--{option}={value!r} {error}") from None
 
 
 def site(profile: Profile) -> list[str]:
@@ -238,7 +258,7 @@ def site(profile: Profile) -> list[str]:
             "",
         ]
     if profile.setup:
-        lines += [f"# Set-up of the site {profile.name}.", *profile.setup, ""]
+        lines += [f"# Set-up of profile {profile.name}.", *profile.setup, ""]
     return lines
 
 

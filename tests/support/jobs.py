@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import signal
 import time
@@ -123,10 +124,14 @@ def wait_for(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def killed_at(function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-    """`function`, in whose place this process dies by SIGKILL: before it has any effect, or after."""
+def killed_at(function: Callable[..., Any], *, after: bool, call: int = 1) -> Callable[..., Any]:
+    """`function`, in whose place this process dies by SIGKILL at that call of it: before it has any effect,
+    or after."""
+    calls = itertools.count(1)
 
-    def dies(*args: Any, **kwargs: Any) -> NoReturn:
+    def dies(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) < call:
+            return function(*args, **kwargs)
         if after:
             function(*args, **kwargs)
         os.kill(os.getpid(), signal.SIGKILL)

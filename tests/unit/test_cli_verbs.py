@@ -15,7 +15,7 @@ from disttrain.provenance import code_hash
 from disttrain.records import SweepRecord
 from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger
-from jobs.cli import cancel, live, place, report, resume, status, watch
+from jobs.cli import cancel, live, place, report, status, watch
 from jobs.cluster import Job, Room, SubmitError
 from jobs.processes import host, this_process
 from jobs.state import RunState, read_runs, read_state
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NoCluster:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(TINY)
     made = NoCluster()
-    for module in (place, cancel, resume):
+    for module in (place, cancel):
         monkeypatch.setattr(module, "choose", lambda *_: made)
     return made
 

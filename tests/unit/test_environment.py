@@ -128,3 +128,8 @@ def test_what_is_submitted_from_is_no_job_and_no_launcher() -> None:
     assert environment.for_submission(shell | dict.fromkeys(leaks, "1")) == shell
     within = environment.for_submission(shell | {"SLURM_JOB_ID": "7"})
     assert within == {name: value for name, value in shell.items() if name != "CUDA_VISIBLE_DEVICES"}
+
+
+def test_what_the_user_told_sbatch_is_named_as_unused() -> None:
+    shell = {"SBATCH_PARTITION": "gpu", "SBATCH_ACCOUNT": "a", "SBATCH_CLUSTERS": "big", "SLURM_JOB_ID": "1"}
+    assert environment.unused_by_submission(shell) == ["SBATCH_ACCOUNT", "SBATCH_PARTITION"]

@@ -156,7 +156,7 @@ def test_shipped_profiles_say_why_and_fit_the_schema(path: Path) -> None:
     made = Choice(path.stem).resolve()
     assert made.description
     assert made.name == path.stem
-    schema = Draft202012Validator(json.loads((documents.DOCS / "schemas" / "profile.json").read_text()))
+    schema = Draft202012Validator(json.loads((documents.DOCS / "schemas" / "site-profile.json").read_text()))
     schema.validate(made.model_dump(mode="json"))
     given = yaml.safe_load(path.read_text())
     schema.validate(given | {"name": path.stem})

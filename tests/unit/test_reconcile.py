@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain import provenance
 from disttrain.errors import ConfigError
 from disttrain.records import RunRecord
 from disttrain.rundir import RunDir, read_json, write_json
-from jobs import ledger, processes
+from jobs import ledger, processes, snapshot
 from jobs.cluster import Job, JobStatus, SubmitError
 from jobs.local import LocalCluster
 from jobs.reconcile import cancel, plan_actions, resume_actions, sweep_lock
@@ -235,9 +234,8 @@ def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
     submit(sweep_plan("a", max_attempts=3, time_limit_min=90), NoCluster("gone"), tmp_path)
     assert read_json(run.run_json)["config"]["job"]["time_limit_min"] == 90
     assert read_json(former) == first
-    newer = provenance.collect()
-    newer["code"]["hash"] = "newer"
-    monkeypatch.setattr(provenance, "collect", lambda: newer)
+    newer = snapshot.take(tmp_path) | {"hash": "newer"}
+    monkeypatch.setattr(snapshot, "take", lambda root: newer)
     submit(PLAN, NoCluster("gone"), tmp_path)
     second = read_json(run.run_json)
     assert (second["provenance"]["code"]["hash"], second["run_key"] != first["run_key"]) == ("newer", True)
