@@ -46,6 +46,9 @@ class Attempt:
     def node_log(self, node: int) -> Path:
         return self.path / f"node-{node:02d}.log"
 
+    def node_record(self, node: int) -> Path:
+        return self.path / f"node-{node:02d}.json"
+
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
 

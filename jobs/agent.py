@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, write_json
-from jobs import environment, ledger, peers, policy, processes, rendezvous, snapshot, watch
+from jobs import environment, ledger, node_record, peers, policy, processes, rendezvous, snapshot, watch
 from jobs.attempt import NotAgain, close_attempt, is_ours, not_requeued, open_attempt
 from jobs.outcome import Verdict
 from jobs.scheduler import Scheduler
@@ -103,13 +103,6 @@ def _run_first_node(node: Node) -> int:
     if attempt is None:
         return _not_ours(ledger.entry(run, node.submission).claims())
     _log_to(attempt.node_log(0))
-    problem = snapshot.problem(run, record)
-    if problem is not None:
-        _say(f"refused: {problem}")
-        close_attempt(
-            run, attempt, {0: policy.EXIT_DO_NOT_REQUEUE}, stopped="refused", stopped_message=problem
-        )
-        return policy.EXIT_DO_NOT_REQUEUE
     ended = _run_node(node, attempt)
     peers.say_ended(attempt, 0, ended.code, ended.cause is not None)
     codes = peers.wait_for_all(attempt, len(node.hosts), 0 if ended.cause else peers.WAIT_FOR_PEERS_S)
@@ -188,7 +181,7 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
         problem = snapshot.problem(run, record)
         if problem is not None:
             _say(f"refused: {problem}")
-            return watch.Ended(policy.EXIT_DO_NOT_REQUEUE)
+            return watch.Ended(policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
         with contextlib.ExitStack() as held:
             if node.rank == 0:
                 meeting, reserved = rendezvous.publish(attempt, hosts[0])
@@ -204,6 +197,7 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
             deadline = float(added["DISTTRAIN_DEADLINE"].value)
             lead_s = float(record["config"]["job"]["stop_lead_s"])
             place = watch.Place(attempt, node.rank, len(hosts), deadline, lead_s, node.scheduler)
+            node_record.start(attempt, node.rank)
             return watch.run(command, env, sys.stdout.fileno(), place)
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")

@@ -211,12 +211,8 @@ def _become_task(run: RunDir, submission: int, plan: RunPlan, environ: Mapping[s
     """Go on as the task of a submitted job: the same process, with the copy of the code."""
     secrets = mask_config(plan.config.as_dict())[1]
     code = snapshot.of_run(run, read_json(run.run_json))
-    others = [
-        path
-        for path in environ.get("PYTHONPATH", "").split(os.pathsep)
-        if path and Path(path).resolve() != snapshot.CODE_ROOT  # where jobs/train.sbatch found us
-    ]
-    env = {**environ, **secrets, "PYTHONPATH": os.pathsep.join([str(code), *others]), "PYTHONSAFEPATH": "1"}
+    paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
+    env = {**environ, **secrets, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     task = [sys.executable, "-m", "jobs.slurm.task", str(run.path), "--submission", str(submission)]
     sys.stdout.flush()
     os.execve(sys.executable, task, env)

@@ -78,9 +78,10 @@ def derive(
         added["GLOO_SOCKET_IFNAME"] = Variable(
             interface, "the interface by which this node reaches the others by name", "derived"
         )
-    paths = [str(code), *inherited.get("PYTHONPATH", "").split(":"), ".", *([source] if source else [])]
+    theirs = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != source]
+    paths = [str(code), *theirs, ".", *([source] if source else [])]
     added["PYTHONPATH"] = Variable(
-        ":".join(dict.fromkeys(filter(None, paths))),
+        ":".join(dict.fromkeys(paths)),
         "ranks run this copy of the code; modules it lacks are found as before",
         "derived",
     )

@@ -110,12 +110,12 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
     lines = rows(shown)
     used = [
         index
-        for index, title in enumerate(HEAD)
-        if title not in USAGE_HEAD or any(cells[index] for cells in lines)
+        for index, name in enumerate(HEAD)
+        if name not in USAGE_HEAD or any(cells[index] for cells in lines)
     ]
-    for title in (HEAD[index] for index in used):
-        align = "right" if title in RIGHT else "left"
-        table.add_column(title, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    for name in (HEAD[index] for index in used):
+        align = "right" if name in RIGHT else "left"
+        table.add_column(name, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     for state, cells in zip(shown, lines, strict=True):
         table.add_row(*(escape(cells[index]) for index in used), style=_STYLES.get(word_of(state), ""))
     if len(states) > len(shown):

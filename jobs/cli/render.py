@@ -31,8 +31,8 @@ _ORDER = (
 )
 _JSON_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "loss", "eta_s", *USAGE, "updated", "waits_for", "start_expected", "config_key",
-    "run_key", "code_hash",
+    "samples_per_s", "loss", "eta_s", *USAGE, "updated", "waits_for", "start_expected",
+    "config_key", "run_key", "code_hash",
 )  # fmt: skip
 
 

@@ -115,6 +115,11 @@ def hostnames(nodelist: str) -> list[str] | None:
     return None if listing is None else listing.split()
 
 
+def describe(job_id: str) -> str | None:
+    """All that the controller says of a job, as it prints it."""
+    return ask(["scontrol", "show", "job", "-d", job_id], timeout_s=10)
+
+
 def job(job_id: str) -> JobFacts | None:
     """How one job stands at this moment. Asked by the job itself, when it may have seconds to live."""
     squeue = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--jobs", job_id]

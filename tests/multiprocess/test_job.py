@@ -160,6 +160,16 @@ def test_an_older_copy_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
     assert starts(job.run) == [(0, 0), (1, 0)]
 
 
+def test_one_that_was_taken_for_dead_writes_nothing_either(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave")
+    process = job.start()
+    launched(job)
+    assert ledger.revoke(job.run, 0, "lost", "submitted again", starts=1)
+    process.send_signal(signal.SIGUSR1)
+    assert ended(process) == 93
+    assert (job.requeues, job.run.failed.exists()) == ([], False)
+
+
 def written(run: RunDir) -> dict[str, bytes]:
     """All that attempts share, and the records of all of them."""
     paths = [path for path in run.path.glob("*") if path.is_file()] + list(
