@@ -52,7 +52,7 @@ def by_hand(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> str
 
 
 def ended(job: str) -> Callable[[], bool]:
-    return lambda: SlurmCluster().poll([job])[job].status == "gone"
+    return lambda: SlurmCluster().poll([job])[job].status in ("gone", "missing")
 
 
 def words_of(folder: Path, job: str) -> str:
@@ -173,7 +173,7 @@ def test_of_two_at_once_exactly_one_trains(folder: Path, on_slurm: MiniCluster) 
 def test_a_requeued_job_goes_on_with_its_submission(folder: Path, on_slurm: MiniCluster) -> None:
     (folder / "my.yaml").write_text(CONFIG.replace("DEVICE", "cpu").replace("complete", "hang"))
     job = by_hand(folder, "--config", "my.yaml", options=("--nodes", "2"))
-    wait_until((folder / "runs" / "my").exists)
+    wait_until(lambda: read_runs(folder / "runs"))
     wait_until(lambda: len(starts(only_run(folder))) == 2)
     (folder / "my.yaml").write_text("edited: since\n")
     on_slurm.ask("scontrol", "requeue", job)
