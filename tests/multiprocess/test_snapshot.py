@@ -72,7 +72,10 @@ def edit(checkout: Path, text: str) -> None:
 
 def submit_from(checkout: Path, folder: Path, *arguments: str) -> None:
     """`python submit.py ...` of that checkout, with its own folder as the working directory of the job."""
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # Without coverage: its lines are not those of our code any more.
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "COVERAGE"))
+    }
     command = [sys.executable, str(checkout / "submit.py"), *arguments]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
