@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-SCHEMA_VERSION = 1
+from disttrain.record import SCHEMA_VERSION as SCHEMA_VERSION
+from disttrain.record import Record as Record
+from disttrain.samples import GpuSample, GpuUsage, HostSample, NodeGpus, ProcessUsage
 
 CLASSES = (
     "compute_s",
@@ -43,13 +43,6 @@ Next = Literal["requeue"] | None
 
 StopCause = Literal["preempted", "deadline", "stopped"]
 """The causes for which ranks agree to leave in good order, the one that wins last."""
-
-
-class Record(BaseModel):
-    """Base of every record: closed, documented under each field."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-    schema_version: int = SCHEMA_VERSION
 
 
 class Code(Record):
@@ -294,6 +287,15 @@ class Progress(Record):
     samples_per_s: float | None
     loss: float | None
     eta_s: float | None
+    gpu_utilization: float | None = None
+    """Share of the time in which a kernel ran, mean over the GPUs of rank 0's node (the next two as well);
+    null where NVML does not tell."""
+    gpu_memory_used_bytes: float | None = None
+    gpu_power_w: float | None = None
+    cpu_percent: float | None = None
+    """Processors busy with a rank, in percent of one: mean over the ranks of rank 0's node."""
+    rss_bytes: float | None = None
+    """Resident memory of a rank, likewise."""
     updated: float
     """Seconds since the epoch."""
 
@@ -600,6 +602,35 @@ class Metrics(Record):
     peak_memory_bytes: int | None
     """Largest over ranks: allocated on the device, or resident set of a CPU rank."""
 
+    peak_reserved_memory_bytes: int | None = None
+    """Largest over ranks: what torch's allocator held of the device, unused parts included; null on CPU."""
+    compute_dtypes: dict[str, str] | None = None
+    """What matmuls and convolutions are computed in: the weights' dtype, or `tf32` where torch may use it
+    for float32."""
+    peak_flops: float | None = None
+    """Dense FLOP/s that one device reaches at most on this model's mix of work, from `disttrain.peaks`."""
+    peak_source: str | None = None
+    """Where that figure is from."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: model FLOP/s of all ranks / (`peak_flops` x devices)."""
+
+    samples_per_second_per_gpu: float | None = None
+    """`samples_per_s` / devices; a CPU rank counts as one."""
+    throughput_images_per_sec: float | None = None
+    """`samples_per_s` where a sample is an image (channels, height, width) to classify."""
+    tokens_per_s_per_rank: float | None = None
+    gpu_memory_utilization: float | None = None
+    """Share of the device's memory that torch held at its peak: `max_memory_reserved` / total, the largest
+    over ranks."""
+    training_time: float | None = None
+    """Seconds in the training loop, validation included: `seconds_total` by another name."""
+    gpu: GpuUsage | None = None
+    """What NVML told."""
+    processes: ProcessUsage | None = None
+    """What the operating system told of the ranks' processes."""
+    null_reasons: dict[str, str] = {}
+    """Why a figure above is null, by its name (`gpu.energy_j` is `energy_j` of `gpu`)."""
+
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and last are always there."""
     eval_history: list[EvalPoint]
@@ -644,6 +675,9 @@ FILES: dict[str, type[Record]] = {
     "progress": Progress,
     "step": Step,
     "step-window": StepWindow,
+    "gpu-devices": NodeGpus,
+    "gpu-sample": GpuSample,
+    "host-sample": HostSample,
     "comm-sample": CommSample,
     "profile": ProfileRecord,
     "metrics": Metrics,

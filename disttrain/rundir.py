@@ -55,6 +55,15 @@ class Attempt:
     def steps(self, rank: int) -> Path:
         return self.path / f"steps-{rank:05d}.jsonl"
 
+    def gpu_samples(self, node: int) -> Path:
+        return self.path / f"gpu-node{node:02d}.jsonl"
+
+    def gpu_devices(self, node: int) -> Path:
+        return self.path / f"gpu-node{node:02d}.json"
+
+    def host_samples(self, node: int) -> Path:
+        return self.path / f"host-node{node:02d}.jsonl"
+
     def comm(self, rank: int) -> Path:
         """Collectives of the sampled steps."""
         return self.path / f"comm-{rank:05d}.jsonl"

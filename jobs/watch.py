@@ -27,9 +27,7 @@ _LATE_S = 2.0
 _MARGIN_S = 2.0
 """Between our end of what is left and Slurm's, so that there is time to write down how it ended."""
 _PEER_S = 10.0
-"""How long torchrun gets to notice by itself that another node has failed."""
-_PEER_ASKED_S = 60.0
-"""The same, when all nodes were asked to leave."""
+"""How long torchrun gets, once another node has failed, to notice or to finish what it is at."""
 _EARLY_S = 90.0
 """How much too early the warning of a time limit comes at most: Slurm looks every 30 s, and allows for 60."""
 _LIMIT_S = 5.0
@@ -85,10 +83,12 @@ class _Watch:
         while code is None:
             received = signal.sigtimedwait({*WARNINGS, *TO_END, signal.SIGCHLD}, _POLL_S)
             ended = processes.reap()
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            if self._place.attempt.superseded_by() is not None:
+                self._kill_by(0)  # an older copy of a job that goes on elsewhere
+            elif received is not None and received.si_signo != signal.SIGCHLD:
                 self._receive(received.si_signo)
             elif child not in ended:
-                self._look_around()
+                self._look_at_peers()
             if child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
                 ended |= processes.kill_descendants()
                 ended.setdefault(child, -signal.SIGKILL)
@@ -155,15 +155,12 @@ class _Watch:
         if create_exclusive(self._place.attempt.stop, word):
             _say(f"{what}: asked the ranks to save and leave ({cause})")
 
-    def _look_around(self) -> None:
-        if self._place.attempt.superseded_by() is not None:
-            self._kill_by(0)  # ranks that hang do not find out by themselves
+    def _look_at_peers(self) -> None:
         codes = peers.exit_codes(self._place.attempt, self._place.nodes) if self._place.nodes > 1 else {}
         failed = [node for node, code in codes.items() if code and node != self._place.node]
         if failed and self._kill_at is None:
-            asked = self._place.attempt.stop.exists()
             _say(f"node {failed[0]} has ended with code {codes[failed[0]]}")
-            self._kill_by(_PEER_ASKED_S if asked else _PEER_S)
+            self._kill_by(_PEER_S)
 
     def _kill_by(self, within_s: float) -> None:
         at = time.monotonic() + within_s

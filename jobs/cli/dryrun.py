@@ -81,6 +81,8 @@ def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
         )
     else:
         print(as_text(plan, cluster.name, args.runs, described, warnings, batches))
+        if not (args.wait or args.no_report) and any(action.submits for action in actions):
+            print("when they have ended, a small job would write the report (--no-report leaves it out)")
     return EXIT_FAILED if any(batch["test"] and not batch["test"]["accepted"] for batch in batches) else 0
 
 

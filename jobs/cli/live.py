@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from jobs.cli.find import label
-from jobs.cli.render import HEAD, RIGHT, rows, status_table, tally, waiting, word_of
+from jobs.cli.render import HEAD, RIGHT, USAGE_HEAD, rows, status_table, tally, usage, waiting, word_of
 from jobs.cli.text import duration, number
 from jobs.state import RunState
 
@@ -103,15 +103,21 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
     if notice:
         title += f"\n{escape(notice)}"
     table = Table(title=title, expand=True, box=None)
-    for title in HEAD:
-        align = "right" if title in RIGHT else "left"
-        table.add_column(title, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     room = max(1, height - 4 - bool(notice))  # title, head, the line on what is left out, the last line
     shown = list(states)
     if len(shown) > room:
         shown = sorted(shown, key=lambda state: _URGENCY.index(word_of(state)))[:room]
-    for state, cells in zip(shown, rows(shown), strict=True):
-        table.add_row(*map(escape, cells), style=_STYLES.get(word_of(state), ""))
+    lines = rows(shown)
+    used = [
+        index
+        for index, name in enumerate(HEAD)
+        if name not in USAGE_HEAD or any(cells[index] for cells in lines)
+    ]
+    for name in (HEAD[index] for index in used):
+        align = "right" if name in RIGHT else "left"
+        table.add_column(name, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    for state, cells in zip(shown, lines, strict=True):
+        table.add_row(*(escape(cells[index]) for index in used), style=_STYLES.get(word_of(state), ""))
     if len(states) > len(shown):
         table.add_row(f"and {len(states) - len(shown)} more")
     return table
@@ -158,6 +164,7 @@ def change_line(state: RunState) -> str:
         parts.append(f"loss {number(state.loss)}")
     if state.eta_s is not None:
         parts.append(f"ETA {duration(state.eta_s)}")
+    parts += [word for word in usage(state) if word]
     if state.state != "done" and state.message:
         parts.append(" ".join(state.message.split()))
     parts += waiting(state)

@@ -6,6 +6,7 @@ them from files; `jobs.slurm.script` turns one into text.
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import subprocess
@@ -189,6 +190,7 @@ def _check_options(given: dict[str, Literal[True] | str], reasons: dict[str, str
             raise ValueError(f"{option} is not yours to give: {why}")
 
 
+@functools.cache
 def why_not_a_line(line: str) -> str | None:
     """What bash holds against `line` as one complete line of a script; None where there is no bash to ask.
 

@@ -18,8 +18,6 @@ from jobs.cluster import uses_gpus
 from jobs.slurm import grammar
 from jobs.slurm.profile import GENERIC, Profile
 
-SIGNAL_MARGIN_S = 5
-"""By how much Slurm's warning comes before the moment at which ranks stop by themselves."""
 _LONGEST_SIGNAL_S = 65535
 
 
@@ -225,10 +223,12 @@ def _gpus(config: Mapping[str, Any], profile: Profile) -> dict[str, str]:
 
 
 def _signal_s(job: Mapping[str, Any]) -> int:
-    """How long before the end Slurm warns: ranks stop `stop_lead_s` before it, but use three quarters of the
-    time (see `disttrain.stop`)."""
+    """How long before the end Slurm warns: when ranks stop by themselves (see `disttrain.stop`).
+
+    Slurm is up to a minute early, never late. What the warning is for is pre-emption, where it comes at once.
+    """
     lead_s = min(job["stop_lead_s"], 60 * job["time_limit_min"] / 4)
-    return min(math.ceil(lead_s) + SIGNAL_MARGIN_S, _LONGEST_SIGNAL_S)
+    return min(max(1, math.ceil(lead_s)), _LONGEST_SIGNAL_S)
 
 
 def directives(options: Mapping[str, str | int | bool | None]) -> list[str]:

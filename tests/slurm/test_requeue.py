@@ -132,7 +132,7 @@ def test_cancelled_while_it_waits_for_its_requeue(jobs: Any, slurm: MiniCluster)
         wait_until(lambda: job.state.state == "queued", requeued.WITHIN_S)
         assert "requeued after preempted: left at step" in str(job.state.message)
         wait_until(lambda: slurm.ask("squeue", "--noheader", "-o", "%T").split() == ["PENDING"])
-        slurm.submit("cancel", str(job.run.path), cwd=job.run.path)
+        slurm.submit("cancel", "job", cwd=job.run.path.parents[2])
         assert (job.state.state, job.state.cause, job.state.retryable) == ("failed", "cancelled", True)
         wait_until(lambda: not slurm.ask("squeue", "--noheader"))
     finally:

@@ -34,7 +34,7 @@ def config(steps: int, slow_s: float = SLOW_S, every_steps: int | None = 20, **j
         "parallel": {"bucket_mb": 0.002},
         "resources": {"nodes": RANKS},
         "checkpoint": {"every_steps": every_steps},
-        "telemetry": {"warmup_steps": 2, "sinks": []},
+        "telemetry": {"warmup_steps": 2, "samples": 0, "sinks": []},
         "job": {"stop_check_s": 0, "time_limit_min": 20, **job},
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 import submit
 from disttrain import provenance
+from disttrain.rundir import RunDir
+from jobs import ledger
 from jobs.cluster import Limits
 from jobs.slurm.trial import Verdict
 
@@ -51,6 +54,8 @@ def test_a_dry_run_says_everything_and_does_nothing(capsys: pytest.CaptureFixtur
     normal = re.sub(r"--rdzv-id [0-9a-f]{12}", "--rdzv-id RUNKEY", normal)
     normal = re.sub(r"r0-[0-9a-f]{6}", "r0-CONFIG", normal)
     normal = re.sub(r"(?m)(?<=\S) {2,}(?=.*\((derived|config)\)$)", "  ", normal)  # as wide as CODE is long
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(normal)
     assert normal == GOLDEN.read_text()
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"]
 
@@ -121,22 +126,28 @@ def test_an_existing_run_is_seen(capsys: pytest.CaptureFixture[str], monkeypatch
     assert "would start 2 of 3, at most 1 CPU rank-hours" in out
 
 
-def test_a_dry_run_on_slurm_prints_what_is_then_submitted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = ["sweep", "tiny.yaml", "--nodes", "1", "2", "--repeats", "2", "--cluster", "slurm"]
-    command += ["--slurm", "partition=gpu", "environment.NCCL_NET=IB"]
-    monkeypatch.setenv("PATH", f"{Path('bin').absolute()}:/usr/bin:/bin")
-    slurm = Path("bin")
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Slurm that takes every job and keeps its script: `submitted-<job id>` in this folder."""
+    slurm = Path("bin").absolute()
     slurm.mkdir()
+    monkeypatch.setenv("PATH", f"{slurm}:/usr/bin:/bin")
     for name, script in {
-        "sbatch": f'cat "$1" > {slurm.absolute()}/submitted-$$; echo "Submitted batch job $$"',
+        "sbatch": f'cat "$1" > {slurm}/submitted-$$; echo "Submitted batch job $$"',
         "srun": "",
         "squeue": "",
         "scontrol": "case $1 in ping) echo 'Slurmctld(primary) is UP';; *) echo 'MaxArraySize = 9';; esac",
     }.items():
         (slurm / name).write_text(f"#!/bin/sh\n{script}\n")
         (slurm / name).chmod(0o755)
+    return slurm
+
+
+def test_a_dry_run_on_slurm_prints_what_is_then_submitted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["sweep", "tiny.yaml", "--nodes", "1", "2", "--repeats", "2", "--cluster", "slurm"]
+    command += ["--slurm", "partition=gpu", "environment.NCCL_NET=IB"]
+    slurm = stand_in(monkeypatch)
     assert submit.main([*command, "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert submit.main([*command, "--dry-run", "--json"]) == 0
@@ -153,6 +164,25 @@ def test_a_dry_run_on_slurm_prints_what_is_then_submitted(
             assert (Path("runs/tiny") / run / "submit.sbatch").read_text() == batch["script"]
             record = json.loads((Path("runs/tiny") / run / "run.json").read_text())
             assert (record["profile"]["name"], record["profile"]["partition"]) == ("generic", "gpu")
+
+
+def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    where = ["--cluster", "slurm"]
+    assert submit.main(["run", "tiny.yaml", *where, "--slurm", "partition=gpu", "qos=low"]) == 0
+    (run,) = [RunDir(path.parent) for path in Path("runs/tiny").glob("*/run.json")]
+    for number, (words, expected) in enumerate(
+        [
+            ([], ("gpu", "low")),
+            (["--slurm", "qos=high"], ("gpu", "high")),
+            (["--profile", "efa"], (None, None)),
+        ]
+    ):
+        ledger.revoke(run, number, "cancelled", "in a test")
+        assert submit.main(["resume", *where, *words]) == 0
+        profile = json.loads(run.run_json.read_text())["profile"]
+        assert (profile["partition"], profile["qos"]) == expected
+        assert ("#SBATCH --partition=gpu\n" in run.script.read_text()) is (expected[0] is not None)
 
 
 def test_what_slurm_says_is_shown_and_a_refusal_is_a_failure(

@@ -81,7 +81,7 @@ def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) 
         "--time=60",
         f"--comment={handle(run, 0)}",
         "--requeue",
-        "--signal=USR2@65",  # job.stop_lead_s and the margin
+        "--signal=USR2@60",  # job.stop_lead_s
     ):
         assert f"#SBATCH {line}\n" in script, script
 
