@@ -55,7 +55,7 @@ def test_a_sweep_on_two_nodes_is_done(slurm: MiniCluster, tmp_path: Path) -> Non
     attempt = read_json(run.attempt(0).record)
     assert len(set(attempt["nodes"])) == 2
     assert attempt["job_id"] == told[1]["job_id"]
-    assert attempt["exit_codes"] == {"0": 0}
+    assert attempt["exit_codes"] == {"0": 0, "1": 0}
     variables = read_json(run.env_json)["variables"]
     assert variables["GLOO_SOCKET_IFNAME"]["value"] == "eth0"
     for node in (0, 1):
