@@ -46,6 +46,9 @@ class Attempt:
     def node_log(self, node: int) -> Path:
         return self.path / f"node-{node:02d}.log"
 
+    def node_record(self, node: int) -> Path:
+        return self.path / f"node-{node:02d}.json"
+
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
 
@@ -113,6 +116,11 @@ class RunDir:
         return self.path / "run.json"
 
     @property
+    def script(self) -> Path:
+        """The batch script as it was submitted last, where Slurm got one."""
+        return self.path / "submit.sbatch"
+
+    @property
     def env_json(self) -> Path:
         return self.path / "env.json"
 
@@ -124,6 +132,11 @@ class RunDir:
     def progress(self) -> Path:
         """Small live state that rank 0 rewrites as it goes (step, rate, loss)."""
         return self.path / "progress.json"
+
+    @property
+    def usage(self) -> Path:
+        """What the run used, by the cluster's accounting."""
+        return self.path / "usage.json"
 
     @property
     def submissions(self) -> Path:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, write_json
-from jobs import environment, ledger, peers, policy, processes, rendezvous, watch
+from jobs import environment, ledger, node_record, peers, policy, processes, rendezvous, snapshot, watch
 from jobs.attempt import NotAgain, close_attempt, is_ours, not_requeued, open_attempt
 from jobs.outcome import Verdict
 from jobs.scheduler import Scheduler
@@ -178,6 +178,10 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
     run, hosts = node.run, node.hosts
     try:
         record = read_json(run.run_json)
+        problem = snapshot.problem(run, record)
+        if problem is not None:
+            _say(f"refused: {problem}")
+            return watch.Ended(policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
         with contextlib.ExitStack() as held:
             if node.rank == 0:
                 meeting, reserved = rendezvous.publish(attempt, hosts[0])
@@ -193,6 +197,7 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
             deadline = float(added["DISTTRAIN_DEADLINE"].value)
             lead_s = float(record["config"]["job"]["stop_lead_s"])
             place = watch.Place(attempt, node.rank, len(hosts), deadline, lead_s, node.scheduler)
+            node_record.start(attempt, node.rank)
             return watch.run(command, env, sys.stdout.fileno(), place)
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
@@ -204,7 +209,14 @@ def _added_environment(
 ) -> dict[str, environment.Variable]:
     peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
     interface = rendezvous.interface_towards(peer) if peer else None
-    added = environment.derive(record["config"], record["cluster"], os.environ, interface=interface)
+    added = environment.derive(
+        record["config"],
+        record["cluster"],
+        os.environ,
+        source=snapshot.source_of(record),
+        interface=interface,
+        profile=record.get("profile"),
+    )
     end = node.scheduler.end_time() if node.scheduler else None
     if end is None:
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()

@@ -95,12 +95,17 @@ def write_intent(run: RunDir, intent: Mapping[str, Any]) -> int:
 
     `intent` names the cluster and the keys of the run (`config_key`, `run_key`, `code_hash`).
     """
-    known = entries(run)
-    number = known[-1].number + 1 if known else 0
+    number = next_submission(run)
     value = {**intent, "submission": number, "time": now()}
     if not create_exclusive(entry(run, number).path("intent"), value):
         raise RuntimeError(f"{run.path}: somebody else is submitting this run at this moment")
     return number
+
+
+def next_submission(run: RunDir) -> int:
+    """The number of the submission that would be announced next."""
+    known = entries(run)
+    return known[-1].number + 1 if known else 0
 
 
 def write_receipt(run: RunDir, number: int, job_id: str) -> None:

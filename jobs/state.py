@@ -57,6 +57,10 @@ class RunState:
     silent: bool = False
     """Running for all that is known, but without a sign of life for long: a slow validation looks the same
     as a dead host. The cluster may know, or the user."""
+    waits_for: str | None = None
+    """What its job waits for, in the cluster's word; files do not tell."""
+    start_expected: float | None = None
+    """When the cluster expects to start it, in seconds since the epoch."""
     attempt: int | None = None
     attempts: int = 0
     """Starts so far."""
@@ -217,10 +221,10 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
     attempt = verdict.pop("attempt") if verdict else attempts[-1].number
     known |= {"attempt": attempt, "attempts": attempt + 1} | _progress(run, attempt)
     if verdict is None:
-        silent_s = _silent_s(known.get("updated"), attempts[-1].path)
+        quiet_s = silent_s(known.get("updated"), attempts[-1].path)
         verdict = {"state": "running"}
-        if silent_s >= SILENT_AFTER_S:
-            verdict = {"state": "lost", "cause": "lost", "message": _silence(silent_s)}
+        if quiet_s >= SILENT_AFTER_S:
+            verdict = {"state": "lost", "cause": "lost", "message": _silence(quiet_s)}
     if verdict["state"] != "running":
         known["eta_s"] = None
     known["stale"] = _is_stale(verdict["state"], known["code_hash"], code_hash)
@@ -280,9 +284,9 @@ def _claimed(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> di
     if ended is not None:
         return ended
     if alive is None:  # on another host: silence is no proof, and to start it again would be a second one
-        silent_s = _silent_s(updated, run.submissions)
-        silent = silent_s >= SILENT_AFTER_S
-        return {"state": "running", "silent": silent, "message": _silence(silent_s) if silent else None}
+        quiet_s = silent_s(updated, run.submissions)
+        silent = quiet_s >= SILENT_AFTER_S
+        return {"state": "running", "silent": silent, "message": _silence(quiet_s) if silent else None}
     if alive:
         return {"state": "running"}
     # Nobody closed this attempt. What it left may still prove that it came to its end.
@@ -297,7 +301,7 @@ def _left_in_order(run: RunDir, number: int) -> bool:
     return (read_json_or_none(run.attempt(number).record) or {}).get("cause") in IN_ORDER
 
 
-def _silent_s(updated: float | None, started: Path) -> float:
+def silent_s(updated: float | None, started: Path) -> float:
     """Seconds since the last sign of life: the newest progress, or the folder that its start touched."""
     return time.time() - max(updated or 0.0, os.stat(started).st_mtime)
 

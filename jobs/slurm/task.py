@@ -1,4 +1,5 @@
-"""What srun starts on each node: `python -m jobs.slurm.task RUN_DIR --submission N`.
+"""What srun starts on each node: `python -m jobs.slurm.task RUN_DIR --submission N`, and for
+`jobs/train.sbatch` `--by-hand ARGUMENTS...` (see `jobs.byhand`).
 
 Turns what Slurm says of the job into what `jobs.agent` needs, and becomes it: as the task itself, not a
 child of it, the agent gets the signals that Slurm sends.
@@ -21,10 +22,15 @@ from jobs.slurm.job import SlurmJob
 
 
 def main(argv: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["--by-hand"]:
+        from jobs import byhand
+
+        return byhand.main(arguments[1:])
     parser = argparse.ArgumentParser(prog="python -m jobs.slurm.task", description=__doc__)
     parser.add_argument("run_dir")
     parser.add_argument("--submission", type=int, required=True)
-    given = parser.parse_args(argv)
+    given = parser.parse_args(arguments)
     hosts = commands.hostnames(os.environ["SLURM_JOB_NODELIST"])
     if hosts is None:
         print("cannot start: scontrol does not say which nodes this job has", file=sys.stderr)

@@ -10,7 +10,9 @@ import pytest
 
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger
-from jobs.reconcile import cancel, refresh
+from jobs.cluster import Submission
+from jobs.reconcile import cancel
+from jobs.refresh import refresh
 from jobs.slurm.cluster import SlurmCluster
 from jobs.state import RunState, read_runs
 from tests.support.jobs import (
@@ -19,6 +21,7 @@ from tests.support.jobs import (
     settled,
     starts,
     states,
+    status,
     submit,
     sweep_plan,
     wait_until,
@@ -42,13 +45,15 @@ def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         yield tmp_path / "runs"
 
 
-def test_a_sweep_on_two_nodes_is_done(slurm: MiniCluster, tmp_path: Path) -> None:
+def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
-    slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm", "--wait", cwd=tmp_path)
+    sweep = ("sweep", "small.yaml", "--nodes", "1", "2", "4", "--cluster", "slurm")
+    slurm.submit(*sweep, "--wait", cwd=tmp_path)
     told = json.loads(slurm.submit("status", "--json", cwd=tmp_path))
     assert [(run["run"], run["state"], run["cluster"]) for run in told] == [
         ("n1-single-b16-r0", "done", "slurm"),
         ("n2-ddp-b16-r0", "done", "slurm"),
+        ("n4-ddp-b16-r0", "done", "slurm"),
     ]
     assert not any(run["stale"] for run in told), "the nodes ran other code than this"
     run = RunDir(tmp_path / "runs" / "small" / "n2-ddp-b16-r0")
@@ -60,8 +65,19 @@ def test_a_sweep_on_two_nodes_is_done(slurm: MiniCluster, tmp_path: Path) -> Non
     assert variables["GLOO_SOCKET_IFNAME"]["value"] == "eth0"
     for node in (0, 1):
         assert f"node {node} of 2 on {attempt['nodes'][node]}" in run.attempt(0).node_log(node).read_text()
-    again = slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm", cwd=tmp_path)
-    assert "2 runs: 2 done" in again
+
+    def accounted() -> bool:  # a job's records end a little after its run
+        slurm.submit("report", cwd=tmp_path)
+        report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
+        assert [row["unit"] for row in report["used"]] == ["GPU-hours"] * 3
+        assert all(row["hours"] > 0 for row in report["used"])
+        return all(row["source"] == "sacct" for row in report["used"])
+
+    wait_until(accounted)
+    page = (tmp_path / "runs" / "small" / "report" / "report.md").read_text()
+    assert "GPU-hours, of" in page
+    assert "by Slurm's accounting." in page
+    assert "3 runs: 3 done" in slurm.submit(*sweep, cwd=tmp_path)
 
 
 def test_every_node_starts_once_and_a_failure_says_why(root: Path) -> None:
@@ -79,7 +95,7 @@ def test_cancel_ends_a_running_job(root: Path) -> None:
     assert hit.state == "running"
     ended = settled(root)["a"]
     assert (ended.state, ended.cause, ended.retryable) == ("failed", "cancelled", True)
-    wait_until(lambda: SlurmCluster().poll([str(hit.job_id)]) == {str(hit.job_id): "gone"})
+    wait_until(lambda: status(str(hit.job_id)) == "gone")
 
 
 def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
@@ -91,13 +107,13 @@ def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
         run = RunDir(root / "demo" / "a")
         ledger.entry(run, 0).path("receipt").unlink()
         assert states(root)["a"].state == "submitting"
-        assert SlurmCluster().find(run, 0) == action.job_id
+        assert SlurmCluster().find([Submission(run, 0)]) == [action.job_id]
         (state,) = asked(root)
         assert (state.state, state.job_id) == ("queued", action.job_id)
-        assert SlurmCluster().poll([str(action.job_id)]) == {action.job_id: "pending"}
+        assert status(str(action.job_id)) == "pending"
         cancel([state], SlurmCluster())
         assert states(root)["a"].cause == "cancelled"
-        wait_until(lambda: SlurmCluster().poll([str(action.job_id)]) == {action.job_id: "gone"})
+        wait_until(lambda: status(str(action.job_id)) == "gone")
     finally:
         on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
     assert starts(run) == []

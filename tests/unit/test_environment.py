@@ -48,7 +48,10 @@ def test_the_user_wins() -> None:
         ("TORCHELASTIC_RUN_ID", False, False),
         ("SUBMITIT_LOCAL_JOB_ID", False, False),
         ("SLURM_NTASKS", False, True),
-        ("SBATCH_ACCOUNT", False, True),
+        ("SBATCH_ACCOUNT", False, False),
+        ("SRUN_CPUS_PER_TASK", False, False),
+        ("PMIX_RANK", False, False),
+        ("PMI2_VERSION", False, False),
         ("SLURM_CONF", True, True),
         ("CUDA_VISIBLE_DEVICES", True, True),
         ("PRANK", True, True),
@@ -103,3 +106,30 @@ def test_a_diff_without_its_secrets() -> None:
     assert mask_lines(text) == (
         '+    HF_TOKEN: ***\n-x = {"API_KEY": ***\n config_key = made["key"]\n+NAME=x\n'
     )
+
+
+def test_what_is_submitted_from_is_no_job_and_no_launcher() -> None:
+    shell = {
+        "HOME": "/home/ada",
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SBATCH_CLUSTERS": "big",
+        "SLURM_TIME_FORMAT": "relative",
+        "CUDA_VISIBLE_DEVICES": "3",
+    }
+    leaks = (
+        "SLURM_CPU_BIND",
+        "SBATCH_PARTITION",
+        "SRUN_DEBUG",
+        "PMI_RANK",
+        "RANK",
+        "MASTER_ADDR",
+        "SQUEUE_STATES",
+    )
+    assert environment.for_submission(shell | dict.fromkeys(leaks, "1")) == shell
+    within = environment.for_submission(shell | {"SLURM_JOB_ID": "7"})
+    assert within == {name: value for name, value in shell.items() if name != "CUDA_VISIBLE_DEVICES"}
+
+
+def test_what_the_user_told_sbatch_is_named_as_unused() -> None:
+    shell = {"SBATCH_PARTITION": "gpu", "SBATCH_ACCOUNT": "a", "SBATCH_CLUSTERS": "big", "SLURM_JOB_ID": "1"}
+    assert environment.unused_by_submission(shell) == ["SBATCH_ACCOUNT", "SBATCH_PARTITION"]
