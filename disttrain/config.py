@@ -163,10 +163,27 @@ class TelemetryConfig(Section):
 
     warmup_steps: NonNegativeInt = 10
     """Steps left out of every throughput and latency figure (they are recorded all the same)."""
+    samples: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 8
+    """Steps looked at closely, under the profiler, for what each collective did: so many, evenly spread over
+    the run, but at most one in 20. They are left out of the figures, too. 0: none."""
+    full_records: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100_000
+    """Steps of an attempt that get a line of their own in the step records; after them, a hundred steps share
+    one, which keeps sums, extremes and the distribution."""
     flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 5.0
     """Seconds between writes of step records and of `metrics.json`."""
+    gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0
+    """Seconds between samples of the GPUs, and of the ranks' processes; 0 takes none."""
     sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOISE)] = ("tensorboard",)
     """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
+
+
+class ProfileConfig(Section):
+    """A trace of some steps by PyTorch's profiler, and what is in it beside our own figures."""
+
+    steps: Annotated[tuple[PositiveInt, PositiveInt] | None, Field(json_schema_extra=NOISE)] = None
+    """First and last step of the trace. They are left out of all figures."""
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(json_schema_extra=NOISE)] = (0,)
+    """Ranks that are traced."""
 
 
 class CheckpointConfig(Section):
@@ -210,6 +227,7 @@ class Config(Section):
     job: JobConfig = JobConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    profile: ProfileConfig = ProfileConfig()
 
     @property
     def world_size(self) -> int:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-SCHEMA_VERSION = 1
+from disttrain.record import SCHEMA_VERSION as SCHEMA_VERSION
+from disttrain.record import Record as Record
+from disttrain.samples import GpuSample, GpuUsage, HostSample, NodeGpus, ProcessUsage
 
 CLASSES = (
     "compute_s",
@@ -41,13 +41,6 @@ Cause = Literal[
 
 StopCause = Literal["preempted", "deadline", "stopped"]
 """The causes for which ranks agree to leave in good order, the one that wins last."""
-
-
-class Record(BaseModel):
-    """Base of every record: closed, documented under each field."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-    schema_version: int = SCHEMA_VERSION
 
 
 class Code(Record):
@@ -181,6 +174,15 @@ class Progress(Record):
     samples_per_s: float | None
     loss: float | None
     eta_s: float | None
+    gpu_utilization: float | None = None
+    """Share of the time in which a kernel ran, mean over the GPUs of rank 0's node (the next two as well);
+    null where NVML does not tell."""
+    gpu_memory_used_bytes: float | None = None
+    gpu_power_w: float | None = None
+    cpu_percent: float | None = None
+    """Processors busy with a rank, in percent of one: mean over the ranks of rank 0's node."""
+    rss_bytes: float | None = None
+    """Resident memory of a rank, likewise."""
     updated: float
     """Seconds since the epoch."""
 
@@ -210,6 +212,41 @@ class Step(Record):
     loss: float | None
     """Mean loss over this rank's own samples; null if it was not finite."""
     lr: float
+
+
+class StepWindow(Record):
+    """One line of `steps-RRRRR.jsonl` of a long run: consecutive steps on one rank put together.
+
+    After `telemetry.full_records` steps of an attempt, its lines are of this kind, but for sampled steps.
+    """
+
+    first: int
+    last: int
+    steps: int
+    """How many are in it: all from the first to the last but sampled ones."""
+    start_s: float
+    """When the first of them began, since this rank's loop began."""
+    step_s: float
+    """Sum, as the classes below are."""
+    compute_s: float
+    input_s: float
+    comm_wait_s: float | None
+    comm_transfer_s: float | None
+    comm_exposed_s: float | None
+    optimizer_s: float
+    checkpoint_s: float
+    other_s: float
+    shortest_s: float
+    shortest_step: int
+    longest_s: float
+    longest_step: int
+    bins: list[tuple[int, int]]
+    """Distribution of the steps' durations: (i, count) for those in [1.01^i, 1.01^(i+1)) seconds."""
+    samples: int
+    loss: float | None
+    """Mean over the steps."""
+    lr: float
+    """Of the last step."""
 
 
 class Histogram(Record):
@@ -256,6 +293,112 @@ class Dataset(Record):
     bytes: int | None = None
     unigram_entropy_bits: float | None = None
     """Text: entropy of the training split's bytes taken one by one, in bits per byte."""
+
+
+class SampledCollective(Record):
+    """One collective operation of a sampled step, as one rank saw it."""
+
+    kind: str
+    """`all_reduce`, `all_gather`, ..."""
+    bucket: int
+    """Number among those of its kind in this step, by their begin."""
+    bytes: int | None
+    """Of the larger of input and output on one rank; null where the profiler does not tell."""
+    start_s: float
+    """Since the step began."""
+    duration_s: float
+    """Queueing and waiting for peers included."""
+    hidden_s: float
+    """While this rank computed."""
+    exposed_s: float
+
+
+class CommSample(Record):
+    """One line of `comm-RRRRR.jsonl`: one rank's communication in one sampled step.
+
+    Collectives may run at the same time: totals are of merged intervals, never sums of durations.
+    """
+
+    step: int
+    step_s: float
+    compute_s: float
+    total_s: float
+    """While any collective was on its way."""
+    hidden_s: float
+    """While one was on its way and this rank computed."""
+    exposed_s: float
+    """`total_s` - `hidden_s`."""
+    collectives: list[SampledCollective]
+
+
+class CollectiveSummary(Record):
+    """One collective of a step: means over sampled steps and ranks."""
+
+    kind: str
+    bucket: int
+    bytes: int | None
+    total_s: float
+    hidden_s: float
+    exposed_s: float
+    transfer_s: float
+    """The least over ranks, mean over steps: the rank that came last waited for nobody."""
+    algorithm_bytes_per_s: float | None
+    """`bytes` / `transfer_s`."""
+    bus_bytes_per_s: float | None
+    """Comparable with a link's rate: algorithm bandwidth x 2(N-1)/N for an all-reduce over N ranks,
+    x (N-1)/N for all-gather and reduce-scatter, as nccl-tests defines it."""
+
+
+class CommSummary(Record):
+    """Communication of a step: means over sampled steps and ranks."""
+
+    method: str
+    sampled_steps: int
+    count: int
+    """Collectives in a step."""
+    bytes: int | None
+    """Moved by them on one rank, each counted as in `CollectiveSummary.bytes`."""
+    total_s: float
+    hidden_s: float
+    exposed_s: float
+    compute_s: float
+    bus_bytes_per_s: float | None
+    """All bus bytes of a step over the least time, over ranks, that any collective was on its way."""
+    collectives: list[CollectiveSummary]
+
+
+class Breakdown(Record):
+    """Seconds of one step; null where that instrument cannot see it."""
+
+    step_s: float | None
+    compute_s: float | None
+    comm_s: float | None
+    """While any collective was on its way."""
+    hidden_s: float | None
+    """While one was on its way and this rank computed."""
+    exposed_s: float | None
+    """While this rank waited for one."""
+
+
+class ProfiledStep(Record):
+    step: int
+    profiler: Breakdown
+    clock: Breakdown | None
+    """Null where the run broke off before the step was recorded."""
+    difference: Breakdown | None
+    """Clock less profiler."""
+
+
+class ProfileRecord(Record):
+    """`profile-RRRRR.json`: traced steps of one rank as the profiler saw them and as the step clock did."""
+
+    rank: int
+    steps: list[ProfiledStep]
+
+
+class RatioPoint(Record):
+    step: int
+    ratio: float | None
 
 
 class Metrics(Record):
@@ -312,8 +455,10 @@ class Metrics(Record):
 
     warmup_steps: int
     """Steps left out of the figures below: the first ones after each start."""
+    sampled_steps: int = 0
+    """Steps left out because they were taken under the profiler."""
     left_out: list[tuple[int, int]] = []
-    """First and last step of each stretch of them."""
+    """First and last step of each stretch of steps that were left out."""
     measured_steps: int
     measured_s: float | None
     """Sum of the measured steps' durations, mean over ranks."""
@@ -331,8 +476,47 @@ class Metrics(Record):
     """How exposed communication was measured; null when there is none to measure."""
     comm_split: str | None = None
     """How it was divided into wait and transfer."""
+    comm: CommSummary | None = None
+    """Collectives, hidden ones too, from sampled steps; null without communication or samples."""
+    communication_time_per_step: float | None = None
+    """`comm.total_s`: seconds a step in which any collective was on its way, hidden ones included."""
+    communication_overhead_percent: float | None = None
+    """100 x exposed communication / step time, over the measured steps, mean over ranks."""
+    communication_computation_ratio: float | None = None
+    """Exposed communication / compute, over the measured steps, mean over ranks."""
+    communication_computation_history: list[RatioPoint] = []
+    """The same of each measured step of rank 0, thinned evenly to at most 1,000 points."""
     peak_memory_bytes: int | None
     """Largest over ranks: allocated on the device, or resident set of a CPU rank."""
+
+    peak_reserved_memory_bytes: int | None = None
+    """Largest over ranks: what torch's allocator held of the device, unused parts included; null on CPU."""
+    compute_dtypes: dict[str, str] | None = None
+    """What matmuls and convolutions are computed in: the weights' dtype, or `tf32` where torch may use it
+    for float32."""
+    peak_flops: float | None = None
+    """Dense FLOP/s that one device reaches at most on this model's mix of work, from `disttrain.peaks`."""
+    peak_source: str | None = None
+    """Where that figure is from."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: model FLOP/s of all ranks / (`peak_flops` x devices)."""
+
+    samples_per_second_per_gpu: float | None = None
+    """`samples_per_s` / devices; a CPU rank counts as one."""
+    throughput_images_per_sec: float | None = None
+    """`samples_per_s` where a sample is an image (channels, height, width) to classify."""
+    tokens_per_s_per_rank: float | None = None
+    gpu_memory_utilization: float | None = None
+    """Share of the device's memory that torch held at its peak: `max_memory_reserved` / total, the largest
+    over ranks."""
+    training_time: float | None = None
+    """Seconds in the training loop, validation included: `seconds_total` by another name."""
+    gpu: GpuUsage | None = None
+    """What NVML told."""
+    processes: ProcessUsage | None = None
+    """What the operating system told of the ranks' processes."""
+    null_reasons: dict[str, str] = {}
+    """Why a figure above is null, by its name (`gpu.energy_j` is `energy_j` of `gpu`)."""
 
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and last are always there."""
@@ -375,6 +559,12 @@ FILES: dict[str, type[Record]] = {
     "rank-error": RankError,
     "progress": Progress,
     "step": Step,
+    "step-window": StepWindow,
+    "gpu-devices": NodeGpus,
+    "gpu-sample": GpuSample,
+    "host-sample": HostSample,
+    "comm-sample": CommSample,
+    "profile": ProfileRecord,
     "metrics": Metrics,
     "checkpoint": Checkpoint,
 }

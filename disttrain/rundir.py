@@ -51,6 +51,27 @@ class Attempt:
     def steps(self, rank: int) -> Path:
         return self.path / f"steps-{rank:05d}.jsonl"
 
+    def gpu_samples(self, node: int) -> Path:
+        return self.path / f"gpu-node{node:02d}.jsonl"
+
+    def gpu_devices(self, node: int) -> Path:
+        return self.path / f"gpu-node{node:02d}.json"
+
+    def host_samples(self, node: int) -> Path:
+        return self.path / f"host-node{node:02d}.jsonl"
+
+    def comm(self, rank: int) -> Path:
+        """Collectives of the sampled steps."""
+        return self.path / f"comm-{rank:05d}.jsonl"
+
+    def trace(self, rank: int) -> Path:
+        """The trace that was asked for, as PyTorch's profiler exports it."""
+        return self.path / f"trace-{rank:05d}.json.gz"
+
+    def profile(self, rank: int) -> Path:
+        """What is in that trace, beside the step clock's figures."""
+        return self.path / f"profile-{rank:05d}.json"
+
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
 

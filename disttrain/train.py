@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -25,7 +26,8 @@ from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
 from disttrain.errors import ConfigError
 from disttrain.evaluate import Evaluation
-from disttrain.flops import METHOD, model_flops_per_sample
+from disttrain.flops import METHOD, flops_per_sample
+from disttrain.mfu import peak_of
 from disttrain.optim import make_optimizer
 from disttrain.output import Output
 from disttrain.parallel.choice import choose
@@ -76,7 +78,8 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
     if session.start_step < session.steps and (cause := boundary.meet(session.start_step)):
         return cause
     for step in range(session.start_step + 1, session.steps + 1):
-        loss = trainer.step(step, session.batches)
+        with telemetry.look.at(step, trainer) if step in telemetry.look.steps else nullcontext():
+            loss = trainer.step(step, session.batches)
         telemetry.step_done(step, loss, trainer.lr)
         if session.evaluate and evaluation_is_due(step, session.steps, config.train.eval_every):
             with telemetry.outside_steps():
@@ -107,7 +110,8 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     torch.manual_seed(config.train.seed)  # the same weights on every rank
     model = build_model(config.model, source).to(world.device)
     parameters = sum(p.numel() for p in model.parameters())
-    flops = model_flops_per_sample(model, source.train, world.device)
+    flops = flops_per_sample(model, source.train, world.device)
+    peak = peak_of(device_name(world.device), model, flops, world.device)
     torch.manual_seed(config.train.seed + 1 + world.rank)  # other dropout on every rank
 
     # How the ranks work together
@@ -131,8 +135,12 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         "comm_method": strategy.COMM_METHOD,
         "model": config.model.kind,
         "parameters": parameters,
-        "model_flops_per_sample": flops,
+        "model_flops_per_sample": sum(flops.values()) or None,
         "flops_method": METHOD if flops else None,
+        "compute_dtypes": peak.dtypes,
+        "peak_flops": peak.flops_per_s,
+        "peak_source": peak.source,
+        "peak_reason": peak.reason,
         "dataset": source.record,
         "steps_total": steps,
         "local_batch_size": plan.local,
@@ -140,6 +148,7 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         "global_batch_size": plan.global_,
         "resumed_step": found.manifest.step if found and not model_only else None,
         "tokens_per_sample": source.tokens_per_sample,
+        "samples_are_images": source.images,
     }
     telemetry = RunTelemetry(output.run, output.attempt, world, config, facts)
     log.info(

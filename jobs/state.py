@@ -30,6 +30,8 @@ StateName = Literal[
 
 SILENT_AFTER_S = 600.0
 """A run that nobody on this host can look after is called silent when it has not moved for this long."""
+USAGE = ("gpu_utilization", "gpu_memory_used_bytes", "gpu_power_w", "cpu_percent", "rss_bytes")
+"""What `progress.json` says of GPUs and processes, where it was sampled."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,12 @@ class RunState:
     samples_per_s: float | None = None
     loss: float | None = None
     eta_s: float | None = None
+    gpu_utilization: float | None = None
+    """Like the next four: as of the newest progress, over the GPUs and ranks of rank 0's node."""
+    gpu_memory_used_bytes: float | None = None
+    gpu_power_w: float | None = None
+    cpu_percent: float | None = None
+    rss_bytes: float | None = None
     updated: float | None = None
     """Seconds since the epoch of the last sign of life."""
     config_key: str | None = None
@@ -281,7 +289,7 @@ def _progress(run: RunDir, attempt: int) -> dict[str, float | None]:
     progress = read_json_or_none(run.progress) or {}
     if progress.get("attempt") != attempt:
         return {}
-    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated")
+    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated", *USAGE)
     return {name: value for name in names if isinstance(value := progress.get(name), int | float)}
 
 

@@ -8,7 +8,6 @@ clock, the log and live state once a second, files and the interval summary ever
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +22,15 @@ from disttrain import log
 from disttrain.checkpoint.state import as_tensor, as_value
 from disttrain.checkpoint.storage import State
 from disttrain.config import Config
-from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, StopCause
+from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
-from disttrain.telemetry import sinks, summary, waits
+from disttrain.telemetry import figures, sinks, summary, waits
+from disttrain.telemetry.look import CloseLook
 from disttrain.telemetry.losses import GlobalLoss
-from disttrain.telemetry.phases import Parts, make_clock
+from disttrain.telemetry.node import NodeTelemetry
+from disttrain.telemetry.phases import make_clock
 from disttrain.telemetry.recorder import StepRecorder
+from disttrain.telemetry.totals import RankTotals, own_totals
 from disttrain.world import World
 
 RECORDS_AT_ONCE = 256
@@ -37,14 +39,6 @@ FLUSH_SHARE = 0.001
 """Largest share of the time that interval summaries may take: they grow with the run, so they space out."""
 TELL_EVERY_S = 1.0
 """How often rank 0 says how it goes, in the log, the sinks and `progress.json`: as often as people look."""
-
-
-@dataclass(frozen=True)
-class RankTotals:
-    """One rank's share of the final summary."""
-
-    measured: Parts
-    peak_memory_bytes: int
 
 
 @dataclass
@@ -71,7 +65,13 @@ class RunTelemetry:
             samples_per_step=plan_samples,
             warmup_steps=self.config.telemetry.warmup_steps,
             split=waits.CommSplit(self.world) if self._measures_comm else None,
+            full_records=self.config.telemetry.full_records,
         )
+        self._steps_total: int = self.facts["steps_total"]
+        self.look = CloseLook(
+            self.config, self.attempt, self.world, samples=self._measures_comm, steps=self._steps_total
+        )
+        self._recorder.looked_at = self.look.steps
         self._global_loss = GlobalLoss(self.world)
         self._sinks = (
             [sinks.open_sink(name, self.attempt) for name in self.config.telemetry.sinks]
@@ -79,10 +79,10 @@ class RunTelemetry:
             else []
         )
         self._log_every = self.config.train.log_every
-        self._steps_total: int = self.facts["steps_total"]
         self._step = 0
         self._first_step = 0  # done before this attempt
         self._left_out_before: list[tuple[int, int]] = []  # of the figures, by earlier attempts
+        self._sampled_before = 0
         self._seconds_before = 0.0
         self._lr = 0.0
         self._began = self._told = time.monotonic()
@@ -90,6 +90,7 @@ class RunTelemetry:
         self._told_loss: LossPoint | None = None
         self._flush_due = self._began + self.config.telemetry.flush_every_s
         self._rate: float | None = None
+        self._node = NodeTelemetry(self.attempt, self.world, self.config.telemetry.gpu_every_s)
 
     @property
     def _leads(self) -> bool:
@@ -101,7 +102,7 @@ class RunTelemetry:
         All ranks call this together. What the state says was done is then in the step records, too.
         """
         self._look_up(wait=True)  # the sums that travel are of every step before this one
-        self._recorder.flush()
+        self._recorder.flush(close_window=True)  # so that a resumed run goes on where a record ends
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if not self._leads:
             return {}, own
@@ -111,6 +112,9 @@ class RunTelemetry:
             "evaluations": as_tensor([point.model_dump(mode="json") for point in self.eval_history]),
             "durations": torch.from_numpy(np.array(self._recorder.durations, dtype=np.float64)),
             "left_out": as_tensor(self._left_out()),
+            "sampled": torch.tensor(self._sampled_before + len(self._sampled())),
+            "ratio_steps": torch.tensor(self._recorder.ratio_steps.tolist(), dtype=torch.int64),
+            "ratios": torch.tensor(self._recorder.ratios.tolist(), dtype=torch.float64),
             "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
         }, own
 
@@ -131,9 +135,13 @@ class RunTelemetry:
         if own:
             self._recorder.durations.extend(history["durations"].tolist())
             self._left_out_before = [(first, last) for first, last in as_value(history["left_out"])]
+            self._sampled_before = int(history["sampled"].item())
+            self._recorder.ratio_steps.extend(history["ratio_steps"].tolist())
+            self._recorder.ratios.extend(history["ratios"].tolist())
 
     def start(self) -> None:
-        """The first step begins now."""
+        """The first step begins now. All ranks call this together."""
+        self._node.start(self.clock.start, lambda: self._step >= self._recorder.warm_step)
         self._began = self._told = time.monotonic()
         self.clock.start()
 
@@ -143,6 +151,9 @@ class RunTelemetry:
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
+        if step in self.look.steps:
+            with self.outside_steps():
+                self.look.step_done(step)
         if step % self._log_every == 0:
             self._look_up()
         now = time.monotonic()
@@ -155,7 +166,8 @@ class RunTelemetry:
     def outside_steps(self) -> Iterator[None]:
         """What happens in here belongs to no step; the next step begins when it is over."""
         began = time.monotonic()
-        yield
+        with self._node.outside_steps():
+            yield
         self._told += time.monotonic() - began  # the live rate is about steps, too
         self.clock.start()
 
@@ -176,13 +188,15 @@ class RunTelemetry:
         All ranks call this together.
         """
         self._look_up(wait=True)
-        totals = self.world.gather(RankTotals(self._recorder.measured, _peak_memory(self.world)))
+        self._node.close()
+        totals = self.world.gather(self._totals())
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self._leads:
             self._tell(time.monotonic())
-        self._close()
+        self.look.finish(self._recorder.kept)
         if self._leads and self.attempt.superseded_by() is None:
             write_json(self.run.metrics, metrics.model_dump(mode="json"))
+        self._close()
         return metrics
 
     def abort(self) -> None:
@@ -190,9 +204,11 @@ class RunTelemetry:
         device. Raises nothing, so that what went wrong first is what is reported."""
         try:
             self._recorder.abandon()
+            self.look.finish(self._recorder.kept)
             if self._leads and self.attempt.superseded_by() is None:
-                own = RankTotals(self._recorder.measured, _peak_memory(self.world))
-                write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
+                write_json(
+                    self.run.metrics, self._metrics("failed", [self._totals()]).model_dump(mode="json")
+                )
             self._close()
         except Exception as error:
             log.error("the last records are lost", kind=type(error).__name__, error=str(error))
@@ -214,6 +230,7 @@ class RunTelemetry:
         if self.attempt.superseded_by() is not None:
             return  # the next meeting of the ranks ends this attempt
         left = (self._steps_total - self._step) * self.facts["global_batch_size"]
+        usage = self._node.live()
         progress = Progress(
             attempt=self.attempt.number,
             step=self._step,
@@ -222,10 +239,11 @@ class RunTelemetry:
             loss=self.losses[-1].loss if self.losses else None,
             eta_s=left / self._rate if self._rate else None,
             updated=time.time(),
+            **usage,
         )
         write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
         live = {"lr": self._lr} | ({"samples_per_s": self._rate} if self._rate else {})
-        self._send(self._step, live)
+        self._send(self._step, live | {_scalar(name): value for name, value in usage.items()})
         if self.losses:  # the newest loss that all ranks have agreed on, up to `log_every` steps back
             newest = self.losses[-1]
             assert newest.loss is not None
@@ -240,8 +258,7 @@ class RunTelemetry:
         self._recorder.flush()
         began = time.monotonic()
         if self._leads and self.attempt.superseded_by() is None:
-            own = RankTotals(self._recorder.measured, _peak_memory(self.world))
-            metrics = self._metrics("running", [own])
+            metrics = self._metrics("running", [self._totals()])
             write_json(self.run.metrics, metrics.model_dump(mode="json"), durable=False)
             self._send(self._step, {f"step/{k}": v for k, v in metrics.composition.items() if v is not None})
         now = time.monotonic()
@@ -249,7 +266,12 @@ class RunTelemetry:
 
     def _left_out(self) -> list[tuple[int, int]]:
         first, last = self._first_step + 1, min(self._recorder.warm_step, self._step)
-        return [*self._left_out_before, (first, last)] if last >= first else self._left_out_before
+        warm = [(first, last)] if last >= first else []
+        return [*self._left_out_before, *warm, *((step, step) for step in self._sampled())]
+
+    def _sampled(self) -> list[int]:
+        """The steps of this attempt that were looked at closely so far, warm-up aside."""
+        return sorted(step for step in self.look.steps if self._recorder.warm_step < step <= self._step)
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._began
@@ -265,41 +287,61 @@ class RunTelemetry:
         measured_s = sum(sum(rank.measured) for rank in totals) / len(totals) if steps else None
         samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
         left_out = self._left_out()
-        per_rank = samples_per_s / self.world.size if samples_per_s else None
-        facts, flops = dict(self.facts), self.facts["model_flops_per_sample"]
-        tokens = facts.pop("tokens_per_sample")
+        sampled = self._sampled_before + len(self._sampled())
+        comm = self.look.summary()
+        facts, seconds = dict(self.facts), self._seconds()
+        fields, reasons = figures.of_run(
+            facts, samples_per_s, self._node.devices, totals, self.config.telemetry.gpu_every_s
+        )
         return Metrics(
             **facts,
+            **fields,
+            null_reasons=reasons,
             status=status,
             stop_cause=stop_cause,
             attempt=self.attempt.number,
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
             steps=self._step,
-            seconds_total=self._seconds(),
-            warmup_steps=sum(last - first + 1 for first, last in left_out),
+            seconds_total=seconds,
+            training_time=seconds,
+            warmup_steps=sum(last - first + 1 for first, last in left_out) - sampled,
+            sampled_steps=sampled,
             left_out=left_out,
             measured_steps=steps,
             measured_s=measured_s,
-            samples_per_s=samples_per_s,
-            samples_per_s_per_rank=per_rank,
-            tokens_per_s=samples_per_s * tokens if samples_per_s and tokens else None,
-            model_flops_per_s_per_rank=per_rank * flops if per_rank and flops else None,
             step_time=summary.step_time(durations),
             composition=summary.composition([r.measured for r in totals], steps, self._measures_comm),
+            comm=comm,
+            communication_time_per_step=comm.total_s if comm else None,
+            **summary.communication([r.measured for r in totals], self._measures_comm),
+            communication_computation_history=summary.thin(self._ratios()),
             peak_memory_bytes=max(rank.peak_memory_bytes for rank in totals),
             loss_history=summary.thin(self.losses),
             eval_history=self.eval_history,
         )
+
+    def _totals(self) -> RankTotals:
+        return own_totals(self._recorder.measured, self.world, self._node.usage())
+
+    def _ratios(self) -> list[RatioPoint]:
+        pairs = zip(self._recorder.ratio_steps, self._recorder.ratios, strict=True)
+        return [RatioPoint(step=step, ratio=ratio) for step, ratio in pairs]
 
     def _send(self, step: int, values: dict[str, float]) -> None:
         for sink in self._sinks:
             sink.scalars(step, values)
 
     def _close(self) -> None:
+        self._node.close()
         self._recorder.close()
         for sink in self._sinks:
             sink.close()
         self._sinks = []
+
+
+def _scalar(name: str) -> str:
+    """`gpu_power_w` of `Progress` is `gpu/power_w` in the sinks, and what is not a GPU's is the host's."""
+    return name.replace("gpu_", "gpu/", 1) if name.startswith("gpu_") else f"host/{name}"
 
 
 def _number(loss: float | None) -> float:
@@ -308,9 +350,3 @@ def _number(loss: float | None) -> float:
 
 def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
-
-
-def _peak_memory(world: World) -> int:
-    if world.device.type == "cuda":
-        return torch.cuda.max_memory_allocated(world.device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB

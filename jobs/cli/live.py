@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from jobs.cli.find import label
-from jobs.cli.render import HEAD, RIGHT, rows, status_table, tally, word_of
+from jobs.cli.render import HEAD, RIGHT, USAGE_HEAD, rows, status_table, tally, usage, word_of
 from jobs.cli.text import duration, number
 from jobs.state import RunState
 
@@ -92,15 +92,21 @@ def live_table(states: Sequence[RunState], height: int) -> Table:
     from rich.table import Table
 
     table = Table(title=f"{tally(states)}   (Ctrl-C stops watching, not the jobs)", expand=True, box=None)
-    for title in HEAD:
-        align = "right" if title in RIGHT else "left"
-        table.add_column(title, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     room = max(1, height - 4)  # title, head, the line on what is left out, the last line
     shown = list(states)
     if len(shown) > room:
         shown = sorted(shown, key=lambda state: _URGENCY.index(word_of(state)))[:room]
-    for state, cells in zip(shown, rows(shown), strict=True):
-        table.add_row(*map(escape, cells), style=_STYLES.get(word_of(state), ""))
+    lines = rows(shown)
+    used = [
+        index
+        for index, title in enumerate(HEAD)
+        if title not in USAGE_HEAD or any(cells[index] for cells in lines)
+    ]
+    for title in (HEAD[index] for index in used):
+        align = "right" if title in RIGHT else "left"
+        table.add_column(title, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    for state, cells in zip(shown, lines, strict=True):
+        table.add_row(*(escape(cells[index]) for index in used), style=_STYLES.get(word_of(state), ""))
     if len(states) > len(shown):
         table.add_row(f"and {len(states) - len(shown)} more")
     return table
@@ -143,6 +149,7 @@ def change_line(state: RunState) -> str:
         parts.append(f"loss {number(state.loss)}")
     if state.eta_s is not None:
         parts.append(f"ETA {duration(state.eta_s)}")
+    parts += [word for word in usage(state) if word]
     if state.state != "done" and state.message:
         parts.append(" ".join(state.message.split()))
     return "  ".join(parts)

@@ -10,11 +10,12 @@ from typing import Any
 
 from disttrain.rundir import to_json
 from jobs.cli.find import label
-from jobs.cli.text import duration, number, table
-from jobs.state import RunState
+from jobs.cli.text import duration, number, size, table
+from jobs.state import USAGE, RunState
 
-HEAD = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", "SEEN", "NOTE")
-RIGHT = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", "SEEN"})
+USAGE_HEAD = ("BUSY", "MEMORY", "POWER")
+HEAD = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", *USAGE_HEAD, "SEEN", "NOTE")
+RIGHT = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", *USAGE_HEAD, "SEEN"})
 _NOTE_WIDTH = 100
 _ORDER = (
     "running",
@@ -30,7 +31,7 @@ _ORDER = (
 )
 _JSON_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "loss", "eta_s", "updated", "config_key", "run_key", "code_hash",
+    "samples_per_s", "loss", "eta_s", *USAGE, "updated", "config_key", "run_key", "code_hash",
 )  # fmt: skip
 
 
@@ -51,9 +52,22 @@ def row(state: RunState, now: float, *, with_sweep: bool) -> tuple[str, ...]:
         number(state.samples_per_s),
         number(state.loss),
         duration(state.eta_s),
+        *usage(state),
         f"{seen} ago" if seen else "",
         note(state),
     )
+
+
+def usage(state: RunState) -> tuple[str, str, str]:
+    """How busy what it runs on is, memory and power, of a run at work: of its GPUs, or of a CPU rank."""
+    if state.state != "running":
+        return "", "", ""
+    if state.gpu_utilization is not None or state.gpu_memory_used_bytes is not None:
+        busy = "" if state.gpu_utilization is None else f"gpu {state.gpu_utilization:.0%}"
+        power = "" if state.gpu_power_w is None else f"{state.gpu_power_w:.0f} W"
+        return busy, size(state.gpu_memory_used_bytes), power
+    busy = "" if state.cpu_percent is None else f"cpu {state.cpu_percent:.0f}%"
+    return busy, size(state.rss_bytes), ""
 
 
 def note(state: RunState) -> str:
