@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from disttrain import log
 from disttrain.checkpoint.saver import Saver
 from disttrain.config import Config
+from disttrain.errors import Superseded
 from disttrain.records import EvalPoint, StopCause
 from disttrain.rundir import Attempt
 from disttrain.stop import CAUSES, Requests
@@ -23,10 +24,6 @@ from disttrain.world import World
 MAX_STRIDE = 1000
 """Steps between meetings at most: steps that were quick may turn slow."""
 _SUPERSEDED = 1 + len(CAUSES)
-
-
-class Superseded(RuntimeError):
-    """A later attempt of this run has begun, so this one must not write any more."""
 
 
 def best_loss(history: Sequence[EvalPoint], world: World) -> float | None:

@@ -33,6 +33,7 @@ from disttrain.parallel.choice import choose
 from disttrain.parallel.strategy import load_strategy
 from disttrain.records import Metrics, StopCause
 from disttrain.registry import build_model, build_source
+from disttrain.seeding import seed_all
 from disttrain.stop import Requests, Signals
 from disttrain.task import Task
 from disttrain.telemetry.run import RunTelemetry
@@ -106,12 +107,12 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     refuse_unequal_data(source, world)
     plan = plan_batch(config.train.local_batch_size, config.train.global_batch_size, world.size)
     steps = count_steps(config, source, plan)
-    torch.manual_seed(config.train.seed)  # the same weights on every rank
+    seed_all(config.train.seed)  # the same weights on every rank
     model = build_model(config.model, source).to(world.device)
     parameters = sum(p.numel() for p in model.parameters())
     flops = flops_per_sample(model, source.train, world.device)
     peak = peak_of(device_name(world.device), model, flops, world.device)
-    torch.manual_seed(config.train.seed + 1 + world.rank)  # other dropout on every rank
+    seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
 
     # How the ranks work together
     strategy_name, reason = choose(config.parallel.strategy, world.size)
@@ -170,7 +171,8 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     if start.step:
         telemetry.resume(start.step, start.history, start.own)
     mine = RankBatches(GlobalOrder(samples, config.train.seed), plan, world.rank, steps, start.step)
-    batches = iter(make_loader(source.train, mine, config.data, world.device))
+    seed = (config.train.seed, world.rank)
+    batches = iter(make_loader(source.train, mine, config.data, world.device, seed=seed, first=mine.first))
     evaluate = None
     if source.valid is not None:
         evaluate = Evaluation(source.valid, task, world, plan.local, config.train.eval_samples)
@@ -179,7 +181,8 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     folder = resume.folder_of(config.checkpoint, output.run)
     capture = partial(content.capture, trainer.bare_model, optimizer, telemetry, world)
     saver = Saver(folder, config.checkpoint, output.attempt, world, capture, described, start.step)
-    requests = Requests(output.run.stop, signals, config.job.stop_lead_s, looks=world.local_rank == 0)
+    looks = world.local_rank == 0
+    requests = Requests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
     best = best_loss(telemetry.eval_history, world)
     boundary = Boundary(config, world, output.attempt, requests, saver, telemetry.clock, best)
     content.set_random(start, config.train.seed, world)  # last: making an iterator draws from it

@@ -14,6 +14,7 @@ from disttrain.checkpoint.folder import Kept
 from disttrain.checkpoint.resume import Origin
 from disttrain.checkpoint.storage import State
 from disttrain.errors import ConfigError
+from disttrain.seeding import seed_all
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.world import World
 
@@ -79,7 +80,7 @@ def set_random(start: Start, seed: int, world: World) -> None:
     if start.own:
         states.put_random(start.own, world.device)
     elif start.step:
-        torch.manual_seed(seed + 1 + world.rank + world.size * start.step)
+        seed_all(seed + 1 + world.rank + world.size * start.step)
 
 
 def refuse_other_model(found: Kept, wanted: State, known: states.Shapes) -> None:
@@ -95,5 +96,5 @@ def refuse_other_model(found: Kept, wanted: State, known: states.Shapes) -> None
     for name in known:
         if name.startswith(states.MODEL) and name not in wanted:
             raise ConfigError(
-                f"{found.path} is of another model: {name.removeprefix(states.MODEL)} in it is not in this one"
+                f"{found.path} is of another model: {name.removeprefix(states.MODEL)} is in it, not here"
             )

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from disttrain.errors import ConfigError
 from disttrain.records import Checkpoint, CheckpointFile
-from disttrain.rundir import CorruptFile, create_exclusive, read_json, write_json
+from disttrain.rundir import CorruptFile, checkpoint_steps, create_exclusive, read_json, write_json
 
 MANIFEST = "manifest.json"
 METADATA = ".metadata"
@@ -53,8 +53,7 @@ def temporary_path(folder: Path, step: int, attempt: int) -> Path:
 
 def committed(folder: Path) -> list[Path]:
     """Folders of committed checkpoints, newest first, whatever they hold."""
-    found = [(int(match[1]), folder / name) for name in _names(folder) if (match := _STEP.fullmatch(name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    return [committed_path(folder, step) for step in checkpoint_steps(folder)]
 
 
 def _names(folder: Path) -> list[str]:
@@ -90,7 +89,7 @@ def read_manifest(path: Path) -> Checkpoint:
             raise Damaged(f"{name} has {size} bytes instead of {manifest.files[name].bytes}")
     if METADATA not in sizes:
         raise Damaged(f"{MANIFEST} says nothing of {METADATA}")
-    named = _STEP.fullmatch(path.name)
+    named = re.fullmatch(r"step-(\d+)", path.name)
     if named and int(named[1]) != manifest.step:
         raise Damaged(f"{MANIFEST} is of step {manifest.step}")
     return manifest

@@ -11,7 +11,7 @@ from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import manifest
 from disttrain.checkpoint.folder import Damaged, Kept
 from disttrain.config import CheckpointConfig
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, Superseded
 from disttrain.records import Checkpoint
 from disttrain.rundir import Attempt, RunDir
 from disttrain.world import World
@@ -65,9 +65,9 @@ def newest(folder: Path, attempt: Attempt, world: World) -> Kept | None:
     """The newest checkpoint whose checksums hold; damaged ones on the way there are set aside."""
 
     def set_aside(path: Path, problem: str) -> None:
-        world.together(lambda: _set_aside(path, problem, attempt) if world.rank == 0 else None)
+        _decided(lambda: _set_aside(path, problem, attempt), world)
 
-    world.together(lambda: _tidy(folder, attempt) if world.rank == 0 else None)
+    _decided(lambda: _tidy(folder, attempt), world)
     while True:
         found = _decided(lambda: _newest_readable(folder, attempt), world)
         problem = _problem(found, world) if found else None
@@ -77,18 +77,18 @@ def newest(folder: Path, attempt: Attempt, world: World) -> Kept | None:
 
 
 def _decided(act: Callable[[], Kept | None], world: World) -> Kept | None:
-    """What rank 0 decides, on all ranks. Raises `ConfigError` on all of them where it does."""
+    """What rank 0 decides, on all ranks, be it a `ConfigError` or `Superseded`."""
 
-    def decide() -> Kept | ConfigError | None:
+    def decide() -> Kept | ConfigError | Superseded | None:
         if world.rank:
             return None
         try:
             return act()
-        except ConfigError as error:
+        except (ConfigError, Superseded) as error:
             return error
 
     decided = world.together(decide)[0]
-    if isinstance(decided, ConfigError):
+    if isinstance(decided, Exception):
         raise decided
     return decided
 
@@ -150,7 +150,7 @@ def _set_aside(path: Path, problem: str, attempt: Attempt) -> None:
 def _refuse_late_comer(attempt: Attempt) -> None:
     newer = attempt.superseded_by()
     if newer is not None:
-        raise RuntimeError(f"attempt {newer} of this run has begun")
+        raise Superseded(f"attempt {newer} of this run has begun")
 
 
 def _refuse_other_run(folder: Path, run: RunDir, world: World) -> None:

@@ -31,7 +31,8 @@ _ORDER = (
 )
 _JSON_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "loss", "eta_s", *USAGE, "updated", "config_key", "run_key", "code_hash",
+    "samples_per_s", "loss", "eta_s", *USAGE, "updated", "waits_for", "start_expected",
+    "config_key", "run_key", "code_hash",
 )  # fmt: skip
 
 
@@ -79,8 +80,17 @@ def note(state: RunState) -> str:
         parts.append(" ".join(state.message.split()))
     if state.active and state.attempts > 1:
         parts.append(f"attempt {state.attempts}")
-    text = ": ".join(parts)
+    text = "; ".join(filter(None, [*waiting(state), ": ".join(parts)]))
     return text if len(text) <= _NOTE_WIDTH else text[: _NOTE_WIDTH - 1] + "…"
+
+
+def waiting(state: RunState) -> list[str]:
+    """What its job waits for, and until when, where the cluster says so."""
+    if state.state != "queued" or not state.waits_for:
+        return []
+    left_s = state.start_expected - time.time() if state.start_expected else 0.0
+    when = f", expected to start in {duration(left_s)}" if left_s > 0 else ""
+    return [f"waits for {state.waits_for}{when}"]
 
 
 def rows(states: Sequence[RunState]) -> list[tuple[str, ...]]:

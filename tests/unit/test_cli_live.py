@@ -114,13 +114,16 @@ def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(live, "POLL_S", 0.0)
     steps = iter([("queued", "running"), ("queued", "running"), ("running", "done"), ("done", "done")])
 
-    def read() -> list[RunState]:
-        for name, state in zip(("b", "a"), next(steps), strict=True):
-            make_run(tmp_path, f"s/{name}", state)
-        return read_runs(tmp_path)
+    class Runs:
+        notice = ""
+
+        def read(self) -> list[RunState]:
+            for name, state in zip(("b", "a"), next(steps), strict=True):
+                make_run(tmp_path, f"s/{name}", state)
+            return read_runs(tmp_path)
 
     out = StringIO()
-    states = live.follow(read, tmp_path, out=out)
+    states = live.follow(Runs(), tmp_path, out=out)
     assert out.getvalue().splitlines() == [
         "s/a running  step 20/40  812.5 samples/s  loss 2.25  ETA 1:10 min",
         "s/b queued",
