@@ -223,12 +223,15 @@ def test_a_late_comer_touches_nothing_of_its_successor(tmp_path: Path) -> None:
 
 
 def test_nor_does_it_delete_what_its_successor_may_read(tmp_path: Path) -> None:
-    made = config(checkpoint={"every_steps": 3, "keep": 1})
+    made, attempt = config(checkpoint={"every_steps": 3, "keep": 2}), RunDir(tmp_path).attempt(0)
     train_until(alone(), made, tmp_path, 0, 5)
-    RunDir(tmp_path).attempt(2).path.mkdir(parents=True)
-    (tmp_path / "checkpoints" / "step-00000009").mkdir()
-    _prune(tmp_path / "checkpoints", 1, RunDir(tmp_path).attempt(1))
-    assert "step-00000005" in names(tmp_path)
+    assert names(tmp_path) == ["step-00000003", "step-00000005"]
+    RunDir(tmp_path).attempt(1).path.mkdir()
+    _prune(tmp_path / "checkpoints", 1, attempt)
+    assert names(tmp_path) == ["step-00000003", "step-00000005"]
+    RunDir(tmp_path).attempt(1).path.rmdir()
+    _prune(tmp_path / "checkpoints", 1, attempt)
+    assert names(tmp_path) == ["step-00000005"]
 
 
 def test_two_runs_do_not_share_their_checkpoints(three_ranks: Ranks, tmp_path: Path) -> None:
