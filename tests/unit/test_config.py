@@ -59,6 +59,7 @@ def test_noise_is_what_cannot_change_the_numbers():
         "train.log_every",
         "job.time_limit_min",
         "job.max_attempts",
+        "job.max_requeues",
         "job.rendezvous_timeout_s",
         "job.stop_lead_s",
         "job.stop_check_s",
