@@ -650,6 +650,8 @@ class Checkpoint(Record):
     """The attempt that wrote it."""
     config_key: str
     """Of the run (see `RunRecord.config_key`)."""
+    code_hash: str | None = None
+    """Of the code that wrote it (see `Code.hash`)."""
     world_size: int
     global_batch_size: int
     seed: int

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,13 +14,12 @@ from torch.utils.data import default_collate
 
 from disttrain import log
 from disttrain.batch import BatchPlan, plan_batch
-from disttrain.boundary import Boundary
-from disttrain.checkpoint import resume
-from disttrain.checkpoint import state as states
-from disttrain.checkpoint.resume import HISTORY, Start, own_prefix
+from disttrain.boundary import Boundary, best_loss
+from disttrain.checkpoint import content, resume
+from disttrain.checkpoint.content import Start
+from disttrain.checkpoint.manifest import describe
 from disttrain.checkpoint.saver import Saver
-from disttrain.checkpoint.storage import State
-from disttrain.config import Config, config_key
+from disttrain.config import Config
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
@@ -32,8 +31,9 @@ from disttrain.optim import make_optimizer
 from disttrain.output import Output
 from disttrain.parallel.choice import choose
 from disttrain.parallel.strategy import load_strategy
-from disttrain.records import Checkpoint, Metrics, StopCause
+from disttrain.records import Metrics, StopCause
 from disttrain.registry import build_model, build_source
+from disttrain.seeding import seed_all
 from disttrain.stop import Requests, Signals
 from disttrain.task import Task
 from disttrain.telemetry.run import RunTelemetry
@@ -107,12 +107,12 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     refuse_unequal_data(source, world)
     plan = plan_batch(config.train.local_batch_size, config.train.global_batch_size, world.size)
     steps = count_steps(config, source, plan)
-    torch.manual_seed(config.train.seed)  # the same weights on every rank
+    seed_all(config.train.seed)  # the same weights on every rank
     model = build_model(config.model, source).to(world.device)
     parameters = sum(p.numel() for p in model.parameters())
     flops = flops_per_sample(model, source.train, world.device)
     peak = peak_of(device_name(world.device), model, flops, world.device)
-    torch.manual_seed(config.train.seed + 1 + world.rank)  # other dropout on every rank
+    seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
 
     # How the ranks work together
     strategy_name, reason = choose(config.parallel.strategy, world.size)
@@ -121,10 +121,8 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     model = strategy.wrap(model, config.parallel, world)
 
     # What there is to go on from
-    described = describe_checkpoint(config, source, plan, output, world)
-    folder = resume.folder_of(config.checkpoint, output.run)
-    found = resume.find(config.checkpoint, folder, described, world)
-    model_only = found is not None and found.path.parent != folder and config.checkpoint.start_with == "model"
+    described = describe(config, source.record, plan, output.attempt, world)
+    origin = resume.find(config.checkpoint, output.run, output.attempt, described, steps, world)
 
     # What is measured
     facts = {
@@ -146,7 +144,7 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         "local_batch_size": plan.local,
         "accumulation": plan.accumulation,
         "global_batch_size": plan.global_,
-        "resumed_step": found.manifest.step if found and not model_only else None,
+        "resumed_step": origin.step if origin else None,
         "tokens_per_sample": source.tokens_per_sample,
         "samples_are_images": source.images,
     }
@@ -169,67 +167,26 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     samples = source.record.train_samples
     if strategy.SETTLES:
         trainer.settle(default_collate([source.train[i % samples] for i in range(plan.local)]))
-    start = Start()
-    if found:
-        start = resume.restore(found, trainer.bare_model, optimizer, world, only_model=model_only)
-        log.info("resumed", step=start.step, path=str(found.path), exact=bool(start.own))
+    start = content.restore(origin, trainer.bare_model, optimizer, world) if origin else Start()
     if start.step:
         telemetry.resume(start.step, start.history, start.own)
     mine = RankBatches(GlobalOrder(samples, config.train.seed), plan, world.rank, steps, start.step)
-    batches = iter(make_loader(source.train, mine, config.data, world.device))
+    seed = (config.train.seed, world.rank)
+    batches = iter(make_loader(source.train, mine, config.data, world.device, seed=seed, first=mine.first))
     evaluate = None
     if source.valid is not None:
         evaluate = Evaluation(source.valid, task, world, plan.local, config.train.eval_samples)
 
     # What may end it early, and what is left for the next start
-    def capture() -> State:
-        history, own = telemetry.state()
-        own |= states.of_random(world.device)
-        return {
-            **states.of_model(trainer.bare_model, buffers=world.rank == 0),  # DDP makes rank 0's everybody's
-            **states.of_optimizer(trainer.bare_model, optimizer),
-            **{HISTORY + name: value for name, value in history.items()},
-            **{own_prefix(world.rank) + name: value for name, value in own.items()},
-        }
-
-    def describe(step: int) -> Checkpoint:
-        return described.model_copy(update={"step": step, "created": datetime.now(UTC).isoformat()})
-
-    saver = Saver(folder, config.checkpoint, output.attempt, world, capture, describe, start.step)
+    folder = resume.folder_of(config.checkpoint, output.run)
+    capture = partial(content.capture, trainer.bare_model, optimizer, telemetry, world)
+    saver = Saver(folder, config.checkpoint, output.attempt, world, capture, described, start.step)
     looks = world.local_rank == 0
     requests = Requests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
-    best = min((point.loss for point in telemetry.eval_history if point.loss is not None), default=None)
+    best = best_loss(telemetry.eval_history, world)
     boundary = Boundary(config, world, output.attempt, requests, saver, telemetry.clock, best)
-    set_random(start, config.train.seed, world)  # last: making an iterator draws from it
+    content.set_random(start, config.train.seed, world)  # last: making an iterator draws from it
     return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step)
-
-
-def set_random(start: Start, seed: int, world: World) -> None:
-    """Random numbers go on where they were; on another number of ranks, from a seed of their own."""
-    if start.own:
-        states.put_random(start.own, world.device)
-    elif start.step:
-        torch.manual_seed(seed + 1 + world.rank + world.size * start.step)
-
-
-def describe_checkpoint(
-    config: Config, source: Source, plan: BatchPlan, output: Output, world: World
-) -> Checkpoint:
-    """What the manifests of this run's checkpoints say, but for the step."""
-    return Checkpoint(
-        step=0,
-        attempt=output.attempt.number,
-        config_key=config_key(config),
-        world_size=world.size,
-        global_batch_size=plan.global_,
-        seed=config.train.seed,
-        dataset=source.record.name,
-        dataset_sha256=source.record.sha256,
-        valid_loss=None,
-        created="",
-        torch=torch.__version__,
-        files={},
-    )
 
 
 def refuse_unequal_data(source: Source, world: World) -> None:
