@@ -215,9 +215,20 @@ class Config(Section):
     def world_size(self) -> int:
         return self.resources.nodes * self.resources.gpus_per_node
 
+    @property
+    def emulated(self) -> bool:
+        """Whether anything in it is waited for that would otherwise be done."""
+        return is_emulated(self.as_dict())
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types, ready for a file."""
         return self.model_dump(mode="json")
+
+
+def is_emulated(config: dict[str, Any]) -> bool:
+    """`Config.emulated`, of a config as plain data."""
+    model, data = config.get("model") or {}, config.get("data") or {}
+    return model.get("kind") == "emulated" or bool(data.get("delay_s"))
 
 
 def is_noise(field: FieldInfo) -> bool:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from disttrain.batch import BatchPlan
 from disttrain.checkpoint.state import untouched
 from disttrain.config import OptimConfig
+from disttrain.emulation.model import Emulated
 from disttrain.optim import learning_rate, set_learning_rate
 from disttrain.parallel.strategy import Strategy
 from disttrain.task import Task
@@ -49,6 +50,8 @@ class Trainer:
         self.lr = 0.0
         self._device = next(model.parameters()).device
         self._communicates = strategy.COMM_METHOD is not None
+        bare = self.bare_model
+        self._tell_step = bare.begin_step if isinstance(bare, Emulated) else None
 
     @property
     def bare_model(self) -> nn.Module:
@@ -58,6 +61,8 @@ class Trainer:
     def step(self, step: int, batches: Iterator[Batch]) -> Tensor:
         """Run optimizer step `step` (1 is the first) on the next micro-batches; its mean local loss."""
         clock = self.clock
+        if self._tell_step is not None:
+            self._tell_step(step)
         losses = []
         for _ in range(self.plan.accumulation - 1):
             clock.switch(INPUT)
