@@ -20,7 +20,8 @@ INK, FAINT, GRID = "#1c1c1c", "#6b6b6b", "#e4e4e4"
 CLASS_COLOURS = {
     "compute_s": "#0072b2",
     "input_s": "#e69f00",
-    "comm_exposed_s": "#d55e00",
+    "comm_wait_s": "#f0a27a",
+    "comm_transfer_s": "#d55e00",
     "optimizer_s": "#56b4e9",
     "checkpoint_s": "#cc79a7",
     "other_s": "#b4b4b4",
@@ -29,7 +30,8 @@ CLASS_COLOURS = {
 CLASS_NAMES = {
     "compute_s": "compute",
     "input_s": "input",
-    "comm_exposed_s": "exposed communication",
+    "comm_wait_s": "waiting for peers",
+    "comm_transfer_s": "data transfer",
     "optimizer_s": "optimizer",
     "checkpoint_s": "checkpoint",
     "other_s": "other",

@@ -12,7 +12,15 @@ from pydantic import BaseModel, ConfigDict
 
 SCHEMA_VERSION = 1
 
-CLASSES = ("compute_s", "input_s", "comm_exposed_s", "optimizer_s", "checkpoint_s", "other_s")
+CLASSES = (
+    "compute_s",
+    "input_s",
+    "comm_wait_s",
+    "comm_transfer_s",
+    "optimizer_s",
+    "checkpoint_s",
+    "other_s",
+)
 """The parts every step is divided into, without gap or overlap; they sum to `step_s`."""
 
 Cause = Literal[
@@ -187,8 +195,13 @@ class Step(Record):
     step_s: float
     compute_s: float
     input_s: float
+    comm_wait_s: float | None
+    """Of the communication that compute waited for: until the last rank had come to it. Null where it is not
+    measured (see `Metrics.comm_method`), or where the run ended before the ranks had compared."""
+    comm_transfer_s: float | None
+    """The rest of it: bytes on their way while all ranks waited. Null as `comm_wait_s` is."""
     comm_exposed_s: float | None
-    """Communication that compute waited for; null where it is not measured (see `Metrics.comm_method`)."""
+    """Both together, as this rank alone measures it."""
     optimizer_s: float
     checkpoint_s: float
     other_s: float
@@ -316,6 +329,8 @@ class Metrics(Record):
     """Mean seconds per measured step in each class of `CLASSES`, over ranks and steps."""
     comm_method: str | None
     """How exposed communication was measured; null when there is none to measure."""
+    comm_split: str | None = None
+    """How it was divided into wait and transfer."""
     peak_memory_bytes: int | None
     """Largest over ranks: allocated on the device, or resident set of a CPU rank."""
 

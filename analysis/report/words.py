@@ -197,14 +197,15 @@ def method(table: pd.DataFrame) -> list[str]:
         "with X the throughput, N the ranks and N0 the base's: one formula for weak and strong scaling.",
         f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage and the launch as their unit: Student's t "
         "on logarithms, for ratios with Welch's degrees of freedom. One launch gives no interval.",
-        "Step time is divided without gap or overlap into compute, input, exposed communication, optimizer, "
-        "checkpoint and other; bars are means over ranks, measured steps and launches.",
+        "Step time is divided without gap or overlap into compute, input, exposed communication (waiting "
+        "for peers, data transfer), optimizer, checkpoint and other; bars are means over ranks, measured "
+        "steps and launches.",
         "Efficiency counts samples per second. Whether a larger global batch needs more samples to learn as "
         "much is a separate question; the losses show what these runs reached.",
     ]
     methods = sorted(used["comm_method"].dropna().unique())
     lines += [f"Exposed communication: {_COMM_METHODS.get(name, name)}." for name in methods]
-    unmeasured = used[(used["world_size"] > 1) & used["comm_exposed_s"].isna()]
+    unmeasured = used[(used["world_size"] > 1) & used["comm_transfer_s"].isna()]
     if not unmeasured.empty:
         runs = plural(len(unmeasured), "run")
         lines.append(f"Exposed communication was not measured in {runs}; other classes hold it there.")

@@ -15,9 +15,10 @@ from typing import Protocol
 
 import torch
 
-COMPUTE, INPUT, COMM, OPTIMIZER, CHECKPOINT, OTHER = range(6)
-"""Classes, in the order of `disttrain.records.CLASSES`."""
-_CLASSES = 6
+COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
+"""Classes, in the order of `disttrain.records.CLASSES`. One rank cannot tell waiting from transfer: its clock
+knows all exposed communication as COMM, until the ranks have compared (`disttrain.telemetry.waits`)."""
+_CLASSES = 7
 
 Parts = list[float]
 """Seconds in each class of one step, indexed by the constants above."""
@@ -35,10 +36,11 @@ class StepClock(Protocol):
     def end_step(self) -> None:
         """Close the step and begin the next one at the same instant, in class OTHER."""
 
-    def finished(self, wait: bool = False) -> list[tuple[float, Parts]]:
-        """(start, parts) of the steps closed since the last call, oldest first.
+    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
+        """(start, parts) of the steps closed and not yet asked for, oldest first.
 
-        `start` is seconds since the first `start()`. With `wait`, also those the device has yet to finish.
+        `start` is seconds since the first `start()`. What the device has yet to finish is left for later,
+        but for the first `await_steps` of them, which are waited for.
         """
 
 
@@ -73,7 +75,7 @@ class HostClock:
         self._parts = [0.0] * _CLASSES
         self._began = self._last
 
-    def finished(self, wait: bool = False) -> list[tuple[float, Parts]]:
+    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
         done, self._done = self._done, []
         return done
 
@@ -104,9 +106,9 @@ class CudaClock:
         self._pending.append(self._marks)
         self._marks = [(OTHER, boundary)]
 
-    def finished(self, wait: bool = False) -> list[tuple[float, Parts]]:
-        if wait and self._pending:
-            self._pending[-1][-1][1].synchronize()
+    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
+        if await_steps and self._pending:
+            self._pending[min(await_steps, len(self._pending)) - 1][-1][1].synchronize()
         done = []
         while self._pending and self._pending[0][-1][1].query():
             marks = self._pending.popleft()

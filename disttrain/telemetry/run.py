@@ -25,7 +25,7 @@ from disttrain.checkpoint.storage import State
 from disttrain.config import Config
 from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
-from disttrain.telemetry import sinks, summary
+from disttrain.telemetry import sinks, summary, waits
 from disttrain.telemetry.losses import GlobalLoss
 from disttrain.telemetry.phases import Parts, make_clock
 from disttrain.telemetry.recorder import StepRecorder
@@ -63,12 +63,14 @@ class RunTelemetry:
         plan_samples = self.facts["local_batch_size"] * self.facts["accumulation"]
         self.clock = make_clock(self.world.device)
         self._measures_comm = self.facts["comm_method"] is not None
+        if self._measures_comm:
+            self.facts["comm_split"] = waits.METHOD
         self._recorder = StepRecorder(
             self.attempt.steps(self.world.rank),
             self.clock,
             samples_per_step=plan_samples,
             warmup_steps=self.config.telemetry.warmup_steps,
-            measures_comm=self._measures_comm,
+            split=waits.CommSplit(self.world) if self._measures_comm else None,
         )
         self._global_loss = GlobalLoss(self.world)
         self._sinks = (
@@ -98,8 +100,7 @@ class RunTelemetry:
 
         All ranks call this together. What the state says was done is then in the step records, too.
         """
-        self._look_up(wait=True)
-        self._recorder.collect(wait=True)  # the sums that travel are of every step before this one
+        self._look_up(wait=True)  # the sums that travel are of every step before this one
         self._recorder.flush()
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if not self._leads:
@@ -175,7 +176,6 @@ class RunTelemetry:
         All ranks call this together.
         """
         self._look_up(wait=True)
-        self._recorder.collect(wait=True)
         totals = self.world.gather(RankTotals(self._recorder.measured, _peak_memory(self.world)))
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self._leads:
@@ -189,7 +189,7 @@ class RunTelemetry:
         """The run is failing: keep what this rank knows, without asking the others or waiting for the
         device. Raises nothing, so that what went wrong first is what is reported."""
         try:
-            self._recorder.collect()
+            self._recorder.abandon()
             if self._leads and self.attempt.superseded_by() is None:
                 own = RankTotals(self._recorder.measured, _peak_memory(self.world))
                 write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
@@ -198,10 +198,10 @@ class RunTelemetry:
             log.error("the last records are lost", kind=type(error).__name__, error=str(error))
 
     def _look_up(self, wait: bool = False) -> None:
-        """All ranks together: reduce the losses."""
+        """All ranks together: reduce the losses, compare the communication."""
         self._global_loss.reduce()
-        if self._recorder.waiting >= RECORDS_AT_ONCE:
-            self._recorder.collect()
+        if wait or self._measures_comm or self._recorder.waiting >= RECORDS_AT_ONCE:
+            self._recorder.divide(everything=wait)
         fresh = self._global_loss.ready(wait)
         if self._leads:
             self.losses.extend(LossPoint(step=step, loss=loss) for step, loss in fresh)

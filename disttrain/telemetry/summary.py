@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from disttrain.records import CLASSES, Histogram, StepTime
-from disttrain.telemetry.phases import COMM, Parts
+from disttrain.telemetry.phases import COMM, COMM_TRANSFER, Parts
 
 _BINS = 40
 _T = TypeVar("_T")
@@ -43,7 +43,7 @@ def composition(ranks: Sequence[Parts], steps: int, measures_comm: bool) -> dict
     means = (np.asarray(ranks).mean(axis=0) / steps).tolist()
     named: dict[str, float | None] = dict(zip(CLASSES, means, strict=True))
     if not measures_comm:
-        named[CLASSES[COMM]] = None
+        named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
     return named
 
 

@@ -93,7 +93,8 @@ def test_every_rank_leaves_valid_step_records_whose_parts_sum_to_the_step(two_ra
         for s in steps:
             assert sum(getattr(s, name) for name in CLASSES) == pytest.approx(s.step_s, abs=1e-6)
             assert s.compute_s > 0
-            assert s.comm_exposed_s >= 0
+            assert s.comm_wait_s + s.comm_transfer_s == pytest.approx(s.comm_exposed_s, abs=1e-6)
+            assert min(s.comm_wait_s, s.comm_transfer_s) >= 0
     Metrics.model_validate(read_json(output.run.metrics))
     progress = Progress.model_validate(read_json(output.run.progress))
     assert (progress.step, progress.steps) == (12, 12)
@@ -116,8 +117,10 @@ def test_a_slow_rank_shows_in_its_own_compute_and_in_its_peers_communication(two
     quick, slow = (list(read_jsonl(attempt.steps(rank))) for rank in range(2))
     for theirs, mine in list(zip(quick, slow, strict=True))[2:]:
         assert mine["compute_s"] >= 0.05  # a sleep is never shorter
-        assert theirs["comm_exposed_s"] > 0.5 * 0.05
-        assert theirs["compute_s"] < theirs["comm_exposed_s"]
+        assert theirs["comm_wait_s"] > 0.5 * 0.05
+        assert theirs["compute_s"] < theirs["comm_wait_s"]
+        assert mine["comm_wait_s"] == 0, "nobody came later"
+        assert mine["comm_transfer_s"] == theirs["comm_transfer_s"]
 
 
 def test_validation_stands_outside_the_steps(tmp_path):

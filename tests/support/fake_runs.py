@@ -194,6 +194,8 @@ def _steps(count: int, mean_s: float, samples: int, world: int) -> list[Step]:
                 step_s=step_s,
                 compute_s=0.86 * rest,
                 input_s=0.04 * rest,
+                comm_wait_s=None if communication is None else 0.25 * communication,
+                comm_transfer_s=None if communication is None else communication - 0.25 * communication,
                 comm_exposed_s=communication,
                 optimizer_s=0.07 * rest,
                 checkpoint_s=0.0,
@@ -226,8 +228,9 @@ def _metrics(
     composition: dict[str, float | None] = {
         name: sum(getattr(record, name) for record in measured) / len(measured) for name in classes
     }
-    exposed = [record.comm_exposed_s for record in measured if record.comm_exposed_s is not None]
-    composition["comm_exposed_s"] = sum(exposed) / len(measured) if exposed else None
+    for name in ("comm_wait_s", "comm_transfer_s"):
+        found = [value for record in measured if (value := getattr(record, name)) is not None]
+        composition[name] = sum(found) / len(measured) if found else None
     return Metrics(
         name=run.name,
         sweep=run.sweep,
@@ -284,6 +287,7 @@ def _metrics(
         ),
         composition=composition,
         comm_method="ddp_backward_tail" if world > 1 else None,
+        comm_split="min_over_ranks" if world > 1 else None,
         peak_memory_bytes=300 * 2**20 + world * 2**20,
         loss_history=[LossPoint(step=record.step, loss=record.loss) for record in records],
         eval_history=[

@@ -99,7 +99,7 @@ def test_what_is_lost_adds_up_to_what_is_missing(tmp_path: Path, scaling) -> Non
     (curve,) = scaling_curves(load([fake_sweep(tmp_path, repeats=1, scaling=scaling)]))
     for point in curve.points:
         assert sum(point.lost.values()) == pytest.approx(1 - point.efficiency.value)
-    assert max(curve.points[2].lost, key=curve.points[2].lost.get) == "comm_exposed_s"
+    assert max(curve.points[2].lost, key=curve.points[2].lost.get) == "comm_transfer_s"
 
 
 def test_unfinished_runs_take_no_part(tmp_path: Path) -> None:

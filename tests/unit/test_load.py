@@ -36,7 +36,7 @@ def test_one_row_a_run_with_typed_columns(tmp_path: Path) -> None:
         row["measured_steps"] * row["global_batch_size"] / row["measured_s"]
     )
     assert row["step_s"] == pytest.approx(row["measured_s"] / row["measured_steps"])
-    assert pd.isna(row["comm_exposed_s"])  # one rank: nothing to measure, which is not zero
+    assert pd.isna(row["comm_transfer_s"])  # one rank: nothing to measure, which is not zero
     assert row["bits_per_byte"] == pytest.approx(row["valid_loss"] / np.log(2))
 
 

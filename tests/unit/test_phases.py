@@ -25,11 +25,11 @@ class FakeTime:
         return self.now
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 10)), max_size=30), st.floats(0, 10))
+@given(st.lists(st.tuples(st.integers(0, 6), st.floats(0, 10)), max_size=30), st.floats(0, 10))
 def test_parts_sum_to_the_step_and_every_second_has_its_class(switches, tail):
     time = FakeTime()
     clock = HostClock(time)
-    expected = [0.0] * 6
+    expected = [0.0] * 7
     clock.start()
     current = OTHER
     for phase, seconds in switches:
@@ -133,7 +133,7 @@ def test_the_device_clock_is_a_partition_read_only_when_the_device_has_passed(mo
     FakeEvent.passed = 5.0  # the device is in its second step
     [(start, parts)] = clock.finished()
     assert (start, sum(parts)) == (0.0, 4.0)
-    [(second_start, second), (third_start, third)] = clock.finished(wait=True)
+    [(second_start, second), (third_start, third)] = clock.finished(await_steps=9)
     assert [second[phase] for phase in (INPUT, COMPUTE, COMM, OPTIMIZER)] == [2.0] * 4
     assert (second_start, third_start) == (4.0, 62.0)
     assert third[COMPUTE] == sum(third) == 3.0

@@ -79,7 +79,7 @@ def test_composition_stacks_to_the_step_time(tmp_path: Path, groups: int) -> Non
     assert axes.get_xlabel() == "mean time of a step (ms)"
     colours = {bars.get_label(): bars[0].get_facecolor() for bars in stacks}
     assert "checkpoint" not in colours  # nobody saved anything
-    assert matplotlib.colors.to_hex(colours["exposed communication"]) == CLASS_COLOURS["comm_exposed_s"]
+    assert matplotlib.colors.to_hex(colours["data transfer"]) == CLASS_COLOURS["comm_transfer_s"]
 
 
 def test_training_has_a_line_a_run_and_a_ring_a_validation(tmp_path: Path) -> None:

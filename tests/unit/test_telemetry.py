@@ -20,6 +20,7 @@ from disttrain.telemetry.phases import COMPUTE, HostClock
 from disttrain.telemetry.recorder import StepRecorder
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.summary import composition, step_time, thin
+from disttrain.telemetry.waits import CommSplit
 from disttrain.world import World
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
@@ -28,13 +29,19 @@ ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("c
 def record(path, losses, *, warmup=0, measures_comm=True):
     times = iter(range(1000))
     clock = HostClock(lambda: float(next(times)))
-    recorder = StepRecorder(path, clock, samples_per_step=4, warmup_steps=warmup, measures_comm=measures_comm)
+    recorder = StepRecorder(
+        path,
+        clock,
+        samples_per_step=4,
+        warmup_steps=warmup,
+        split=CommSplit(ALONE) if measures_comm else None,
+    )
     clock.start()
     for step, loss in enumerate(losses, 1):
         clock.switch(COMPUTE)
         recorder.note(step, torch.tensor(loss), lr=0.1)
         clock.end_step()
-    recorder.collect()
+    recorder.divide(everything=True)
     recorder.close()
     return recorder
 
@@ -64,15 +71,18 @@ def test_warm_up_steps_are_written_but_not_measured(tmp_path):
 def test_what_is_not_measured_is_null_never_zero(tmp_path):
     record(tmp_path / "steps.jsonl", [1.0], measures_comm=False)
     [line] = read_jsonl(tmp_path / "steps.jsonl")
+    found = composition([[1.0] * 7], 2, measures_comm=False)
+    for name in ("comm_wait_s", "comm_transfer_s"):
+        assert line[name] is None
+        assert found[name] is None
     assert line["comm_exposed_s"] is None
-    assert composition([[1.0] * 6], 2, measures_comm=False)["comm_exposed_s"] is None
-    assert composition([[0.0] * 6], 0, measures_comm=True) == dict.fromkeys(CLASSES)
+    assert composition([[0.0] * 7], 0, measures_comm=True) == dict.fromkeys(CLASSES)
 
 
 def test_composition_is_the_mean_over_ranks_and_steps():
-    parts = composition([[2.0, 0, 0, 0, 0, 0], [4.0, 0, 2.0, 0, 0, 0]], 2, measures_comm=True)
+    parts = composition([[2.0, 0, 0, 0, 0, 0, 0], [4.0, 0, 2.0, 0, 0, 0, 0]], 2, measures_comm=True)
     assert parts["compute_s"] == 1.5
-    assert parts["comm_exposed_s"] == 0.5
+    assert parts["comm_wait_s"] == 0.5
 
 
 @given(st.lists(st.floats(1e-6, 100), min_size=1, max_size=200))
@@ -189,9 +199,9 @@ def test_no_batch_of_records_is_large(telemetry, monkeypatch):
     sizes = []
     collect = made._recorder.collect
 
-    def note_size(wait: bool = False) -> None:
+    def note_size(await_steps: int = 0) -> None:
         sizes.append(made._recorder.waiting)
-        collect(wait)
+        collect(await_steps)
 
     monkeypatch.setattr(made._recorder, "collect", note_size)
     take_steps(made, clockwork, 1, 5000, 0.0001)

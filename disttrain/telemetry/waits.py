@@ -1,0 +1,74 @@
+"""Exposed communication divided into waiting for peers and transfer, without trusting anybody's clock.
+
+All ranks leave a blocking collective together. So in each step, the rank that came to it last had nobody to
+wait for: what it spent there is transfer, and what any other rank spent beyond that is waiting. Durations are
+compared, never times of day.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from disttrain.world import World
+
+METHOD = "min_over_ranks"
+
+
+class CommSplit:
+    """Finds the transfer time of each step: the least that any rank spent in exposed communication.
+
+    Steps are compared in windows, which all ranks close after the same step.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._open = 0  # steps since the last window was closed
+        self._windows: deque[int] = deque()
+        self._compared: deque[tuple[torch.Tensor, torch.cuda.Event | None]] = deque()
+
+    def step_done(self) -> None:
+        self._open += 1
+
+    def due(self, *, everything: bool) -> int:
+        """Close the window; how many steps all ranks compare next.
+
+        On a device the newest window is left for the next time: by then its clock can be read without
+        waiting for work that is still queued. `everything` takes it, too.
+        """
+        if self._open:
+            self._windows.append(self._open)
+            self._open = 0
+        kept = 1 if self._world.device.type == "cuda" and not everything else 0
+        count = 0
+        while len(self._windows) > kept:
+            count += self._windows.popleft()
+        return count
+
+    def compare(self, exposed_s: Sequence[float]) -> None:
+        """All ranks together: the exposed communication of as many steps as `due` said."""
+        least = torch.tensor(exposed_s, dtype=torch.float64, device=self._world.device)
+        if self._world.size > 1:
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+        passed = None
+        if least.is_cuda:
+            least = least.to("cpu", non_blocking=True)
+            passed = torch.cuda.Event()
+            passed.record()
+        self._compared.append((least, passed))
+
+    def ready(self, wait: bool = False) -> list[float]:
+        """Transfer time of the steps whose comparison has arrived, oldest first; with `wait`, of all."""
+        found: list[float] = []
+        while self._compared:
+            least, passed = self._compared[0]
+            if passed is not None and wait:
+                passed.synchronize()
+            if passed is not None and not passed.query():
+                break
+            self._compared.popleft()
+            found += least.tolist()
+        return found

@@ -1,0 +1,88 @@
+"""Exposed communication is divided into waiting and transfer without losing any of it."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from disttrain.telemetry.phases import COMM, COMPUTE, HostClock
+from disttrain.telemetry.recorder import StepRecorder
+from disttrain.telemetry.waits import CommSplit
+from disttrain.world import World
+
+ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
+ON_DEVICE = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cuda"), backend="nccl")
+
+
+class Peers(CommSplit):
+    """The split of a rank whose peers spent `others` in exposed communication."""
+
+    def __init__(self, others: list[float]) -> None:
+        super().__init__(ALONE)
+        self.others = others
+
+    def compare(self, exposed_s) -> None:
+        count = len(exposed_s)
+        super().compare([min(pair) for pair in zip(exposed_s, self.others[:count], strict=True)])
+        del self.others[:count]
+
+
+def recorded(path, exposed, others, look_ups):
+    """The lines of a run of one second of compute and `exposed` communication in each step."""
+    now = [0.0]
+    clock = HostClock(lambda: now[0])
+    recorder = StepRecorder(path, clock, samples_per_step=1, warmup_steps=0, split=Peers(list(others)))
+    clock.start()
+    for step, seconds in enumerate(exposed, 1):
+        clock.switch(COMPUTE)
+        now[0] += 1
+        clock.switch(COMM)
+        now[0] += seconds
+        recorder.note(step, torch.tensor(0.0), 0.1)
+        clock.end_step()
+        if step in look_ups:
+            recorder.divide()
+    return recorder
+
+
+seconds = st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=1, max_size=30)
+
+
+@given(seconds, st.sets(st.integers(1, 30)))
+def test_transfer_is_the_least_of_all_ranks_and_waiting_the_rest(tmp_path_factory, pairs, look_ups):
+    path = tmp_path_factory.mktemp("steps") / "steps.jsonl"
+    exposed, others = ([pair[i] / 1000 for pair in pairs] for i in range(2))
+    recorder = recorded(path, exposed, others, look_ups)
+    recorder.divide(everything=True)
+    recorder.close()
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["step"] for line in lines] == list(range(1, len(pairs) + 1))
+    for line, mine, theirs in zip(lines, exposed, others, strict=True):
+        assert line["comm_transfer_s"] == pytest.approx(min(mine, theirs), abs=1e-6)
+        assert line["comm_wait_s"] == pytest.approx(max(0.0, mine - theirs), abs=1e-6)
+        assert line["comm_exposed_s"] == pytest.approx(mine, abs=1e-6)
+    assert sum(recorder.measured) == pytest.approx(len(pairs) + sum(exposed))
+    assert sum(recorder.durations) == pytest.approx(sum(recorder.measured))
+
+
+def test_a_run_that_breaks_off_keeps_what_was_never_compared(tmp_path):
+    recorder = recorded(tmp_path / "steps.jsonl", [0.25] * 5, [0.25] * 5, look_ups={3})
+    recorder.abandon()
+    recorder.close()
+    lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert [line["comm_transfer_s"] for line in lines] == [0.25] * 3 + [None] * 2
+    assert [line["comm_exposed_s"] for line in lines] == [0.25] * 5
+    assert len(recorder.durations) == 3, "figures are of steps that are divided"
+
+
+def test_on_a_device_the_newest_window_is_left_for_the_next_time():
+    split = CommSplit(ON_DEVICE)
+    for _ in range(3):
+        split.step_done()
+    assert split.due(everything=False) == 0
+    for _ in range(2):
+        split.step_done()
+    assert split.due(everything=False) == 3
+    assert split.due(everything=True) == 2
