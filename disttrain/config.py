@@ -231,6 +231,12 @@ def is_emulated(config: dict[str, Any]) -> bool:
     return model.get("kind") == "emulated" or bool(data.get("delay_s"))
 
 
+def model_waits(config: Config) -> bool:
+    """Whether its ranks wait where others compute, and so leave their processors to others."""
+    model = config.model
+    return model.kind == "emulated" and (model.model_extra or {}).get("work", "wait") == "wait"
+
+
 def is_noise(field: FieldInfo) -> bool:
     """Whether the field is declared as noise."""
     return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("noise"))

@@ -270,6 +270,10 @@ class Metrics(Record):
     stop_cause: StopCause | None = None
     """Why it stopped; null unless it did."""
     emulated: bool = False
+    """Something in it was waited for instead of done: compute, or the loading of data."""
+    emulation_late_s: float | None = None
+    """Mean seconds per step by which emulated passes ended later than their table says, on the worst rank: the
+    error of the emulation. Null where it is not known."""
     updated: str
 
     nodes: int

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import default_collate
 
 from disttrain import log
@@ -19,10 +20,11 @@ from disttrain.checkpoint import state as states
 from disttrain.checkpoint.resume import HISTORY, Start, own_prefix
 from disttrain.checkpoint.saver import Saver
 from disttrain.checkpoint.storage import State
-from disttrain.config import Config, config_key
+from disttrain.config import Config, config_key, model_waits
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
+from disttrain.emulation.model import Emulated
 from disttrain.errors import ConfigError
 from disttrain.evaluate import Evaluation
 from disttrain.flops import METHOD, model_flops_per_sample
@@ -51,7 +53,7 @@ def train(config: Config, output: Output, world: World, signals: Signals | None 
     except BaseException:
         session.telemetry.abort()
         raise
-    return finish(session, stop_cause)
+    return finish(session, world, stop_cause)
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,10 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
     return None
 
 
-def finish(session: Session, stop_cause: StopCause | None) -> Metrics:
+def finish(session: Session, world: World, stop_cause: StopCause | None) -> Metrics:
     """Leave the records of a run that came to its end or stopped. All ranks call this together."""
     session.telemetry.checkpointed(session.saver.committed_step, session.saver.failed)
+    session.telemetry.facts |= lateness(session.trainer.bare_model, world)
     metrics = session.telemetry.finish(stop_cause)
     log.info(stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
     return metrics
@@ -243,13 +246,23 @@ def evaluation_is_due(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
+def lateness(model: nn.Module, world: World) -> dict[str, float]:
+    """The field of `Metrics` about how well an emulated model kept its time. All ranks call this together."""
+    if not isinstance(model, Emulated) or model.late_s is None:
+        return {}
+    return {"emulation_late_s": world.maximum([model.late_s])[0]}
+
+
 def describe_machine(world: World, config: Config) -> dict[str, Any]:
     """The fields of `Metrics` about where this runs. All ranks call this together."""
-    threads = config.resources.threads_per_rank + config.data.workers
+    # a rank that waits leaves its processor to others
+    own = 0 if model_waits(config) else config.resources.threads_per_rank
+    threads = own + config.data.workers
     machines = world.gather((machine_id(), threads))
     busy = sum(count for machine, count in machines if machine == machine_id())
     cpus = usable_cpus()
     return {
+        "emulated": config.emulated,
         "nodes": world.nodes,
         "ranks_per_node": world.local_size,
         "world_size": world.size,

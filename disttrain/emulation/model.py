@@ -58,18 +58,24 @@ class Emulated(nn.Module):
         )
         self._output = (*source.shape, source.classes) if source.task == "language" else (source.classes,)
         self._steps = 0
+        self._late_before_s = 0.0  # by passes that belong to no step
         self._step_factor = speed.factor(0, table.forward_s + table.backward_s)
 
     def begin_step(self, step: int) -> None:
         """The passes from here on belong to optimizer step `step`."""
+        if not self._steps:
+            self._late_before_s = self._late_sum_s() or 0.0
         self._steps += 1
         self._step_factor = self.speed.factor(step, self.table.forward_s + self.table.backward_s)
 
     @property
     def late_s(self) -> float | None:
         """Mean seconds per step by which passes ended later than they should; null where not known."""
-        late_s = self.clock.device.late_s if self.clock.ready else None
-        return late_s / self._steps if late_s is not None and self._steps else None
+        late_s = self._late_sum_s()
+        return (late_s - self._late_before_s) / self._steps if late_s is not None and self._steps else None
+
+    def _late_sum_s(self) -> float | None:
+        return self.clock.device.late_s if self.clock.ready else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         samples = self.table.samples
@@ -80,7 +86,8 @@ class Emulated(nn.Module):
         x = _Edge.apply(x, device.end)
         for layer in self.layers:
             x = layer(x)
-        device.end()
+        if torch.is_grad_enabled():
+            device.end()
         x = _Edge.apply(x, device.start)
         return x.expand(len(inputs), *self._output)
 
