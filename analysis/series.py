@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.load import read_metrics
+from disttrain.bins import durations
 from disttrain.records import Metrics
 from disttrain.rundir import CorruptFile, RunDir, read_jsonl
 
@@ -47,7 +48,8 @@ def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
 
 
 def read_steps(run: RunDir, rank: int, last_attempt: int | None = None) -> dict[int, tuple[int, Any]]:
-    """Of each step of one rank the attempt it was done in and its record, in order of steps.
+    """Of each step of one rank the attempt it was done in and its record, in order of steps; of steps that
+    share a record (`records.StepWindow`) it is under the first.
 
     An attempt that goes on from a checkpoint does the steps after it anew: of a step done twice the newest
     attempt's counts, and of an attempt nothing after the step that a later one began with.
@@ -61,10 +63,11 @@ def read_steps(run: RunDir, rank: int, last_attempt: int | None = None) -> dict[
     for number, path in there:
         first: int | None = None
         for record in read_jsonl(path):
+            step = record["first"] if "first" in record else record["step"]
             if first is None:
-                first = record["step"]
-                found = {step: kept for step, kept in found.items() if step < first}
-            found[record["step"]] = (number, record)
+                first = step
+                found = {before: kept for before, kept in found.items() if before < first}
+            found[step] = (number, record)
     return found
 
 
@@ -72,14 +75,14 @@ def _recorded(run: Path, metrics: Metrics) -> NDArray[np.float64]:
     left_out = metrics.left_out or [(1, metrics.warmup_steps)]
     try:
         found = read_steps(RunDir(run), 0, metrics.attempt)
-        steps = [
-            record["step_s"]
+        times = [
+            durations(record["bins"]) if "bins" in record else np.array([record["step_s"]], dtype=np.float64)
             for step, (_, record) in found.items()
-            if not any(first <= step <= last for first, last in left_out)
+            if "bins" in record or not any(first <= step <= last for first, last in left_out)
         ]
-    except (OSError, CorruptFile, KeyError, TypeError):
+    except (OSError, CorruptFile, KeyError, TypeError, ValueError):
         return np.empty(0)
-    return np.asarray(steps, dtype=np.float64)
+    return np.concatenate(times) if times else np.empty(0)
 
 
 def _from_histogram(metrics: Metrics) -> NDArray[np.float64]:

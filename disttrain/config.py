@@ -163,6 +163,12 @@ class TelemetryConfig(Section):
 
     warmup_steps: NonNegativeInt = 10
     """Steps left out of every throughput and latency figure (they are recorded all the same)."""
+    samples: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 8
+    """Steps looked at closely, under the profiler, for what each collective did: so many, evenly spread over
+    the run, but at most one in 20. They are left out of the figures, too. 0: none."""
+    full_records: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100_000
+    """Steps of an attempt that get a line of their own in the step records; after them, a hundred steps share
+    one, which keeps sums, extremes and the distribution."""
     flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 5.0
     """Seconds between writes of step records and of `metrics.json`."""
     sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOISE)] = ("tensorboard",)

@@ -212,6 +212,41 @@ class Step(Record):
     lr: float
 
 
+class StepWindow(Record):
+    """One line of `steps-RRRRR.jsonl` of a long run: consecutive steps on one rank put together.
+
+    After `telemetry.full_records` steps of an attempt, its lines are of this kind, but for sampled steps.
+    """
+
+    first: int
+    last: int
+    steps: int
+    """How many are in it: all from the first to the last but sampled ones."""
+    start_s: float
+    """When the first of them began, since this rank's loop began."""
+    step_s: float
+    """Sum, as the classes below are."""
+    compute_s: float
+    input_s: float
+    comm_wait_s: float | None
+    comm_transfer_s: float | None
+    comm_exposed_s: float | None
+    optimizer_s: float
+    checkpoint_s: float
+    other_s: float
+    shortest_s: float
+    shortest_step: int
+    longest_s: float
+    longest_step: int
+    bins: list[tuple[int, int]]
+    """Distribution of the steps' durations: (i, count) for those in [1.01^i, 1.01^(i+1)) seconds."""
+    samples: int
+    loss: float | None
+    """Mean over the steps."""
+    lr: float
+    """Of the last step."""
+
+
 class Histogram(Record):
     """Counts between consecutive edges; `edges_s` has one entry more than `counts`."""
 
@@ -256,6 +291,83 @@ class Dataset(Record):
     bytes: int | None = None
     unigram_entropy_bits: float | None = None
     """Text: entropy of the training split's bytes taken one by one, in bits per byte."""
+
+
+class SampledCollective(Record):
+    """One collective operation of a sampled step, as one rank saw it."""
+
+    kind: str
+    """`all_reduce`, `all_gather`, ..."""
+    bucket: int
+    """Number among those of its kind in this step, by their begin."""
+    bytes: int | None
+    """Of the larger of input and output on one rank; null where the profiler does not tell."""
+    start_s: float
+    """Since the step began."""
+    duration_s: float
+    """Queueing and waiting for peers included."""
+    hidden_s: float
+    """While this rank computed."""
+    exposed_s: float
+
+
+class CommSample(Record):
+    """One line of `comm-RRRRR.jsonl`: one rank's communication in one sampled step.
+
+    Collectives may run at the same time: totals are of merged intervals, never sums of durations.
+    """
+
+    step: int
+    step_s: float
+    compute_s: float
+    total_s: float
+    """While any collective was on its way."""
+    hidden_s: float
+    """While one was on its way and this rank computed."""
+    exposed_s: float
+    """`total_s` - `hidden_s`."""
+    collectives: list[SampledCollective]
+
+
+class CollectiveSummary(Record):
+    """One collective of a step: means over sampled steps and ranks."""
+
+    kind: str
+    bucket: int
+    bytes: int | None
+    total_s: float
+    hidden_s: float
+    exposed_s: float
+    transfer_s: float
+    """The least over ranks, mean over steps: the rank that came last waited for nobody."""
+    algorithm_bytes_per_s: float | None
+    """`bytes` / `transfer_s`."""
+    bus_bytes_per_s: float | None
+    """Comparable with a link's rate: algorithm bandwidth x 2(N-1)/N for an all-reduce over N ranks,
+    x (N-1)/N for all-gather and reduce-scatter, as nccl-tests defines it."""
+
+
+class CommSummary(Record):
+    """Communication of a step: means over sampled steps and ranks."""
+
+    method: str
+    sampled_steps: int
+    count: int
+    """Collectives in a step."""
+    bytes: int | None
+    """Moved by them on one rank, each counted as in `CollectiveSummary.bytes`."""
+    total_s: float
+    hidden_s: float
+    exposed_s: float
+    compute_s: float
+    bus_bytes_per_s: float | None
+    """All bus bytes of a step over the least time, over ranks, that any collective was on its way."""
+    collectives: list[CollectiveSummary]
+
+
+class RatioPoint(Record):
+    step: int
+    ratio: float | None
 
 
 class Metrics(Record):
@@ -316,8 +428,10 @@ class Metrics(Record):
 
     warmup_steps: int
     """Steps left out of the figures below: the first ones after each start."""
+    sampled_steps: int = 0
+    """Steps left out because they were taken under the profiler (see `comm`)."""
     left_out: list[tuple[int, int]] = []
-    """First and last step of each stretch of them."""
+    """First and last step of each stretch of steps that were left out."""
     measured_steps: int
     measured_s: float | None
     """Sum of the measured steps' durations, mean over ranks."""
@@ -335,6 +449,16 @@ class Metrics(Record):
     """How exposed communication was measured; null when there is none to measure."""
     comm_split: str | None = None
     """How it was divided into wait and transfer."""
+    comm: CommSummary | None = None
+    """Collectives, hidden ones too, from sampled steps; null without communication or samples."""
+    communication_time_per_step: float | None = None
+    """`comm.total_s`: seconds a step in which any collective was on its way, hidden ones included."""
+    communication_overhead_percent: float | None = None
+    """100 x exposed communication / step time, over the measured steps, mean over ranks."""
+    communication_computation_ratio: float | None = None
+    """Exposed communication / compute, over the measured steps, mean over ranks."""
+    communication_computation_history: list[RatioPoint] = []
+    """The same of each measured step of rank 0, thinned evenly to at most 1,000 points."""
     peak_memory_bytes: int | None
     """Largest over ranks: allocated on the device, or resident set of a CPU rank."""
 
@@ -379,6 +503,8 @@ FILES: dict[str, type[Record]] = {
     "rank-error": RankError,
     "progress": Progress,
     "step": Step,
+    "step-window": StepWindow,
+    "comm-sample": CommSample,
     "metrics": Metrics,
     "checkpoint": Checkpoint,
 }

@@ -51,6 +51,10 @@ class Attempt:
     def steps(self, rank: int) -> Path:
         return self.path / f"steps-{rank:05d}.jsonl"
 
+    def comm(self, rank: int) -> Path:
+        """Collectives of the sampled steps."""
+        return self.path / f"comm-{rank:05d}.jsonl"
+
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
 

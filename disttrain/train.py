@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -78,7 +79,8 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
     if session.start_step < session.steps and (cause := boundary.meet(session.start_step)):
         return cause
     for step in range(session.start_step + 1, session.steps + 1):
-        loss = trainer.step(step, session.batches)
+        with telemetry.sampling(trainer) if step in telemetry.sampled_steps else nullcontext():
+            loss = trainer.step(step, session.batches)
         telemetry.step_done(step, loss, trainer.lr)
         if session.evaluate and evaluation_is_due(step, session.steps, config.train.eval_every):
             with telemetry.outside_steps():

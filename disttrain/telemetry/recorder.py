@@ -12,9 +12,12 @@ import torch
 
 from disttrain.records import CLASSES, SCHEMA_VERSION
 from disttrain.rundir import to_json
-from disttrain.telemetry.phases import COMM, COMM_TRANSFER, Parts, StepClock
+from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, Parts, StepClock
 from disttrain.telemetry.waits import CommSplit
+from disttrain.telemetry.windows import Window
 
+WINDOW = 100
+"""Steps in one record, once each step has had its own for long enough."""
 _DECIMALS = 7  # a tenth of a microsecond: what a host clock can tell apart
 
 
@@ -45,17 +48,24 @@ class StepRecorder:
         samples_per_step: int,
         warmup_steps: int,
         split: CommSplit | None,
+        full_records: int = 100_000,
     ) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(path, "a")  # noqa: SIM115 -- closed in close()
         self._clock = clock
         self._samples = samples_per_step
         self.warm_step = warmup_steps
+        self.sampled: frozenset[int] = frozenset()
+        """Steps that are recorded but not measured, besides the first ones."""
         self._split = split
         self._noted: deque[tuple[int, torch.Tensor, float]] = deque()
+        self._full_left = full_records
+        self._window = Window()
         self._undivided: deque[_Done] = deque()
         self._comparing = 0  # of the undivided, those whose comparison is on its way
         self.durations = array("d")
+        self.ratio_steps, self.ratios = array("q"), array("d")
+        """Exposed communication / compute of each measured step."""
         self.measured: Parts = [0.0] * len(CLASSES)
 
     @property
@@ -109,34 +119,57 @@ class StepRecorder:
         self._undivided.clear()
         self._comparing = 0
 
-    def flush(self) -> None:
+    def flush(self, *, close_window: bool = False) -> None:
+        """Hand what was written to the system; with `close_window`, every step recorded so far."""
+        if close_window:
+            self._end_window()
         self._file.flush()
 
     def close(self) -> None:
+        self._end_window()
         self._file.close()
 
     def _record(self, done: _Done) -> None:
-        if done.step > self.warm_step:
+        if done.step > self.warm_step and done.step not in self.sampled:
             self.durations.append(sum(done.parts))
+            self._note_ratio(done)
             for index, seconds in enumerate(done.parts):
                 self.measured[index] += seconds
         self._write(done, divided=self._split is not None)
 
+    def _note_ratio(self, done: _Done) -> None:
+        if self._split is not None and done.parts[COMPUTE] > 0:
+            self.ratio_steps.append(done.step)
+            self.ratios.append((done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
+
     def _write(self, done: _Done, *, divided: bool) -> None:
-        parts = done.parts
-        named: dict[str, float | None] = dict(zip(CLASSES, (round(p, _DECIMALS) for p in parts), strict=True))
-        if not divided:
-            named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
-        exposed = None if self._split is None else round(parts[COMM] + parts[COMM_TRANSFER], _DECIMALS)
+        if self._full_left <= 0 and done.step not in self.sampled and (divided or self._split is None):
+            self._window.add(done.step, done.start, done.parts, done.loss, done.lr)
+            if self._window.steps == WINDOW:
+                self._end_window()
+            return
+        self._full_left -= 1
         record = {
             "schema_version": SCHEMA_VERSION,
             "step": done.step,
             "start_s": round(done.start, _DECIMALS),
-            "step_s": round(sum(parts), _DECIMALS),
-            **named,
-            "comm_exposed_s": exposed,
+            "step_s": round(sum(done.parts), _DECIMALS),
+            **self._named(done.parts, divided),
             "samples": self._samples,
             "loss": done.loss,
             "lr": done.lr,
         }
         self._file.write(to_json(record) + "\n")
+
+    def _end_window(self) -> None:
+        if self._window.steps:
+            named = self._named(self._window.sums, self._split is not None)
+            self._file.write(to_json(self._window.as_record(named, self._samples)) + "\n")
+            self._window = Window()
+
+    def _named(self, parts: Parts, divided: bool) -> dict[str, float | None]:
+        named: dict[str, float | None] = dict(zip(CLASSES, (round(p, _DECIMALS) for p in parts), strict=True))
+        if not divided:
+            named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
+        exposed = None if self._split is None else round(parts[COMM] + parts[COMM_TRANSFER], _DECIMALS)
+        return {**named, "comm_exposed_s": exposed}

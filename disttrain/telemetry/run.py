@@ -18,17 +18,20 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.profiler import profile
 
 from disttrain import log
 from disttrain.checkpoint.state import as_tensor, as_value
 from disttrain.checkpoint.storage import State
 from disttrain.config import Config
-from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, StopCause
+from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import sinks, summary, waits
 from disttrain.telemetry.losses import GlobalLoss
-from disttrain.telemetry.phases import Parts, make_clock
+from disttrain.telemetry.phases import OTHER, Parts, make_clock
 from disttrain.telemetry.recorder import StepRecorder
+from disttrain.telemetry.sampling import MarkingClock, Sampler, look, mark, profiled, sampled_steps
+from disttrain.trainer import Trainer
 from disttrain.world import World
 
 RECORDS_AT_ONCE = 256
@@ -71,7 +74,17 @@ class RunTelemetry:
             samples_per_step=plan_samples,
             warmup_steps=self.config.telemetry.warmup_steps,
             split=waits.CommSplit(self.world) if self._measures_comm else None,
+            full_records=self.config.telemetry.full_records,
         )
+        warm = self.config.telemetry.warmup_steps
+        steps_total: int = self.facts["steps_total"]
+        self.sampled_steps = frozenset[int]()
+        """Steps that the loop takes within `sampling`."""
+        if self._measures_comm:
+            self.sampled_steps = sampled_steps(self.config.telemetry.samples, warm + 1, steps_total)
+        self._recorder.sampled = self.sampled_steps
+        self._sampler = Sampler(self.attempt.comm(self.world.rank), self.world)
+        self._profiled: profile | None = None  # the step that is about to be closed
         self._global_loss = GlobalLoss(self.world)
         self._sinks = (
             [sinks.open_sink(name, self.attempt) for name in self.config.telemetry.sinks]
@@ -79,10 +92,11 @@ class RunTelemetry:
             else []
         )
         self._log_every = self.config.train.log_every
-        self._steps_total: int = self.facts["steps_total"]
+        self._steps_total = steps_total
         self._step = 0
         self._first_step = 0  # done before this attempt
         self._left_out_before: list[tuple[int, int]] = []  # of the figures, by earlier attempts
+        self._sampled_before = 0
         self._seconds_before = 0.0
         self._lr = 0.0
         self._began = self._told = time.monotonic()
@@ -101,7 +115,7 @@ class RunTelemetry:
         All ranks call this together. What the state says was done is then in the step records, too.
         """
         self._look_up(wait=True)  # the sums that travel are of every step before this one
-        self._recorder.flush()
+        self._recorder.flush(close_window=True)  # so that a resumed run goes on where a record ends
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if not self._leads:
             return {}, own
@@ -111,6 +125,9 @@ class RunTelemetry:
             "evaluations": as_tensor([point.model_dump(mode="json") for point in self.eval_history]),
             "durations": torch.from_numpy(np.array(self._recorder.durations, dtype=np.float64)),
             "left_out": as_tensor(self._left_out()),
+            "sampled": torch.tensor(self._sampled_before + len(self._sampled())),
+            "ratio_steps": torch.tensor(self._recorder.ratio_steps.tolist(), dtype=torch.int64),
+            "ratios": torch.tensor(self._recorder.ratios.tolist(), dtype=torch.float64),
             "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
         }, own
 
@@ -131,6 +148,9 @@ class RunTelemetry:
         if own:
             self._recorder.durations.extend(history["durations"].tolist())
             self._left_out_before = [(first, last) for first, last in as_value(history["left_out"])]
+            self._sampled_before = int(history["sampled"].item())
+            self._recorder.ratio_steps.extend(history["ratio_steps"].tolist())
+            self._recorder.ratios.extend(history["ratios"].tolist())
 
     def start(self) -> None:
         """The first step begins now."""
@@ -143,6 +163,10 @@ class RunTelemetry:
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
+        if self._profiled is not None:
+            with self.outside_steps():
+                self._sampler.add(look(step, self._profiled))
+            self._profiled = None
         if step % self._log_every == 0:
             self._look_up()
         now = time.monotonic()
@@ -150,6 +174,18 @@ class RunTelemetry:
             self._flush()
         if now - self._told >= TELL_EVERY_S and self._leads:
             self._tell(now)
+
+    @contextmanager
+    def sampling(self, trainer: Trainer) -> Iterator[None]:
+        """The step within, one of `sampled_steps`, is looked at closely. All ranks together."""
+        with profiled(self.world.device) as profiler:
+            mark(OTHER)
+            trainer.clock = MarkingClock(self.clock)
+            try:
+                yield
+            finally:
+                trainer.clock = self.clock
+        self._profiled = profiler
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
@@ -249,7 +285,12 @@ class RunTelemetry:
 
     def _left_out(self) -> list[tuple[int, int]]:
         first, last = self._first_step + 1, min(self._recorder.warm_step, self._step)
-        return [*self._left_out_before, (first, last)] if last >= first else self._left_out_before
+        warm = [(first, last)] if last >= first else []
+        return [*self._left_out_before, *warm, *((step, step) for step in self._sampled())]
+
+    def _sampled(self) -> list[int]:
+        """The steps of this attempt that were sampled so far, warm-up aside."""
+        return sorted(step for step in self.sampled_steps if self._recorder.warm_step < step <= self._step)
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._began
@@ -265,6 +306,8 @@ class RunTelemetry:
         measured_s = sum(sum(rank.measured) for rank in totals) / len(totals) if steps else None
         samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
         left_out = self._left_out()
+        sampled = self._sampled_before + len(self._sampled())
+        comm = self._sampler.summary()
         per_rank = samples_per_s / self.world.size if samples_per_s else None
         facts, flops = dict(self.facts), self.facts["model_flops_per_sample"]
         tokens = facts.pop("tokens_per_sample")
@@ -276,7 +319,8 @@ class RunTelemetry:
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
             steps=self._step,
             seconds_total=self._seconds(),
-            warmup_steps=sum(last - first + 1 for first, last in left_out),
+            warmup_steps=sum(last - first + 1 for first, last in left_out) - sampled,
+            sampled_steps=sampled,
             left_out=left_out,
             measured_steps=steps,
             measured_s=measured_s,
@@ -286,10 +330,18 @@ class RunTelemetry:
             model_flops_per_s_per_rank=per_rank * flops if per_rank and flops else None,
             step_time=summary.step_time(durations),
             composition=summary.composition([r.measured for r in totals], steps, self._measures_comm),
+            comm=comm,
+            communication_time_per_step=comm.total_s if comm else None,
+            **summary.communication([r.measured for r in totals], self._measures_comm),
+            communication_computation_history=summary.thin(self._ratios()),
             peak_memory_bytes=max(rank.peak_memory_bytes for rank in totals),
             loss_history=summary.thin(self.losses),
             eval_history=self.eval_history,
         )
+
+    def _ratios(self) -> list[RatioPoint]:
+        pairs = zip(self._recorder.ratio_steps, self._recorder.ratios, strict=True)
+        return [RatioPoint(step=step, ratio=ratio) for step, ratio in pairs]
 
     def _send(self, step: int, values: dict[str, float]) -> None:
         for sink in self._sinks:

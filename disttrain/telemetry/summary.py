@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from disttrain.records import CLASSES, Histogram, StepTime
-from disttrain.telemetry.phases import COMM, COMM_TRANSFER, Parts
+from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, Parts
 
 _BINS = 40
 _T = TypeVar("_T")
@@ -45,6 +45,17 @@ def composition(ranks: Sequence[Parts], steps: int, measures_comm: bool) -> dict
     if not measures_comm:
         named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
     return named
+
+
+def communication(ranks: Sequence[Parts], measures_comm: bool) -> dict[str, float | None]:
+    """Exposed communication against the step and against compute, from each rank's sums: means over ranks."""
+    names = ("communication_overhead_percent", "communication_computation_ratio")
+    if not measures_comm or not all(parts[COMPUTE] > 0 for parts in ranks):
+        return dict.fromkeys(names)
+    exposed = [parts[COMM] + parts[COMM_TRANSFER] for parts in ranks]
+    overhead = [100 * part / sum(parts) for part, parts in zip(exposed, ranks, strict=True)]
+    ratio = [part / parts[COMPUTE] for part, parts in zip(exposed, ranks, strict=True)]
+    return dict(zip(names, (float(np.mean(overhead)), float(np.mean(ratio))), strict=True))
 
 
 def thin(points: Sequence[_T], limit: int = 1000) -> list[_T]:

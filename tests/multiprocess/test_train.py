@@ -10,7 +10,7 @@ import torch
 
 from disttrain.config import Config
 from disttrain.output import Output
-from disttrain.records import CLASSES, Metrics, Progress, Step
+from disttrain.records import CLASSES, CommSample, Metrics, Progress, Step
 from disttrain.rundir import read_json, read_jsonl
 from disttrain.train import train
 from disttrain.world import World
@@ -152,3 +152,34 @@ def test_ranks_with_different_data_refuse_before_the_first_step(two_ranks, tmp_p
     with pytest.raises(RankFailed, match=r"data differs between ranks: rank 0 has \('argmax-0'"):
         two_ranks.call(train_on, config, tmp_path)
     assert not (tmp_path / "metrics.json").exists()
+
+
+def test_sampled_steps_tell_what_each_bucket_did_and_are_left_out(two_ranks, tmp_path):
+    model = {"slow_rank": 1, "slow_s": 0.02}
+    config = make_config(SMALL, 2, model=model, train={"steps": 62}, telemetry={"samples": 3})
+    metrics = two_ranks.call(train_on, config, tmp_path)[0]
+    assert (metrics.sampled_steps, metrics.warmup_steps, metrics.measured_steps) == (3, 2, 57)
+    attempt = Output.of_job(tmp_path, 0).attempt
+    by_rank = [[CommSample.model_validate(line) for line in read_jsonl(attempt.comm(r))] for r in range(2)]
+    for mine, theirs in zip(*by_rank, strict=True):
+        assert [each.bytes for each in mine.collectives] == [each.bytes for each in theirs.collectives]
+        assert mine.hidden_s + mine.exposed_s == pytest.approx(mine.total_s)
+        assert (mine.step, mine.step) in metrics.left_out
+    parameters = 4 * metrics.parameters
+    assert metrics.comm.bytes == parameters, "every gradient travels once, as float32"
+    assert sum(each.bytes for each in metrics.comm.collectives) == parameters
+    assert metrics.communication_time_per_step == metrics.comm.total_s > 0
+    assert len(metrics.communication_computation_history) == 57
+    assert metrics.communication_overhead_percent > 5, "the quick rank waits for the slow one"
+    steps = [Step.model_validate(line).step for line in read_jsonl(attempt.steps(0))]
+    assert steps == list(range(1, 63)), "sampled steps are recorded all the same"
+
+
+def test_a_sampled_step_computes_what_any_step_does(two_ranks, tmp_path):
+    plain = two_ranks.call(
+        train_on, make_config(SMALL, 2, train={"steps": 42}, telemetry={"samples": 0}), tmp_path / "0"
+    )[0]
+    config = make_config(SMALL, 2, train={"steps": 42}, telemetry={"samples": 2})
+    sampled = two_ranks.call(train_on, config, tmp_path / "2")[0]
+    assert (plain.sampled_steps, sampled.sampled_steps) == (0, 2)
+    assert curve(sampled) == curve(plain)

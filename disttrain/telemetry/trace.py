@@ -1,0 +1,161 @@
+"""What a profiler trace says of one step: when collectives ran, and what of them compute hid. Pure functions.
+
+A trace is the JSON that `torch.profiler` exports. Collectives are gloo's annotations on a CPU, NCCL's kernels
+on a device. Compute is the union of all other kernels there; on a CPU it is the time that the step clock
+was in its class `compute`, which leaves marks in the trace. Several collectives may run at once, so intervals
+are merged before they are measured, never summed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from disttrain.telemetry.phases import COMPUTE
+
+MARK = "disttrain::phase-"
+"""Name of the marks of the step clock, followed by the class that begins there."""
+END = -1
+"""In place of a class: the end of the step."""
+
+Interval = tuple[float, float]
+"""Begin and end in seconds."""
+
+_GLOO = "gloo:"
+_BYTES = {
+    "double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "int": 4,
+    "unsigned char": 1, "bool": 1,  # gloo's, then NCCL's
+    "Double": 8, "Float": 4, "BFloat16": 2, "Half": 2, "Long": 8, "Int": 4, "Byte": 1, "Char": 1, "Bool": 1,
+}  # fmt: skip
+_NCCL_KINDS = {
+    "allreduce": "all_reduce",
+    "_allgather_base": "all_gather",
+    "allgather": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "all_to_all": "all_to_all",
+    "all_to_allv": "all_to_all",
+}
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective operation on this rank."""
+
+    kind: str
+    bytes: int | None
+    """Of the larger of what went in and what came out, as nccl-tests counts; null where it is not told."""
+    interval: Interval
+    """Waiting for peers and queueing included."""
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """One step, times relative to its first mark."""
+
+    step: Interval
+    compute: list[Interval]
+    collectives: list[Collective]
+    """By their begin."""
+
+
+def read(trace: Mapping[str, Any]) -> StepTrace:
+    """The step between the first mark and the last. Raises `ValueError` for a trace without marks."""
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    marks = sorted((_begin(event), int(event["name"][len(MARK) :])) for event in events if _is_mark(event))
+    if len(marks) < 2:
+        raise ValueError("the trace has no marks of the step clock")
+    origin = marks[0][0]
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    if kernels:
+        compute = [_interval(event, origin) for event in kernels if not _is_nccl(event)]
+        found = [_nccl(event, origin) for event in kernels if _is_nccl(event)]
+    else:
+        pairs = itertools.pairwise(marks)
+        compute = [(a - origin, b - origin) for (a, phase), (b, _) in pairs if phase == COMPUTE]
+        ranks = trace.get("distributedInfo", {}).get("world_size", 1)
+        found = [_gloo(event, origin, ranks) for event in events if event["name"].startswith(_GLOO)]
+    found.sort(key=lambda each: each.interval)
+    return StepTrace((0.0, marks[-1][0] - origin), merged(compute), found)
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same time as disjoint intervals, in order."""
+    union: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if union and begin <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
+        else:
+            union.append((begin, end))
+    return union
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Seconds in disjoint intervals."""
+    return sum(end - begin for begin, end in intervals)
+
+
+def overlap(a: Sequence[Interval], b: Sequence[Interval]) -> float:
+    """Seconds that are in both of two lists of disjoint, ordered intervals."""
+    i = j = 0
+    total = 0.0
+    while i < len(a) and j < len(b):
+        total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+def bus_factor(kind: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it (its PERFORMANCE.md): what makes the
+    figure comparable with a link's rate at any number of ranks."""
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (ranks - 1) / ranks
+    return 1.0
+
+
+def _is_mark(event: Mapping[str, Any]) -> bool:
+    # A device trace shows each annotation a second time, where its kernels ran.
+    return event["name"].startswith(MARK) and event.get("cat") == "user_annotation"
+
+
+def _is_nccl(event: Mapping[str, Any]) -> bool:
+    return "nccl" in event["name"].lower()
+
+
+def _begin(event: Mapping[str, Any]) -> float:
+    return float(event["ts"]) / 1e6
+
+
+def _interval(event: Mapping[str, Any], origin: float) -> Interval:
+    begin = _begin(event) - origin
+    return begin, begin + float(event["dur"]) / 1e6
+
+
+def _gloo(event: Mapping[str, Any], origin: float, ranks: int) -> Collective:
+    arguments, kind = event.get("args", {}), event["name"][len(_GLOO) :]
+    sizes = [
+        math.prod(dims) * _BYTES[type_]
+        for dims, type_ in zip(arguments.get("Input Dims", []), arguments.get("Input type", []), strict=False)
+        if type_ in _BYTES
+    ]
+    size = sum(sizes) * (ranks if kind == "all_gather" else 1)  # the trace has what goes in
+    return Collective(kind, size or None, _interval(event, origin))
+
+
+def _nccl(event: Mapping[str, Any], origin: float) -> Collective:
+    arguments = event.get("args", {})
+    name = arguments.get("Collective name", "")
+    sizes = [arguments.get("In msg nelems"), arguments.get("Out msg nelems")]
+    width = _BYTES.get(arguments.get("dtype", ""))
+    known = [int(size) for size in sizes if size is not None]
+    size = max(known) * width if known and width else None
+    return Collective(_NCCL_KINDS.get(name, name or "nccl"), size, _interval(event, origin))
