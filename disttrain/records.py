@@ -178,6 +178,8 @@ class Progress(Record):
     attempt: int
     step: int
     steps: int
+    emulated: bool = False
+    """As `Metrics.emulated`."""
     samples_per_s: float | None
     loss: float | None
     eta_s: float | None
@@ -384,8 +386,8 @@ class Metrics(Record):
     emulated: bool = False
     """Something in it was waited for instead of done: compute, or the loading of data."""
     emulation_late_s: float | None = None
-    """Mean seconds per step by which emulated passes ended later than their table says, on the worst rank: the
-    error of the emulation. Null where it is not known."""
+    """Mean seconds per step by which emulated passes ended later than their table says, on the worst rank:
+    the error of the emulation. Null where it is not known."""
     updated: str
 
     nodes: int

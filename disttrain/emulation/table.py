@@ -1,11 +1,18 @@
-"""The table of an emulated model: its layers, their parameter bytes and their seconds. Imports without torch."""
+"""The table of an emulated model: its layers, their bytes and their seconds. Imports without torch."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt
-from pydantic import ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+)
 
 from disttrain.errors import ConfigError, nearest
 
@@ -15,9 +22,7 @@ MIB = 1 << 20
 class Entry(BaseModel):
     """Base of the table and its layers: closed to unknown keys."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Layer(Entry):

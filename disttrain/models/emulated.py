@@ -38,20 +38,20 @@ def build(
     Parameters
     ----------
     table : a file (.yaml, .json) or the value itself: layers with name, bytes, forward_s and backward_s; or
-        resnet50, gpt-124m, gpt-350m or gpt-1.3b, at `rate_tflops`. Null: equal layers of the next four options.
+        resnet50, gpt-124m, gpt-350m or gpt-1.3b, at `rate_tflops`. Null: equal layers, by the next options.
     layers : number of equal layers; this and the next three only without `table`.
     layer_mb : parameters of each, in MiB.
     forward_s, backward_s : seconds of a whole pass, whatever the batch size.
     rate_tflops : what the emulated device reaches on a table known by name, in 1e12 FLOP/s.
     dtype_bytes : bytes of a parameter and its gradient: 4 for float32, 2 for bfloat16; not with a file.
-    optimizer_s : seconds of an emulated optimizer, which leaves the parameters alone; null: the one of `optim`
-        updates them (or what the file says).
+    optimizer_s : seconds of an emulated optimizer, which leaves the parameters alone; null: what the file says,
+        or else the real one of `optim`.
     jitter_s : standard deviation, in seconds, of a forward and backward pass together: normal, drawn for each
         step and rank from `seed`; all layers stretch alike.
-    slow_ranks : ranks that `slow_s` and `slow_factor` are for; those that a small run has not are passed over.
+    slow_ranks : ranks that `slow_s` and `slow_factor` are for; those that a small run lacks are passed over.
     slow_s : seconds that they take longer for a forward and backward pass together.
     slow_factor : what their time is multiplied by.
-    work : wait leaves the processor to others (a GPU sleeps); matmul computes for as long, calibrated at start.
+    work : wait leaves the processor to others (a GPU sleeps); matmul computes as long, calibrated at start.
     """
     found = _table(source, table, (layers, layer_mb, forward_s, backward_s), rate_tflops, dtype_bytes)
     if not found.bytes:

@@ -143,6 +143,8 @@ def change_line(state: RunState) -> str:
         parts.append(f"loss {number(state.loss)}")
     if state.eta_s is not None:
         parts.append(f"ETA {duration(state.eta_s)}")
+    if state.emulated:
+        parts.append("emulated")
     if state.state != "done" and state.message:
         parts.append(" ".join(state.message.split()))
     return "  ".join(parts)

@@ -30,7 +30,7 @@ _ORDER = (
 )
 _JSON_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "loss", "eta_s", "updated", "config_key", "run_key", "code_hash",
+    "samples_per_s", "loss", "eta_s", "updated", "emulated", "config_key", "run_key", "code_hash",
 )  # fmt: skip
 
 
@@ -58,14 +58,15 @@ def row(state: RunState, now: float, *, with_sweep: bool) -> tuple[str, ...]:
 
 def note(state: RunState) -> str:
     """Why a run is what it is, on one line."""
+    marks = ["emulated"] if state.emulated else []
     if state.state == "done":
-        return "made by older code" if state.stale else ""
+        return ", ".join([*marks, "made by older code"] if state.stale else marks)
     parts = [state.cause] if state.cause and state.cause != word_of(state) else []
     if state.message:
         parts.append(" ".join(state.message.split()))
     if state.active and state.attempts > 1:
         parts.append(f"attempt {state.attempts}")
-    text = ": ".join(parts)
+    text = ", ".join([*marks, *filter(None, [": ".join(parts)])])
     return text if len(text) <= _NOTE_WIDTH else text[: _NOTE_WIDTH - 1] + "…"
 
 
