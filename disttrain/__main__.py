@@ -14,14 +14,13 @@ import faulthandler
 import os
 import signal
 import sys
-import time
 import traceback
 from pathlib import Path
 
 from disttrain.config import Config
 from disttrain.configfile import Draft, check, load, parse_value, with_batch
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, nearest
-from disttrain.records import Cause, RankError
+from disttrain.failure import describe
 from disttrain.rundir import CorruptFile, RunDir, read_json, write_json
 from disttrain.stop import Signals
 from disttrain.torchrun import place
@@ -63,7 +62,7 @@ def main(argv: list[str]) -> int:
         return 0
     except (Exception, KeyboardInterrupt) as error:
         refused = isinstance(error, ConfigError)
-        record = _describe(rank, error)
+        record = describe(error, rank)
         if error_file:
             write_json(error_file, record.model_dump(mode="json"))
         if output:
@@ -130,27 +129,6 @@ def _planned(run_dir: Path) -> Draft:
         return Draft(read_json(path)["config"])
     except (OSError, CorruptFile, KeyError) as error:
         raise ConfigError(f"cannot read the plan of the run: {error}") from None
-
-
-def _cause(error: BaseException) -> Cause:
-    if isinstance(error, ConfigError):
-        return "refused"
-    if isinstance(error, KeyboardInterrupt):
-        return "cancelled"
-    import torch
-
-    return "out_of_memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "crashed"
-
-
-def _describe(rank: int, error: BaseException) -> RankError:
-    return RankError(
-        rank=rank,
-        time=time.time(),
-        kind=type(error).__name__,
-        message=" ".join(str(error).split()),
-        cause=_cause(error),
-        traceback="".join(traceback.format_exception(error)),
-    )
 
 
 def _die_with_torchrun() -> None:

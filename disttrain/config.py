@@ -175,6 +175,15 @@ class TelemetryConfig(Section):
     """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
 
 
+class ProfileConfig(Section):
+    """A trace of some steps by PyTorch's profiler, and what is in it beside our own figures."""
+
+    steps: Annotated[tuple[PositiveInt, PositiveInt] | None, Field(json_schema_extra=NOISE)] = None
+    """First and last step of the trace. They are left out of all figures."""
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(json_schema_extra=NOISE)] = (0,)
+    """Ranks that are traced."""
+
+
 class CheckpointConfig(Section):
     """When the state of training is saved, where, and what is kept of it.
 
@@ -216,6 +225,7 @@ class Config(Section):
     job: JobConfig = JobConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
+    profile: ProfileConfig = ProfileConfig()
 
     @property
     def world_size(self) -> int:

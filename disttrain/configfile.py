@@ -192,6 +192,15 @@ def _check_combinations(config: Config, draft: Draft) -> None:
         raise ConfigError(message, at=draft.at(key))
 
     train, optim, parallel = config.train, config.optim, config.parallel
+    if config.profile.steps is not None:
+        first, last = config.profile.steps
+        if first > last or (train.steps is not None and last > train.steps):
+            until = f" and not after train.steps={train.steps}" if train.steps is not None else ""
+            refuse("profile.steps", f"profile.steps=[{first}, {last}]: first and last step, in order{until}")
+        if missing := [rank for rank in config.profile.ranks if rank >= config.world_size]:
+            refuse(
+                "profile.ranks", f"profile.ranks: {missing[0]} is not one of the {config.world_size} ranks"
+            )
     if (train.steps is None) == (train.epochs is None):
         given = f"train.steps={train.steps} and train.epochs={train.epochs}"
         refuse("train.epochs" if train.epochs else "train", f"{given}: give exactly one of them")
@@ -230,7 +239,7 @@ def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:
     if kind == "extra_forbidden":
         sections, section = list(Config.model_fields), key.split(".")[0]
         allowed = [k for k in known_keys() if k.split(".")[0] == section] if "." in key else sections
-        hint = nearest(key, known_keys()) or nearest(key, sections)
+        hint = ("" if "." in key else nearest(key, sections)) or nearest(key, known_keys())
         message = f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}"
     elif kind in ("model_type", "model_attributes_type"):
         message = f"{key}={value!r} must be a section with keys of its own"

@@ -367,6 +367,35 @@ class CommSummary(Record):
     collectives: list[CollectiveSummary]
 
 
+class Breakdown(Record):
+    """Seconds of one step; null where that instrument cannot see it."""
+
+    step_s: float | None
+    compute_s: float | None
+    comm_s: float | None
+    """While any collective was on its way."""
+    hidden_s: float | None
+    """While one was on its way and this rank computed."""
+    exposed_s: float | None
+    """While this rank waited for one."""
+
+
+class ProfiledStep(Record):
+    step: int
+    profiler: Breakdown
+    clock: Breakdown | None
+    """Null where the run broke off before the step was recorded."""
+    difference: Breakdown | None
+    """Clock less profiler."""
+
+
+class ProfileRecord(Record):
+    """`profile-RRRRR.json`: traced steps of one rank as the profiler saw them and as the step clock did."""
+
+    rank: int
+    steps: list[ProfiledStep]
+
+
 class RatioPoint(Record):
     step: int
     ratio: float | None
@@ -431,7 +460,7 @@ class Metrics(Record):
     warmup_steps: int
     """Steps left out of the figures below: the first ones after each start."""
     sampled_steps: int = 0
-    """Steps left out because they were taken under the profiler (see `comm`)."""
+    """Steps left out because they were taken under the profiler."""
     left_out: list[tuple[int, int]] = []
     """First and last step of each stretch of steps that were left out."""
     measured_steps: int
@@ -507,6 +536,7 @@ FILES: dict[str, type[Record]] = {
     "step": Step,
     "step-window": StepWindow,
     "comm-sample": CommSample,
+    "profile": ProfileRecord,
     "metrics": Metrics,
     "checkpoint": Checkpoint,
 }

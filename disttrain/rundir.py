@@ -55,6 +55,14 @@ class Attempt:
         """Collectives of the sampled steps."""
         return self.path / f"comm-{rank:05d}.jsonl"
 
+    def trace(self, rank: int) -> Path:
+        """The trace that was asked for, as PyTorch's profiler exports it."""
+        return self.path / f"trace-{rank:05d}.json.gz"
+
+    def profile(self, rank: int) -> Path:
+        """What is in that trace, beside the step clock's figures."""
+        return self.path / f"profile-{rank:05d}.json"
+
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
 

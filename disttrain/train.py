@@ -79,7 +79,7 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
     if session.start_step < session.steps and (cause := boundary.meet(session.start_step)):
         return cause
     for step in range(session.start_step + 1, session.steps + 1):
-        with telemetry.sampling(trainer) if step in telemetry.sampled_steps else nullcontext():
+        with telemetry.look.at(step, trainer) if step in telemetry.look.steps else nullcontext():
             loss = trainer.step(step, session.batches)
         telemetry.step_done(step, loss, trainer.lr)
         if session.evaluate and evaluation_is_due(step, session.steps, config.train.eval_every):

@@ -55,8 +55,10 @@ class StepRecorder:
         self._clock = clock
         self._samples = samples_per_step
         self.warm_step = warmup_steps
-        self.sampled: frozenset[int] = frozenset()
+        self.looked_at: frozenset[int] = frozenset()
         """Steps that are recorded but not measured, besides the first ones."""
+        self.kept: dict[int, Parts] = {}
+        """Of those steps, the seconds in each class."""
         self._split = split
         self._noted: deque[tuple[int, torch.Tensor, float]] = deque()
         self._full_left = full_records
@@ -130,7 +132,9 @@ class StepRecorder:
         self._file.close()
 
     def _record(self, done: _Done) -> None:
-        if done.step > self.warm_step and done.step not in self.sampled:
+        if done.step in self.looked_at:
+            self.kept[done.step] = done.parts
+        if done.step > self.warm_step and done.step not in self.looked_at:
             self.durations.append(sum(done.parts))
             self._note_ratio(done)
             for index, seconds in enumerate(done.parts):
@@ -143,7 +147,7 @@ class StepRecorder:
             self.ratios.append((done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
 
     def _write(self, done: _Done, *, divided: bool) -> None:
-        if self._full_left <= 0 and done.step not in self.sampled and (divided or self._split is None):
+        if self._full_left <= 0 and done.step not in self.looked_at and (divided or self._split is None):
             self._window.add(done.step, done.start, done.parts, done.loss, done.lr)
             if self._window.steps == WINDOW:
                 self._end_window()

@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch.profiler import profile
 
 from disttrain import log
 from disttrain.checkpoint.state import as_tensor, as_value
@@ -27,11 +26,10 @@ from disttrain.config import Config
 from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import sinks, summary, waits
+from disttrain.telemetry.look import CloseLook
 from disttrain.telemetry.losses import GlobalLoss
-from disttrain.telemetry.phases import OTHER, Parts, make_clock
+from disttrain.telemetry.phases import Parts, make_clock
 from disttrain.telemetry.recorder import StepRecorder
-from disttrain.telemetry.sampling import MarkingClock, Sampler, look, mark, profiled, sampled_steps
-from disttrain.trainer import Trainer
 from disttrain.world import World
 
 RECORDS_AT_ONCE = 256
@@ -76,15 +74,11 @@ class RunTelemetry:
             split=waits.CommSplit(self.world) if self._measures_comm else None,
             full_records=self.config.telemetry.full_records,
         )
-        warm = self.config.telemetry.warmup_steps
-        steps_total: int = self.facts["steps_total"]
-        self.sampled_steps = frozenset[int]()
-        """Steps that the loop takes within `sampling`."""
-        if self._measures_comm:
-            self.sampled_steps = sampled_steps(self.config.telemetry.samples, warm + 1, steps_total)
-        self._recorder.sampled = self.sampled_steps
-        self._sampler = Sampler(self.attempt.comm(self.world.rank), self.world)
-        self._profiled: profile | None = None  # the step that is about to be closed
+        self._steps_total: int = self.facts["steps_total"]
+        self.look = CloseLook(
+            self.config, self.attempt, self.world, samples=self._measures_comm, steps=self._steps_total
+        )
+        self._recorder.looked_at = self.look.steps
         self._global_loss = GlobalLoss(self.world)
         self._sinks = (
             [sinks.open_sink(name, self.attempt) for name in self.config.telemetry.sinks]
@@ -92,7 +86,6 @@ class RunTelemetry:
             else []
         )
         self._log_every = self.config.train.log_every
-        self._steps_total = steps_total
         self._step = 0
         self._first_step = 0  # done before this attempt
         self._left_out_before: list[tuple[int, int]] = []  # of the figures, by earlier attempts
@@ -163,10 +156,9 @@ class RunTelemetry:
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
-        if self._profiled is not None:
+        if step in self.look.steps:
             with self.outside_steps():
-                self._sampler.add(look(step, self._profiled))
-            self._profiled = None
+                self.look.step_done(step)
         if step % self._log_every == 0:
             self._look_up()
         now = time.monotonic()
@@ -174,18 +166,6 @@ class RunTelemetry:
             self._flush()
         if now - self._told >= TELL_EVERY_S and self._leads:
             self._tell(now)
-
-    @contextmanager
-    def sampling(self, trainer: Trainer) -> Iterator[None]:
-        """The step within, one of `sampled_steps`, is looked at closely. All ranks together."""
-        with profiled(self.world.device) as profiler:
-            mark(OTHER)
-            trainer.clock = MarkingClock(self.clock)
-            try:
-                yield
-            finally:
-                trainer.clock = self.clock
-        self._profiled = profiler
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
@@ -216,6 +196,7 @@ class RunTelemetry:
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self._leads:
             self._tell(time.monotonic())
+        self.look.finish(self._recorder.kept)
         self._close()
         if self._leads and self.attempt.superseded_by() is None:
             write_json(self.run.metrics, metrics.model_dump(mode="json"))
@@ -226,6 +207,7 @@ class RunTelemetry:
         device. Raises nothing, so that what went wrong first is what is reported."""
         try:
             self._recorder.abandon()
+            self.look.finish(self._recorder.kept)
             if self._leads and self.attempt.superseded_by() is None:
                 own = RankTotals(self._recorder.measured, _peak_memory(self.world))
                 write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
@@ -290,8 +272,8 @@ class RunTelemetry:
         return [*self._left_out_before, *warm, *((step, step) for step in self._sampled())]
 
     def _sampled(self) -> list[int]:
-        """The steps of this attempt that were sampled so far, warm-up aside."""
-        return sorted(step for step in self.sampled_steps if self._recorder.warm_step < step <= self._step)
+        """The steps of this attempt that were looked at closely so far, warm-up aside."""
+        return sorted(step for step in self.look.steps if self._recorder.warm_step < step <= self._step)
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._began
@@ -308,7 +290,7 @@ class RunTelemetry:
         samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
         left_out = self._left_out()
         sampled = self._sampled_before + len(self._sampled())
-        comm = self._sampler.summary()
+        comm = self.look.summary()
         per_rank = samples_per_s / self.world.size if samples_per_s else None
         facts, flops = dict(self.facts), self.facts["model_flops_per_sample"]
         tokens = facts.pop("tokens_per_sample")

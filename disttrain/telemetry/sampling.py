@@ -6,22 +6,13 @@ run, are taken under the profiler instead. They are left out of all other figure
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch.profiler import ProfilerActivity, profile, record_function
 
-from disttrain import log
 from disttrain.records import CollectiveSummary, CommSample, CommSummary, SampledCollective
 from disttrain.rundir import to_json
-from disttrain.telemetry import trace as traces
-from disttrain.telemetry.phases import Parts, StepClock
 from disttrain.telemetry.trace import StepTrace, bus_factor, length, merged, overlap
 from disttrain.world import World
 
@@ -30,61 +21,11 @@ LARGEST_SHARE = 20
 """At most one step in so many is sampled."""
 
 
-def sampled_steps(count: int, first: int, last: int) -> frozenset[int]:
-    """`count` steps at equal distances in [first, last]; fewer where they would be too large a share."""
+def sampled_steps(count: int, warmup: int, steps: int) -> frozenset[int]:
+    """`count` steps at equal distances after the warm-up; fewer where they would be too large a share."""
+    first, last = warmup + 1, steps
     count = min(count, (last - first + 1) // LARGEST_SHARE)
     return frozenset(first + (last - first + 1) * (2 * i + 1) // (2 * count) for i in range(count))
-
-
-class MarkingClock:
-    """A step clock that also leaves a mark in the profiler's trace wherever a class begins."""
-
-    def __init__(self, clock: StepClock) -> None:
-        self._clock = clock
-
-    def start(self) -> None:
-        self._clock.start()
-
-    def switch(self, phase: int) -> None:
-        self._clock.switch(phase)
-        mark(phase)
-
-    def end_step(self) -> None:
-        self._clock.end_step()
-
-    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
-        return self._clock.finished(await_steps)
-
-
-def mark(phase: int) -> None:
-    """Leave a mark in the trace that is being recorded."""
-    with record_function(f"{traces.MARK}{phase}"):
-        pass
-
-
-@contextmanager
-def profiled(device: torch.device) -> Iterator[profile]:
-    """Profile what is done within; the trace can be exported afterwards."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would announce each start and stop on stderr
-    kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    with profile(activities=kinds, record_shapes=True) as profiler:
-        yield profiler
-        mark(traces.END)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # no other step is measured meanwhile
-
-
-def look(step: int, profiler: profile) -> CommSample | None:
-    """What was profiled as `step`; None, with a line in the log, where the profiler's trace cannot be read:
-    a look at a step must not end the run."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="disttrain-") as folder:
-            path = Path(folder) / "trace.json"
-            profiler.export_chrome_trace(str(path))
-            return describe(step, traces.read(json.loads(path.read_bytes())))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        log.error("sampled step lost", step=step, kind=type(error).__name__, error=str(error))
-        return None
 
 
 def describe(step: int, trace: StepTrace) -> CommSample:

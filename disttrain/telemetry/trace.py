@@ -63,13 +63,21 @@ class StepTrace:
     """By their begin."""
 
 
-def read(trace: Mapping[str, Any]) -> StepTrace:
-    """The step between the first mark and the last. Raises `ValueError` for a trace without marks."""
+def read(trace: Mapping[str, Any]) -> list[StepTrace]:
+    """The steps in a trace, each up to a mark of its end. Raises `ValueError` for a trace without marks."""
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     marks = sorted((_begin(event), int(event["name"][len(MARK) :])) for event in events if _is_mark(event))
-    if len(marks) < 2:
+    ends = [place for place, (_, phase) in enumerate(marks) if phase == END]
+    if not ends:
         raise ValueError("the trace has no marks of the step clock")
-    origin = marks[0][0]
+    begins = [0, *(end + 1 for end in ends[:-1])]
+    return [_step(trace, events, marks[begin : end + 1]) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _step(trace: Mapping[str, Any], all_events: list[Any], marks: list[tuple[float, int]]) -> StepTrace:
+    """The step that these marks are of. On a device, kernels may end after the host has left the step."""
+    origin, end = marks[0][0], marks[-1][0]
+    events = [event for event in all_events if origin <= _begin(event) < end]
     kernels = [event for event in events if event.get("cat") == "kernel"]
     if kernels:
         compute = [_interval(event, origin) for event in kernels if not _is_nccl(event)]
@@ -80,7 +88,7 @@ def read(trace: Mapping[str, Any]) -> StepTrace:
         ranks = trace.get("distributedInfo", {}).get("world_size", 1)
         found = [_gloo(event, origin, ranks) for event in events if event["name"].startswith(_GLOO)]
     found.sort(key=lambda each: each.interval)
-    return StepTrace((0.0, marks[-1][0] - origin), merged(compute), found)
+    return StepTrace((0.0, end - origin), merged(compute), found)
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:

@@ -78,9 +78,8 @@ def find(name: str) -> Cluster:
         spec = Spec(**json.loads(folder.spec.read_text()))
     with contextlib.suppress(OSError, ValueError):
         subnet = Subnet(int(_subnet_file(folder).read_text()))
-    alive = any(keeper.who == places.HEAD and keeper.is_first for keeper in places.keepers(folder))
     state: State = "left over"
-    if alive:
+    if places.first_process(folder, places.HEAD) is not None:
         state = "up" if _is_up_file(folder).exists() else "coming up"
     return Cluster(name, state, folder, spec, subnet)
 
@@ -212,10 +211,10 @@ def shell_environment(cluster: Cluster, inherited: dict[str, str]) -> dict[str, 
 
 def enter_node(cluster: Cluster, number: int) -> list[str]:
     """The command prefix that runs what follows on a node. Raises `ConfigError` if there is no such node."""
-    for keeper in places.keepers(cluster.folder):
-        if keeper.who == str(number) and keeper.is_first:
-            return ["nsenter", f"--target={keeper.pid}", "--net", "--uts", "--mount", "--pid", "--"]
-    raise ConfigError(f"--node={number} is no live node of cluster {cluster.name!r}")
+    keeper = places.first_process(cluster.folder, str(number))
+    if keeper is None:
+        raise ConfigError(f"--node={number} is no live node of cluster {cluster.name!r}")
+    return places.enter(keeper)
 
 
 def describe(cluster: Cluster) -> dict[str, Any]:

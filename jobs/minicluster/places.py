@@ -81,6 +81,16 @@ def keepers(folder: Folder) -> list[Keeper]:
     return found
 
 
+def first_process(folder: Folder, who: str) -> int | None:
+    """The first process of the head's namespaces (`head`), or of a node's (its number)."""
+    return next((keeper.pid for keeper in keepers(folder) if keeper.who == who and keeper.is_first), None)
+
+
+def enter(first_process: int) -> list[str]:
+    """The command prefix that runs what follows in the namespaces of that process."""
+    return ["nsenter", f"--target={first_process}", "--net", "--uts", "--mount", "--pid", "--"]
+
+
 @contextlib.contextmanager
 def locked(folder: Folder, *, create: bool = False) -> Iterator[None]:
     """Hold a cluster's folder against other `up`s and `down`s. The kernel drops the lock with its holder."""

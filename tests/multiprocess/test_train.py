@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 from disttrain.config import Config
 from disttrain.output import Output
-from disttrain.records import CLASSES, CommSample, Metrics, Progress, Step
+from disttrain.records import CLASSES, CommSample, Metrics, ProfileRecord, Progress, Step
 from disttrain.rundir import read_json, read_jsonl
 from disttrain.train import train
 from disttrain.world import World
@@ -173,6 +175,22 @@ def test_sampled_steps_tell_what_each_bucket_did_and_are_left_out(two_ranks, tmp
     assert metrics.communication_overhead_percent > 5, "the quick rank waits for the slow one"
     steps = [Step.model_validate(line).step for line in read_jsonl(attempt.steps(0))]
     assert steps == list(range(1, 63)), "sampled steps are recorded all the same"
+
+
+def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
+    asked = {"steps": [20, 22], "ranks": [1]}
+    config = make_config(SMALL, 2, train={"steps": 42}, telemetry={"samples": 2}, profile=asked)
+    metrics = two_ranks.call(train_on, config, tmp_path)[0]
+    assert (metrics.sampled_steps, metrics.measured_steps) == (5, 35)
+    attempt = Output.of_job(tmp_path, 0).attempt
+    assert not attempt.trace(0).exists()
+    trace = json.loads(gzip.decompress(attempt.trace(1).read_bytes()))
+    assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
+    record = ProfileRecord.model_validate(read_json(attempt.profile(1)))
+    assert [each.step for each in record.steps] == [20, 21, 22]
+    for each in record.steps:
+        assert each.difference.exposed_s == pytest.approx(each.clock.exposed_s - each.profiler.exposed_s)
+        assert each.profiler.step_s == pytest.approx(each.clock.step_s, rel=0.5)
 
 
 def test_a_sampled_step_computes_what_any_step_does(two_ranks, tmp_path):

@@ -35,3 +35,12 @@ def on_slurm(slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> MiniCluster
     for name, value in slurm.env.items():
         monkeypatch.setenv(name, value)
     return slurm
+
+
+@pytest.fixture
+def faulty(on_slurm: MiniCluster) -> Iterator[MiniCluster]:
+    """The cluster, to be given faults: afterwards it is whole and idle again."""
+    try:
+        yield on_slurm
+    finally:
+        on_slurm.mend()

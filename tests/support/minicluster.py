@@ -1,10 +1,13 @@
-"""A mini-cluster as the tests see it, and what one may have left behind."""
+"""A mini-cluster as the tests see it, the faults that it can be given, and what one may have left behind."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import submit
-from jobs.minicluster import network, places
+from jobs.minicluster import network, packages, places
 from jobs.minicluster.lifecycle import Cluster, find, shell_environment
+from tests.support.jobs import wait_until
 
 SUBMIT = Path(submit.__file__)
 
@@ -70,6 +74,117 @@ class MiniCluster:
     def submit(self, *arguments: str, cwd: Path) -> str:
         """`python submit.py ...` on this cluster."""
         return self.ask(sys.executable, str(SUBMIT), *arguments, cwd=cwd)
+
+    # ---- faults; `mend` makes good whatever was done
+
+    def kill_controller(self) -> None:
+        """slurmctld dies without a word, knowing of everything so far: it saves up to 5 s late, and would
+        come back with a running job as one that waits."""
+        mark = f"mark-{time.monotonic_ns()}"
+        self.ask("sbatch", "--hold", f"--job-name={mark}", "--wrap", "true", cwd=Path("/"))
+        saved = self.cluster.folder.controller_state / "job_state"
+        wait_until(lambda: mark.encode() in saved.read_bytes())
+        self._signal("head", signal.SIGKILL, only="slurmctld")
+        wait_until(lambda: not self.processes("head", only="slurmctld"))
+
+    def start_controller(self) -> None:
+        """slurmctld comes back with its state, at the same address."""
+        self._start("head", "slurmctld")
+        wait_until(lambda: " is UP" in self._say("scontrol", "ping"))
+        marks = self.ask("squeue", "--noheader", "--states=PENDING", "-o", "%i %j").splitlines()
+        for job, _, name in (line.partition(" ") for line in marks):
+            if name.startswith("mark-"):
+                self.ask("scancel", job)
+
+    def freeze(self, number: int, only: str | None = None) -> None:
+        """Stop a node's processes, or only those of one name: `only="slurmd"` is a node that Slurm gives up
+        while its job lives on."""
+        self._signal(number, signal.SIGSTOP, only=only)
+
+    def thaw(self, number: int) -> None:
+        """All that was frozen on the node goes on."""
+        self._signal(number, signal.SIGCONT)
+
+    def kill_node(self, number: int) -> None:
+        """The node dies as a machine does: all at once, and nobody hears a last word from it."""
+        self.link(number, up=False)
+        self._signal(number, signal.SIGKILL)
+        wait_until(lambda: not self.processes(number))
+
+    def start_node(self, number: int) -> None:
+        """A dead node comes back, with nothing running on it; returns when Slurm can use it."""
+        self.link(number, up=True)
+        self._start(number, "slurmd")
+        self.wait_for_node(number, "idle")
+
+    def link(self, number: int, *, up: bool) -> None:
+        """Plug the node's cable in, or pull it."""
+        command = ["ip", "link", "set", network.port(number), "up" if up else "down"]
+        self.ask(*places.enter(self._first_process("head")), *command)
+
+    def wait_for_node(self, number: int, *states: str, within_s: float = 90.0) -> None:
+        """Wait until Slurm says that the node is in one of these states (`sinfo -o %T`, less any mark)."""
+        wait_until(lambda: self.node_state(number) in states, within_s)
+
+    def node_state(self, number: int) -> str:
+        # Of all nodes: asked for one alone, the controller of 22.05 need not count its jobs anew.
+        listing = self._say("sinfo", "--noheader", "--Node", "--partition=gpu", "-o", "%N %T").split()
+        states = dict(zip(listing[::2], listing[1::2], strict=True))
+        return states.get(f"{self.name}-{number}", "").rstrip("*~#!%$@^-")
+
+    def mend(self) -> None:
+        """Whatever was done to it, the cluster is afterwards as it was: everything up, no job, all idle."""
+        for number in range(1, self.nodes + 1):
+            self.link(number, up=True)
+            self.thaw(number)
+        if not self.processes("head", only="slurmctld"):
+            self.start_controller()
+        self.ask("scancel", "--user=root")
+        for number in range(1, self.nodes + 1):
+            if not self.processes(number, only="slurmd"):
+                self._start(number, "slurmd")
+        for number in range(1, self.nodes + 1):
+            self.wait_for_node(number, "idle")
+
+    @property
+    def nodes(self) -> int:
+        assert self.cluster.spec is not None
+        return self.cluster.spec.nodes
+
+    def processes(self, who: int | str, only: str | None = None) -> list[int]:
+        """What runs at the `head`, or on a node, but what makes it a place: its first process and munged."""
+        first = self._first_process(who)
+        home = os.readlink(f"/proc/{first}/ns/pid")
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                if not entry.name.isdigit() or os.readlink(entry / "ns" / "pid") != home:
+                    continue
+                name = (entry / "comm").read_text().strip()
+                dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+                if not dead and int(entry.name) != first and name != "munged" and only in (None, name):
+                    found.append(int(entry.name))
+        return found
+
+    def _signal(self, who: int | str, number: signal.Signals, only: str | None = None) -> None:
+        for pid in self.processes(who, only):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _start(self, who: int | str, daemon: str) -> None:
+        """It puts itself into the background, and is a child of the place's first process from then on."""
+        env = places.keeper_environment(packages.PATH) | {"SLURM_CONF": str(self.cluster.folder.slurm_conf)}
+        subprocess.run([*places.enter(self._first_process(who)), daemon], env=env, check=True, timeout=60)
+
+    def _first_process(self, who: int | str) -> int:
+        first = places.first_process(self.cluster.folder, str(who))
+        assert first is not None, f"{who} of {self.name} is gone"
+        return first
+
+    def _say(self, *command: str) -> str:
+        """What a command says, whether or not it succeeds."""
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout
 
 
 def node_prefix(name: str, number: int) -> list[str]:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from disttrain.records import CommSample
 from disttrain.telemetry import trace as traces
+from disttrain.telemetry.overlap import compare
 from disttrain.telemetry.phases import COMM, COMPUTE, OPTIMIZER, OTHER
 from disttrain.telemetry.sampling import describe, sampled_steps, summarise
 from disttrain.telemetry.trace import MARK, bus_factor, length, merged, overlap
@@ -31,9 +32,14 @@ def gloo(kind, begin_ms, ms, floats):
     return annotation(f"gloo:{kind}", begin_ms, ms, **{"Input Dims": [[floats]], "Input type": ["float"]})
 
 
+def only(trace):
+    [step] = traces.read(trace)
+    return step
+
+
 def test_what_compute_hides_and_what_it_waits_for():
     events = [*HOST, gloo("all_reduce", 45, 20, 500), gloo("all_reduce", 20, 20, 1000)]
-    sample = describe(7, traces.read({"traceEvents": events, "distributedInfo": {"world_size": 2}}))
+    sample = describe(7, only({"traceEvents": events, "distributedInfo": {"world_size": 2}}))
     assert (sample.step, sample.step_s, sample.compute_s) == pytest.approx((7, 0.08, 0.04))
     assert (sample.total_s, sample.hidden_s, sample.exposed_s) == pytest.approx((0.04, 0.025, 0.015))
     first, second = sample.collectives
@@ -43,7 +49,7 @@ def test_what_compute_hides_and_what_it_waits_for():
 
 def test_collectives_at_the_same_time_are_merged_not_summed():
     events = [*HOST, gloo("all_reduce", 40, 20, 1), gloo("all_reduce", 45, 20, 1)]
-    sample = describe(1, traces.read({"traceEvents": events}))
+    sample = describe(1, only({"traceEvents": events}))
     assert sample.total_s == pytest.approx(0.025)
     assert sum(each.duration_s for each in sample.collectives) == pytest.approx(0.04)
 
@@ -59,7 +65,7 @@ def test_a_device_trace_is_about_its_kernels():
         kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 30, 20, **sizes),
         kernel("ncclDevKernel_AllGather_RING_LL", 60, 5, **gathered, **{"Out msg nelems": 800}),
     ]
-    sample = describe(1, traces.read({"traceEvents": events}))
+    sample = describe(1, only({"traceEvents": events}))
     assert sample.compute_s == pytest.approx(0.03)
     assert (sample.hidden_s, sample.exposed_s) == pytest.approx((0.01, 0.015))
     assert [(each.kind, each.bytes) for each in sample.collectives] == [
@@ -69,13 +75,32 @@ def test_a_device_trace_is_about_its_kernels():
 
 def test_a_size_the_trace_does_not_tell_is_null():
     events = [*HOST, kernel("ncclDevKernel_SendRecv", 30, 20)]
-    [found] = describe(1, traces.read({"traceEvents": events})).collectives
+    [found] = describe(1, only({"traceEvents": events})).collectives
     assert found.bytes is None
 
 
 def test_a_trace_without_marks_is_refused():
     with pytest.raises(ValueError, match="no marks"):
         traces.read({"traceEvents": [gloo("all_reduce", 0, 1, 1)]})
+
+
+def test_several_steps_in_one_trace_each_have_their_own():
+    later = [event | {"ts": event["ts"] + 0.1e6} for event in HOST]
+    events = [*HOST, gloo("all_reduce", 45, 10, 1), *later, gloo("all_reduce", 160, 5, 1)]
+    first, second = traces.read({"traceEvents": events})
+    assert [each.interval for each in first.collectives] == [pytest.approx((0.045, 0.055))]
+    assert [each.interval for each in second.collectives] == [pytest.approx((0.06, 0.065))]
+
+
+def test_the_profilers_figures_stand_beside_the_clocks_with_their_difference():
+    events = [*HOST, gloo("all_reduce", 45, 20, 500)]
+    own = [0.04, 0.0, 0.004, 0.012, 0.01, 0.0, 0.014]
+    record = compare(3, [(7, only({"traceEvents": events})), (8, only({"traceEvents": events}))], {7: own})
+    first, second = record.steps
+    assert (record.rank, first.step, first.profiler.hidden_s) == (3, 7, pytest.approx(0.005))
+    assert (first.clock.exposed_s, first.clock.hidden_s) == (pytest.approx(0.016), None)
+    assert first.difference.exposed_s == pytest.approx(0.016 - 0.015)
+    assert (second.clock, second.difference) == (None, None)
 
 
 intervals = st.lists(
@@ -93,7 +118,7 @@ def test_interval_arithmetic_is_that_of_sets(a, b):
 
 @given(st.integers(0, 50), st.integers(1, 300), st.integers(0, 5000))
 def test_sampled_steps_are_few_and_spread(count, first, more):
-    steps = sampled_steps(count, first, first + more)
+    steps = sampled_steps(count, first - 1, first + more)
     assert len(steps) <= min(count, (more + 1) / 20)
     assert all(first <= step <= first + more for step in steps)
     if more + 1 >= 20 * count:
@@ -109,7 +134,7 @@ def test_bus_bandwidth_is_nccl_tests():
 def sample(wait_ms: float) -> CommSample:
     """A rank that comes `wait_ms` earlier than the last one to a transfer of 10 ms of 1,000 bytes."""
     events = [*HOST, gloo("all_reduce", 60 - wait_ms, 10 + wait_ms, 250)]
-    return describe(1, traces.read({"traceEvents": events}))
+    return describe(1, only({"traceEvents": events}))
 
 
 def test_waiting_for_peers_does_not_lower_the_bandwidth():

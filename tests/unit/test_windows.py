@@ -21,7 +21,7 @@ def take(path, seconds, *, full, sampled=(), close_at=None):
     now = [0.0]
     clock = HostClock(lambda: now[0])
     recorder = StepRecorder(path, clock, samples_per_step=4, warmup_steps=0, split=None, full_records=full)
-    recorder.sampled = frozenset(sampled)
+    recorder.looked_at = frozenset(sampled)
     clock.start()
     for step, step_s in enumerate(seconds, 1):
         clock.switch(COMPUTE)

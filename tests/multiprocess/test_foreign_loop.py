@@ -1,0 +1,61 @@
+"""A loop that is not ours leaves the records of any run."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis.load import load
+from disttrain.records import CLASSES, CommSample, Metrics, RankError, Step
+from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.world import World
+from tests.support.ranks import RankFailed
+from tests.support.tutorial import BATCH, EPOCHS, SAMPLES, train
+
+pytestmark = pytest.mark.multiprocess
+
+
+def run(world: World, folder: Path, options: dict) -> None:
+    train(world.rank, world.size, str(folder), **options)
+
+
+def test_a_tutorial_loop_is_measured_like_any_run(two_ranks, tmp_path):
+    folder = tmp_path / "mine" / "n2"
+    two_ranks.call(run, folder, {"late": 1, "late_s": 0.02})
+    steps = EPOCHS * SAMPLES // BATCH // 2
+    metrics = Metrics.model_validate(read_json(folder / "metrics.json"))
+    assert (metrics.status, metrics.steps, metrics.warmup_steps) == ("completed", steps, 4)
+    assert (metrics.sampled_steps, metrics.measured_steps) == (1, steps - 5)
+    assert metrics.samples_per_s == pytest.approx(2 * BATCH * metrics.measured_steps / metrics.measured_s)
+    assert sum(metrics.composition.values()) == pytest.approx(metrics.measured_s / metrics.measured_steps)
+    assert metrics.loss_history[-1].loss < metrics.loss_history[0].loss
+    attempt = RunDir(folder).attempt(0)
+    prompt, late = (
+        [Step.model_validate(line) for line in read_jsonl(attempt.steps(rank))] for rank in range(2)
+    )
+    assert [step.step for step in prompt] == list(range(1, steps + 1))
+    for theirs, mine in zip(prompt, late, strict=True):
+        assert sum(getattr(theirs, name) for name in CLASSES) == pytest.approx(theirs.step_s, abs=1e-6)
+        assert mine.compute_s >= 0.02
+        assert min(theirs.comm_wait_s, mine.comm_wait_s) == 0
+        assert mine.comm_transfer_s == theirs.comm_transfer_s
+    assert sum(step.comm_wait_s for step in prompt) > 0.5 * steps * 0.02
+    assert sum(step.comm_wait_s for step in late) < 0.1 * steps * 0.02
+    [sample] = [CommSample.model_validate(line) for line in read_jsonl(attempt.comm(0))]
+    assert sum(each.bytes for each in sample.collectives) == 4 * metrics.parameters
+
+
+def test_its_runs_are_reported_with_all_others(tmp_path):
+    train(0, 1, str(tmp_path / "mine" / "n1"))
+    [row] = load([tmp_path / "mine"]).to_dict("records")
+    assert (row["run"], row["included"], row["steps"]) == ("n1", True, EPOCHS * SAMPLES // BATCH)
+    assert row["model"] == "torch.nn.modules.container:Sequential"
+
+
+def test_a_loop_that_fails_keeps_its_records_and_says_why(two_ranks, tmp_path):
+    with pytest.raises(RankFailed, match="the loop went wrong"):
+        two_ranks.call(run, tmp_path / "n2", {"fail_at": 7})
+    metrics = Metrics.model_validate(read_json(tmp_path / "n2" / "metrics.json"))
+    assert (metrics.status, metrics.steps) == ("failed", 6)
+    error = RankError.model_validate(read_json(RunDir(tmp_path / "n2").attempt(0).error(1)))
+    assert error.message == "the loop went wrong"
+    assert read_json(tmp_path / "n2" / "FAILED")["cause"] == "crashed"
