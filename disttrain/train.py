@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,10 +33,12 @@ from disttrain.optim import make_optimizer
 from disttrain.output import Output
 from disttrain.parallel.choice import choose
 from disttrain.parallel.strategy import load_strategy
-from disttrain.records import Checkpoint, Metrics, StopCause
+from disttrain.records import Checkpoint, Layers, Metrics, StopCause
 from disttrain.registry import build_model, build_source
+from disttrain.rundir import write_json
 from disttrain.stop import Requests, Signals
 from disttrain.task import Task
+from disttrain.telemetry.layers import layer_times
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.trainer import Batch, Trainer
 from disttrain.world import World, device_name, machine_id, nccl_version, usable_cpus
@@ -54,7 +56,7 @@ def train(config: Config, output: Output, world: World, signals: Signals | None 
     except BaseException:
         session.telemetry.abort()
         raise
-    return finish(session, world, stop_cause)
+    return finish(session, config, world, stop_cause)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Session:
     saver: Saver
     start_step: int
     """Steps done before; the first one here is the next."""
+    example: Callable[[], Batch]
+    """A micro-batch that training need not have."""
 
 
 def run_loop(session: Session, config: Config) -> StopCause | None:
@@ -93,13 +97,33 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
     return None
 
 
-def finish(session: Session, world: World, stop_cause: StopCause | None) -> Metrics:
+def finish(session: Session, config: Config, world: World, stop_cause: StopCause | None) -> Metrics:
     """Leave the records of a run that came to its end or stopped. All ranks call this together."""
+    if config.telemetry.layer_passes and stop_cause is None:
+        record_layers(session, config, world)
     session.telemetry.checkpointed(session.saver.committed_step, session.saver.failed)
     session.telemetry.facts |= lateness(session.trainer.bare_model, world)
     metrics = session.telemetry.finish(stop_cause)
     log.info(stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
     return metrics
+
+
+def record_layers(session: Session, config: Config, world: World) -> None:
+    """Time every layer, on all ranks as in training, and write down rank 0's."""
+    telemetry = session.telemetry
+    layers = layer_times(session.trainer, session.example(), config.telemetry.layer_passes)
+    if world.rank != 0 or telemetry.attempt.superseded_by() is not None:
+        return
+    found = Layers(
+        attempt=telemetry.attempt.number,
+        device=telemetry.facts["device"],
+        emulated=config.emulated,
+        passes=config.telemetry.layer_passes,
+        samples=telemetry.facts["local_batch_size"],
+        dtype_bytes=next(session.trainer.bare_model.parameters()).element_size(),
+        layers=layers,
+    )
+    write_json(telemetry.attempt.layers, found.model_dump(mode="json"))
 
 
 def prepare(config: Config, output: Output, world: World, signals: Signals) -> Session:
@@ -163,8 +187,12 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     task = Task.of(source)
     trainer = Trainer(model, task, optimizer, config.optim, strategy, plan, steps, telemetry.clock)
     samples = source.record.train_samples
+
+    def example() -> Batch:
+        return default_collate([source.train[i % samples] for i in range(plan.local)])
+
     if strategy.SETTLES:
-        trainer.settle(default_collate([source.train[i % samples] for i in range(plan.local)]))
+        trainer.settle(example())
     start = Start()
     if found:
         start = resume.restore(found, trainer.bare_model, optimizer, world, only_model=model_only)
@@ -196,7 +224,7 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     best = min((point.loss for point in telemetry.eval_history if point.loss is not None), default=None)
     boundary = Boundary(config, world, output.attempt, requests, saver, telemetry.clock, best)
     set_random(start, config.train.seed, world)  # last: making an iterator draws from it
-    return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step)
+    return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step, example)
 
 
 def set_random(start: Start, seed: int, world: World) -> None:
@@ -263,6 +291,7 @@ def describe_machine(world: World, config: Config) -> dict[str, Any]:
     machines = world.gather((machine_id(), threads))
     busy = sum(count for machine, count in machines if machine == machine_id())
     cpus = usable_cpus()
+    crowded = config.resources.device == "shared" and len(machines) > 1 and not model_waits(config)
     return {
         "emulated": config.emulated,
         "nodes": world.nodes,
@@ -273,5 +302,5 @@ def describe_machine(world: World, config: Config) -> dict[str, Any]:
         "torch": torch.__version__,
         "nccl": nccl_version(),
         "cpu_count": cpus,
-        "oversubscribed": world.device.type == "cpu" and busy > cpus,
+        "oversubscribed": busy > cpus if world.device.type == "cpu" else crowded,
     }

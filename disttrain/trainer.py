@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -93,6 +93,19 @@ class Trainer:
         with untouched(self.model, self._device):
             inputs, targets = self._load(iter([batch]))
             self._loss(inputs, targets).backward()
+
+    def aside(self, batch: Batch, mark: Callable[[str], None]) -> None:
+        """Make a forward and a backward pass on this rank alone that leave nothing behind.
+
+        `mark` is called with `forward`, `backward` and `end` when each begins, and after the last.
+        """
+        with untouched(self.model, self._device), self.strategy.without_sync(self.model):
+            inputs, targets = self._load(iter([batch]))
+            mark("forward")
+            loss = self._loss(inputs, targets)
+            mark("backward")
+            loss.backward()
+            mark("end")
 
     def _load(self, batches: Iterator[Batch]) -> Batch:
         inputs, targets = next(batches)

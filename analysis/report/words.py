@@ -141,10 +141,10 @@ def _shared_processors(used: pd.DataFrame) -> list[str]:
     which = "all runs" if len(shared) == len(used) else f"{len(shared)} of {len(used)} runs"
     most = shared.loc[shared["world_size"].idxmax()]
     ranks, processors = plural(int(most["world_size"]), "rank"), plural(int(most["cpu_count"]), "processor")
-    return [
-        f"Ranks shared processors in {which}: up to {ranks} on {processors}. "
-        "The curve tells about this host, not about scaling over machines."
-    ]
+    what = f"processors in {which}: up to {ranks} on {processors}"
+    if most["device"] != "cpu":
+        what = f"a GPU in {which}: up to {ranks} on one {most['device']}"
+    return [f"Ranks shared {what}. The curve tells about this host, not about scaling over machines."]
 
 
 def _late_emulation(used: pd.DataFrame) -> list[str]:

@@ -44,8 +44,8 @@ def build(
     forward_s, backward_s : seconds of a whole pass, whatever the batch size.
     rate_tflops : what the emulated device reaches on a table known by name, in 1e12 FLOP/s.
     dtype_bytes : bytes of a parameter and its gradient: 4 for float32, 2 for bfloat16; not with a file.
-    optimizer_s : seconds of an emulated optimizer, which leaves the parameters alone; null: what the file says,
-        or else the real one of `optim`.
+    optimizer_s : seconds of an emulated optimizer, which leaves the parameters alone; null: what the file
+        says, or else the real one of `optim`.
     jitter_s : standard deviation, in seconds, of a forward and backward pass together: normal, drawn for each
         step and rank from `seed`; all layers stretch alike.
     slow_ranks : ranks that `slow_s` and `slow_factor` are for; those that a small run lacks are passed over.
