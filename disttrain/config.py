@@ -134,8 +134,8 @@ class ResourcesConfig(Section):
     gpus_per_node: PositiveInt = 1
     """Ranks per node: one per GPU, or one per stand-in process on a CPU."""
     device: Literal["auto", "cpu", "cuda", "shared"] = "auto"
-    """`auto` is cuda where every local rank has a device of its own, else cpu. `shared`: all ranks of a machine
-    on its first GPU, talking through gloo; no GPU is asked of Slurm for it."""
+    """`auto` is cuda where every local rank has a device of its own, else cpu. `shared`: all ranks of a
+    machine on its first GPU, talking through gloo; no GPU is asked of Slurm for it."""
     threads_per_rank: PositiveInt = 1
     """Threads of intra-op parallelism per rank, the same at every node count."""
 
@@ -168,8 +168,8 @@ class TelemetryConfig(Section):
     """Steps looked at closely, under the profiler, for what each collective did: so many, evenly spread over
     the run, but at most one in 20. They are left out of the figures, too. 0: none."""
     layer_passes: NonNegativeInt = 0
-    """Passes after the last step in which each layer is timed, for `submit.py emulate`; they belong to no step
-    and to no figure. 0: none."""
+    """Passes after the last step in which each layer is timed, for `submit.py emulate`; they belong to no
+    step and to no figure. 0: none."""
     full_records: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100_000
     """Steps of an attempt that get a line of their own in the step records; after them, a hundred steps share
     one, which keeps sums, extremes and the distribution."""

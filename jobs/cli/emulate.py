@@ -25,11 +25,13 @@ def run(args: argparse.Namespace) -> int:
         print_json({"table": str(out), **table.model_dump(mode="json")})
         return 0
     print(
-        f"wrote {out}: {len(table.layers)} layers, {number(table.bytes / 2**20)} MiB, {number(table.forward_s)} s "
-        f"forward and {number(table.backward_s)} s backward for {table.samples} samples"
+        f"wrote {out}: {len(table.layers)} layers, {number(table.bytes / 2**20)} MiB, "
+        f"{number(table.forward_s)} s forward and {number(table.backward_s)} s backward "
+        f"for {table.samples} samples"
     )
     print(
-        f"run it:  python submit.py run sweeps/emulated.yaml --name NAME --set model.table={out} {_same(metrics)}"
+        f"run it:  python submit.py run sweeps/emulated.yaml --name NAME "
+        f"--set model.table={out} {_same(metrics)}"
     )
     return 0
 
