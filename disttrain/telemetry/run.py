@@ -197,9 +197,9 @@ class RunTelemetry:
         if self._leads:
             self._tell(time.monotonic())
         self.look.finish(self._recorder.kept)
-        self._close()
         if self._leads and self.attempt.superseded_by() is None:
             write_json(self.run.metrics, metrics.model_dump(mode="json"))
+        self._close()
         return metrics
 
     def abort(self) -> None:

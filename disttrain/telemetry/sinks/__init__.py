@@ -16,7 +16,8 @@ class SinkLike(Protocol):
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Take the named values as of optimizer step `step`."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The run is over, and `metrics.json` final."""
 
 
 def open_sink(name: str, attempt: Attempt) -> SinkLike:
@@ -26,8 +27,13 @@ def open_sink(name: str, attempt: Attempt) -> SinkLike:
         module = importlib.import_module(module_name if attribute else f"{__name__}.{name}")
         sink: SinkLike = getattr(module, attribute or "Sink")(attempt)
     except (ModuleNotFoundError, AttributeError) as error:
-        hint = nearest(name, ["tensorboard"])
+        if name == "mlflow" and not isinstance(error, AttributeError):
+            raise ConfigError(
+                "telemetry.sinks: mlflow is not installed: pip install 'disttrain[mlflow]'"
+            ) from None
+        hint = nearest(name, ["tensorboard", "mlflow"])
         raise ConfigError(
-            f"telemetry.sinks: no sink {name!r} ({error}); allowed: tensorboard or package.module:Class{hint}"
+            f"telemetry.sinks: no sink {name!r} ({error}); allowed: tensorboard, mlflow or "
+            f"package.module:Class{hint}"
         ) from None
     return sink

@@ -1,0 +1,150 @@
+"""MLflow: one experiment a sweep, one MLflow run a run, through all its attempts.
+
+The store is `MLFLOW_TRACKING_URI`, or else an SQLite file beside the runs of a sweep, which compares them:
+`mlflow ui --backend-store-uri sqlite:///runs/<sweep>/mlflow.db`. Needs the extra `mlflow`. A store is slow,
+so a thread writes to it now and then; a store that fails costs a line in the log, never the run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from disttrain import log
+from disttrain.rundir import Attempt, RunDir, read_json_or_none
+
+WRITE_EVERY_S = 10.0
+RUN_TAG = "disttrain.run"
+_BATCH = 500
+"""MLflow takes at most 1,000 metrics and 100 parameters at once."""
+_PARAMS = 100
+_PARAM_LENGTH = 500
+
+
+class Sink:
+    def __init__(self, attempt: Attempt) -> None:
+        import mlflow.tracking  # noqa: F401 -- missing: said before the run starts
+
+        self._run = RunDir(attempt.path.parent.parent)
+        self._waiting: list[tuple[int, str, float, int]] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._write_on, name="mlflow", daemon=True)
+        self._thread.start()
+
+    def scalars(self, step: int, values: Mapping[str, float]) -> None:
+        now = int(1000 * time.time())
+        with self._lock:
+            self._waiting += [(step, name, value, now) for name, value in values.items()]
+
+    def close(self) -> None:
+        """Write what is left, and the summary that is in `metrics.json` by now."""
+        self._closing.set()
+        self._thread.join(timeout=60)
+
+    def _write_on(self) -> None:
+        try:
+            store = _Store(self._run)
+            while not self._closing.wait(WRITE_EVERY_S):
+                store.write(self._taken())
+            store.write(self._taken())
+            store.finish()
+        except Exception as error:
+            log.error("MLflow has not got everything", kind=type(error).__name__, error=str(error)[:300])
+
+    def _taken(self) -> list[tuple[int, str, float, int]]:
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+        return taken
+
+
+class _Store:
+    """This run in MLflow's store."""
+
+    def __init__(self, run: RunDir) -> None:
+        from mlflow.tracking import MlflowClient
+
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports each table it makes
+        self._run = run
+        given = os.environ.get("MLFLOW_TRACKING_URI")
+        file = run.path.parent.absolute() / "mlflow.db"
+        with _alone(
+            None if given else file.with_name(".mlflow.lock")
+        ):  # one of several runs makes the tables
+            self._client = MlflowClient(tracking_uri=given or f"sqlite:///{file}")
+            self._id = self._find() or self._create()
+
+    def _experiment(self) -> str:
+        found = self._client.get_experiment_by_name(self._run.sweep)
+        return found.experiment_id if found else self._client.create_experiment(self._run.sweep)
+
+    def _find(self) -> str | None:
+        """The MLflow run that an earlier attempt of this run began."""
+        wanted = f"tags.`{RUN_TAG}` = '{self._run.name}'"
+        found = self._client.search_runs([self._experiment()], wanted, max_results=1)
+        if not found:
+            return None
+        self._client.update_run(found[0].info.run_id, status="RUNNING")
+        return str(found[0].info.run_id)
+
+    def _create(self) -> str:
+        record = read_json_or_none(self._run.run_json) or {}
+        tags = {RUN_TAG: self._run.name, "disttrain.run_key": str(record.get("run_key", ""))}
+        made = self._client.create_run(self._experiment(), tags=tags, run_name=self._run.name)
+        parameters = list(_flat(record.get("config", {})))
+        from mlflow.entities import Param
+
+        for first in range(0, len(parameters), _PARAMS):
+            batch = [Param(key, value) for key, value in parameters[first : first + _PARAMS]]
+            self._client.log_batch(made.info.run_id, params=batch)
+        return str(made.info.run_id)
+
+    def write(self, scalars: list[tuple[int, str, float, int]]) -> None:
+        from mlflow.entities import Metric
+
+        for first in range(0, len(scalars), _BATCH):
+            some = scalars[first : first + _BATCH]
+            batch = [Metric(name, value, when, step) for step, name, value, when in some]
+            self._client.log_batch(self._id, metrics=batch)
+
+    def finish(self) -> None:
+        """The figures of `metrics.json` that are numbers, and how the run ended."""
+        metrics = read_json_or_none(self._run.metrics) or {}
+        now, step = int(1000 * time.time()), int(metrics.get("steps") or 0)
+        figures = {f"summary/{name}": value for name, value in metrics.items() if _is_figure(name, value)}
+        figures |= {
+            f"summary/{name}": value
+            for name, value in (metrics.get("composition") or {}).items()
+            if value is not None
+        }
+        self.write([(step, name, float(value), now) for name, value in figures.items()])
+        ended = {"completed": "FINISHED", "stopped": "KILLED"}.get(metrics.get("status", ""), "FAILED")
+        self._client.set_terminated(self._id, status=ended)
+
+
+def _is_figure(name: str, value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and name != "schema_version"
+
+
+def _flat(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for section, fields in config.items():
+        for name, value in fields.items():
+            yield f"{section}.{name}", str(value)[:_PARAM_LENGTH]
+
+
+@contextmanager
+def _alone(lock: Path | None) -> Iterator[None]:
+    """One process at a time."""
+    if lock is None:
+        yield
+        return
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
