@@ -50,13 +50,15 @@ lint: $(STAMP)  ## ruff, mypy, and whether generated documents are current
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/python -m disttrain.schemas --check
+	@$(BIN)/python -m jobs.slurm.documents --check
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-schemas: $(STAMP)  ## regenerate docs/schemas and docs/configuration.md
+schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profiles.md, jobs/train.sbatch
 	@$(BIN)/python -m disttrain.schemas
+	@$(BIN)/python -m jobs.slurm.documents
 
 clean:  ## remove caches and coverage data; runs/ and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build .coverage .coverage.*

@@ -99,8 +99,11 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_sweep(verb("sweep", "submit what is missing of a sweep: one run for each combination of its axes"))
     _add_run(verb("run", "submit one run"))
-    status = verb("status", "what became of each run, from its files alone")
+    status = verb("status", "what became of each run")
     status.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to show (all)")
+    status.add_argument(
+        "--long", action="store_true", help="GPU-hours and time in the queue, of all attempts"
+    )
     watch = verb("watch", "live table of runs until all have ended; Ctrl-C leaves them running")
     watch.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to watch (those with work left)")
     show = verb("show", "everything there is to know about one run")
@@ -164,6 +167,9 @@ def _add_placing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the sweep (the file's, less .yaml)")
     _add_cluster(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    parser.add_argument(
+        "--test-only", action="store_true", help="a dry run that asks Slurm as well: 1 if it refuses a job"
+    )
     _add_wait(parser)
 
 
@@ -171,11 +177,25 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", choices=["auto", "slurm", "local"], default="auto", help="auto: Slurm where it answers"
     )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME|FILE",
+        help="site profile (the run's own, $DISTTRAIN_PROFILE or generic)",
+    )
+    parser.add_argument(
+        "--slurm", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+        help="keys of the profile, for this submission: partition=gpu account=physics",
+    )  # fmt: skip
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", action="store_true", help="show progress until all have ended; 1 if any failed"
+    )
+    parser.add_argument(
+        "--no-report",
+        action="store_true",
+        help="no job that writes the report once all have ended (there is none with --wait)",
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
+from disttrain import usage
 from disttrain.config import Config, is_noise
 from disttrain.errors import ConfigError
 from disttrain.records import CLASSES, Metrics, Outcome, Record, RunRecord
@@ -67,6 +68,12 @@ COLUMNS: dict[str, str] = {
     "bits_per_byte": "Float64",  # last validation
     "accuracy": "Float64",  # last validation, a share
     "unigram_entropy_bits": "Float64",
+    "attempts": "Int64",
+    "hours": "Float64",  # used by all attempts, of what hours_unit says
+    "hours_unit": "string",  # GPU-hours or CPU rank-hours
+    "hours_bound": "Float64",  # what one start may use by its time limit
+    "queue_wait_s": "Float64",  # before all starts together
+    "usage_source": "string",  # sacct, or timestamps: the attempts' own
     "torch": "string",
     "python": "string",
     "host": "string",
@@ -145,7 +152,7 @@ def _row(run: RunDir) -> dict[str, Any]:
         "axes": record.axes if record else {},
         "config": config,
     }
-    return row | _planned(record) | _measured(metrics)
+    return row | _planned(record) | _measured(metrics) | _used(run, record)
 
 
 def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, bool, str]:
@@ -220,6 +227,18 @@ def _measured(metrics: Metrics | None) -> dict[str, Any]:
         last = metrics.eval_history[-1]
         row["valid_loss"] = last.loss
         row |= {name: last.metrics.get(name) for name in ("bits_per_byte", "accuracy")}
+    return row
+
+
+def _used(run: RunDir, record: RunRecord | None) -> dict[str, Any]:
+    """What its attempts used, and what one may use; planned runs have made none."""
+    used = usage.read(run)
+    row: dict[str, Any] = {"attempts": len(run.attempts())}
+    if used is not None:
+        row |= {"attempts": used.attempts, "hours": used.hours, "hours_unit": used.unit}
+        row |= {"queue_wait_s": used.queue_wait_s, "usage_source": used.source}
+    if record is not None and _lookup(record.config, "job.time_limit_min") is not None:
+        row["hours_bound"] = usage.bound_hours(record.model_dump())
     return row
 
 

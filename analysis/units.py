@@ -28,6 +28,14 @@ def seconds(value: float) -> str:
     return f"{number(value * factor)} {unit}"
 
 
+def span(value_s: float) -> str:
+    """A longer time: `42 s`, `3.10 min`, `26.0 h`."""
+    for name, size_s in (("h", 3600), ("min", 60)):
+        if value_s >= size_s:
+            return f"{number(value_s / size_s)} {name}"
+    return f"{value_s:.0f} s"
+
+
 def rate(value: float, unit: str = "samples/s") -> str:
     return f"{number(value)} {unit}"
 

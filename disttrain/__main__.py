@@ -18,8 +18,8 @@ import traceback
 from pathlib import Path
 
 from disttrain.config import Config
-from disttrain.configfile import Draft, check, load, parse_value, with_batch
-from disttrain.errors import EXIT_BAD_INPUT, ConfigError, nearest
+from disttrain.configfile import Draft, check, flag_pairs, load, parse_value, with_batch
+from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.failure import describe
 from disttrain.rundir import CorruptFile, RunDir, read_json, write_json
 from disttrain.stop import Signals
@@ -41,6 +41,7 @@ def main(argv: list[str]) -> int:
         arguments, flags = parse_arguments(argv)
         by_hand = arguments.config is not None
         if not by_hand:
+            signals.heeded = (signal.SIGTERM,)
             error_file = RunDir(arguments.run_dir).attempt(arguments.attempt).error(rank)
         config = read_config(arguments, flags)
         # torch takes seconds to import: bad input is refused before
@@ -87,7 +88,7 @@ def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[tuple[str
         arguments, rest = parser.parse_known_args(argv)
     except argparse.ArgumentError as error:
         raise ConfigError(str(error)) from None
-    flags = _overrides(rest)
+    flags = flag_pairs(rest, _OWN_FLAGS)
     if not arguments.config and not arguments.run_dir:
         raise ConfigError("--config FILE or --run-dir DIR is needed")
     return arguments, flags
@@ -105,22 +106,6 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
     for key, text in flags:
         draft.set(key, parse_value(text, f"--{key}"), f"--{key}")
     return with_batch(check(draft), draft)[0]
-
-
-def _overrides(words: list[str]) -> list[tuple[str, str]]:
-    """`--a.b value` and `--a.b=value` as pairs."""
-    pairs = []
-    pending = iter(words)
-    for word in pending:
-        flag, equals, value = word.partition("=")
-        if not flag.startswith("--") or "." not in flag:
-            raise ConfigError(f"unknown argument {word!r}{nearest(flag, _OWN_FLAGS)}")
-        if not equals:
-            value = next(pending, "")
-            if not value:
-                raise ConfigError(f"{flag} needs a value")
-        pairs.append((flag.removeprefix("--"), value))
-    return pairs
 
 
 def _planned(run_dir: Path) -> Draft:

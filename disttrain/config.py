@@ -148,11 +148,15 @@ class JobConfig(Section):
     time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 60.0
     """Wall-clock limit of one attempt, in minutes."""
     max_attempts: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 3
-    """Starts of this run, the first included, before a retryable failure becomes final."""
+    """Starts of this run that may fail, the first included, before a retryable failure becomes final. Starts
+    that saved and left when they were asked to do not count."""
+    max_requeues: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100
+    """How often one Slurm job may be started again by itself, whatever the causes."""
     rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 120.0
     """How long nodes wait for each other, in seconds."""
     stop_lead_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 60.0
-    """How long before the end of the job's time ranks stop and save, but at most a quarter of that time."""
+    """How long before the end of the job's time ranks stop and save. A job that has less time than this left
+    when its ranks start trains through three quarters of it."""
     stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0
     """Seconds between the moments at which ranks agree whether to stop; 0 is every step."""
     env: dict[str, str] = {}
@@ -175,6 +179,8 @@ class TelemetryConfig(Section):
     one, which keeps sums, extremes and the distribution."""
     flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 5.0
     """Seconds between writes of step records and of `metrics.json`."""
+    gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0
+    """Seconds between samples of the GPUs, and of the ranks' processes; 0 takes none."""
     sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOISE)] = ("tensorboard",)
     """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,22 @@ def parse_value(text: str, at: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
         raise ConfigError(f"cannot read value {text!r}", at=at) from None
+
+
+def flag_pairs(words: Sequence[str], known: Sequence[str]) -> list[tuple[str, str]]:
+    """Config flags, `--a.b value` and `--a.b=value`, as (key, text); `known` are the flags beside them."""
+    pairs = []
+    pending = iter(words)
+    for word in pending:
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--") or "." not in flag:
+            raise ConfigError(f"unknown argument {word!r}{nearest(flag, known)}")
+        if not equals:
+            value = next(pending, "")
+            if not value:
+                raise ConfigError(f"{flag} needs a value")
+        pairs.append((flag.removeprefix("--"), value))
+    return pairs
 
 
 def known_keys() -> list[str]:

@@ -13,11 +13,15 @@ METHOD = "3 x counted forward matmul and convolution FLOPs"
 arXiv 2204.02311, appendix B). A multiply-add is 2 FLOPs; attention counts as if it were not causal;
 element-wise work, norms, look-ups and recomputation do not count."""
 
+MATMUL, CONVOLUTION = "matmul", "convolution"
+"""The kinds of work that count: a device may do them in different precision."""
 
-def model_flops_per_sample(
+
+def flops_per_sample(
     model: nn.Module, dataset: Dataset[tuple[torch.Tensor, torch.Tensor]], device: torch.device
-) -> int | None:
-    """FLOPs of training on one sample, by `METHOD`; None when nothing countable was seen.
+) -> dict[str, int]:
+    """FLOPs of training on one sample, by `METHOD`, for each kind of work; empty when nothing countable was
+    seen.
 
     `model` is the bare model, on `device`. One forward pass without gradients, in evaluation mode, so
     neither weights nor statistics nor random numbers change.
@@ -29,4 +33,8 @@ def model_flops_per_sample(
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(inputs)
     model.train(was_training)
-    return 3 * counter.get_total_flops() or None
+    found: dict[str, int] = {}
+    for operator, flops in counter.get_flop_counts().get("Global", {}).items():
+        kind = CONVOLUTION if "conv" in str(operator) else MATMUL
+        found[kind] = found.get(kind, 0) + 3 * flops
+    return {kind: flops for kind, flops in found.items() if flops}

@@ -8,7 +8,7 @@ import platform
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -28,6 +28,7 @@ _PACKAGES = (
     "tensorboard",
     "transformers",
 )
+_HASHED = ("disttrain", "jobs")
 _DIFF_LIMIT = 256 * 1024
 _GIT_TIMEOUT_S = 10
 
@@ -56,19 +57,37 @@ def command_line() -> list[str]:
 def code_hash(root: Path = _ROOT) -> str:
     """Hash of the Python sources of `disttrain/` and `jobs/` below `root`: 12 hex digits, the same
     wherever they lie."""
+    sources = [path for package in _HASHED for path in (root / package).rglob("*.py")]
+    return hash_sources({path.relative_to(root).as_posix(): path.read_bytes() for path in sources})
+
+
+def hash_sources(files: Mapping[str, bytes]) -> str:
+    """`code_hash` of files by their paths below the root; those that do not count are passed over."""
     digest = hashlib.sha256()
-    sources = [path for package in ("disttrain", "jobs") for path in (root / package).rglob("*.py")]
-    for path in sorted(sources, key=lambda path: path.relative_to(root).as_posix()):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
-        digest.update(content)
+    for name in sorted(files):
+        if name.split("/")[0] in _HASHED and name.endswith(".py"):
+            digest.update(f"{name}\0{len(files[name])}\0".encode())
+            digest.update(files[name])
     return digest.hexdigest()[:12]
+
+
+def tracked_files(root: Path = _ROOT) -> list[str] | None:
+    """Paths below `root` that git tracks; None where these sources belong to no checkout."""
+    if not _is_checkout(root):
+        return None
+    listing = _git(root, "ls-files", "-z")
+    return None if listing is None else [name for name in listing.split("\0") if name]
+
+
+def _is_checkout(root: Path) -> bool:
+    """Whether git tracks the sources at `root`: a repository around them may be somebody else's."""
+    return _git(root, "ls-files", "--error-unmatch", "disttrain/__init__.py") is not None
 
 
 def git_state(root: Path = _ROOT) -> dict[str, Any]:
     """Commit and uncommitted changes of the checkout these sources belong to; all None without one."""
-    if _git(root, "ls-files", "--error-unmatch", "disttrain/__init__.py") is None:
-        return {"git_commit": None, "git_dirty": None, "git_diff": None}  # none, or somebody else's
+    if not _is_checkout(root):
+        return {"git_commit": None, "git_dirty": None, "git_diff": None}
     commit = _git(root, "rev-parse", "HEAD")
     diff = _git(root, "diff", "HEAD")
     if diff is not None:

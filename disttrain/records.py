@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
-SCHEMA_VERSION = 1
+from disttrain.record import SCHEMA_VERSION as SCHEMA_VERSION
+from disttrain.record import Record as Record
+from disttrain.samples import GpuSample, GpuUsage, HostSample, NodeGpus, ProcessUsage
 
 CLASSES = (
     "compute_s",
@@ -39,15 +39,10 @@ Cause = Literal[
 ]
 """Why an attempt ended."""
 
+Next = Literal["requeue"] | None
+
 StopCause = Literal["preempted", "deadline", "stopped"]
 """The causes for which ranks agree to leave in good order, the one that wins last."""
-
-
-class Record(BaseModel):
-    """Base of every record: closed, documented under each field."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-    schema_version: int = SCHEMA_VERSION
 
 
 class Code(Record):
@@ -59,6 +54,17 @@ class Code(Record):
     git_dirty: bool | None = None
     git_diff: str | None = None
     """Uncommitted changes to tracked files, as `git diff` prints them (at most 256 KiB)."""
+    snapshot: Literal["git", "files"] | None = None
+    """What the copy of the code that jobs run was made of: the files that git tracks, or those of the
+    installed packages. Null for a trainer started without a job: it runs the code as it is."""
+    path: str | None = None
+    """That copy, below the runs folder."""
+    source: str | None = None
+    """What it is a copy of; modules that it does not hold are looked for there last."""
+    taken: Literal["submission", "start"] | None = None
+    """When: at `start` (`sbatch jobs/train.sbatch`) changes made while the job waited are in it."""
+    not_covered: list[str] = []
+    """Modules that the config names and that are not in the copy: a change to them changes the run."""
 
 
 class Provenance(Record):
@@ -79,9 +85,9 @@ class Provenance(Record):
 class RunRecord(Record):
     """`run.json`: everything needed to start this run; written before submission.
 
-    A retry leaves it as it is unless what it says changes, provenance aside (other code, another
-    cluster, a raised limit); the former one is then kept as `attempts/NNN/run.json` of the last attempt
-    made with it.
+    A retry leaves it as it is unless what it says changes, provenance aside (other code or another copy of
+    it, another cluster, a raised limit); the former one is then kept as `attempts/NNN/run.json` of the last
+    attempt made with it.
     """
 
     name: str
@@ -96,6 +102,9 @@ class RunRecord(Record):
     axes: dict[str, Any]
     """The swept keys and this run's value of each."""
     cluster: Literal["local", "slurm"]
+    profile: dict[str, Any] | None = None
+    """The site profile it is submitted with, in full (`docs/schemas/site-profile.json`); null where there is
+    none, as on the local cluster."""
     provenance: Provenance
 
 
@@ -136,6 +145,12 @@ class AttemptRecord(Record):
     pid: int
     pid_started: float
     """Start time of that process since the epoch, so that a recycled pid is not mistaken for it."""
+    restart: int = 0
+    """How often its Slurm job had been started before: one job id goes through all requeues."""
+    checkpoint_before: int | None = None
+    """Step of the newest checkpoint when it started; null if there was none."""
+    checkpoint_after: int | None = None
+    """Step of the newest checkpoint when it ended."""
     code_hash: str
     cpu_count: int
     """Processors this attempt's ranks could use, on the first node."""
@@ -147,6 +162,66 @@ class AttemptRecord(Record):
     """One line: what went wrong, with the rank it began on."""
     exit_codes: dict[str, int] = {}
     """Exit code of each node's torchrun, by node rank."""
+    next: Next = None
+
+
+class Interface(Record):
+    """A network interface that is up, loopback aside."""
+
+    name: str
+    speed_mbit: int | None = None
+    """Null where the driver does not say, as of most virtual ones."""
+    driver: str | None = None
+
+
+class Fabric(Record):
+    """A device for remote memory access: InfiniBand, RoCE, EFA."""
+
+    name: str
+    port: int
+    link_layer: str | None = None
+    """`InfiniBand` or `Ethernet`."""
+    state: str | None = None
+    rate: str | None = None
+    """As the driver prints it."""
+    firmware: str | None = None
+    driver: str | None = None
+
+
+class Gpu(Record):
+    name: str
+    memory_bytes: int
+    pci_id: str
+    uuid: str
+
+
+class NodeRecord(Record):
+    """`attempts/NNN/node-NN.json`: what a node was made of when an attempt started on it. What could not be
+    found out is null or empty."""
+
+    node: int
+    """Its rank in the job."""
+    host: str
+    taken: str
+    kernel: str | None = None
+    processor: str | None = None
+    """Its model, as the kernel names it."""
+    processors_usable: int | None = None
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    """Of the job's control group; null where there is none."""
+    interfaces: list[Interface] = []
+    fabrics: list[Fabric] = []
+    driver: str | None = None
+    """NVIDIA driver; null without one."""
+    gpus: list[Gpu] = []
+    """Those that this job may use."""
+    packages: dict[str, str] = {}
+    """Versions of torch and what it brings for the GPU, as installed: NCCL, CUDA, cuDNN."""
+    slurm: dict[str, str] = {}
+    """The variables by which Slurm describes the job, secrets masked."""
+    scontrol: str | None = None
+    """`scontrol show job -d`, masked; on node 0 of a Slurm job."""
 
 
 class Outcome(Record):
@@ -158,6 +233,37 @@ class Outcome(Record):
     ended: str
     retryable: bool
     """Whether the same command, given again, may start it again."""
+    next: Next = None
+    """`requeue`: its job was to be started again by itself, so this is not the end."""
+
+
+class UsedStart(Record):
+    """One start of a run's job, and the wait before it."""
+
+    job_id: str | None
+    submitted: str | None
+    """UTC, ISO 8601: submission, or requeue: the end of the start before."""
+    started: str
+    ended: str
+    """Of a start that nobody ended: the last sign of life."""
+    elapsed_s: float
+    devices: int
+    """GPUs it held, or where it had none, ranks."""
+
+
+class Usage(Record):
+    """`usage.json`: what a run used according to Slurm's accounting, once it is over. Without this file the
+    attempts' own times tell."""
+
+    source: Literal["sacct", "timestamps"]
+    unit: Literal["GPU-hours", "CPU rank-hours"]
+    hours: float
+    """Of all starts together."""
+    queue_wait_s: float | None
+    """Before all starts together; null where no submission is known."""
+    attempts: int
+    """Attempts that had been made when this was counted."""
+    starts: list[UsedStart]
 
 
 class RankError(Record):
@@ -183,6 +289,15 @@ class Progress(Record):
     samples_per_s: float | None
     loss: float | None
     eta_s: float | None
+    gpu_utilization: float | None = None
+    """Share of the time in which a kernel ran, mean over the GPUs of rank 0's node (the next two as well);
+    null where NVML does not tell."""
+    gpu_memory_used_bytes: float | None = None
+    gpu_power_w: float | None = None
+    cpu_percent: float | None = None
+    """Processors busy with a rank, in percent of one: mean over the ranks of rank 0's node."""
+    rss_bytes: float | None = None
+    """Resident memory of a rank, likewise."""
     updated: float
     """Seconds since the epoch."""
 
@@ -494,6 +609,35 @@ class Metrics(Record):
     peak_memory_bytes: int | None
     """Largest over ranks: allocated on the device, or resident set of a CPU rank."""
 
+    peak_reserved_memory_bytes: int | None = None
+    """Largest over ranks: what torch's allocator held of the device, unused parts included; null on CPU."""
+    compute_dtypes: dict[str, str] | None = None
+    """What matmuls and convolutions are computed in: the weights' dtype, or `tf32` where torch may use it
+    for float32."""
+    peak_flops: float | None = None
+    """Dense FLOP/s that one device reaches at most on this model's mix of work, from `disttrain.peaks`."""
+    peak_source: str | None = None
+    """Where that figure is from."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: model FLOP/s of all ranks / (`peak_flops` x devices)."""
+
+    samples_per_second_per_gpu: float | None = None
+    """`samples_per_s` / devices; a CPU rank counts as one."""
+    throughput_images_per_sec: float | None = None
+    """`samples_per_s` where a sample is an image (channels, height, width) to classify."""
+    tokens_per_s_per_rank: float | None = None
+    gpu_memory_utilization: float | None = None
+    """Share of the device's memory that torch held at its peak: `max_memory_reserved` / total, the largest
+    over ranks."""
+    training_time: float | None = None
+    """Seconds in the training loop, validation included: `seconds_total` by another name."""
+    gpu: GpuUsage | None = None
+    """What NVML told."""
+    processes: ProcessUsage | None = None
+    """What the operating system told of the ranks' processes."""
+    null_reasons: dict[str, str] = {}
+    """Why a figure above is null, by its name (`gpu.energy_j` is `energy_j` of `gpu`)."""
+
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and last are always there."""
     eval_history: list[EvalPoint]
@@ -562,11 +706,16 @@ FILES: dict[str, type[Record]] = {
     "env": EnvRecord,
     "sweep": SweepRecord,
     "attempt": AttemptRecord,
+    "node": NodeRecord,
     "outcome": Outcome,
+    "usage": Usage,
     "rank-error": RankError,
     "progress": Progress,
     "step": Step,
     "step-window": StepWindow,
+    "gpu-devices": NodeGpus,
+    "gpu-sample": GpuSample,
+    "host-sample": HostSample,
     "comm-sample": CommSample,
     "profile": ProfileRecord,
     "metrics": Metrics,

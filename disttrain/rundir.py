@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +46,23 @@ class Attempt:
     def node_log(self, node: int) -> Path:
         return self.path / f"node-{node:02d}.log"
 
+    def node_record(self, node: int) -> Path:
+        return self.path / f"node-{node:02d}.json"
+
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.log"
 
     def steps(self, rank: int) -> Path:
         return self.path / f"steps-{rank:05d}.jsonl"
+
+    def gpu_samples(self, node: int) -> Path:
+        return self.path / f"gpu-node{node:02d}.jsonl"
+
+    def gpu_devices(self, node: int) -> Path:
+        return self.path / f"gpu-node{node:02d}.json"
+
+    def host_samples(self, node: int) -> Path:
+        return self.path / f"host-node{node:02d}.jsonl"
 
     def comm(self, rank: int) -> Path:
         """Collectives of the sampled steps."""
@@ -70,6 +83,15 @@ class Attempt:
 
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
+
+    @property
+    def stop(self) -> Path:
+        """A request to stop that came in on a node: `cause`, `time`, and what was seen."""
+        return self.path / "stop.json"
+
+    def node_exit(self, node: int) -> Path:
+        """How a node's share of the attempt ended, for the node that closes it."""
+        return self.path / f"node-{node:02d}.exit.json"
 
     def superseded_by(self) -> int | None:
         """The newest attempt, if there is one after this: whoever is behind writes nothing shared any more.
@@ -99,6 +121,11 @@ class RunDir:
         return self.path / "run.json"
 
     @property
+    def script(self) -> Path:
+        """The batch script as it was submitted last, where Slurm got one."""
+        return self.path / "submit.sbatch"
+
+    @property
     def env_json(self) -> Path:
         return self.path / "env.json"
 
@@ -110,6 +137,11 @@ class RunDir:
     def progress(self) -> Path:
         """Small live state that rank 0 rewrites as it goes (step, rate, loss)."""
         return self.path / "progress.json"
+
+    @property
+    def usage(self) -> Path:
+        """What the run used, by the cluster's accounting."""
+        return self.path / "usage.json"
 
     @property
     def submissions(self) -> Path:
@@ -142,6 +174,18 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+
+_CHECKPOINT = re.compile(r"step-(\d{8,})")
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """Steps of the committed checkpoints in `folder`, newest first, whatever they hold."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted((int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))), reverse=True)
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -21,6 +22,8 @@ from disttrain.records import FILES
 from disttrain.rundir import write_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+OTHERS = ("site-profile",)
+"""Schemas that `jobs.slurm.documents` writes."""
 _INTRODUCTION = """\
 # Configuration
 
@@ -50,7 +53,7 @@ def configuration() -> str:
         assert issubclass(section, Section)
         rows = [_field_row(name, key, field) for key, field in section.model_fields.items()]
         parts.append(
-            f"## {name}\n\n{section.__doc__}\n\n{_table(['key', 'type', 'default', 'meaning'], rows)}"
+            f"## {name}\n\n{section.__doc__}\n\n{table(['key', 'type', 'default', 'meaning'], rows)}"
         )
         if name in BUILT_SECTIONS:
             parts += [_options(name, kind) for kind in builtin_kinds(BUILT_SECTIONS[name])]
@@ -65,7 +68,7 @@ def _schema(name: str) -> str:
 def _field_row(section: str, name: str, field: FieldInfo) -> list[str]:
     mark = "<sup>n</sup>" if is_noise(field) else ""
     default = json.dumps(field.get_default(call_default_factory=True))
-    kind = _type_name(field.rebuild_annotation())
+    kind = type_name(field.rebuild_annotation())
     return [f"`{section}.{name}`{mark}", kind, f"`{default}`", field.description or ""]
 
 
@@ -78,14 +81,14 @@ def _options(section: str, kind: str) -> str:
     rows = [
         [
             f"`{section}.{name}`",
-            _type_name(annotation),
+            type_name(annotation),
             "needed" if default is ... else f"`{json.dumps(default)}`",
             meaning.get(name, ""),
         ]
         for name, (annotation, default) in builder.options.items()
     ]
     summary = " ".join(builder.doc.split("\n\n")[0].split())
-    return f"{heading}\n{summary}\n\n{_table(['key', 'type', 'default', 'meaning'], rows)}"
+    return f"{heading}\n{summary}\n\n{table(['key', 'type', 'default', 'meaning'], rows)}"
 
 
 def _parameters(doc: str) -> dict[str, str]:
@@ -98,22 +101,22 @@ def _parameters(doc: str) -> dict[str, str]:
     return found
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
+def table(head: list[str], rows: list[list[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 
 
-def _type_name(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = [text for item in arguments[1:] if (text := _bound(item))]
-        return " ".join([_type_name(arguments[0]), *bounds])
+        return " ".join([type_name(arguments[0]), *bounds])
     if origin is Literal:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin in (Union, UnionType):
-        return " or ".join(_type_name(item) for item in arguments)
+        return " or ".join(type_name(item) for item in arguments)
     if origin in (list, tuple):
-        return "list of " + _type_name(arguments[0])
+        return "list of " + type_name(arguments[0])
     if annotation is NoneType:
         return "null"
     plain: str = getattr(annotation, "__name__", str(annotation))
@@ -129,12 +132,16 @@ def _bound(item: Any) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the documents, or with `--check` only say which are out of date."""
-    texts = documents()
-    expected = {DOCS / name: text for name, text in texts.items()}
+    expected = {DOCS / name: text for name, text in documents().items()}
+    kept = {*expected, *(DOCS / "schemas" / f"{name}.json" for name in OTHERS)}
+    return bring(expected, [path for path in DOCS.glob("schemas/*.json") if path not in kept], arguments)
+
+
+def bring(expected: Mapping[Path, str], orphans: Sequence[Path], arguments: Sequence[str]) -> int:
+    """Bring files to the text they should have, and orphans away; with `--check` only name them."""
     stale = [path for path, text in expected.items() if not path.is_file() or path.read_text() != text]
-    orphans = [path for path in DOCS.glob("schemas/*.json") if path not in expected]
-    if arguments == ["--check"]:
-        for path in stale + orphans:
+    if list(arguments) == ["--check"]:
+        for path in [*stale, *orphans]:
             print(f"{path.relative_to(DOCS.parent)} is out of date: run `make schemas`", file=sys.stderr)
         return 1 if stale or orphans else 0
     for path in stale:

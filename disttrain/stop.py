@@ -1,4 +1,4 @@
-"""Requests to stop: a signal, a deadline, a `STOP` file. Imports without torch.
+"""Requests to stop: a signal, a deadline, a `STOP` file, word of an agent. Imports without torch.
 
 Nothing is done when one comes in. Each rank remembers its own; at a step boundary all ranks ask for them
 together (`disttrain.boundary`), and the same step is the last one on every rank.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import get_args
 
 from disttrain.records import StopCause
+from disttrain.rundir import read_json_or_none
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 """What schedulers send before they end a job, to one process of it or to all."""
@@ -27,43 +28,53 @@ DEADLINE_VARIABLES = ("DISTTRAIN_DEADLINE", "SLURM_JOB_END_TIME")
 
 
 class Signals:
-    """Remembers that a signal came; the handlers do nothing else."""
+    """Remembers which signals came; the handlers do nothing else."""
 
     def __init__(self) -> None:
-        self.received: int | None = None
+        self.heeded: Collection[int] = SIGNALS
+        """Those that count. An agent decides for its job what the scheduler's signals mean (`jobs.watch`)
+        and lets its ranks know by file; what then counts here is SIGTERM, by which torchrun ends them."""
+        self._came: set[int] = set()
 
     def install(self) -> None:
         """From here on, the signals that ask for an end do not end this process. Main thread only."""
         for number in SIGNALS:
-            signal.signal(number, self._note)
+            signal.signal(number, self.note)
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
-        self.received = number
+    def note(self, number: int, _frame: FrameType | None = None) -> None:
+        self._came.add(number)
+
+    @property
+    def received(self) -> bool:
+        """Whether one came that counts."""
+        return not self._came.isdisjoint(self.heeded)
 
 
 def deadline(environment: Mapping[str, str], lead_s: float, now: float) -> float | None:
     """When to stop, in seconds since the epoch: `lead_s` before the job's time is up.
 
-    A job with little time trains through three quarters of it all the same. None: there is no limit, or
-    none that can be read.
+    A job with no more time than that trains through three quarters of it all the same. None: there is no
+    limit, or none that can be read.
     """
     for name in DEADLINE_VARIABLES:
         try:
             end = float(environment[name])
         except (KeyError, ValueError):
             continue
-        return end - min(lead_s, max(0.0, end - now) / 4)
+        left_s = max(0.0, end - now)
+        return end - (lead_s if lead_s < left_s else left_s / 4)
     return None
 
 
 class Requests:
-    """This rank's view of what asks the run to stop.
+    """This rank's view of what asks the run to stop: `stop_file` for the user, `asked` for the agents.
 
-    One rank of each node looks for the file: a file system may keep from one node what another one wrote.
+    One rank of each node looks for the files: a file system may keep from one node what another one wrote.
     """
 
-    def __init__(self, stop_file: Path, signals: Signals, lead_s: float, looks: bool) -> None:
+    def __init__(self, stop_file: Path, asked: Path, signals: Signals, lead_s: float, looks: bool) -> None:
         self._stop_file = stop_file
+        self._asked = asked
         self._signals = signals
         self._deadline = deadline(os.environ, lead_s, time.time())
         self._looks = looks
@@ -74,6 +85,9 @@ class Requests:
             return 1 + CAUSES.index("stopped")
         if self._deadline is not None and time.time() >= self._deadline:
             return 1 + CAUSES.index("deadline")
-        if self._signals.received is not None:
+        if self._looks and self._asked.exists():
+            cause = (read_json_or_none(self._asked) or {}).get("cause")
+            return 1 + CAUSES.index(cause if cause in CAUSES else "preempted")
+        if self._signals.received:
             return 1 + CAUSES.index("preempted")
         return 0

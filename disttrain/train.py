@@ -28,7 +28,8 @@ from disttrain.data.source import Source
 from disttrain.emulation.model import Emulated
 from disttrain.errors import ConfigError
 from disttrain.evaluate import Evaluation
-from disttrain.flops import METHOD, model_flops_per_sample
+from disttrain.flops import METHOD, flops_per_sample
+from disttrain.mfu import peak_of
 from disttrain.optim import make_optimizer
 from disttrain.output import Output
 from disttrain.parallel.choice import choose
@@ -136,7 +137,8 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     torch.manual_seed(config.train.seed)  # the same weights on every rank
     model = build_model(config.model, source).to(world.device)
     parameters = sum(p.numel() for p in model.parameters())
-    flops = model_flops_per_sample(model, source.train, world.device)
+    flops = flops_per_sample(model, source.train, world.device)
+    peak = peak_of(device_name(world.device), model, flops, world.device)
     torch.manual_seed(config.train.seed + 1 + world.rank)  # other dropout on every rank
 
     # How the ranks work together
@@ -160,8 +162,12 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         "comm_method": strategy.COMM_METHOD,
         "model": config.model.kind,
         "parameters": parameters,
-        "model_flops_per_sample": flops,
+        "model_flops_per_sample": sum(flops.values()) or None,
         "flops_method": METHOD if flops else None,
+        "compute_dtypes": peak.dtypes,
+        "peak_flops": peak.flops_per_s,
+        "peak_source": peak.source,
+        "peak_reason": peak.reason,
         "dataset": source.record,
         "steps_total": steps,
         "local_batch_size": plan.local,
@@ -169,6 +175,7 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         "global_batch_size": plan.global_,
         "resumed_step": found.manifest.step if found and not model_only else None,
         "tokens_per_sample": source.tokens_per_sample,
+        "samples_are_images": source.images,
     }
     telemetry = RunTelemetry(output.run, output.attempt, world, config, facts)
     log.info(
@@ -220,7 +227,8 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         return described.model_copy(update={"step": step, "created": datetime.now(UTC).isoformat()})
 
     saver = Saver(folder, config.checkpoint, output.attempt, world, capture, describe, start.step)
-    requests = Requests(output.run.stop, signals, config.job.stop_lead_s, looks=world.local_rank == 0)
+    looks = world.local_rank == 0
+    requests = Requests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
     best = min((point.loss for point in telemetry.eval_history if point.loss is not None), default=None)
     boundary = Boundary(config, world, output.attempt, requests, saver, telemetry.clock, best)
     set_random(start, config.train.seed, world)  # last: making an iterator draws from it

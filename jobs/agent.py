@@ -19,22 +19,42 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, write_json
-from jobs import environment, ledger, processes, rendezvous
-from jobs.attempt import close_attempt, open_attempt
-from jobs.outcome import EXIT_LAUNCH_FAILED
+from jobs import environment, ledger, node_record, peers, policy, processes, rendezvous, snapshot, watch
+from jobs.attempt import NotAgain, close_attempt, is_ours, not_requeued, open_attempt
+from jobs.outcome import Verdict
+from jobs.scheduler import Scheduler
 
-_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError, KeyError)
 _POLL_S = 0.2
-_EARLY_S = 60.0
-"""How long before the time limit a job may be told to end: Slurm is that far off."""
+_REQUEUE_WITHIN_S = 600.0
+"""How long to go on trying to have a job requeued that has more time than this left."""
+_MARGIN_S = 2.0
 
 
-def main(argv: list[str] | None = None) -> int:
+@dataclass(frozen=True)
+class Node:
+    """Which node of which job this agent stands for."""
+
+    run: RunDir
+    submission: int
+    rank: int
+    hosts: Sequence[str]
+    job_id: str | None
+    scheduler: Scheduler | None
+
+    @property
+    def restart(self) -> int:
+        return self.scheduler.restart if self.scheduler else 0
+
+
+def main(argv: list[str] | None = None, scheduler: Scheduler | None = None) -> int:
+    """Run one node's share of a run, as part of a job of `scheduler` if there is one; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m jobs.agent", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--submission", type=int, required=True)
@@ -48,91 +68,160 @@ def main(argv: list[str] | None = None) -> int:
     if len(hosts) != given.nodes or not 0 <= given.node_rank < given.nodes:
         parser.error(f"--node-rank {given.node_rank} and {len(hosts)} hosts do not fit --nodes {given.nodes}")
     run = RunDir(given.run_dir.absolute())
-    for warning in (signal.SIGUSR1, signal.SIGUSR2):  # warnings from the scheduler, not a reason to die
-        signal.signal(warning, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*_TO_END, signal.SIGCHLD})
+    job_id = scheduler.job_id if scheduler else given.job_id
+    node = Node(run, given.submission, given.node_rank, hosts, job_id, scheduler)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*watch.WARNINGS, *watch.TO_END, signal.SIGCHLD})
     processes.become_subreaper()
     try:
-        if given.attempt is None and given.node_rank == 0:
-            return _run_first_node(run, given.submission, hosts, given.job_id)
-        number = _claimed_attempt(run, given.submission) if given.attempt is None else given.attempt
-        if number is None:
-            _say("the submission was revoked; nothing to do")
-            return 0
-        attempt = run.attempt(number)
-        if given.attempt is None:
-            _log_to(attempt.node_log(given.node_rank))
-        return run_node(run, attempt, given.node_rank, hosts)[0]
+        if given.attempt is not None:
+            return _run_node(node, run.attempt(given.attempt)).code
+        return _run_first_node(node) if node.rank == 0 else _run_other_node(node)
+    except NotAgain as why:
+        _say(f"nothing to do: {why}")
+        return why.exit_code
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
-        return EXIT_LAUNCH_FAILED
+        return policy.EXIT_LAUNCH_FAILED
 
 
-def _run_first_node(run: RunDir, submission: int, hosts: Sequence[str], job_id: str | None) -> int:
-    """Node 0 where nobody supervises: it claims the attempt and closes it."""
+def _run_first_node(node: Node) -> int:
+    """Node 0 where nobody supervises: it claims the attempt, closes it, and has its job requeued."""
+    run = node.run
     try:
         record = read_json(run.run_json)
     except (CorruptFile, OSError) as error:
-        ledger.revoke(run, submission, "launch_failed", str(error))
+        ledger.revoke(run, node.submission, "launch_failed", str(error))
         raise
-    attempt = open_attempt(run, submission, cluster=record["cluster"], job_id=job_id, nodes=hosts)
+    attempt = open_attempt(
+        run,
+        node.submission,
+        cluster=record["cluster"],
+        job_id=node.job_id,
+        nodes=node.hosts,
+        restart=node.restart,
+    )
     if attempt is None:
-        _say("the submission was revoked or has started already; nothing to do")
-        return 0
+        return _not_ours(ledger.entry(run, node.submission).claims())
     _log_to(attempt.node_log(0))
-    began = time.monotonic()
-    code, asked_to_end = run_node(run, attempt, 0, hosts)
-    stopped, message = None, None
-    if asked_to_end:  # schedulers do not say why: it is the time limit if that has come
-        limit_s = 60 * float(record["config"]["job"]["time_limit_min"])
-        stopped = "timeout" if time.monotonic() - began > limit_s - _EARLY_S else "cancelled"
-        message = "the scheduler ended the job"
-    close_attempt(run, attempt, {0: code}, stopped=stopped, stopped_message=message)
-    return code
+    ended = _run_node(node, attempt)
+    peers.say_ended(attempt, 0, ended.code, ended.cause is not None)
+    codes = peers.wait_for_all(attempt, len(node.hosts), 0 if ended.cause else peers.WAIT_FOR_PEERS_S)
+    if not is_ours(run, attempt):
+        _say("this run has gone on elsewhere; nothing more to do")
+        return policy.EXIT_DO_NOT_REQUEUE
+    verdict = close_attempt(
+        run,
+        attempt,
+        codes,
+        stopped=ended.cause,
+        stopped_message=ended.message,
+        can_requeue=node.scheduler is not None,
+    )
+    _say(f"{verdict.cause}: {verdict.message}" if verdict.message else verdict.cause)
+    return _hand_back(node, attempt, verdict, ended)
 
 
-def _claimed_attempt(run: RunDir, submission: int) -> int | None:
-    """The attempt that node 0 claimed, None if the submission was revoked. Waits for either."""
-    timeout_s = float(read_json(run.run_json)["config"]["job"]["rendezvous_timeout_s"])
+def _hand_back(node: Node, attempt: Attempt, verdict: Verdict, ended: watch.Ended) -> int:
+    """Have the job requeued if that is to be; node 0's exit code."""
+    if not verdict.decision.requeue:
+        return policy.exit_code(verdict.cause, verdict.decision)
+    assert node.scheduler is not None
+    if ended.taken_back:
+        return policy.EXIT_DONE
+    until = time.time() + _REQUEUE_WITHIN_S
+    if ended.job_end is not None:
+        until = min(until, ended.job_end - _MARGIN_S)
+    if node.scheduler.requeue(until):
+        _say(f"job {node.job_id} will be started again")
+        return policy.EXIT_DONE
+    if is_ours(node.run, attempt):
+        not_requeued(node.run, attempt)
+    return policy.EXIT_NOT_REQUEUED
+
+
+def _run_other_node(node: Node) -> int:
+    attempt = _claimed_attempt(node)
+    if attempt is None:
+        return _not_ours(ledger.entry(node.run, node.submission).claims())
+    _log_to(attempt.node_log(node.rank))
+    ended = _run_node(node, attempt)
+    peers.say_ended(attempt, node.rank, ended.code, ended.cause is not None)
+    return policy.EXIT_DONE if peers.wait_until_closed(attempt) else ended.code
+
+
+def _claimed_attempt(node: Node) -> Attempt | None:
+    """The attempt that node 0 claimed for this start of the job, None if it is not to start. Waits."""
+    timeout_s = float(read_json(node.run.run_json)["config"]["job"]["rendezvous_timeout_s"])
     deadline = time.monotonic() + timeout_s
-    while (claim := ledger.entry(run, submission).read("claim")) is None:
+    while True:
+        claims = ledger.entry(node.run, node.submission).claims()
+        if ledger.is_revoked(claims):
+            return None
+        if claims and claims[-1].get("restart", 0) >= node.restart:
+            ours = claims[-1].get("restart", 0) == node.restart
+            return node.run.attempt(int(claims[-1]["attempt"])) if ours else None
         if time.monotonic() > deadline:
             raise rendezvous.RendezvousError(f"node 0 claimed nothing within {timeout_s:g} s")
         time.sleep(_POLL_S)
-    return int(claim["attempt"]) if claim["by"] == "job" else None
 
 
-def run_node(run: RunDir, attempt: Attempt, node_rank: int, hosts: Sequence[str]) -> tuple[int, bool]:
-    """Run this node's share of the attempt: torchrun's exit code, and whether somebody asked us to end."""
+def _not_ours(claims: Sequence[Mapping[str, Any]]) -> int:
+    if ledger.is_revoked(claims):
+        _say(f"nothing to do, the submission was revoked: {claims[-1].get('message')}")
+        return policy.EXIT_DO_NOT_REQUEUE
+    _say("nothing to do, the submission has started already")
+    return policy.EXIT_DONE
+
+
+def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
+    """Run this node's share of the attempt."""
+    run, hosts = node.run, node.hosts
     try:
         record = read_json(run.run_json)
+        problem = snapshot.problem(run, record)
+        if problem is not None:
+            _say(f"refused: {problem}")
+            return watch.Ended(policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
         with contextlib.ExitStack() as held:
-            if node_rank == 0:
+            if node.rank == 0:
                 meeting, reserved = rendezvous.publish(attempt, hosts[0])
                 held.enter_context(reserved)
             else:  # once it is published, attempt.json is there as well
                 meeting = rendezvous.wait(attempt, float(record["config"]["job"]["rendezvous_timeout_s"]))
-            added = _added_environment(record, attempt, node_rank, hosts)
-            if node_rank == 0:
+            added = _added_environment(record, attempt, node)
+            if node.rank == 0 and is_ours(run, attempt):
                 write_json(run.env_json, environment.as_record(added))
             env = environment.compose(os.environ, added, record["cluster"])
-            command = launch_command(run, attempt, record, node_rank, len(hosts), meeting)
-            _say(f"node {node_rank} of {len(hosts)} on {processes.host()}: {shlex.join(command)}")
-            return _run(command, env)
+            command = launch_command(run, attempt, record, node.rank, len(hosts), meeting)
+            _say(f"node {node.rank} of {len(hosts)} on {processes.host()}: {shlex.join(command)}")
+            deadline = float(added["DISTTRAIN_DEADLINE"].value)
+            lead_s = float(record["config"]["job"]["stop_lead_s"])
+            place = watch.Place(attempt, node.rank, len(hosts), deadline, lead_s, node.scheduler)
+            node_record.start(attempt, node.rank)
+            return watch.run(command, env, sys.stdout.fileno(), place)
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
-        return EXIT_LAUNCH_FAILED, False
+        return watch.Ended(policy.EXIT_LAUNCH_FAILED)
 
 
 def _added_environment(
-    record: Mapping[str, Any], attempt: Attempt, node_rank: int, hosts: Sequence[str]
+    record: Mapping[str, Any], attempt: Attempt, node: Node
 ) -> dict[str, environment.Variable]:
-    peer = hosts[0 if node_rank else 1] if len(hosts) > 1 else None
+    peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
     interface = rendezvous.interface_towards(peer) if peer else None
-    added = environment.derive(record["config"], record["cluster"], os.environ, interface=interface)
-    started = read_json(attempt.record)["started"]
-    scheduler = os.environ if record["cluster"] == "slurm" else {}
-    added["DISTTRAIN_DEADLINE"] = environment.deadline(record["config"], started, scheduler)
+    added = environment.derive(
+        record["config"],
+        record["cluster"],
+        os.environ,
+        source=snapshot.source_of(record),
+        interface=interface,
+        profile=record.get("profile"),
+    )
+    end = node.scheduler.end_time() if node.scheduler else None
+    if end is None:
+        started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
+        end = started + 60 * float(record["config"]["job"]["time_limit_min"])
+    added["DISTTRAIN_DEADLINE"] = environment.deadline(end)
     return added
 
 
@@ -162,24 +251,6 @@ def launch_command(
     arguments = [str(word) for option in options.items() for word in option]
     trainer = ["-m", "disttrain", "--run-dir", str(run.path), "--attempt", str(attempt.number)]
     return [*launcher, *arguments, *trainer]
-
-
-def _run(command: Sequence[str], env: Mapping[str, str]) -> tuple[int, bool]:
-    """Run torchrun to its end, passing on a request to end; nothing of it is left behind."""
-    child = processes.spawn(command, log=sys.stdout.fileno(), env=env)
-    asked_to_end = False
-    while True:
-        received = signal.sigwaitinfo({*_TO_END, signal.SIGCHLD})
-        ended = processes.reap()
-        if child in ended:
-            processes.kill_descendants()
-            code = ended[child]
-            # Ended by such a signal, and not by us: Slurm ends each process of a step, ours perhaps later.
-            asked_to_end |= -code in _TO_END
-            return (code if code >= 0 else 128 - code), asked_to_end
-        if received.si_signo in _TO_END:
-            asked_to_end = True
-            os.kill(child, signal.SIGTERM)
 
 
 def _log_to(path: Path) -> None:

@@ -1,5 +1,5 @@
 """Opening and closing one attempt of a run. Whoever claims an attempt closes it: the supervisor on a
-local machine, node 0's agent on Slurm. Standard library only."""
+local machine, node 0's agent on Slurm; failing that, the next start. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,28 +9,54 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.provenance import code_hash
-from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, read_json_or_none, write_json
-from jobs import ledger
+from disttrain.rundir import (
+    Attempt,
+    CorruptFile,
+    RunDir,
+    checkpoint_steps,
+    read_json,
+    read_json_or_none,
+    write_json,
+)
+from jobs import ledger, policy
 from jobs.outcome import Evidence, Verdict, judge, killed_worker, last_words
+from jobs.policy import Decision, Start
 from jobs.processes import this_process
 
 _LOG_TAIL_BYTES = 32 * 1024
 
 
+class NotAgain(Exception):
+    """A job that was started once more is not to train any more; the message says why, in one line."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 def open_attempt(
-    run: RunDir, submission: int, *, cluster: str, job_id: str | None, nodes: Sequence[str]
+    run: RunDir, submission: int, *, cluster: str, job_id: str | None, nodes: Sequence[str], restart: int = 0
 ) -> Attempt | None:
-    """Claim a submission and begin its attempt; None when it was revoked or is somebody else's."""
+    """Claim a submission and begin its attempt; None when it was revoked or is somebody else's.
+
+    `restart` is how often its job was started before. Such a start closes a predecessor that nobody closed,
+    and raises `NotAgain` where the policy says that the run is over.
+    """
+    claims = ledger.entry(run, submission).claims()
+    if ledger.is_revoked(claims) or ledger.is_outrun(claims, restart):
+        return None
+    if claims:
+        _ask_policy(run, submission, claims)
     me = this_process()
     code = code_hash()
-    number = ledger.claim(run, submission, process=me.as_dict(), job_id=job_id, code_hash=code)
+    number = ledger.claim(
+        run, submission, process=me.as_dict(), job_id=job_id, code_hash=code, restart=restart
+    )
     if number is None:
         return None
     intent = ledger.entry(run, submission).read("intent") or {}
-    run.failed.unlink(missing_ok=True)  # the word on the attempt before; attempt.json keeps it
-    run.stop.unlink(missing_ok=True)  # asked of the attempt before
     attempt = run.attempt(number)
-    write_json(
+    write_json(  # before anything else: it is what tells an older copy of this job that it is over
         attempt.record,
         {
             "schema_version": 1,
@@ -42,6 +68,9 @@ def open_attempt(
             "host": me.host,
             "pid": me.pid,
             "pid_started": me.started,
+            "restart": restart,
+            "checkpoint_before": newest_checkpoint(run),
+            "checkpoint_after": None,
             "code_hash": code,
             "cpu_count": len(os.sched_getaffinity(0)),
             "submitted": intent.get("time"),
@@ -50,9 +79,76 @@ def open_attempt(
             "cause": None,
             "message": None,
             "exit_codes": {},
+            "next": None,
         },
     )
+    if claims:
+        _close_lost(run, _attempt_of(run, claims[-1]), "requeue")
+    else:
+        # Asked of an earlier submission. Asked while this one waits for its requeue, it counts.
+        run.stop.unlink(missing_ok=True)
+    run.failed.unlink(missing_ok=True)  # the word on the attempt before; attempt.json keeps it
     return attempt
+
+
+def _ask_policy(run: RunDir, submission: int, claims: Sequence[Mapping[str, Any]]) -> None:
+    """Raises `NotAgain`, having settled the submission, when its last start was to be the last."""
+    starts = _starts(run, claims)
+    decision = _decide(run, starts)
+    if decision.requeue:
+        return
+    last, cause = _attempt_of(run, claims[-1]), starts[-1].cause
+    why = decision.reason or f"attempt {last.number} ended for good: {cause}"
+    if not ledger.revoke(run, submission, cause, why, starts=len(claims)):
+        raise NotAgain("another start of this job was faster", policy.EXIT_DONE)
+    if _close_lost(run, last, None, why):
+        write_json(run.failed, _outcome(last, Verdict("lost", why), ledger.now()))
+    raise NotAgain(why, policy.EXIT_DONE if cause == "finished" else policy.EXIT_DO_NOT_REQUEUE)
+
+
+def _close_lost(run: RunDir, attempt: Attempt, then: str | None, why: str | None = None) -> bool:
+    """Close an attempt that nobody closed; whether it was one."""
+    record = read_json_or_none(attempt.record)
+    if record is None or record.get("ended"):
+        return False
+    last_sign = ledger.at(_last_sign_of_life(attempt))
+    message = why or "its agent vanished without a word"
+    record |= {"ended": last_sign, "cause": "lost", "message": message, "next": then}
+    write_json(attempt.record, record | {"checkpoint_after": newest_checkpoint(run)})
+    return True
+
+
+def _last_sign_of_life(attempt: Attempt) -> float:
+    return max(path.stat().st_mtime for path in [attempt.path, *attempt.path.iterdir()])
+
+
+def _starts(run: RunDir, claims: Sequence[Mapping[str, Any]]) -> list[Start]:
+    """The starts of a job; one that nobody closed was lost."""
+    starts = []
+    for claim in claims:
+        record = read_json_or_none(_attempt_of(run, claim).record) or {}
+        before, ended = record.get("checkpoint_before"), record.get("ended")
+        after = record.get("checkpoint_after") if ended else newest_checkpoint(run)
+        starts.append(Start(record.get("cause") or "lost", before, after))
+    return starts
+
+
+def _attempt_of(run: RunDir, claim: Mapping[str, Any]) -> Attempt:
+    return run.attempt(int(claim["attempt"]))
+
+
+def _decide(run: RunDir, starts: Sequence[Start]) -> Decision:
+    limits = read_json(run.run_json)["config"]["job"]
+    max_requeues = int(limits.get("max_requeues", policy.MAX_REQUEUES))  # not in older plans
+    return policy.decide(starts, max_attempts=int(limits["max_attempts"]), max_requeues=max_requeues)
+
+
+def newest_checkpoint(run: RunDir) -> int | None:
+    """Step of the newest committed checkpoint, wherever this run's are."""
+    config = (read_json_or_none(run.run_json) or {}).get("config", {})
+    elsewhere = config.get("checkpoint", {}).get("dir")
+    folder = Path(elsewhere).resolve() / run.sweep / run.name if elsewhere else run.checkpoints
+    return next(iter(checkpoint_steps(folder)), None)
 
 
 def close_attempt(
@@ -62,25 +158,59 @@ def close_attempt(
     *,
     stopped: str | None = None,
     stopped_message: str | None = None,
+    can_requeue: bool = False,
 ) -> Verdict:
-    """Find out how the attempt ended and write it down: `attempt.json`, then `DONE` or `FAILED`."""
-    evidence = gather(run, attempt, exit_codes, stopped, stopped_message)
-    verdict = judge(evidence)
-    ended = ledger.now()
+    """Find out how the attempt ended and write it down: `attempt.json`, then `DONE` or `FAILED`.
+
+    `can_requeue`: its job is Slurm's, which can start it again; the verdict says whether that is to happen.
+    """
+    verdict = judge(gather(run, attempt, exit_codes, stopped, stopped_message))
+    ended, after = ledger.now(), newest_checkpoint(run)
     record = read_json_or_none(attempt.record) or {}
-    record |= {"ended": ended, "cause": verdict.cause, "message": verdict.message}
+    record |= {"ended": ended, "cause": verdict.cause, "checkpoint_after": after}
     record["exit_codes"] = {str(node): code for node, code in sorted(exit_codes.items())}
-    write_json(attempt.record, record)
-    outcome = {
+    if can_requeue:
+        claims = ledger.entry(run, int(record["submission"])).claims()
+        earlier = [claim for claim in claims if claim["by"] == "job" and claim["attempt"] < attempt.number]
+        this = Start(verdict.cause, record.get("checkpoint_before"), after)
+        verdict = verdict.with_decision(_decide(run, [*_starts(run, earlier), this]))
+    outcome = _outcome(attempt, verdict, ended)
+    write_json(attempt.record, record | {"message": verdict.message, "next": outcome["next"]})
+    write_json(run.done if verdict.cause == "finished" else run.failed, outcome)
+    return verdict
+
+
+def not_requeued(run: RunDir, attempt: Attempt) -> None:
+    """Take back the word that the job of an attempt, just closed, would be started again."""
+    for path in (attempt.record, run.failed):
+        record = read_json(path)
+        message = "; ".join(filter(None, [record["message"], "could not be requeued"]))
+        write_json(path, record | {"message": message, "next": None})
+
+
+def _outcome(attempt: Attempt, verdict: Verdict, ended: str) -> dict[str, Any]:
+    """Content of `DONE` or `FAILED` (`records.Outcome`)."""
+    return {
         "schema_version": 1,
         "cause": verdict.cause,
         "attempt": attempt.number,
         "message": verdict.message,
         "ended": ended,
         "retryable": verdict.retryable,
+        "next": "requeue" if verdict.decision.requeue else None,
     }
-    write_json(run.done if verdict.cause == "finished" else run.failed, outcome)
-    return verdict
+
+
+def is_ours(run: RunDir, attempt: Attempt) -> bool:
+    """Whether nobody has gone on where this attempt was, or decided that nobody shall.
+
+    Whoever was taken for dead and is not writes nothing but in its own attempt's folder.
+    """
+    if attempt.superseded_by() is not None:
+        return False
+    submission = (read_json_or_none(attempt.record) or {}).get("submission")
+    claims = ledger.entry(run, int(submission)).claims() if submission is not None else []
+    return not claims or claims[-1].get("attempt") == attempt.number
 
 
 def gather(
@@ -94,8 +224,9 @@ def gather(
     metrics = read_json_or_none(run.metrics) or {}
     own = metrics if metrics.get("attempt") == attempt.number else {}
     left = own.get("stop_cause") if own.get("status") == "stopped" else None
+    asked = read_json_or_none(attempt.stop) or {}
     tails = {node: _tail(attempt.node_log(node)) for node in exit_codes}
-    # On Slurm only node 0's exit code is known here, but every node's log is.
+    # Not every node's exit code need be known here, but every node's log is.
     killed = [killed_worker(_tail(path)) for path in sorted(attempt.path.glob("node-*.log"))]
     return Evidence(
         completed=own.get("status") == "completed",
@@ -104,6 +235,8 @@ def gather(
         killed_workers=[worker for worker in killed if worker is not None],
         stopped=stopped,
         stopped_message=stopped_message,
+        asked=asked.get("cause"),
+        asked_time=asked.get("time", 0.0),
         left=left,
         left_message=f"left at step {own.get('steps')} of {own.get('steps_total')}" if left else None,
         started_ranks=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),

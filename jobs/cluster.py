@@ -1,24 +1,59 @@
-"""Where jobs run, behind five verbs: submit, find, poll many, cancel, limits."""
+"""Where jobs run, behind a few verbs: submit, find, poll, cancel, and what the limits are."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from disttrain.errors import ConfigError
 from disttrain.rundir import RunDir
 
+if TYPE_CHECKING:
+    from jobs.slurm.profiles import Choice
+
 ClusterName = Literal["local", "slurm"]
-JobStatus = Literal["pending", "running", "gone", "unknown"]
-"""`gone` is the cluster's word that the job is over; `unknown` means it could not be asked."""
+JobStatus = Literal["pending", "running", "gone", "missing", "unknown"]
+"""`gone` is the cluster's word that the job is over; `missing`, that it has no word on it: just ended, or
+forgotten; `unknown` means it could not be asked."""
 
 
 class SubmitError(RuntimeError):
     """The cluster refused a job; the message is one line."""
+
+
+class LimitReached(SubmitError):
+    """It takes no more jobs now, and may later."""
+
+
+class Unreachable(SubmitError):
+    """It could not be asked: whether it has a job is not known."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """An announced submission of a run (see `jobs.ledger`)."""
+
+    run: RunDir
+    number: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a cluster says of a job."""
+
+    status: JobStatus
+    message: str | None = None
+    """One line: how it ended, what holds it up; where it could not be asked, why."""
+    cause: str | None = None
+    """Why it ended, where the cluster knows (`disttrain.records.Cause`)."""
+    waits_for: str | None = None
+    """What a pending job waits for, in the cluster's own word."""
+    start_expected: float | None = None
+    """When a pending job should start, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +64,46 @@ class Limits:
     """Processors of all its ranks together; None where each node of a job is a machine."""
 
 
+@dataclass(frozen=True)
+class Room:
+    """How many more jobs a cluster takes now."""
+
+    array: int = 1
+    """How many runs of one shape may be submitted at once."""
+    jobs: int | None = None
+    """None where no limit is known."""
+    why: str = ""
+    """Which limit that is: `the limit of 10 jobs (MaxSubmitJobs of account physics)`."""
+
+
 class Cluster(Protocol):
     """A place to run jobs. Job ids are strings that no other job of this cluster ever had."""
 
     name: ClusterName
 
-    def submit(self, run: RunDir, submission: int) -> str:
-        """Hand over an announced submission; the job id. Raises `SubmitError`."""
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        """Hand over announced submissions of one shape, as one batch; their job ids, in order.
 
-    def find(self, run: RunDir, submission: int) -> str | None:
-        """The job of a submission whose receipt was never written, if there is one."""
+        Raises `SubmitError`: none of them is there then, unless it is `Unreachable`.
+        """
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
+    def submit_after(
+        self,
+        job: Submission,
+        command: Sequence[str],
+        job_ids: Sequence[str],
+        profile: Mapping[str, Any] | None,
+    ) -> str:
+        """Hand over a small job of one process, whose journal is `job.run`: this command of Python's, once
+        the jobs named are over; the job id. Raises `SubmitError`."""
+
+    def find(self, submissions: Sequence[Submission]) -> list[str | None]:
+        """The jobs of submissions whose receipts were never written; None where there is no job.
+
+        Raises `Unreachable`.
+        """
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """What became of each job, in as few questions as possible."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
@@ -49,20 +112,30 @@ class Cluster(Protocol):
     def limits(self) -> Limits:
         """What a job has to get by with here."""
 
+    def room(self, profile: Mapping[str, Any] | None) -> Room:
+        """How many more jobs with this site profile it takes now."""
 
-def choose(name: str = "auto") -> Cluster:
+    def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """The site profile for `run.json`; `recorded` is the one it has, where a run goes on as it was.
+
+        None where there is no site. Raises `ConfigError`.
+        """
+
+
+def choose(name: str = "auto", choice: Choice | None = None) -> Cluster:
     """The cluster of that name; `auto` is Slurm when its controller answers, else this machine.
 
-    Where Slurm is installed and yet not chosen, says so on stderr.
+    Where Slurm is installed and yet not chosen, says so on stderr. `choice` is of the site profile: raises
+    `ConfigError` if it cannot be had, or if there is no site.
     """
     from jobs.slurm.commands import answers
 
     if name not in ("auto", "local", "slurm"):
         raise ConfigError(f"--cluster={name!r} is not one of auto, slurm, local")
     if name == "local":
-        return named("local")
+        return named("local", choice)
     if answers():
-        return named("slurm")
+        return named("slurm", choice)
     if name == "slurm":
         raise ConfigError("--cluster=slurm: no Slurm controller answers (`scontrol ping`)")
     if shutil.which("sbatch") is not None:
@@ -70,15 +143,22 @@ def choose(name: str = "auto") -> Cluster:
             "warning: sbatch is here but no Slurm controller answers (`scontrol ping`): using this machine",
             file=sys.stderr,
         )
-    return named("local")
+    return named("local", choice)
 
 
-def named(name: ClusterName) -> Cluster:
+def named(name: ClusterName, choice: Choice | None = None) -> Cluster:
     """The cluster of that name, whether or not it answers now."""
     from jobs.local import LocalCluster
     from jobs.slurm.cluster import SlurmCluster
 
-    return SlurmCluster() if name == "slurm" else LocalCluster()
+    if name == "local":
+        if choice is not None and choice.given:
+            raise ConfigError(f"{choice.origin} is for Slurm, and these runs go to this machine")
+        return LocalCluster()
+    if choice is None:
+        return SlurmCluster()
+    choice.resolve()
+    return SlurmCluster(choice)
 
 
 def uses_gpus(device: str, cluster: ClusterName, ranks: int) -> bool:

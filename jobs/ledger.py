@@ -3,12 +3,14 @@
     submissions/0000.intent.json    about to submit, and with what          written by submit.py
     submissions/0000.receipt.json   the job id the cluster gave             written by submit.py
     submissions/0000.holder.json    the process waiting in a local queue    written by the supervisor
-    submissions/0000.claim.json     this submission's one fate              created exclusively
+    submissions/0000.claim.json     its first start, or its end             created exclusively
+    submissions/0000.claim-001.json the next one, once Slurm requeued its job, and so on
 
-The claim decides everything. Whoever creates it first wins: the job that starts an attempt with it, or
+A claim decides everything. Whoever creates it first wins: the job that starts an attempt with it, or
 somebody who revokes the submission because no job can be found for it or the user cancelled. A job that
-comes late finds itself revoked and leaves without a trace. A new submission begins only when the last
-one is settled: revoked, or its attempt over. So a run is never started twice, wherever a submitter dies.
+comes late finds itself revoked and leaves without a trace; so does an older copy of a job that has been
+started again since, which knows itself by its restart count. A new submission begins only when the last
+one is settled: revoked, or its last attempt over. So a run is never started twice, wherever a submitter dies.
 
 Standard library only.
 """
@@ -16,7 +18,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,24 +33,41 @@ class Entry:
 
     run: RunDir
     number: int
-    parts: frozenset[str]
+    parts: frozenset[str] | None
+    """None: not looked at, any of them may be there."""
 
     def path(self, part: str) -> Path:
         return self.run.submissions / f"{self.number:04d}.{part}.json"
 
     def read(self, part: str) -> dict[str, Any] | None:
         """The content of a part, None if it is not there. Raises `CorruptFile`."""
-        if part not in self.parts:
+        if self.parts is not None and part not in self.parts:
             return None
         try:
             return read_json(self.path(part))
         except FileNotFoundError:
             return None
 
+    def claims(self) -> list[dict[str, Any]]:
+        """The claims there are, oldest first. Raises `CorruptFile`."""
+        found: list[dict[str, Any]] = []
+        while (claim := self.read(_claim_part(len(found)))) is not None:
+            found.append(claim)
+        return found
+
+
+def _claim_part(number: int) -> str:
+    return f"claim-{number:03d}" if number else "claim"
+
 
 def now() -> str:
     """UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def at(seconds: float) -> str:
+    """The same of a moment in seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def entries(run: RunDir) -> list[Entry]:
@@ -67,8 +86,8 @@ def entries(run: RunDir) -> list[Entry]:
 
 
 def entry(run: RunDir, number: int) -> Entry:
-    """One submission, as if all its parts were there (`Entry.read` gives None for those that are not)."""
-    return Entry(run, number, frozenset({"intent", "receipt", "holder", "claim"}))
+    """One submission, not looked at yet."""
+    return Entry(run, number, None)
 
 
 def write_intent(run: RunDir, intent: Mapping[str, Any]) -> int:
@@ -76,12 +95,17 @@ def write_intent(run: RunDir, intent: Mapping[str, Any]) -> int:
 
     `intent` names the cluster and the keys of the run (`config_key`, `run_key`, `code_hash`).
     """
-    known = entries(run)
-    number = known[-1].number + 1 if known else 0
+    number = next_submission(run)
     value = {**intent, "submission": number, "time": now()}
     if not create_exclusive(entry(run, number).path("intent"), value):
         raise RuntimeError(f"{run.path}: somebody else is submitting this run at this moment")
     return number
+
+
+def next_submission(run: RunDir) -> int:
+    """The number of the submission that would be announced next."""
+    known = entries(run)
+    return known[-1].number + 1 if known else 0
 
 
 def write_receipt(run: RunDir, number: int, job_id: str) -> None:
@@ -95,24 +119,47 @@ def write_holder(run: RunDir, number: int, process: Mapping[str, Any]) -> None:
 
 
 def claim(
-    run: RunDir, number: int, *, process: Mapping[str, Any], job_id: str | None, code_hash: str
+    run: RunDir,
+    number: int,
+    *,
+    process: Mapping[str, Any],
+    job_id: str | None,
+    code_hash: str,
+    restart: int = 0,
 ) -> int | None:
     """Take a submission for the calling job: the attempt to start, or None when it is not ours to start.
 
     `code_hash` is of the code as it is now, which may have been edited since the run was planned.
+    `restart` is how often this job has been started before.
     """
-    attempt = next_attempt(run)
-    value = {"by": "job", "attempt": attempt, "process": dict(process), "job_id": job_id}
-    value |= {"code_hash": code_hash, "time": now()}
-    return attempt if create_exclusive(entry(run, number).path("claim"), value) else None
+    while True:
+        claims = entry(run, number).claims()
+        if is_revoked(claims) or is_outrun(claims, restart):
+            return None
+        attempt = next_attempt(run)
+        value = {"by": "job", "attempt": attempt, "process": dict(process), "job_id": job_id}
+        value |= {"restart": restart, "code_hash": code_hash, "time": now()}
+        if create_exclusive(entry(run, number).path(_claim_part(len(claims))), value):
+            return attempt
 
 
-def revoke(run: RunDir, number: int, cause: str, message: str) -> bool:
-    """Settle a submission that has not started so that it never will; False when it has started.
+def is_revoked(claims: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a submission with these claims starts nothing any more."""
+    return bool(claims) and claims[-1]["by"] != "job"
 
-    True also when it was revoked already.
+
+def is_outrun(claims: Sequence[Mapping[str, Any]], restart: int) -> bool:
+    """Whether this start of the job, or a later one, has claimed already."""
+    return any(made["by"] == "job" and made.get("restart", 0) >= restart for made in claims)
+
+
+def revoke(run: RunDir, number: int, cause: str, message: str, *, starts: int = 0) -> bool:
+    """Settle a submission so that it starts nothing more; False when it has been started in the meantime.
+
+    `starts` is how many starts of it the caller knows of: they are over. True also when it was revoked
+    already.
     """
-    path = entry(run, number).path("claim")
+    path = entry(run, number).path(_claim_part(starts))
     value = {"by": "revoked", "cause": cause, "message": message, "time": now()}
     if create_exclusive(path, value):
         return True
@@ -121,7 +168,7 @@ def revoke(run: RunDir, number: int, cause: str, message: str) -> bool:
 
 def next_attempt(run: RunDir) -> int:
     """The number after the last attempt anybody claimed."""
-    claims = (known.read("claim") for known in entries(run))
-    claimed = [int(made["attempt"]) for made in claims if made and made.get("by") == "job"]
+    claims = (made for known in entries(run) for made in known.claims())
+    claimed = [int(made["attempt"]) for made in claims if made["by"] == "job"]
     started = [attempt.number for attempt in run.attempts()]
     return max([-1, *claimed, *started]) + 1

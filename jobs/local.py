@@ -13,15 +13,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.rundir import RunDir
-from jobs import ledger, processes, queue
-from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
-
-_CODE_ROOT = Path(__file__).resolve().parent.parent
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger, processes, queue, snapshot
+from jobs.cluster import ClusterName, Job, JobStatus, Limits, Room, Submission, SubmitError
 
 
 class LocalCluster:
@@ -29,34 +27,37 @@ class LocalCluster:
 
     name: ClusterName = "local"
 
-    def submit(self, run: RunDir, submission: int) -> str:
-        import submitit
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        return [self._submit(each.run, each.number) for each in submissions]
 
+    def _submit(self, run: RunDir, submission: int) -> str:
         ticket = queue.take(label_of(run, submission))
         job_id = f"{processes.host()}:{ticket}"
-        executor = submitit.LocalExecutor(folder=run.submissions / "submitit")
-        executor.update_parameters(nodes=1, tasks_per_node=1, timeout_min=5)
-        with _detached_from_terminal(), _code_on_path():
-            try:
-                executor.submit(
-                    start_supervisor,
-                    str(run.path.absolute()),
-                    submission,
-                    ticket,
-                    job_id,
-                    cuda_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
-                )
-            except OSError as error:
-                queue.discard(ticket)
-                raise SubmitError(f"cannot start a process for {run.path}: {error}") from None
+        command = ["jobs.supervisor", str(run.path.absolute()), "--submission", str(submission)]
+        code = snapshot.of_run(run, read_json(run.run_json))
+        _start(run, submission, ticket, code, [*command, "--ticket", str(ticket), "--job-id", job_id])
         return job_id
 
-    def find(self, run: RunDir, submission: int) -> str | None:
-        ticket = queue.find(label_of(run, submission))
-        return None if ticket is None else f"{processes.host()}:{ticket}"
+    def submit_after(
+        self,
+        job: Submission,
+        command: Sequence[str],
+        job_ids: Sequence[str],
+        profile: Mapping[str, Any] | None,
+    ) -> str:
+        """In the queue, where its turn comes after all that are before it."""
+        ticket = queue.take(label_of(job.run, job.number))
+        own = ["jobs.report_job", str(job.run.path.absolute()), "--submission", str(job.number)]
+        code = Path(command[0]).parent
+        _start(job.run, job.number, ticket, code, [*own, "--ticket", str(ticket), "--", *command])
+        return f"{processes.host()}:{ticket}"
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        return {job_id: _status(job_id) for job_id in job_ids}
+    def find(self, submissions: Sequence[Submission]) -> list[str | None]:
+        tickets = [queue.find(label_of(each.run, each.number)) for each in submissions]
+        return [None if ticket is None else f"{processes.host()}:{ticket}" for ticket in tickets]
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        return {job_id: Job(_status(job_id)) for job_id in job_ids}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         for job_id in job_ids:
@@ -73,6 +74,12 @@ class LocalCluster:
 
     def limits(self) -> Limits:
         return Limits(processors=len(os.sched_getaffinity(0)))
+
+    def room(self, profile: Mapping[str, Any] | None) -> Room:
+        return Room()
+
+    def profile(self, recorded: Mapping[str, Any] | None) -> None:
+        return None
 
 
 def label_of(run: RunDir, submission: int) -> dict[str, Any]:
@@ -98,21 +105,34 @@ def _status(job_id: str) -> JobStatus:
     return "running" if claimed else "pending"
 
 
-def start_supervisor(
-    run_dir: str, submission: int, ticket: int, job_id: str, cuda_devices: str | None
-) -> None:
-    """The task that submitit runs: start the supervisor in a session of its own and return."""
+def _start(run: RunDir, submission: int, ticket: int, code: Path, module: Sequence[str]) -> None:
+    """Start the process that holds a ticket: a module of `code`, with its arguments."""
+    import submitit
+
+    executor = submitit.LocalExecutor(folder=run.submissions / "submitit")
+    executor.update_parameters(nodes=1, tasks_per_node=1, timeout_min=5)
+    log = run.submissions.absolute() / f"{submission:04d}.log"
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    with _detached_from_terminal(), _code_on_path(code):
+        try:
+            executor.submit(start_detached, list(module), str(log), cuda_devices=devices)
+        except OSError as error:
+            queue.discard(ticket)
+            raise SubmitError(f"cannot start a process for {run.path}: {error}") from None
+
+
+def start_detached(module: list[str], log: str, cuda_devices: str | None) -> None:
+    """The task that submitit runs: start a module in a session of its own and return."""
     env = dict(os.environ)
     if cuda_devices is None:
         env.pop("CUDA_VISIBLE_DEVICES", None)
     else:
         env["CUDA_VISIBLE_DEVICES"] = cuda_devices
-    command = [sys.executable, "-m", "jobs.supervisor", run_dir]
-    command += ["--submission", str(submission), "--ticket", str(ticket), "--job-id", job_id]
-    with open(RunDir(Path(run_dir)).submissions / f"{submission:04d}.log", "ab") as log:
+    with open(log, "ab") as output:
         subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+            [sys.executable, "-m", *module],
+            env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -133,14 +153,18 @@ def _detached_from_terminal() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _code_on_path() -> Iterator[None]:
-    """Processes started within import this copy of the code, installed or not."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(_CODE_ROOT), *([before] if before else [])])
+def _code_on_path(code: Path) -> Iterator[None]:
+    """Processes started within import this copy of the code, whatever lies in their working directory."""
+    names = ("PYTHONPATH", "PYTHONSAFEPATH")
+    before = {name: os.environ.get(name) for name in names}
+    others = before["PYTHONPATH"]
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(code), *([others] if others else [])])
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

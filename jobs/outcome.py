@@ -13,24 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-RETRYABLE: dict[str, bool] = {
-    "finished": False,
-    "refused": False,  # the same config will be refused again
-    "out_of_memory": False,  # the same shape will not fit again
-    "crashed": True,  # a network or a node may have done it; `job.max_attempts` bounds the rest
-    "killed": True,
-    "timeout": True,  # the limit is no part of the run: it may be raised for the next attempt
-    "cancelled": True,
-    "stopped": True,
-    "deadline": True,
-    "preempted": True,
-    "lost": True,
-    "launch_failed": True,
-}
-"""For each cause, whether the same command, given again, may start the run again."""
-
-EXIT_LAUNCH_FAILED = 69
-"""Exit code of an agent that could not bring torchrun up (EX_UNAVAILABLE)."""
+from jobs.policy import EXIT_LAUNCH_FAILED, NO_REQUEUE, RULES, Decision
 
 
 @dataclass(frozen=True)
@@ -46,8 +29,13 @@ class Evidence:
     killed_workers: Sequence[tuple[int, int]] = ()
     """(rank, signal) of the first worker to fail on a node, where a signal ended it."""
     stopped: str | None = None
-    """`timeout` or `cancelled` when the attempt was ended on purpose."""
+    """When the attempt was ended from outside: `timeout` or `cancelled`, or where Slurm took the job back
+    into its queue `preempted` or `lost`."""
     stopped_message: str | None = None
+    asked: str | None = None
+    """Why the ranks were asked to leave, as `stop.json` says."""
+    asked_time: float = 0.0
+    """When, in seconds since the epoch."""
     left: str | None = None
     """Why the ranks agreed to leave before the end, having saved, as `metrics.json` of this attempt says."""
     left_message: str | None = None
@@ -61,20 +49,37 @@ class Evidence:
 class Verdict:
     cause: str
     message: str | None
+    decision: Decision = NO_REQUEUE
+    """Whether its job is to be started again by itself."""
+
+    def with_decision(self, decision: Decision) -> Verdict:
+        """The same, its message saying what came of it where that needs saying."""
+        message = "; ".join(filter(None, [self.message, decision.reason])) or None
+        return Verdict(self.cause, message, decision)
 
     @property
     def retryable(self) -> bool:
-        return RETRYABLE[self.cause]
+        """Whether the same command, given again, may start the run again."""
+        return RULES[self.cause].again
 
 
 def judge(evidence: Evidence) -> Verdict:
     """Why the attempt ended."""
     if evidence.completed:
         return Verdict("finished", None)
-    if evidence.stopped:
+    if evidence.stopped == "cancelled":
         return Verdict(evidence.stopped, evidence.stopped_message)
     if evidence.left:
         return Verdict(evidence.left, evidence.left_message)
+    if evidence.stopped:
+        return Verdict(evidence.stopped, evidence.stopped_message)
+    if evidence.asked and not any(error["time"] < evidence.asked_time for error in evidence.rank_errors):
+        return Verdict(evidence.asked, "asked to leave, and ended before it could save")
+    return _of_ranks(evidence) or _of_nodes(evidence)
+
+
+def _of_ranks(evidence: Evidence) -> Verdict | None:
+    """The failure of a rank, if it was one."""
     # A worker killed from outside writes nothing, and its peers then fail on its broken connection: what
     # torchrun saw comes before what they wrote. Except for an abort, by which a peer may end itself.
     killed = [(rank, number) for rank, number in evidence.killed_workers if number != signal.SIGTERM]
@@ -86,6 +91,10 @@ def judge(evidence: Evidence) -> Verdict:
         return Verdict(
             first["cause"], f"rank {first['rank']}: {first['kind']}: {_one_line(first['message'])}"
         )
+    return None
+
+
+def _of_nodes(evidence: Evidence) -> Verdict:
     for node, code in sorted(evidence.exit_codes.items()):
         if code < 0:
             return Verdict("lost", f"the agent of node {node} was ended by {_signal_name(-code)}")

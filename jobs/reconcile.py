@@ -1,34 +1,29 @@
-"""From the runs that are wanted and the runs there are to what has to be done, and doing it.
+"""From the runs that are wanted and the runs there are to what has to be done (`jobs.submission` does it).
 
-`plan_actions` is pure. `carry_out` journals each step (see `jobs.ledger`), so it may be killed anywhere
-and the same command given again. Both belong inside `sweep_lock`, with reading the states.
+`plan_actions` is pure. It belongs inside `sweep_lock`, with reading the states.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from disttrain import provenance
 from disttrain.errors import ConfigError
-from disttrain.masking import mask_config
-from disttrain.rundir import CorruptFile, RunDir, create_exclusive, read_json, read_json_or_none, write_json
 from jobs import ledger
-from jobs.cluster import Cluster, SubmitError
+from jobs.cluster import Cluster
 from jobs.processes import host
-from jobs.state import RunState, read_state
+from jobs.state import RunState
 
 if TYPE_CHECKING:
     from sweeps.expand import RunPlan, SweepPlan
 
-Kind = Literal["submit", "retry", "keep", "wait", "stale", "give up"]
+Kind = Literal["submit", "retry", "keep", "wait", "stale", "give up", "left"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Action:
     """None to start a run again from its own `run.json`."""
     state: RunState | None = None
     job_id: str | None = None
-    """The job that was submitted; filled in by `carry_out`."""
+    """The job that was submitted; filled in by `submission.carry_out`."""
 
     @property
     def submits(self) -> bool:
@@ -96,9 +91,9 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     if state.state == "planned":
         return "submit", state.message or "never submitted"
     if state.state == "submitting":
-        return "submit", "its submission was interrupted"
+        return ("wait", state.message) if state.message else ("submit", "its submission was interrupted")
     if state.state in ("queued", "running"):
-        return "wait", f"{state.state}, {state.message}" if state.message else state.state
+        return "wait", ", ".join(filter(None, [state.state, state.waits_for, state.message]))
     if state.state == "done":
         return ("keep", "done") if same_code else ("stale", f"done with other code ({state.code_hash})")
     why = f"{state.cause}: {state.message}" if state.message else str(state.cause)
@@ -110,161 +105,20 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
         return "retry", f"{why} (with other code)"
     if not state.retryable:
         return "give up", why
-    if state.attempts - state.attempts_before_code >= max_attempts:
+    if state.attempts - state.attempts_before_code - state.attempts_in_order >= max_attempts:
         return "give up", f"{why} (job.max_attempts={max_attempts} reached)"
     return "retry", why
-
-
-def refresh(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
-    """The states with the cluster's word on jobs whose files cannot tell; receipts lost are written.
-
-    A job found for an interrupted submission is queued; a job that is gone will not write any more; one
-    that the cluster still has is neither lost nor silent.
-    """
-    found = [_with_receipt(state, cluster) for state in states]
-    asked = [s for s in found if s.cluster == cluster.name and s.job_id and _may_be_wrong(s)]
-    status = cluster.poll([s.job_id for s in asked if s.job_id])
-    return [_corrected(s, status.get(s.job_id or "")) if s in asked else s for s in found]
-
-
-def _may_be_wrong(state: RunState) -> bool:
-    return state.state in ("queued", "running", "lost")
-
-
-def _with_receipt(state: RunState, cluster: Cluster) -> RunState:
-    if state.state != "submitting" or state.cluster != cluster.name or state.submission is None:
-        return state
-    job_id = cluster.find(state.run, state.submission)
-    if job_id is None:
-        return state
-    ledger.write_receipt(state.run, state.submission, job_id)
-    return read_state(state.run)
-
-
-def _corrected(state: RunState, status: str | None) -> RunState:
-    if (state.state == "lost" or state.silent) and status in ("pending", "running"):
-        alive: dict[str, Any] = {"state": "running", "silent": False, "retryable": False}
-        return dataclasses.replace(state, **alive, cause=None, message=None)
-    if state.state in ("queued", "running") and status == "gone":
-        state = read_state(state.run)  # it may have ended, and said so, since its files were read
-        if state.state in ("queued", "running"):
-            gone: dict[str, Any] = {"state": "lost", "silent": False, "retryable": True, "cause": "lost"}
-            return dataclasses.replace(state, **gone, message="the cluster knows nothing of its job any more")
-    return state
-
-
-def carry_out(actions: Sequence[Action], cluster: Cluster, root: Path) -> list[Action]:
-    """Submit what is to be submitted, in order; the actions with their job ids.
-
-    Runs lie in `root/<sweep>/<run>`. A run that turns out to have started after all becomes a `wait`,
-    one whose `run.json` cannot be read a `give up`.
-    Raises `SubmitError` at the first job the cluster refuses.
-    """
-    made = provenance.collect() if any(action.submits for action in actions) else {}
-    return [_carry_out(action, cluster, Path(root), made) if action.submits else action for action in actions]
-
-
-def _carry_out(action: Action, cluster: Cluster, root: Path, made: Mapping[str, Any]) -> Action:
-    state = action.state
-    run = state.run if state else RunDir(root / action.sweep / action.name)
-    try:
-        record, secrets = _record(action, run, cluster, made)
-    except (CorruptFile, OSError, KeyError) as error:
-        return dataclasses.replace(action, kind="give up", reason=f"{run.run_json} cannot be used: {error}")
-    if state is not None and state.submission is not None and not state.claimed:
-        message = "submitted again: no job was found for it"
-        if not ledger.revoke(run, state.submission, "lost", message):
-            return dataclasses.replace(action, kind="wait", reason="started in the meantime")
-    _write_record(run, record)
-    code_hash = made["code"]["hash"]
-    attempts = state.attempts if state else 0
-    same_code = state is not None and state.code_hash == code_hash
-    submission = ledger.write_intent(
-        run,
-        {
-            "cluster": cluster.name,
-            "host": host(),
-            "config_key": record["config_key"],
-            "run_key": record["run_key"],
-            "code_hash": code_hash,
-            "attempts": attempts,
-            "attempts_before_code": state.attempts_before_code if state and same_code else attempts,
-        },
-    )
-    try:
-        with _environment(secrets):
-            job_id = cluster.submit(run, submission)
-    except (SubmitError, ConfigError) as error:
-        ledger.revoke(run, submission, "launch_failed", str(error))
-        raise
-    ledger.write_receipt(run, submission, job_id)
-    return dataclasses.replace(action, job_id=job_id)
-
-
-def _record(
-    action: Action, run: RunDir, cluster: Cluster, made: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Content of `run.json` (`records.RunRecord`), and the secrets left out of it."""
-    if action.plan is None:
-        record = read_json(run.run_json)
-        secrets: dict[str, str] = {}
-    else:
-        config, secrets = mask_config(action.plan.config.as_dict())
-        record = {
-            "schema_version": 1,
-            "name": run.name,
-            "sweep": run.sweep,
-            "config_key": action.plan.config_key,
-            "repeat": action.plan.repeat,
-            "config": config,
-            "axes": action.plan.axes,
-        }
-    record["run_key"] = provenance.run_key(record["config_key"], made["code"]["hash"])
-    record["cluster"] = cluster.name
-    record["provenance"] = dict(made)
-    return record, secrets
-
-
-def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
-    """Write `run.json`, or leave it if it says this already: it then keeps the provenance of its first plan.
-
-    Where it changes (other code, another cluster, a raised limit), the last attempt keeps the former one.
-    """
-    former = read_json_or_none(run.run_json)
-    if former is not None:
-        if _without_provenance(former) == _without_provenance(record):
-            return
-        attempts = run.attempts()
-        if attempts:  # fails where it is there already: then no attempt was made with the former one
-            create_exclusive(attempts[-1].path / "run.json", former)
-    write_json(run.run_json, record)
-
-
-def _without_provenance(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name != "provenance"}
-
-
-@contextlib.contextmanager
-def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """Jobs submitted within inherit these variables: how secrets travel without being written down."""
-    before = {name: os.environ.get(name) for name in added}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def cancel(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
     """End the jobs of these runs, waiting or running; those that had one. Does not wait for their end."""
     hit = [state for state in states if state.active]
     for state in hit:
-        if not state.claimed and state.submission is not None:
-            ledger.revoke(state.run, state.submission, "cancelled", "cancelled before it started")
+        if state.state != "running" and state.submission is not None:
+            message = "cancelled while it waited to be started again"
+            if not state.claimed:
+                message = "cancelled before it started"
+            ledger.revoke(state.run, state.submission, "cancelled", message, starts=state.starts)
     cluster.cancel([state.job_id for state in hit if state.job_id])
     return hit
 

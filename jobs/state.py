@@ -14,7 +14,7 @@ from typing import Any, Literal
 from disttrain.errors import ConfigError
 from disttrain.rundir import CorruptFile, RunDir, read_json, read_json_or_none
 from jobs import ledger
-from jobs.outcome import RETRYABLE
+from jobs.policy import IN_ORDER, RULES
 from jobs.processes import is_alive
 
 StateName = Literal[
@@ -30,6 +30,8 @@ StateName = Literal[
 
 SILENT_AFTER_S = 600.0
 """A run that nobody on this host can look after is called silent when it has not moved for this long."""
+USAGE = ("gpu_utilization", "gpu_memory_used_bytes", "gpu_power_w", "cpu_percent", "rss_bytes")
+"""What `progress.json` says of GPUs and processes, where it was sampled."""
 
 
 @dataclass(frozen=True)
@@ -47,22 +49,36 @@ class RunState:
     """The newest submission that was not revoked."""
     claimed: bool = False
     """Whether that submission has started an attempt."""
+    starts: int = 0
+    """How many attempts that submission has started: its job goes through requeues."""
     job_id: str | None = None
     journaled: bool = True
     """Whether `submit.py` submitted it; if not, it was started by hand or brought here from elsewhere."""
     silent: bool = False
     """Running for all that is known, but without a sign of life for long: a slow validation looks the same
     as a dead host. The cluster may know, or the user."""
+    waits_for: str | None = None
+    """What its job waits for, in the cluster's word; files do not tell."""
+    start_expected: float | None = None
+    """When the cluster expects to start it, in seconds since the epoch."""
     attempt: int | None = None
     attempts: int = 0
     """Starts so far."""
     attempts_before_code: int = 0
     """Of these, the starts that were made with older code."""
+    attempts_in_order: int = 0
+    """Of the others, the starts that saved and left as they were asked to."""
     step: int | None = None
     steps: int | None = None
     samples_per_s: float | None = None
     loss: float | None = None
     eta_s: float | None = None
+    gpu_utilization: float | None = None
+    """Like the next four: as of the newest progress, over the GPUs and ranks of rank 0's node."""
+    gpu_memory_used_bytes: float | None = None
+    gpu_power_w: float | None = None
+    cpu_percent: float | None = None
+    rss_bytes: float | None = None
     updated: float | None = None
     """Seconds since the epoch of the last sign of life."""
     emulated: bool = False
@@ -133,7 +149,9 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     submissions = ledger.entries(run)
     if not submissions:
         return _unsubmitted(run, code_hash)
-    entry, claim, revoked = _newest_live(submissions)
+    entry, claims, revoked = _newest_live(submissions)
+    starts = [claim for claim in claims if claim["by"] == "job"]
+    claim = starts[-1] if starts else None
     holder_died = claim is None and revoked is None and _holder_died(entry)
     if holder_died and os.path.exists(entry.path("claim")):
         return _read_state(run, code_hash)  # claimed and over since the listing above
@@ -153,10 +171,17 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     if claim is None:
         return RunState(**known | _unclaimed(entry, revoked, holder_died))
     known |= {"claimed": True, "attempt": claim["attempt"], "attempts": claim["attempt"] + 1}
+    known["starts"] = len(starts)
     known["code_hash"] = claim["code_hash"]
     known |= _progress(run, claim["attempt"])
     known["job_id"] = known["job_id"] or claim.get("job_id")
     verdict = _claimed(run, claim, known.get("updated"))
+    if verdict["state"] == "queued" and ledger.is_revoked(claims):  # not to be started once more
+        word = {"cause": claims[-1]["cause"], "message": claims[-1]["message"]}
+        verdict = {"state": "failed", "retryable": RULES[claims[-1]["cause"]].again, **word}
+    if verdict["state"] in ("failed", "lost"):
+        numbers = range(known["attempts_before_code"], known["attempts"])
+        known["attempts_in_order"] = sum(_left_in_order(run, number) for number in numbers)
     verdict["stale"] = _is_stale(verdict["state"], known["code_hash"], code_hash)
     if verdict["state"] != "running":
         known["eta_s"] = None
@@ -165,15 +190,17 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
 
 def _newest_live(
     submissions: list[ledger.Entry],
-) -> tuple[ledger.Entry, dict[str, Any] | None, dict[str, Any] | None]:
-    """The newest submission that was not revoked, its claim, and the newest revocation after it."""
+) -> tuple[ledger.Entry, list[dict[str, Any]], dict[str, Any] | None]:
+    """The newest submission that was not revoked before it started, its claims, and the newest revocation."""
     revoked = None
     for entry in reversed(submissions):
-        claim = entry.read("claim")
-        if claim is None or claim["by"] == "job":
-            return entry, claim, revoked
-        revoked = revoked or claim
-    return submissions[-1], None, revoked
+        claims = entry.claims()
+        if ledger.is_revoked(claims):
+            revoked = revoked or claims[-1]
+            if len(claims) == 1:
+                continue
+        return entry, claims, revoked
+    return submissions[-1], [], revoked
 
 
 def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
@@ -196,10 +223,10 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
     attempt = verdict.pop("attempt") if verdict else attempts[-1].number
     known |= {"attempt": attempt, "attempts": attempt + 1} | _progress(run, attempt)
     if verdict is None:
-        silent_s = _silent_s(known.get("updated"), attempts[-1].path)
+        quiet_s = silent_s(known.get("updated"), attempts[-1].path)
         verdict = {"state": "running"}
-        if silent_s >= SILENT_AFTER_S:
-            verdict = {"state": "lost", "cause": "lost", "message": _silence(silent_s)}
+        if quiet_s >= SILENT_AFTER_S:
+            verdict = {"state": "lost", "cause": "lost", "message": _silence(quiet_s)}
     if verdict["state"] != "running":
         known["eta_s"] = None
     known["stale"] = _is_stale(verdict["state"], known["code_hash"], code_hash)
@@ -215,6 +242,9 @@ def _outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
     for path, state in ((run.done, "done"), (run.failed, "failed")):
         outcome = _read_if_there(path)
         if outcome is not None and attempt in (None, outcome["attempt"]):
+            if outcome.get("next") == "requeue":
+                said = f"requeued after {outcome['cause']}: {outcome.get('message') or ''}".rstrip(": ")
+                return {"state": "queued", "attempt": outcome["attempt"], "message": said}
             return {
                 "state": state,
                 "attempt": outcome["attempt"],
@@ -236,7 +266,7 @@ def _unclaimed(entry: ledger.Entry, revoked: Mapping[str, Any] | None, holder_di
         if revoked["cause"] == "cancelled":
             return {
                 "state": "failed",
-                "retryable": RETRYABLE["cancelled"],
+                "retryable": RULES["cancelled"].again,
                 "cause": "cancelled",
                 "message": revoked["message"],
                 "submission": None,
@@ -244,8 +274,8 @@ def _unclaimed(entry: ledger.Entry, revoked: Mapping[str, Any] | None, holder_di
         return {"state": "planned", "message": revoked["message"], "submission": None}
     if holder_died:
         message = "its job ended before its turn came"
-        return {"state": "lost", "retryable": RETRYABLE["lost"], "cause": "lost", "message": message}
-    return {"state": "queued" if entry.parts & {"receipt", "holder"} else "submitting"}
+        return {"state": "lost", "retryable": RULES["lost"].again, "cause": "lost", "message": message}
+    return {"state": "queued" if (entry.parts or set()) & {"receipt", "holder"} else "submitting"}
 
 
 def _claimed(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> dict[str, Any]:
@@ -256,9 +286,9 @@ def _claimed(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> di
     if ended is not None:
         return ended
     if alive is None:  # on another host: silence is no proof, and to start it again would be a second one
-        silent_s = _silent_s(updated, run.submissions)
-        silent = silent_s >= SILENT_AFTER_S
-        return {"state": "running", "silent": silent, "message": _silence(silent_s) if silent else None}
+        quiet_s = silent_s(updated, run.submissions)
+        silent = quiet_s >= SILENT_AFTER_S
+        return {"state": "running", "silent": silent, "message": _silence(quiet_s) if silent else None}
     if alive:
         return {"state": "running"}
     # Nobody closed this attempt. What it left may still prove that it came to its end.
@@ -266,10 +296,14 @@ def _claimed(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> di
     if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
         return {"state": "done", "cause": "finished"}
     message = f"the job that ran it vanished from {claim['process']['host']}"
-    return {"state": "lost", "retryable": RETRYABLE["lost"], "cause": "lost", "message": message}
+    return {"state": "lost", "retryable": RULES["lost"].again, "cause": "lost", "message": message}
 
 
-def _silent_s(updated: float | None, started: Path) -> float:
+def _left_in_order(run: RunDir, number: int) -> bool:
+    return (read_json_or_none(run.attempt(number).record) or {}).get("cause") in IN_ORDER
+
+
+def silent_s(updated: float | None, started: Path) -> float:
     """Seconds since the last sign of life: the newest progress, or the folder that its start touched."""
     return time.time() - max(updated or 0.0, os.stat(started).st_mtime)
 
@@ -283,7 +317,7 @@ def _progress(run: RunDir, attempt: int) -> dict[str, float | None]:
     progress = read_json_or_none(run.progress) or {}
     if progress.get("attempt") != attempt:
         return {}
-    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated", "emulated")
+    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated", "emulated", *USAGE)
     return {name: value for name in names if isinstance(value := progress.get(name), int | float)}
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json
-from jobs import ledger, processes, queue
+from jobs import ledger, processes, queue, snapshot
 from jobs.attempt import close_attempt, open_attempt
 
 SHUTDOWN_S = 10.0
@@ -77,7 +77,8 @@ def _endable() -> Iterator[None]:
 def supervise(run: RunDir, submission: int, job_id: str) -> None:
     """Claim the submission and see one attempt through; nothing happens if it was revoked."""
     try:
-        config = read_json(run.run_json)["config"]
+        record = read_json(run.run_json)
+        config = record["config"]
         nodes = int(config["resources"]["nodes"])
         limit_min = float(config["job"]["time_limit_min"])
     except (OSError, CorruptFile, KeyError, TypeError, ValueError) as error:
@@ -86,6 +87,10 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
     host = processes.host()
     attempt = open_attempt(run, submission, cluster="local", job_id=job_id, nodes=[host] * nodes)
     if attempt is None:
+        return
+    problem = snapshot.problem(run, record)
+    if problem is not None:
+        close_attempt(run, attempt, {}, stopped="refused", stopped_message=problem)
         return
     agents = _Agents(run, attempt, submission, nodes)
     stopped = agents.watch(limit_s=60 * limit_min)

@@ -57,6 +57,24 @@ class Run(Part):
     peak_memory_bytes: int | None
 
 
+class Used(Part):
+    """What one run used, finished or not, every attempt counted."""
+
+    sweep: str
+    run: str
+    state: str
+    attempts: int
+    hours: float
+    unit: str
+    """`GPU-hours`, or `CPU rank-hours` where ranks had no GPU."""
+    hours_bound: float | None
+    """What one start may use at most: its time limit on all its devices."""
+    queue_wait_s: float | None
+    """Before all starts together; null where no submission is known."""
+    source: str
+    """`sacct`: Slurm's accounting; `timestamps`: the attempts' own times."""
+
+
 class LeftOut(Part):
     """One run that the figures are made without."""
 
@@ -100,5 +118,7 @@ class Report(Part):
     pictures: list[Picture]
     runs: list[Run]
     left_out: list[LeftOut]
+    used: list[Used]
+    """Of all runs that were started, those too that the figures are made without."""
     method: list[str]
     provenance: list[Fact]

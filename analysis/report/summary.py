@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.efficiency import Curve
 from analysis.report import words
-from analysis.report.model import Fact, Learned, LeftOut, Picture, Report, Run
+from analysis.report.model import Fact, Learned, LeftOut, Picture, Report, Run, Used
 from analysis.stats import CONFIDENCE
 
 NOTHING = "No finished run to report on"
@@ -55,6 +55,7 @@ def summarize(
             LeftOut(sweep=row["sweep"], run=row["run"], state=row["state"], why=row["note"])
             for row in table[~table["included"]].to_dict("records")
         ],
+        used=[_used(row) for row in table[table["hours"].notna()].to_dict("records")],
         method=words.method(table) if curves else [],
         provenance=_provenance(used if len(used) else table),
     )
@@ -81,6 +82,11 @@ def _learned(curve: Curve, used: pd.DataFrame) -> list[Learned]:
                 )
             )
     return found
+
+
+def _used(row: dict[Any, Any]) -> Used:
+    names = {"unit": "hours_unit", "source": "usage_source"}
+    return Used(**{name: _none(row[names.get(name, name)]) for name in Used.model_fields})
 
 
 def _provenance(runs: pd.DataFrame) -> list[Fact]:

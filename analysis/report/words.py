@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.efficiency import Curve, Point
-from analysis.report.model import Learned, Notice
+from analysis.report.model import Learned, Notice, Used
 from analysis.stats import CONFIDENCE, Estimate
 from analysis.style import CLASS_NAMES
-from analysis.units import interval, number, percent, plural, rate, seconds, times
+from analysis.units import interval, number, percent, plural, rate, seconds, span, times
 
 FEW_STEPS = 30
 """Fewer measured steps than this are called short."""
@@ -205,6 +205,25 @@ def learning(rows: Sequence[Learned]) -> str:
     if min(gains) <= 0:
         return f"Not everything learned: some runs end {number(-min(gains))} bits per byte above {entropy}."
     return f"All end at least {number(min(gains))} bits per byte below {entropy}."
+
+
+def used(rows: Sequence[Used]) -> str:
+    """What all runs used together, beside what they might have by their time limits."""
+    sums = []
+    for unit in sorted({row.unit for row in rows}):
+        own = [row for row in rows if row.unit == unit]
+        bounds = [row.hours_bound for row in own]
+        bound = sum(value for value in bounds if value is not None)
+        limit = (
+            "" if None in bounds else f", of {number(bound)} if each run started once and took its time limit"
+        )
+        sums.append(f"{number(sum(row.hours for row in own))} {unit}{limit}")
+    starts = f"{plural(sum(row.attempts for row in rows), 'attempt')} of {plural(len(rows), 'run')}"
+    waits = [row.queue_wait_s for row in rows if row.queue_wait_s is not None]
+    queue = f", {span(sum(waits))} in queues" if waits else ""
+    by = {"sacct": "Slurm's accounting", "timestamps": "the attempts' own times"}
+    sources = " and ".join(by[name] for name in sorted({row.source for row in rows}))
+    return f"{'; '.join(sums)}. {starts}{queue}; by {sources}."
 
 
 def method(table: pd.DataFrame) -> list[str]:

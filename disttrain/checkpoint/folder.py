@@ -18,10 +18,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from disttrain.records import Checkpoint, CheckpointFile
-from disttrain.rundir import CorruptFile, read_json, write_json
+from disttrain.rundir import CorruptFile, checkpoint_steps, read_json, write_json
 
 MANIFEST = "manifest.json"
-_STEP = re.compile(r"step-(\d{8,})")
 _LEFTOVER = re.compile(r"step-\d{8,}\.(a\d+\.tmp|deleted)")
 
 
@@ -47,8 +46,7 @@ def temporary_path(folder: Path, step: int, attempt: int) -> Path:
 
 def committed(folder: Path) -> list[Path]:
     """Folders of committed checkpoints, newest first, whatever they hold."""
-    found = [(int(match[1]), folder / name) for name in _names(folder) if (match := _STEP.fullmatch(name))]
-    return [path for _, path in sorted(found, reverse=True)]
+    return [committed_path(folder, step) for step in checkpoint_steps(folder)]
 
 
 def _names(folder: Path) -> list[str]:

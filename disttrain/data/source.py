@@ -39,6 +39,11 @@ class Source:
     bytes_per_token: float | None = None
     """Bytes of text that one token stands for, to state a loss in bits per byte; null where unknown."""
 
+    @property
+    def images(self) -> bool:
+        """Whether a sample is an image: (channels, height, width), to classify."""
+        return self.task == "classification" and len(self.shape) == 3
+
 
 class Arrays(Dataset[Sample]):
     """Samples held in memory as two tensors whose first dimension counts them."""

@@ -8,7 +8,6 @@ clock, the log and live state once a second, files and the interval summary ever
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,11 +24,13 @@ from disttrain.checkpoint.storage import State
 from disttrain.config import Config
 from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
-from disttrain.telemetry import sinks, summary, waits
+from disttrain.telemetry import figures, sinks, summary, waits
 from disttrain.telemetry.look import CloseLook
 from disttrain.telemetry.losses import GlobalLoss
-from disttrain.telemetry.phases import Parts, make_clock
+from disttrain.telemetry.node import NodeTelemetry
+from disttrain.telemetry.phases import make_clock
 from disttrain.telemetry.recorder import StepRecorder
+from disttrain.telemetry.totals import RankTotals, own_totals
 from disttrain.world import World
 
 RECORDS_AT_ONCE = 256
@@ -38,14 +39,6 @@ FLUSH_SHARE = 0.001
 """Largest share of the time that interval summaries may take: they grow with the run, so they space out."""
 TELL_EVERY_S = 1.0
 """How often rank 0 says how it goes, in the log, the sinks and `progress.json`: as often as people look."""
-
-
-@dataclass(frozen=True)
-class RankTotals:
-    """One rank's share of the final summary."""
-
-    measured: Parts
-    peak_memory_bytes: int
 
 
 @dataclass
@@ -97,6 +90,7 @@ class RunTelemetry:
         self._told_loss: LossPoint | None = None
         self._flush_due = self._began + self.config.telemetry.flush_every_s
         self._rate: float | None = None
+        self._node = NodeTelemetry(self.attempt, self.world, self.config.telemetry.gpu_every_s)
 
     @property
     def _leads(self) -> bool:
@@ -146,7 +140,8 @@ class RunTelemetry:
             self._recorder.ratios.extend(history["ratios"].tolist())
 
     def start(self) -> None:
-        """The first step begins now."""
+        """The first step begins now. All ranks call this together."""
+        self._node.start(self.clock.start, lambda: self._step >= self._recorder.warm_step)
         self._began = self._told = time.monotonic()
         self.clock.start()
 
@@ -171,7 +166,8 @@ class RunTelemetry:
     def outside_steps(self) -> Iterator[None]:
         """What happens in here belongs to no step; the next step begins when it is over."""
         began = time.monotonic()
-        yield
+        with self._node.outside_steps():
+            yield
         self._told += time.monotonic() - began  # the live rate is about steps, too
         self.clock.start()
 
@@ -192,7 +188,8 @@ class RunTelemetry:
         All ranks call this together.
         """
         self._look_up(wait=True)
-        totals = self.world.gather(RankTotals(self._recorder.measured, _peak_memory(self.world)))
+        self._node.close()
+        totals = self.world.gather(self._totals())
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self._leads:
             self._tell(time.monotonic())
@@ -209,8 +206,9 @@ class RunTelemetry:
             self._recorder.abandon()
             self.look.finish(self._recorder.kept)
             if self._leads and self.attempt.superseded_by() is None:
-                own = RankTotals(self._recorder.measured, _peak_memory(self.world))
-                write_json(self.run.metrics, self._metrics("failed", [own]).model_dump(mode="json"))
+                write_json(
+                    self.run.metrics, self._metrics("failed", [self._totals()]).model_dump(mode="json")
+                )
             self._close()
         except Exception as error:
             log.error("the last records are lost", kind=type(error).__name__, error=str(error))
@@ -232,6 +230,7 @@ class RunTelemetry:
         if self.attempt.superseded_by() is not None:
             return  # the next meeting of the ranks ends this attempt
         left = (self._steps_total - self._step) * self.facts["global_batch_size"]
+        usage = self._node.live()
         progress = Progress(
             attempt=self.attempt.number,
             step=self._step,
@@ -241,10 +240,11 @@ class RunTelemetry:
             loss=self.losses[-1].loss if self.losses else None,
             eta_s=left / self._rate if self._rate else None,
             updated=time.time(),
+            **usage,
         )
         write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
         live = {"lr": self._lr} | ({"samples_per_s": self._rate} if self._rate else {})
-        self._send(self._step, live)
+        self._send(self._step, live | {_scalar(name): value for name, value in usage.items()})
         if self.losses:  # the newest loss that all ranks have agreed on, up to `log_every` steps back
             newest = self.losses[-1]
             assert newest.loss is not None
@@ -259,8 +259,7 @@ class RunTelemetry:
         self._recorder.flush()
         began = time.monotonic()
         if self._leads and self.attempt.superseded_by() is None:
-            own = RankTotals(self._recorder.measured, _peak_memory(self.world))
-            metrics = self._metrics("running", [own])
+            metrics = self._metrics("running", [self._totals()])
             write_json(self.run.metrics, metrics.model_dump(mode="json"), durable=False)
             self._send(self._step, {f"step/{k}": v for k, v in metrics.composition.items() if v is not None})
         now = time.monotonic()
@@ -291,26 +290,26 @@ class RunTelemetry:
         left_out = self._left_out()
         sampled = self._sampled_before + len(self._sampled())
         comm = self.look.summary()
-        per_rank = samples_per_s / self.world.size if samples_per_s else None
-        facts, flops = dict(self.facts), self.facts["model_flops_per_sample"]
-        tokens = facts.pop("tokens_per_sample")
+        facts, seconds = dict(self.facts), self._seconds()
+        fields, reasons = figures.of_run(
+            facts, samples_per_s, self._node.devices, totals, self.config.telemetry.gpu_every_s
+        )
         return Metrics(
             **facts,
+            **fields,
+            null_reasons=reasons,
             status=status,
             stop_cause=stop_cause,
             attempt=self.attempt.number,
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
             steps=self._step,
-            seconds_total=self._seconds(),
+            seconds_total=seconds,
+            training_time=seconds,
             warmup_steps=sum(last - first + 1 for first, last in left_out) - sampled,
             sampled_steps=sampled,
             left_out=left_out,
             measured_steps=steps,
             measured_s=measured_s,
-            samples_per_s=samples_per_s,
-            samples_per_s_per_rank=per_rank,
-            tokens_per_s=samples_per_s * tokens if samples_per_s and tokens else None,
-            model_flops_per_s_per_rank=per_rank * flops if per_rank and flops else None,
             step_time=summary.step_time(durations),
             composition=summary.composition([r.measured for r in totals], steps, self._measures_comm),
             comm=comm,
@@ -322,6 +321,9 @@ class RunTelemetry:
             eval_history=self.eval_history,
         )
 
+    def _totals(self) -> RankTotals:
+        return own_totals(self._recorder.measured, self.world, self._node.usage())
+
     def _ratios(self) -> list[RatioPoint]:
         pairs = zip(self._recorder.ratio_steps, self._recorder.ratios, strict=True)
         return [RatioPoint(step=step, ratio=ratio) for step, ratio in pairs]
@@ -331,10 +333,16 @@ class RunTelemetry:
             sink.scalars(step, values)
 
     def _close(self) -> None:
+        self._node.close()
         self._recorder.close()
         for sink in self._sinks:
             sink.close()
         self._sinks = []
+
+
+def _scalar(name: str) -> str:
+    """`gpu_power_w` of `Progress` is `gpu/power_w` in the sinks, and what is not a GPU's is the host's."""
+    return name.replace("gpu_", "gpu/", 1) if name.startswith("gpu_") else f"host/{name}"
 
 
 def _number(loss: float | None) -> float:
@@ -343,9 +351,3 @@ def _number(loss: float | None) -> float:
 
 def _finite(loss: float) -> float | None:
     return loss if math.isfinite(loss) else None
-
-
-def _peak_memory(world: World) -> int:
-    if world.device.type == "cuda":
-        return torch.cuda.max_memory_allocated(world.device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB

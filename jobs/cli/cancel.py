@@ -13,7 +13,8 @@ from jobs.cli import find
 from jobs.cli.render import as_json, print_json
 from jobs.cluster import choose
 from jobs.processes import host
-from jobs.reconcile import cancel, refresh
+from jobs.reconcile import cancel
+from jobs.refresh import refresh
 from jobs.state import RunState, read_state
 
 

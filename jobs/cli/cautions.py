@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from disttrain.config import model_waits
+from jobs import environment
 from jobs.cluster import Cluster, uses_gpus
 from sweeps.expand import RunPlan
 
@@ -28,6 +30,8 @@ def cautions(runs: Sequence[RunPlan], cluster: Cluster) -> list[str]:
                 f"loader workers) on {processors} processors: timings will tell about this machine, "
                 "not about scaling"
             )
+    if cluster.name == "slurm" and (unused := environment.unused_by_submission(os.environ)):
+        found.append(f"{', '.join(unused)} of this shell: not used; a site profile says it, or --slurm")
     unmeasured = [run for run in runs if _is_all_warm_up(run)]
     if unmeasured:
         most = max(run.config.telemetry.warmup_steps for run in unmeasured)

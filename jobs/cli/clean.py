@@ -1,4 +1,7 @@
-"""`clean`: move runs out of the way, into `RUNS/.trash/<time>/`. Nothing is deleted."""
+"""`clean`: move runs, and copies of the code that no other run needs, into `RUNS/.trash/<time>/`.
+
+Nothing is deleted.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import time
 from pathlib import Path
 
 from disttrain.errors import ConfigError
+from jobs import snapshot
 from jobs.cli import find, place
 from jobs.cli.render import print_json, word_of
 from jobs.reconcile import sweep_lock
@@ -38,9 +42,16 @@ def run(args: argparse.Namespace) -> int:
                 moved.append((state, target))
             if not args.dry_run and moved and not runs_of(args.runs, sweep):
                 _move_rest(args.runs / sweep, trash / sweep)
+    if moved and not args.dry_run:
+        _move_code(args.runs, trash)
     if args.json:
         print_json([{"run": find.label(state.run), "to": str(target)} for state, target in moved])
-        return 0
+    else:
+        _tell(moved, kept, args)
+    return 0
+
+
+def _tell(moved: list[tuple[RunState, Path]], kept: list[RunState], args: argparse.Namespace) -> None:
     for state, target in moved:
         did = "would move" if args.dry_run else "moved"
         print(f"{did}  {find.label(state.run)} ({word_of(state)}) to {target}")
@@ -48,7 +59,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"left   {find.label(state.run)}: it is {state.state}; {_way_out(state)}")
     if not moved and not kept:
         print("nothing to move")
-    return 0
 
 
 def _is_meant(state: RunState, args: argparse.Namespace) -> bool:
@@ -80,6 +90,14 @@ def _move(path: Path, target: Path) -> None:
         os.rename(path, target)
     except OSError as error:
         raise ConfigError(f"cannot move {path} to {target}: {error.strerror}") from None
+
+
+def _move_code(root: Path, trash: Path) -> None:
+    """Copies of the code that only moved runs were submitted with."""
+    every = [run for sweep in find.sweeps(root) for run in runs_of(root, sweep)]
+    with snapshot.unneeded(root, every) as folders:
+        for folder in folders:
+            _move(folder, trash / snapshot.FOLDER / folder.name)
 
 
 def _move_rest(folder: Path, target: Path) -> None:

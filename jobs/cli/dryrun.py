@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.errors import ConfigError
 from disttrain.masking import mask_config
-from disttrain.provenance import code_hash, run_key
+from disttrain.provenance import run_key
 from disttrain.rundir import RunDir
-from jobs import environment
+from jobs import environment, snapshot
 from jobs.agent import launch_command
+from jobs.cli import scripts
 from jobs.cli.cautions import cautions
+from jobs.cli.place import EXIT_FAILED, profile_choice
 from jobs.cli.render import print_json
 from jobs.cli.text import count, plain, table
-from jobs.cluster import ClusterName, choose, named, uses_gpus
+from jobs.cluster import Cluster, ClusterName, choose, named, uses_gpus
 from jobs.reconcile import Action, plan_actions
 from jobs.rendezvous import Rendezvous
 from jobs.state import read_runs
 from sweeps.expand import RunPlan, SweepPlan
 from sweeps.naming import strategy_of
 
-ADDRESS, PORT = "NODE0", "PORT"
-"""What stands in a command for what is only known at the start: node 0's name on Slurm, the port."""
+PORT, INTERFACE = "PORT", "INTERFACE"
+"""What stands for what is only known at the start: the port, on Slurm a node's interface to the others."""
 _HEAD = (
     "RUN",
     "WHAT",
@@ -51,10 +55,17 @@ class Cost:
 
 def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
     """Print what `plan` comes to."""
-    cluster = choose("auto") if args.cluster == "auto" else named(args.cluster)
-    code = code_hash()
-    actions = plan_actions(plan, read_runs(args.runs, plan.name), code)
-    described = [_run(action, plan, cluster.name, args.runs, code) for action in actions]
+    choice = profile_choice(args)
+    cluster = choose("auto", choice) if args.cluster == "auto" else named(args.cluster, choice)
+    code = snapshot.read()
+    actions = plan_actions(plan, read_runs(args.runs, plan.name), code.code_hash)
+    described = [_run(action, plan, cluster, args.runs, code) for action in actions]
+    if args.test_only and cluster.name != "slurm":
+        raise ConfigError("--test-only asks Slurm, and these runs go to this machine")
+    batches = []
+    if cluster.name == "slurm":
+        found = scripts.batches(actions, cluster, args.runs, snapshot.said_of(code))
+        batches = scripts.described(found, trial=args.test_only)
     warnings = cautions([action.plan for action in actions if action.submits and action.plan], cluster)
     if args.json:
         print_json(
@@ -65,25 +76,27 @@ def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
                 "cluster": cluster.name,
                 "warnings": warnings,
                 "runs": described,
+                "batches": batches,
             }
         )
     else:
-        print(as_text(plan, cluster.name, args.runs, described, warnings))
-    return 0
+        print(as_text(plan, cluster.name, args.runs, described, warnings, batches))
+        if not (args.wait or args.no_report) and any(action.submits for action in actions):
+            print("when they have ended, a small job would write the report (--no-report leaves it out)")
+    return EXIT_FAILED if any(batch["test"] and not batch["test"]["accepted"] for batch in batches) else 0
 
 
-def _run(action: Action, plan: SweepPlan, cluster: ClusterName, root: Path, code: str) -> dict[str, Any]:
+def _run(
+    action: Action, plan: SweepPlan, cluster: Cluster, root: Path, code: snapshot.Content
+) -> dict[str, Any]:
     """One run as `--json` shows it."""
     wanted = action.plan
     assert wanted is not None
     config, _ = mask_config(wanted.config.as_dict())
     run = RunDir(root.absolute() / plan.name / action.name)
-    attempt = run.attempt(action.state.attempts if action.state else 0)
-    record = {"config": config, "run_key": run_key(wanted.config_key, code)}
     nodes = wanted.config.resources.nodes
-    meeting = Rendezvous("127.0.0.1" if cluster == "local" else ADDRESS, 0)
-    added = environment.derive(config, cluster, {**os.environ, **wanted.config.job.env})
-    bound = cost(wanted, cluster)
+    bound = cost(wanted, cluster.name)
+    added = _added(wanted, config, cluster, snapshot.folder(root.absolute(), code))
     return {
         "run": action.name,
         "action": action.kind,
@@ -104,10 +117,35 @@ def _run(action: Action, plan: SweepPlan, cluster: ClusterName, root: Path, code
         "config_key": wanted.config_key,
         "config": config,
         "env": environment.as_record(added)["variables"],
-        "commands": [
-            _with_port(launch_command(run, attempt, record, node, nodes, meeting)) for node in range(nodes)
-        ],
+        "commands": _node_commands(run, action, config, code.code_hash) if cluster.name == "local" else [],
     }
+
+
+def _added(
+    wanted: RunPlan, config: Mapping[str, Any], cluster: Cluster, copy: Path
+) -> dict[str, environment.Variable]:
+    """What the agents would add; `copy` is the copy of the code that would run."""
+    inherited: Mapping[str, str] = os.environ
+    if cluster.name == "slurm":
+        inherited = environment.for_submission(os.environ)
+    return environment.derive(
+        config,
+        cluster.name,
+        {**inherited, **wanted.config.job.env},
+        code=copy,
+        source=str(snapshot.CODE_ROOT),
+        interface=INTERFACE if wanted.config.resources.nodes > 1 else None,
+        profile=cluster.profile(None),
+    )
+
+
+def _node_commands(run: RunDir, action: Action, config: Mapping[str, Any], code: str) -> list[list[str]]:
+    """What each node of a local run does. On Slurm the batch script says it."""
+    assert action.plan is not None
+    attempt = run.attempt(action.state.attempts if action.state else 0)
+    record = {"config": config, "run_key": run_key(action.plan.config_key, code)}
+    nodes, meeting = action.plan.config.resources.nodes, Rendezvous("127.0.0.1", 0)
+    return [_with_port(launch_command(run, attempt, record, node, nodes, meeting)) for node in range(nodes)]
 
 
 def _with_port(command: list[str]) -> list[str]:
@@ -124,7 +162,12 @@ def cost(run: RunPlan, cluster: ClusterName) -> Cost:
 
 
 def as_text(
-    plan: SweepPlan, cluster: str, root: Path, runs: list[dict[str, Any]], warnings: list[str]
+    plan: SweepPlan,
+    cluster: str,
+    root: Path,
+    runs: list[dict[str, Any]],
+    warnings: list[str],
+    batches: list[dict[str, Any]],
 ) -> str:
     """The whole description for a reader."""
     head = f"sweep {plan.name}: {count(len(runs), 'run')} on {cluster} in {root / plan.name}; "
@@ -138,8 +181,9 @@ def as_text(
         table(_HEAD, [_row(run) for run in runs]),
         "\n".join([_total(runs), *(f"warning: {line}" for line in warnings)]),
         _environments(runs),
-        _commands(runs),
+        _commands(runs) if cluster == "local" else scripts.as_text(batches),
     ]
+    parts = [part for part in parts if part]
     return "\n\n".join([*parts, "dry run: nothing was written or submitted"])
 
 

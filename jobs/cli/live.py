@@ -12,12 +12,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from jobs.cli.find import label
-from jobs.cli.render import HEAD, RIGHT, rows, status_table, tally, word_of
+from jobs.cli.render import HEAD, RIGHT, USAGE_HEAD, rows, status_table, tally, usage, waiting, word_of
 from jobs.cli.text import duration, number
 from jobs.state import RunState
 
@@ -35,10 +35,18 @@ _STYLES = {
     "cancelled": "yellow",
 }
 _URGENCY = ("running", "submitting", "failed", "lost", "corrupt", "cancelled", "queued", "planned", "done")
-Read = Callable[[], list[RunState]]
 
 
-def follow(read: Read, root: Path, *, out: TextIO | None = None) -> list[RunState]:
+class Reading(Protocol):
+    """Runs that can be read again and again."""
+
+    notice: str
+    """Something to say beside the table, for as long as it is so."""
+
+    def read(self) -> list[RunState]: ...
+
+
+def follow(runs: Reading, root: Path, *, out: TextIO | None = None) -> list[RunState]:
     """Show the runs until none is on its way or at work; their last states.
 
     Raises `KeyboardInterrupt` at Ctrl-C, after saying that the jobs live on.
@@ -47,9 +55,9 @@ def follow(read: Read, root: Path, *, out: TextIO | None = None) -> list[RunStat
     show = _on_terminal if out.isatty() else _as_lines
     states: list[RunState] = []
     try:
-        states = show(read, out)
+        states = show(runs, out)
     except KeyboardInterrupt:
-        sweeps = " ".join(sorted({state.sweep for state in read() if state.active}))
+        sweeps = " ".join(sorted({state.sweep for state in runs.read() if state.active}))
         where = "" if root == Path("runs") else f" --runs {root}"
         print(
             f"stopped watching; the jobs live on: `submit.py watch {sweeps}{where}` shows them again, "
@@ -71,36 +79,45 @@ def exit_code(states: Sequence[RunState]) -> int:
     return 0 if all(state.state == "done" for state in states) else 1
 
 
-def _on_terminal(read: Read, out: TextIO) -> list[RunState]:
+def _on_terminal(runs: Reading, out: TextIO) -> list[RunState]:
     from rich.console import Console
     from rich.live import Live
 
     console = Console(file=out)
     with _woken_by_resize() as wake, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            states = read()
-            live.update(live_table(states, console.size.height), refresh=True)
+            states = runs.read()
+            live.update(live_table(states, console.size.height, runs.notice), refresh=True)
             if settled(states):
                 return states
             wake.wait(POLL_S)
             wake.clear()
 
 
-def live_table(states: Sequence[RunState], height: int) -> Table:
+def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Table:
     """The table as rich draws it; where the window is too low, what matters most now comes first."""
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"{tally(states)}   (Ctrl-C stops watching, not the jobs)", expand=True, box=None)
-    for title in HEAD:
-        align = "right" if title in RIGHT else "left"
-        table.add_column(title, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
-    room = max(1, height - 4)  # title, head, the line on what is left out, the last line
+    title = f"{tally(states)}   (Ctrl-C stops watching, not the jobs)"
+    if notice:
+        title += f"\n{escape(notice)}"
+    table = Table(title=title, expand=True, box=None)
+    room = max(1, height - 4 - bool(notice))  # title, head, the line on what is left out, the last line
     shown = list(states)
     if len(shown) > room:
         shown = sorted(shown, key=lambda state: _URGENCY.index(word_of(state)))[:room]
-    for state, cells in zip(shown, rows(shown), strict=True):
-        table.add_row(*map(escape, cells), style=_STYLES.get(word_of(state), ""))
+    lines = rows(shown)
+    used = [
+        index
+        for index, name in enumerate(HEAD)
+        if name not in USAGE_HEAD or any(cells[index] for cells in lines)
+    ]
+    for name in (HEAD[index] for index in used):
+        align = "right" if name in RIGHT else "left"
+        table.add_column(name, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    for state, cells in zip(shown, lines, strict=True):
+        table.add_row(*(escape(cells[index]) for index in used), style=_STYLES.get(word_of(state), ""))
     if len(states) > len(shown):
         table.add_row(f"and {len(states) - len(shown)} more")
     return table
@@ -116,10 +133,14 @@ def _woken_by_resize() -> Iterator[threading.Event]:
         signal.signal(signal.SIGWINCH, before)
 
 
-def _as_lines(read: Read, out: TextIO) -> list[RunState]:
+def _as_lines(runs: Reading, out: TextIO) -> list[RunState]:
     last: dict[Path, tuple[str, int | None, float]] = {}
+    told = ""
     while True:
-        states = read()
+        states = runs.read()
+        if runs.notice != told:
+            told = runs.notice
+            print(f"warning: {told}" if told else "all clusters answer again", file=sys.stderr, flush=True)
         for state in states:
             word, step, at = last.get(state.run.path, ("", None, 0.0))
             now = time.monotonic()
@@ -143,8 +164,10 @@ def change_line(state: RunState) -> str:
         parts.append(f"loss {number(state.loss)}")
     if state.eta_s is not None:
         parts.append(f"ETA {duration(state.eta_s)}")
+    parts += [word for word in usage(state) if word]
     if state.emulated:
         parts.append("emulated")
     if state.state != "done" and state.message:
         parts.append(" ".join(state.message.split()))
+    parts += waiting(state)
     return "  ".join(parts)

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from disttrain.provenance import code_hash
 from disttrain.rundir import RunDir
+from jobs import report_job
 from jobs.cli import live
 from jobs.cli.cautions import cautions
+from jobs.cli.fresh import Watched, warn
 from jobs.cli.plan import sweep_name, write_sweep_record
 from jobs.cli.render import as_json, print_json
 from jobs.cli.text import table
 from jobs.cluster import Cluster, SubmitError, choose
-from jobs.reconcile import Action, carry_out, plan_actions, refresh, sweep_lock
+from jobs.reconcile import Action, plan_actions, sweep_lock
+from jobs.refresh import refresh
+from jobs.slurm.profiles import Choice
+from jobs.slurm.script import check_path
 from jobs.state import RunState, read_runs, read_state
+from jobs.submission import carry_out
 from sweeps.expand import SweepPlan
 
 MakePlan = Callable[[argparse.Namespace, list[RunState]], SweepPlan]
 
 EXIT_FAILED = 1
-ASK_EVERY_S = 15.0
-"""How often a wait asks the cluster itself, beside reading the files each second."""
 _VERB = {
     "submit": "submitted",
     "retry": "submitted again",
@@ -33,6 +36,7 @@ _VERB = {
     "wait": "on its way",
     "stale": "stale",
     "give up": "given up",
+    "left": "left",
 }
 _ORDER = tuple(_VERB)
 
@@ -41,13 +45,13 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
     """Carry out the plan that `make_plan` reads from the arguments."""
     root, name = args.runs, sweep_name(args)
     planned = make_plan(args, read_runs(root, name))  # bad input ends here, before anything is written
-    if args.dry_run:
+    if args.dry_run or args.test_only:
         from jobs.cli.dryrun import describe
 
         return describe(args, planned)
-    cluster = choose(args.cluster)
+    cluster = cluster_for(args)
     with sweep_lock(root / name):
-        states = refresh(read_runs(root, name), cluster)
+        states = refresh(read_runs(root, name), cluster, receipts=True, say=warn)
         planned = make_plan(args, states)
         write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash())
@@ -61,7 +65,22 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
         except KeyboardInterrupt:
             print("interrupted while submitting; the same command goes on from there", file=sys.stderr)
             raise
-    return tell(actions, [RunDir(root / name / action.name) for action in actions], cluster, args)
+        reports = [] if args.wait else report_later(args, cluster, name, actions)
+    runs = [RunDir(root / name / action.name) for action in actions]
+    return tell(actions, runs, cluster, args, reports)
+
+
+def profile_choice(args: argparse.Namespace) -> Choice:
+    """What `--profile` and `--slurm` say."""
+    return Choice(args.profile, tuple(args.slurm))
+
+
+def cluster_for(args: argparse.Namespace) -> Cluster:
+    """Where to submit to. Raises `ConfigError` where what is asked for cannot be submitted there."""
+    cluster = choose(args.cluster, profile_choice(args))
+    if cluster.name == "slurm":
+        check_path("--runs", args.runs.absolute())
+    return cluster
 
 
 def refused(error: SubmitError, sweep: str) -> int:
@@ -73,8 +92,29 @@ def refused(error: SubmitError, sweep: str) -> int:
     return EXIT_FAILED
 
 
+def report_later(
+    args: argparse.Namespace, cluster: Cluster, sweep: str, actions: Sequence[Action]
+) -> list[str]:
+    """See to the report of a sweep that nobody waits for; what is to be said about it.
+
+    Belongs inside `sweep_lock`.
+    """
+    if args.no_report:
+        return []
+    try:
+        job_id = report_job.ensure(args.runs, sweep, cluster, anew=any(action.job_id for action in actions))
+    except SubmitError as error:
+        return [f"no job will write the report of {sweep}: {error}"]
+    where = args.runs / sweep / "report" / "report.html"
+    return [f"report: {where}, by job {job_id} when these runs have ended"] if job_id else []
+
+
 def tell(
-    actions: Sequence[Action], runs: Sequence[RunDir], cluster: Cluster, args: argparse.Namespace
+    actions: Sequence[Action],
+    runs: Sequence[RunDir],
+    cluster: Cluster,
+    args: argparse.Namespace,
+    reports: Sequence[str],
 ) -> int:
     """Say what was done about each run, then follow them if `--wait` was given."""
     if not args.json:
@@ -88,11 +128,19 @@ def tell(
     states: list[RunState] = []
     if args.wait:
         out = sys.stderr if args.json else sys.stdout
-        states = live.follow(_reader(runs, cluster), args.runs, out=out)
+        code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
+        try:
+            states = live.follow(Watched(lambda: _read(runs, code), cluster), args.runs, out=out)
+        except KeyboardInterrupt:  # from here on nobody waits for them
+            for sweep in dict.fromkeys(run.sweep for run in runs):
+                with sweep_lock(args.runs / sweep):
+                    for line in report_later(args, cluster, sweep, actions):
+                        print(line, file=sys.stderr)
+            raise
     elif not args.json and any(action.submits or action.kind == "wait" for action in actions):
         sweeps = " ".join(dict.fromkeys(run.sweep for run in runs))
         where = "" if args.runs == Path("runs") else f" --runs {args.runs}"
-        print(f"follow them: submit.py watch {sweeps}{where}")
+        print(f"follow them: submit.py watch {sweeps}{where}", *reports, sep="\n")
     if args.json:
         print_json(
             [
@@ -100,7 +148,18 @@ def tell(
                 for action, state in zip(actions, states or read(runs), strict=True)
             ]
         )
-    return live.exit_code(states) if args.wait else 0
+    left = say_what_is_left(actions)
+    return live.exit_code(states) or left if args.wait else left
+
+
+def say_what_is_left(actions: Sequence[Action]) -> int:
+    """Say how many runs the cluster has no room for now; the exit code."""
+    left = [action for action in actions if action.kind == "left"]
+    if not left:
+        return 0
+    runs = "1 run" if len(left) == 1 else f"{len(left)} runs"
+    print(f"{runs} left: {left[0].reason}; the same command submits them later", file=sys.stderr)
+    return EXIT_FAILED
 
 
 def read(runs: Sequence[RunDir]) -> list[RunState]:
@@ -110,24 +169,6 @@ def read(runs: Sequence[RunDir]) -> list[RunState]:
 
 def _read(runs: Sequence[RunDir], code: str) -> list[RunState]:
     return [read_state(run, code_hash=code) for run in runs]
-
-
-def _reader(runs: Sequence[RunDir], cluster: Cluster) -> live.Read:
-    """Reads the runs' files, and now and then asks the cluster which jobs vanished without a word."""
-    code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
-    asked = time.monotonic()
-    vanished: dict[Path, RunState] = {}
-
-    def read_now() -> list[RunState]:
-        nonlocal asked, vanished
-        states = _read(runs, code)
-        if time.monotonic() - asked >= ASK_EVERY_S:
-            checked = refresh([state for state in states if state.active], cluster)
-            vanished = {state.run.path: state for state in checked if state.state == "lost"}
-            asked = time.monotonic()
-        return [vanished.get(state.run.path, state) if state.active else state for state in states]
-
-    return read_now
 
 
 def summary(actions: Sequence[Action]) -> str:

@@ -10,11 +10,12 @@ from typing import Any
 
 from disttrain.rundir import to_json
 from jobs.cli.find import label
-from jobs.cli.text import duration, number, table
-from jobs.state import RunState
+from jobs.cli.text import duration, number, size, table
+from jobs.state import USAGE, RunState
 
-HEAD = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", "SEEN", "NOTE")
-RIGHT = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", "SEEN"})
+USAGE_HEAD = ("BUSY", "MEMORY", "POWER")
+HEAD = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", *USAGE_HEAD, "SEEN", "NOTE")
+RIGHT = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", *USAGE_HEAD, "SEEN"})
 _NOTE_WIDTH = 100
 _ORDER = (
     "running",
@@ -30,7 +31,8 @@ _ORDER = (
 )
 _JSON_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "loss", "eta_s", "updated", "emulated", "config_key", "run_key", "code_hash",
+    "samples_per_s", "loss", "eta_s", *USAGE, "updated", "emulated", "waits_for", "start_expected",
+    "config_key", "run_key", "code_hash",
 )  # fmt: skip
 
 
@@ -51,9 +53,22 @@ def row(state: RunState, now: float, *, with_sweep: bool) -> tuple[str, ...]:
         number(state.samples_per_s),
         number(state.loss),
         duration(state.eta_s),
+        *usage(state),
         f"{seen} ago" if seen else "",
         note(state),
     )
+
+
+def usage(state: RunState) -> tuple[str, str, str]:
+    """How busy what it runs on is, memory and power, of a run at work: of its GPUs, or of a CPU rank."""
+    if state.state != "running":
+        return "", "", ""
+    if state.gpu_utilization is not None or state.gpu_memory_used_bytes is not None:
+        busy = "" if state.gpu_utilization is None else f"gpu {state.gpu_utilization:.0%}"
+        power = "" if state.gpu_power_w is None else f"{state.gpu_power_w:.0f} W"
+        return busy, size(state.gpu_memory_used_bytes), power
+    busy = "" if state.cpu_percent is None else f"cpu {state.cpu_percent:.0f}%"
+    return busy, size(state.rss_bytes), ""
 
 
 def note(state: RunState) -> str:
@@ -66,8 +81,17 @@ def note(state: RunState) -> str:
         parts.append(" ".join(state.message.split()))
     if state.active and state.attempts > 1:
         parts.append(f"attempt {state.attempts}")
-    text = ", ".join([*marks, *filter(None, [": ".join(parts)])])
+    text = "; ".join(filter(None, [*marks, *waiting(state), ": ".join(parts)]))
     return text if len(text) <= _NOTE_WIDTH else text[: _NOTE_WIDTH - 1] + "…"
+
+
+def waiting(state: RunState) -> list[str]:
+    """What its job waits for, and until when, where the cluster says so."""
+    if state.state != "queued" or not state.waits_for:
+        return []
+    left_s = state.start_expected - time.time() if state.start_expected else 0.0
+    when = f", expected to start in {duration(left_s)}" if left_s > 0 else ""
+    return [f"waits for {state.waits_for}{when}"]
 
 
 def rows(states: Sequence[RunState]) -> list[tuple[str, ...]]:

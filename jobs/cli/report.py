@@ -10,6 +10,7 @@ from disttrain.rundir import RunDir, read_json
 from jobs.cli import find
 from jobs.cli.render import print_json
 from jobs.state import runs_of
+from jobs.usage import note
 
 
 def run(args: argparse.Namespace) -> int:
@@ -19,6 +20,7 @@ def run(args: argparse.Namespace) -> int:
     if len(sweeps) > 1 and args.out is None:
         raise ConfigError("--out is needed for several sweeps: which folder takes their report")
     out = args.out or args.runs / sweeps[0] / "report"
+    note(run for sweep in sweeps for run in runs_of(args.runs, sweep))
     from analysis import (
         report,
     )  # numpy, pandas and matplotlib: seconds, so not before the input is known good

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from typing import Any
 
 from disttrain.rundir import RunDir, read_json_or_none
 from jobs.cli import find, place
+from jobs.cli.fresh import fresh
 from jobs.cli.render import as_json, note, print_json, word_of
 from jobs.cli.text import duration, number, table
 from jobs.state import RunState
@@ -21,20 +23,29 @@ _RESULTS = (
 
 def run(args: argparse.Namespace) -> int:
     found = find.one_run(args.runs, args.run)
-    state = place.read([found])[0]
+    state = fresh(place.read([found]))[0]
     record = read_json_or_none(found.run_json) or {}
     metrics = read_json_or_none(found.metrics)
     env = (read_json_or_none(found.env_json) or {}).get("variables", {})
     attempts = [each for attempt in found.attempts() if (each := read_json_or_none(attempt.record))]
+    nodes = _node_records(found)
     if args.json:
         print_json(
-            {**as_json(state), "record": record, "attempt_records": attempts, "env": env, "metrics": metrics}
+            {
+                **as_json(state),
+                "record": record,
+                "attempt_records": attempts,
+                "node_records": nodes,
+                "env": env,
+                "metrics": metrics,
+            }
         )
         return 0
     parts = [
         _head(state, record),
         _config(record),
         _attempts(attempts),
+        _nodes(nodes),
         _env(env),
         _results(metrics or {}),
         _files(found),
@@ -85,6 +96,36 @@ def _attempts(records: list[dict[str, Any]]) -> str:
         if rows
         else ""
     )
+
+
+def _node_records(run: RunDir) -> list[dict[str, Any]]:
+    """What the nodes of the last attempt were made of."""
+    attempts = run.attempts()
+    paths = sorted(attempts[-1].path.glob("node-*.json")) if attempts else []
+    read = [read_json_or_none(path) for path in paths if path.name.count(".") == 1]
+    return [each for each in read if each and "host" in each]
+
+
+def _nodes(records: list[dict[str, Any]]) -> str:
+    rows = []
+    for each in records:
+        memory = each.get("memory_limit_bytes") or each.get("memory_bytes")
+        gpus = [gpu["name"] for gpu in each.get("gpus", [])]
+        parts = [
+            f"{each.get('processors_usable')} processors" if each.get("processors_usable") else "",
+            f"{memory / 2**30:.0f} GiB" if memory else "",
+            *(f"{many} x {name}" for name, many in Counter(gpus).items()),
+            f"driver {each['driver']}" if each.get("driver") else "",
+            *(_link(interface) for interface in each.get("interfaces", [])),
+            *(f"{fabric['name']} {fabric['rate'] or ''}".strip() for fabric in each.get("fabrics", [])),
+        ]
+        rows.append((f"node {each['node']}", f"{each['host']}: {', '.join(filter(None, parts))}"))
+    return f"nodes of the last attempt\n{_pairs(rows)}" if rows else ""
+
+
+def _link(interface: dict[str, Any]) -> str:
+    speed = interface.get("speed_mbit")
+    return f"{interface['name']} {speed / 1000:g} Gbit/s" if speed else str(interface["name"])
 
 
 def _env(variables: dict[str, Any]) -> str:

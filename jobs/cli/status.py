@@ -1,4 +1,4 @@
-"""`status`: what became of each run, from its files alone."""
+"""`status`: what became of each run, from its files and, for jobs they show, from Slurm."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from pathlib import Path
 
 from disttrain.provenance import code_hash
 from jobs.cli import find
+from jobs.cli.fresh import fresh
 from jobs.cli.render import as_json, print_json, status_table, tally
 from jobs.state import RunState, read_runs
 
 
 def run(args: argparse.Namespace) -> int:
-    states = read(args.runs, args.sweeps, code_hash())
+    states = fresh(read(args.runs, args.sweeps, code_hash()))
+    if args.long and states:
+        return _long(states, args.json)
     if args.json:
         print_json([as_json(state) for state in states])
     elif not states:
@@ -23,8 +26,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _long(states: list[RunState], as_document: bool) -> int:
+    from jobs.cli import long  # its records take time to import
+
+    if as_document:
+        runs, sweeps = long.describe(states)
+        rows = [as_json(state) | {"usage": each} for state, each in zip(states, runs, strict=True)]
+        print_json({"runs": rows, "sweeps": sweeps})
+    else:
+        print(f"{long.as_text(states)}\n\n{tally(states)}")
+    return 0
+
+
 def read(root: Path, words: list[str], code: str) -> list[RunState]:
-    """The runs of the named sweeps, or of all; those done by code other than `code` are stale."""
+    """The runs of the named sweeps, or of all, by their files; stale if done by code other than `code`."""
     names = list(dict.fromkeys(find.one_sweep(root, word) for word in words))
     if not names:
         return read_runs(root, code_hash=code)

@@ -41,6 +41,13 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,.0f}" if "e+" in text and abs(value) < 1e9 else text
 
 
+def size(bytes_: float | None) -> str:
+    """`812 MB`, `61.2 GB`, in powers of ten; empty for None."""
+    if bytes_ is None:
+        return ""
+    return f"{bytes_ / 1e6:.0f} MB" if bytes_ < 1e9 else f"{bytes_ / 1e9:.1f} GB"
+
+
 def count(many: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{many} {noun}{'' if many == 1 else 's'}"

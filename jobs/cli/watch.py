@@ -7,6 +7,7 @@ import sys
 
 from disttrain.provenance import code_hash
 from jobs.cli import find, live
+from jobs.cli.fresh import Watched
 from jobs.cli.render import as_json, print_json
 from jobs.cli.status import read
 
@@ -18,9 +19,8 @@ def run(args: argparse.Namespace) -> int:
     if not words:
         print("[]" if args.json else "no run is waiting or running: submit.py status shows what there is")
         return 0
-    states = live.follow(
-        lambda: read(args.runs, words, code), args.runs, out=sys.stderr if args.json else sys.stdout
-    )
+    watched = Watched(lambda: read(args.runs, words, code))
+    states = live.follow(watched, args.runs, out=sys.stderr if args.json else sys.stdout)
     if args.json:
         print_json([as_json(state) for state in states])
     return 0

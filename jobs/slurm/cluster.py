@@ -2,68 +2,111 @@
 
 from __future__ import annotations
 
-import shlex
+import contextlib
+import io
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from disttrain.rundir import RunDir, read_json
-from jobs.cluster import ClusterName, JobStatus, Limits, SubmitError
-from jobs.slurm import commands
-from jobs.slurm.script import Batch, Share
-
-_CODE_ROOT = Path(__file__).resolve().parents[2]
-_PENDING = {
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "REQUEUE_HOLD",
-    "REQUEUE_FED",
-    "SPECIAL_EXIT",
-    "RESV_DEL_HOLD",
-}
-_OVER = {
-    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
-    "REVOKED", "TIMEOUT",
-}  # fmt: skip
+from disttrain.rundir import read_json, write_text
+from jobs import environment, ledger, snapshot
+from jobs.cluster import (
+    ClusterName,
+    Job,
+    LimitReached,
+    Limits,
+    Room,
+    Submission,
+    SubmitError,
+    Unreachable,
+)
+from jobs.slurm import accounting, commands, endings, limits
+from jobs.slurm.follow_up import FollowUp
+from jobs.slurm.follow_up import render as follow_up_script
+from jobs.slurm.profiles import Choice
+from jobs.slurm.script import Batch, Share, render
+from jobs.slurm.transient import Patience, submit_patiently
+from jobs.submission import batch_name
 
 
 class SlurmCluster:
-    """Submits one job per run. Job ids are Slurm's."""
+    """Submits a job for each run, those of one batch as an array. Job ids are Slurm's."""
 
     name: ClusterName = "slurm"
 
-    def submit(self, run: RunDir, submission: int) -> str:
-        import submitit
+    def __init__(self, choice: Choice = Choice(), patience: Patience | None = None) -> None:  # noqa: B008 -- it is immutable
+        self._choice = choice
+        self._patience = patience
 
-        from jobs.slurm import task
-        from jobs.slurm.executor import BatchExecutor
+    def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
+        return self._choice.resolve(recorded).model_dump(mode="json")
 
-        batch = Batch(
-            name=run.name,
-            comment=_comment(run, submission),
-            config=read_json(run.run_json)["config"],
-            shares=[Share(run.path.absolute(), submission)],
-            logs=run.submissions.absolute(),
-            code=_CODE_ROOT,
-            python=shlex.quote(sys.executable),
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        first = submissions[0]
+        comment = str(_intent(first)["handle"])
+        batch = batch_of(submissions, comment, read_json(first.run.run_json))
+        script = render(batch)
+        for each in submissions:
+            write_text(each.run.script, script)
+        job_id = self._sbatch(script, batch.name, comment, batch.logs)
+        many = len(submissions) > 1
+        return [f"{job_id}_{index}" for index in range(len(submissions))] if many else [job_id]
+
+    def submit_after(
+        self,
+        job: Submission,
+        command: Sequence[str],
+        job_ids: Sequence[str],
+        profile: Mapping[str, Any] | None,
+    ) -> str:
+        comment = str(_intent(job)["handle"])
+        folder = job.run.submissions
+        follow_up = FollowUp(
+            name=f"report-{job.run.sweep}",
+            comment=comment,
+            after=job_ids,
+            command=command,
+            logs=folder.absolute(),
+            python=sys.executable,
+            profile=Choice().resolve(profile),
         )
+        return self._sbatch(follow_up_script(follow_up), follow_up.name, comment, folder)
+
+    def _sbatch(self, script: str, name: str, comment: str, folder: Path) -> str:
+        return submit_patiently(
+            lambda: sbatch(script, name, folder / "submitit"),
+            lambda: _jobs().get(comment),
+            self._patience,
+        )
+
+    def find(self, submissions: Sequence[Submission]) -> list[str | None]:
+        jobs = _jobs()
+        found: list[str | None] = []
+        for each in submissions:
+            intent = _intent(each)
+            index = "" if intent.get("index") is None else f"_{intent['index']}"
+            job_id = jobs.get(str(intent.get("handle")))
+            found.append(None if job_id is None else job_id + index)
+        return found
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        """What squeue says; of those that it does not know any more, what sacct says. Without accounting, a
+        job that squeue does not know is gone."""
+        if not job_ids:
+            return {}
         try:
-            executor = BatchExecutor(run.submissions / "submitit", batch)
-            job = executor.submit(task.main, [str(run.path.absolute()), "--submission", str(submission)])
-        except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
-            raise SubmitError(f"sbatch refused {run.path}: {' '.join(str(error).split())}") from None
-        return str(job.job_id)
-
-    def find(self, run: RunDir, submission: int) -> str | None:
-        wanted = _comment(run, submission)
-        return next((job_id for job_id, comment in commands.comments() or [] if comment == wanted), None)
-
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        states = commands.states()
-        if states is None:
-            return dict.fromkeys(job_ids, "unknown")
-        return {job_id: _status(states.get(job_id)) for job_id in job_ids}
+            queue = commands.queue()
+        except commands.NoAnswer as why:
+            return dict.fromkeys(job_ids, Job("unknown", str(why)))
+        jobs = {job_id: endings.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
+        rest = [job_id for job_id in job_ids if job_id not in jobs]
+        try:
+            records = accounting.records(rest)
+        except commands.NoAnswer:
+            return jobs | dict.fromkeys(rest, Job("gone"))
+        return jobs | {job_id: endings.from_accounting(records, job_id) for job_id in rest}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         if job_ids:
@@ -72,14 +115,71 @@ class SlurmCluster:
     def limits(self) -> Limits:
         return Limits()
 
-
-def _comment(run: RunDir, submission: int) -> str:
-    """The handle by which a job is found again when its receipt was lost."""
-    key = read_json(run.run_json)["run_key"]
-    return f"disttrain:{run.sweep}/{run.name}:{key}:{submission}"
+    def room(self, profile: Mapping[str, Any] | None) -> Room:
+        return limits.room(profile)
 
 
-def _status(state: str | None) -> JobStatus:
-    if state is None or state in _OVER:
-        return "gone"
-    return "pending" if state in _PENDING else "running"
+def batch_of(submissions: Sequence[Submission], comment: str, record: Mapping[str, Any]) -> Batch:
+    """What is submitted for these; `record` is the content of any of their `run.json`."""
+    first = submissions[0].run
+    folder = first.submissions
+    if len(submissions) > 1:  # which outlives each of the runs: a requeued job opens its log again
+        folder = first.path.parent / ".arrays"
+    return Batch(
+        name=batch_name([each.run.name for each in submissions]),
+        comment=comment,
+        config=record["config"],
+        shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
+        logs=folder.absolute(),
+        code=snapshot.of_run(first, record),
+        python=sys.executable,
+        profile=Choice().resolve(record.get("profile")),
+    )
+
+
+def sbatch(script: str, name: str, folder: Path) -> str:
+    """Submit a script once; the id of its job or array. What submitit keeps of it goes to `folder`.
+
+    Raises `SubmitError`, or `LimitReached`.
+    """
+    import submitit
+
+    from jobs.slurm import task
+    from jobs.slurm.executor import ScriptExecutor
+
+    said = io.StringIO()  # what the exception says too
+    try:
+        with environment_for_submission(), contextlib.redirect_stderr(said):
+            job = ScriptExecutor(folder, script).submit(task.main, [])
+    except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
+        message = " ".join(str(error).split())
+        limit = limits.reached(message)
+        if limit is not None:
+            raise LimitReached(limit) from None
+        raise SubmitError(f"sbatch refused {name}: {message}") from None
+    return str(job.job_id)
+
+
+@contextlib.contextmanager
+def environment_for_submission() -> Iterator[None]:
+    """Within the block, processes inherit nothing that another job or launcher left in this environment."""
+    before = dict(os.environ)
+    kept = environment.for_submission(before)
+    for name in before.keys() - kept.keys():
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
+def _intent(submission: Submission) -> dict[str, Any]:
+    return ledger.entry(submission.run, submission.number).read("intent") or {}
+
+
+def _jobs() -> dict[str, str]:
+    """The jobs and arrays that Slurm knows of this user's, by their comments."""
+    comments = commands.comments()
+    if comments is None:
+        raise Unreachable("the Slurm controller does not answer")
+    return {comment: job_id.partition("_")[0] for job_id, comment in comments}

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import submitit
 
-from jobs.slurm.script import Batch, render
 
+class ScriptExecutor(submitit.SlurmExecutor):
+    """Submits this script. It starts what it starts by itself: no job waits for a pickle."""
 
-class BatchExecutor(submitit.SlurmExecutor):
-    """Submits one `Batch`. The script starts `jobs.slurm.task` by itself: no job waits for a pickle."""
-
-    def __init__(self, folder: Path, batch: Batch) -> None:
+    def __init__(self, folder: Path, script: str) -> None:
         super().__init__(folder=folder, max_num_timeout=0)
-        self._batch = batch
+        self._script = script
 
     def _make_submission_file_text(self, command: str, uid: str) -> str:
-        return render(self._batch)
+        return self._script

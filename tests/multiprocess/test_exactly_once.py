@@ -14,7 +14,8 @@ import submitit
 
 from disttrain import provenance
 from disttrain.rundir import RunDir, write_json
-from jobs import attempt, ledger, processes, queue, reconcile, supervisor
+from jobs import attempt, ledger, processes, queue, snapshot, submission, supervisor
+from jobs.cluster import Room
 from jobs.local import LocalCluster, label_of
 from jobs.state import read_state
 from tests.support.jobs import (
@@ -24,6 +25,7 @@ from tests.support.jobs import (
     ended_afterwards,
     in_a_fork,
     killed_at,
+    repeats,
     settled,
     starts,
     submit,
@@ -43,8 +45,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 SUBMITTER = {
-    "before run.json": (reconcile, "write_json", False),
-    "run.json written": (reconcile, "write_json", True),
+    "before run.json": (submission, "write_json", False),
+    "run.json written": (submission, "write_json", True),
     "intent written": (ledger, "write_intent", True),
     "place in the queue taken": (queue, "take", True),
     "process started, its task not in place": (submitit.LocalExecutor, "_submit_command", True),
@@ -67,6 +69,37 @@ def test_submitter_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatc
         os.killpg(pid, signal.SIGKILL)  # submitit's helper would wait a minute for its task
     assert {state.state for state in ended.values()} == {"done"}, ended
     assert [starts(state.run) for state in ended.values()] == [[(0, 0)], [(0, 0)]]
+
+
+class Batches(LocalCluster):
+    """Takes runs of one shape together, as Slurm does."""
+
+    def room(self, profile: object) -> Room:
+        return Room(array=3)
+
+
+BATCH = {
+    "one of three announced": (ledger, "write_intent", True, 1),
+    "all announced": (LocalCluster, "submit", False, 1),
+    "one of three has its place in the queue": (queue, "take", True, 1),
+    "submitted": (LocalCluster, "submit", True, 1),
+    "one of three receipts written": (ledger, "write_receipt", True, 1),
+    "the second of three receipts written": (ledger, "write_receipt", True, 2),
+    "a second batch announced": (ledger, "write_intent", True, 4),
+}
+
+
+@pytest.mark.parametrize("point", BATCH)
+def test_submitter_of_a_batch_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = repeats(3, "a", "b")
+    owner, name, after, call = BATCH[point]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed_at(getattr(owner, name), after=after, call=call))
+        assert wait_for(in_a_fork(lambda: submit(plan, Batches(), root))) == -signal.SIGKILL
+    submit(plan, Batches(), root)
+    ended = settled(root)
+    assert {state.state for state in ended.values()} == {"done"}, ended
+    assert [starts(state.run) for state in ended.values()] == [[(0, 0)]] * 6
 
 
 SUPERVISOR = {
@@ -134,15 +167,16 @@ def test_two_submitters_at_once(root: Path) -> None:
     assert [starts(state.run) for state in ended.values()] == [[(0, 0)]] * 3
 
 
-class ForkCluster(LocalCluster):
+class ForkCluster(Batches):
     """The local cluster, less the start of a new interpreter: its supervisors are forks of this process,
     which take a random moment to come up. Everything that the journal and the queue see is real."""
 
-    def submit(self, run: RunDir, submission: int) -> str:
+    def _submit(self, run: RunDir, submission: int) -> str:
         ticket = queue.take(label_of(run, submission))
         job_id = f"{processes.host()}:{ticket}"
         if os.fork() == 0:
             os.setsid()
+            os.closerange(3, 1024)  # the lock on the sweep among them, which a real one does not inherit
             time.sleep(random.SystemRandom().uniform(0, 0.1))
             arguments = [str(run.path), "--submission", str(submission), "--ticket", str(ticket)]
             try:
@@ -171,7 +205,8 @@ def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.
     monkeypatch.setattr(supervisor, "_Agents", InstantAgents)
     made = provenance.collect()  # slow beside the rest: the kills are to fall elsewhere
     monkeypatch.setattr(provenance, "collect", lambda: made)
-    plan = sweep_plan("a", "b", "c")
+    monkeypatch.setattr(snapshot, "take", lambda root: {})
+    plan = repeats(2, "a", "b")
     folders: list[Path] = []
 
     def begin() -> int:
@@ -192,5 +227,5 @@ def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.
         assert wait_for(begin()) == 0
     for folder in folders:
         ended = settled(folder)
-        assert sorted(ended) == ["a", "b", "c"]
-        assert [starts(state.run) for state in ended.values()] == [[(0, 0)]] * 3, ended
+        assert sorted(ended) == ["a-r0", "a-r1", "b-r0", "b-r1"]
+        assert [starts(state.run) for state in ended.values()] == [[(0, 0)]] * 4, ended

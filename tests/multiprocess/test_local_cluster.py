@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
@@ -11,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import submit as submit_py
 from analysis.series import read_steps
 from disttrain.batch import BatchPlan
 from disttrain.config import Config, config_key
 from disttrain.records import AttemptRecord, EnvRecord, Metrics, Outcome, RunRecord
 from disttrain.rundir import RunDir, read_json
-from jobs import ledger
+from jobs import ledger, report_job
 from jobs.local import LocalCluster
 from jobs.reconcile import cancel
 from jobs.state import read_runs, read_state
@@ -36,6 +39,14 @@ from tests.support.jobs import (
 )
 
 pytestmark = pytest.mark.multiprocess
+
+
+TINY = """\
+model: {kind: mlp}
+data: {kind: digits}
+train: {steps: 6, local_batch_size: 8}
+telemetry: {warmup_steps: 2, sinks: []}
+"""
 
 
 @pytest.fixture
@@ -229,3 +240,25 @@ def test_the_trainer_on_two_nodes(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (metrics.world_size, metrics.nodes, metrics.attempt) == (2, 2, 0)
     assert (ended.step, ended.steps) == (4, 4)
     assert attempt_of(ended.run).exit_codes == {"0": 0, "1": 0}
+
+
+def test_the_report_is_written_when_the_last_run_has_ended(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("DISTTRAIN_LAUNCHER")
+    Path(tmp_path / "tiny.yaml").write_text(TINY)
+    command = [sys.executable, submit_py.__file__, "sweep", str(tmp_path / "tiny.yaml"), "--cluster", "local"]
+    command += ["--nodes", "1", "--runs", str(root)]
+    for count in ("1", "2"):
+        subprocess.run([*command, "--repeats", count], check=True, timeout=120)
+    journal = report_job.journal_of(root, "tiny")
+    wait_until(lambda: ledger.entries(journal)[-1].read("holder") is not None)
+    page = root / "tiny" / "report" / "report.html"
+    ended = settled(root, within_s=240)
+    assert {state.state for state in ended.values()} == {"done"}
+    wait_until(page.exists, within_s=120)
+    assert len(read_json(page.with_name("report.json"))["runs"]) == 2
+    wait_until(lambda: not list((tmp_path / "queue").glob("*.ticket")))
+    first, second = ledger.entries(journal)
+    assert "claim" in first.parts, "another one took its place"
+    assert "claim" not in second.parts

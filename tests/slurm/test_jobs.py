@@ -10,7 +10,9 @@ import pytest
 
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger
-from jobs.reconcile import cancel, refresh
+from jobs.cluster import Submission
+from jobs.reconcile import cancel
+from jobs.refresh import refresh
 from jobs.slurm.cluster import SlurmCluster
 from jobs.state import RunState, read_runs
 from tests.support.jobs import (
@@ -19,6 +21,7 @@ from tests.support.jobs import (
     settled,
     starts,
     states,
+    status,
     submit,
     sweep_plan,
     wait_until,
@@ -79,7 +82,7 @@ def test_cancel_ends_a_running_job(root: Path) -> None:
     assert hit.state == "running"
     ended = settled(root)["a"]
     assert (ended.state, ended.cause, ended.retryable) == ("failed", "cancelled", True)
-    wait_until(lambda: SlurmCluster().poll([str(hit.job_id)]) == {str(hit.job_id): "gone"})
+    wait_until(lambda: status(str(hit.job_id)) == "gone")
 
 
 def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
@@ -91,13 +94,13 @@ def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
         run = RunDir(root / "demo" / "a")
         ledger.entry(run, 0).path("receipt").unlink()
         assert states(root)["a"].state == "submitting"
-        assert SlurmCluster().find(run, 0) == action.job_id
+        assert SlurmCluster().find([Submission(run, 0)]) == [action.job_id]
         (state,) = asked(root)
         assert (state.state, state.job_id) == ("queued", action.job_id)
-        assert SlurmCluster().poll([str(action.job_id)]) == {action.job_id: "pending"}
+        assert status(str(action.job_id)) == "pending"
         cancel([state], SlurmCluster())
         assert states(root)["a"].cause == "cancelled"
-        wait_until(lambda: SlurmCluster().poll([str(action.job_id)]) == {action.job_id: "gone"})
+        wait_until(lambda: status(str(action.job_id)) == "gone")
     finally:
         on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
     assert starts(run) == []

@@ -170,7 +170,8 @@ def _attempt(nodes: int, end: End, message: str | None) -> AttemptRecord:
         pid_started=0.0,
         code_hash="0123456789ab",
         cpu_count=2,
-        started=WHEN,
+        submitted="2026-01-02T03:02:05Z",
+        started="2026-01-02T03:03:05Z",
         ended=WHEN if end in ("done", "failed") else None,
         cause={"done": "finished", "failed": "crashed"}.get(end),  # type: ignore[arg-type]
         message=message,

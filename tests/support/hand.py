@@ -3,7 +3,7 @@ against."""
 
 
 def step_s(*, ranks, layers, layer_bytes, forward_s, backward_s, layers_per_bucket, link_bytes_per_s):
-    """Seconds of a step of equal layers whose gradients travel in buckets, around a ring, one after the other.
+    """Seconds of a step of equal layers whose gradients travel in buckets, one by one around a ring.
 
     A bucket sets out when its last gradient is there and the bucket before it has arrived. Over a ring of N
     ranks every link carries 2 (N - 1) / N of a bucket's bytes. The optimizer takes nothing.

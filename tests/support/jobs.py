@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,9 +15,11 @@ from typing import Any, NoReturn
 from disttrain.batch import BatchPlan
 from disttrain.config import Config, config_key
 from disttrain.rundir import RunDir
-from jobs.cluster import Cluster, JobStatus, Limits
-from jobs.reconcile import Action, carry_out, plan_actions, refresh, sweep_lock
+from jobs.cluster import Cluster, Job, JobStatus, Limits, Room, Submission
+from jobs.reconcile import Action, plan_actions, sweep_lock
+from jobs.refresh import refresh
 from jobs.state import RunState, read_runs
+from jobs.submission import carry_out
 from sweeps.expand import RunPlan, SweepPlan
 
 CODE = "c0dec0dec0de"
@@ -37,10 +41,23 @@ def sweep_plan(*names: str, nodes: int = 1, mode: str = "complete", **job: Any) 
     return SweepPlan("demo", {}, tuple(runs))
 
 
+def repeats(count: int, *names: str, nodes: int = 1, mode: str = "complete", **job: Any) -> SweepPlan:
+    """So many repeats of each of the runs that `sweep_plan` makes: `a-r0`, `b-r0`, `a-r1`, `b-r1`."""
+    plan = sweep_plan(*names, nodes=nodes, mode=mode, **job)
+    runs = [
+        dataclasses.replace(
+            run, name=f"{run.name}-r{number}", repeat=number, config_key=config_key(run.config, number)
+        )
+        for number in range(count)
+        for run in plan.runs
+    ]
+    return dataclasses.replace(plan, runs=tuple(runs))
+
+
 def submit(plan: SweepPlan, cluster: Cluster, root: Path, code: str = CODE) -> list[Action]:
     """What `submit.py sweep` does once the sweep is expanded."""
     with sweep_lock(root / plan.name):
-        states = refresh(read_runs(root, plan.name), cluster)
+        states = refresh(read_runs(root, plan.name), cluster, receipts=True)
         return carry_out(plan_actions(plan, states, code), cluster, root)
 
 
@@ -75,6 +92,13 @@ def _started(run: RunDir) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def status(job_id: object) -> JobStatus:
+    """What Slurm says of a job."""
+    from jobs.slurm.cluster import SlurmCluster
+
+    return SlurmCluster().poll([str(job_id)])[str(job_id)].status
+
+
 def in_a_fork(act: Callable[[], Any]) -> int:
     """Do something in a forked copy of this process, in a process group of its own; its pid."""
     pid = os.fork()
@@ -100,10 +124,14 @@ def wait_for(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def killed_at(function: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-    """`function`, in whose place this process dies by SIGKILL: before it has any effect, or after."""
+def killed_at(function: Callable[..., Any], *, after: bool, call: int = 1) -> Callable[..., Any]:
+    """`function`, in whose place this process dies by SIGKILL at that call of it: before it has any effect,
+    or after."""
+    calls = itertools.count(1)
 
-    def dies(*args: Any, **kwargs: Any) -> NoReturn:
+    def dies(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) < call:
+            return function(*args, **kwargs)
         if after:
             function(*args, **kwargs)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -128,24 +156,46 @@ class NoCluster:
 
     name = "local"
 
-    def __init__(self, status: JobStatus = "pending") -> None:
-        self.status: JobStatus = status
+    def __init__(self, status: JobStatus = "pending", **said: Any) -> None:
+        self.job = Job(status, **said)
         self.submitted: list[tuple[str, int]] = []
         self.cancelled: list[str] = []
         self.found: str | None = None
+        self.followed: list[tuple[str, list[str]]] = []
+        self.batches: list[list[str]] = []
+        self.has_room = Room()
 
-    def submit(self, run: RunDir, submission: int) -> str:
-        self.submitted.append((run.name, submission))
-        return f"elsewhere:{len(self.submitted)}"
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        for each in submissions:
+            self.submitted.append((each.run.name, each.number))
+        self.batches.append([each.run.name for each in submissions])
+        last = len(self.submitted)
+        return [f"elsewhere:{number + 1}" for number in range(last - len(submissions), last)]
 
-    def find(self, run: RunDir, submission: int) -> str | None:
-        return self.found
+    def submit_after(
+        self,
+        job: Submission,
+        command: Sequence[str],
+        job_ids: Sequence[str],
+        profile: Mapping[str, Any] | None,
+    ) -> str:
+        self.followed.append((job.run.sweep, list(job_ids)))
+        return f"later:{len(self.followed)}"
 
-    def poll(self, job_ids: Sequence[str]) -> dict[str, JobStatus]:
-        return dict.fromkeys(job_ids, self.status)
+    def find(self, submissions: Sequence[Submission]) -> list[str | None]:
+        return [self.found] * len(submissions)
+
+    def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        return dict.fromkeys(job_ids, self.job)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         self.cancelled += job_ids
 
     def limits(self) -> Limits:
         return Limits()
+
+    def room(self, profile: Mapping[str, Any] | None) -> Room:
+        return self.has_room
+
+    def profile(self, recorded: Mapping[str, Any] | None) -> None:
+        return None

@@ -83,7 +83,7 @@ class MiniCluster:
         mark = f"mark-{time.monotonic_ns()}"
         self.ask("sbatch", "--hold", f"--job-name={mark}", "--wrap", "true", cwd=Path("/"))
         saved = self.cluster.folder.controller_state / "job_state"
-        wait_until(lambda: mark.encode() in saved.read_bytes())
+        wait_until(lambda: saved.exists() and mark.encode() in saved.read_bytes())
         self._signal("head", signal.SIGKILL, only="slurmctld")
         wait_until(lambda: not self.processes("head", only="slurmctld"))
 

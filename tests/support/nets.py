@@ -96,3 +96,17 @@ class Asking(Net):
             else:
                 self.marker.with_name("STOP").touch()
         return super().forward(inputs)
+
+
+class SlowDeep(Deep):
+    """`Deep` with `slow_s` seconds of sleep on rank 0 in every forward pass of training: steps take that
+    long, and compute the same."""
+
+    def __init__(self, slow_s: float = 0.0) -> None:
+        super().__init__()
+        self.slow_s = slow_s if os.environ.get("RANK", "0") == "0" else 0.0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training and self.slow_s:
+            time.sleep(self.slow_s)
+        return super().forward(inputs)

@@ -17,6 +17,15 @@ case "${STANDIN:-complete}" in
   fail-once)
     [ "$attempt" -gt 0 ] || exit 1
     printf '{"status": "completed", "attempt": %d}' "$attempt" > "$run/metrics.json" ;;
+  fail-on-1)
+    [ "$node" != 1 ] || { echo "it went wrong"; exit 1; }
+    while :; do sleep 1000; done ;;
+  leave) # when it is asked to, having saved
+    folder=$(printf '%s/attempts/%03d' "$run" "$attempt")
+    while [ ! -e "$folder/stop.json" ]; do sleep 0.05; done
+    mkdir -p "$run/checkpoints/step-0000000$((attempt + 1))"
+    printf '{"status": "stopped", "stop_cause": "preempted", "attempt": %d, "steps": 3, "steps_total": 9}' \
+      "$attempt" > "$run/metrics.json" ;;
   hang) # with a worker in a session of its own, which takes no notice of a polite request
     setsid sh -c 'trap "" TERM; echo "worker $$" >> "$0/starts"; while :; do sleep 1000; done' "$run" &
     while :; do sleep 1000; done ;;

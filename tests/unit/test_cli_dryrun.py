@@ -11,7 +11,10 @@ import pytest
 
 import submit
 from disttrain import provenance
+from disttrain.rundir import RunDir
+from jobs import ledger
 from jobs.cluster import Limits
+from jobs.slurm.trial import Verdict
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
 FILE = """\
@@ -46,6 +49,7 @@ def test_a_dry_run_says_everything_and_does_nothing(capsys: pytest.CaptureFixtur
         .replace(str(Path.cwd()), "CWD")
         .replace(str(Path(provenance.__file__).parents[1]), "CODE")
     )
+    normal = re.sub(r"\.code/[0-9a-f]{16}", ".code/HASH", normal)
     normal = re.sub(r"--rdzv-id [0-9a-f]{12}", "--rdzv-id RUNKEY", normal)
     normal = re.sub(r"r0-[0-9a-f]{6}", "r0-CONFIG", normal)
     normal = re.sub(r"(?m)(?<=\S) {2,}(?=.*\((derived|config)\)$)", "  ", normal)  # as wide as CODE is long
@@ -63,7 +67,8 @@ def test_a_dry_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run["batch"] == {"local": 32, "accumulation": 1, "ranks": 2, "global": 64}
     assert run["cost_bound"] == {"hours": 0.5, "unit": "GPU-hours"}
     assert run["env"]["HF_TOKEN"]["value"] == "***"
-    assert [command[command.index("--node-rank") + 1] for command in run["commands"]] == ["0", "1"]
+    assert run["commands"] == [], "on Slurm the batch script says what is done"
+    assert [batch["runs"] for batch in out["batches"]] == [[each["run"]] for each in out["runs"]]
 
 
 def warnings(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
@@ -110,9 +115,96 @@ def test_a_single_run_holds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_existing_run_is_seen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.support.jobs import NoCluster
 
-    monkeypatch.setattr("jobs.cli.place.choose", lambda name: NoCluster())
+    monkeypatch.setattr("jobs.cli.place.choose", lambda *_: NoCluster())
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "wait: queued" in out
     assert "would start 2 of 3, at most 1 CPU rank-hours" in out
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Slurm that takes every job and keeps its script: `submitted-<job id>` in this folder."""
+    slurm = Path("bin").absolute()
+    slurm.mkdir()
+    monkeypatch.setenv("PATH", f"{slurm}:/usr/bin:/bin")
+    for name, script in {
+        "sbatch": f'cat "$1" > {slurm}/submitted-$$; echo "Submitted batch job $$"',
+        "srun": "",
+        "squeue": "",
+        "scontrol": "case $1 in ping) echo 'Slurmctld(primary) is UP';; *) echo 'MaxArraySize = 9';; esac",
+    }.items():
+        (slurm / name).write_text(f"#!/bin/sh\n{script}\n")
+        (slurm / name).chmod(0o755)
+    return slurm
+
+
+def test_a_dry_run_on_slurm_prints_what_is_then_submitted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["sweep", "tiny.yaml", "--nodes", "1", "2", "--repeats", "2", "--cluster", "slurm"]
+    command += ["--slurm", "partition=gpu", "environment.NCCL_NET=IB"]
+    slurm = stand_in(monkeypatch)
+    assert submit.main([*command, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert submit.main([*command, "--dry-run", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["batches"]
+    assert not Path("runs").exists()
+    assert submit.main(command) == 0
+    submitted = [path.read_text() for path in slurm.glob("submitted-*")]
+    assert sorted(batch["script"] for batch in planned) == sorted(submitted)
+    assert len(submitted) == 3, "repeats of one shape share an array"
+    assert all(shown.count(text) == 1 for text in submitted)
+    assert "NCCL_NET=IB" in shown
+    for batch in planned:
+        for run in batch["runs"]:
+            assert (Path("runs/tiny") / run / "submit.sbatch").read_text() == batch["script"]
+            record = json.loads((Path("runs/tiny") / run / "run.json").read_text())
+            assert (record["profile"]["name"], record["profile"]["partition"]) == ("generic", "gpu")
+
+
+def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    where = ["--cluster", "slurm"]
+    assert submit.main(["run", "tiny.yaml", *where, "--slurm", "partition=gpu", "qos=low"]) == 0
+    (run,) = [RunDir(path.parent) for path in Path("runs/tiny").glob("*/run.json")]
+    for number, (words, expected) in enumerate(
+        [
+            ([], ("gpu", "low")),
+            (["--slurm", "qos=high"], ("gpu", "high")),
+            (["--profile", "efa"], (None, None)),
+        ]
+    ):
+        ledger.revoke(run, number, "cancelled", "in a test")
+        assert submit.main(["resume", *where, *words]) == 0
+        profile = json.loads(run.run_json.read_text())["profile"]
+        assert (profile["partition"], profile["qos"]) == expected
+        assert ("#SBATCH --partition=gpu\n" in run.script.read_text()) is (expected[0] is not None)
+
+
+def test_what_slurm_says_is_shown_and_a_refusal_is_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.cli.scripts.answers", lambda: True)
+    monkeypatch.setattr(
+        "jobs.cli.scripts.would_take",
+        lambda script, environment: Verdict("--nodes=1\n" in script, "Job 7 to start at noon"),
+    )
+    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--test-only"]
+    assert submit.main(command) == 1
+    out = capsys.readouterr().out
+    assert out.count("\nSlurm takes it: Job 7 to start at noon\n") == 1
+    assert out.count("\nSlurm refuses it: ") == 2
+    assert submit.main([*command, "--nodes", "1"]) == 0
+    assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--test-only is a dry run"
+    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--test-only"]) == 2
+    monkeypatch.setattr("jobs.cli.scripts.answers", lambda: False)
+    assert submit.main(command) == 2
+    assert "no Slurm controller answers" in capsys.readouterr().err
+    assert submit.main([*command[:-1], "--dry-run"]) == 0, "a dry run needs no Slurm"
+
+
+def test_a_folder_that_no_script_can_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--runs", "a\nb", "--dry-run"]
+    assert submit.main(command) == 2
+    assert capsys.readouterr().err.startswith("error: --runs: ")

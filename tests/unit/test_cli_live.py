@@ -19,7 +19,9 @@ from pathlib import Path
 import pytest
 
 import submit
+from disttrain.rundir import read_json, write_json
 from jobs.cli import live
+from jobs.cli.render import status_table
 from jobs.state import RunState, read_runs
 from tests.support.states import make_run
 
@@ -112,13 +114,16 @@ def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(live, "POLL_S", 0.0)
     steps = iter([("queued", "running"), ("queued", "running"), ("running", "done"), ("done", "done")])
 
-    def read() -> list[RunState]:
-        for name, state in zip(("b", "a"), next(steps), strict=True):
-            make_run(tmp_path, f"s/{name}", state)
-        return read_runs(tmp_path)
+    class Runs:
+        notice = ""
+
+        def read(self) -> list[RunState]:
+            for name, state in zip(("b", "a"), next(steps), strict=True):
+                make_run(tmp_path, f"s/{name}", state)
+            return read_runs(tmp_path)
 
     out = StringIO()
-    states = live.follow(read, tmp_path, out=out)
+    states = live.follow(Runs(), tmp_path, out=out)
     assert out.getvalue().splitlines() == [
         "s/a running  step 20/40  812.5 samples/s  loss 2.25  ETA 1:10 min",
         "s/b queued",
@@ -144,3 +149,42 @@ def test_a_low_window_shows_what_matters_most(tmp_path: Path) -> None:
     assert "n9" in text
     assert "and 6 more" in text
     assert len(text.splitlines()) <= 8
+
+
+USAGE = {"gpu_utilization": 0.874, "gpu_memory_used_bytes": 61.25e9, "gpu_power_w": 412.4}
+
+
+def with_usage(root: Path, name: str, state: str = "running", **usage: float) -> None:
+    run = make_run(root, name, state)
+    write_json(run.progress, read_json(run.progress) | usage)
+
+
+def test_use_memory_and_power_are_shown_of_runs_at_work_where_they_are_known(tmp_path: Path) -> None:
+    with_usage(tmp_path, "s/gpu", **USAGE, cpu_percent=99.0, rss_bytes=2e9)
+    with_usage(tmp_path, "s/cpu", cpu_percent=198.2, rss_bytes=379e6)
+    with_usage(tmp_path, "s/over", "done", **USAGE)
+    gpu, cpu = "gpu 87%  61.2 GB  412 W", "cpu 198%   379 MB"
+    text = status_table(read_runs(tmp_path))
+    assert gpu in text
+    assert cpu in text
+    assert text.count(" W") == 1
+    lines = [live.change_line(state) for state in read_runs(tmp_path)]
+    assert [line.endswith(gpu) for line in lines] == [False, True, False]
+
+
+def test_without_them_no_column_is_spent_on_them(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    def drawn() -> str:
+        console = Console(width=160, height=20, record=True, file=StringIO())
+        console.print(live.live_table(read_runs(tmp_path), 20))
+        return console.export_text()
+
+    make_run(tmp_path, "s/a", "running")
+    assert "BUSY" not in drawn()
+    assert "BUSY" not in status_table(read_runs(tmp_path))
+    with_usage(tmp_path, "s/b", gpu_utilization=0.5)
+    text = drawn()
+    assert "BUSY" in text
+    assert "gpu 50%" in text
+    assert "POWER" not in text

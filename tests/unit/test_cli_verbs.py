@@ -15,7 +15,8 @@ from disttrain.provenance import code_hash
 from disttrain.records import SweepRecord
 from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger
-from jobs.cli import cancel, live, place, report, resume, status, watch
+from jobs.cli import cancel, live, place, report, status, watch
+from jobs.cluster import Job, Room, SubmitError
 from jobs.processes import host, this_process
 from jobs.state import RunState, read_runs, read_state
 from tests.support.jobs import NoCluster
@@ -34,8 +35,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NoCluster:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(TINY)
     made = NoCluster()
-    for module in (place, cancel, resume):
-        monkeypatch.setattr(module, "choose", lambda name: made)
+    for module in (place, cancel):
+        monkeypatch.setattr(module, "choose", lambda *_: made)
     return made
 
 
@@ -104,6 +105,59 @@ def test_waiting_ends_with_the_runs_and_tells_how_they_went(
     assert len(cluster.submitted) == 2
 
 
+def test_what_there_is_no_room_for_is_said(capsys: pytest.CaptureFixture[str], cluster: NoCluster) -> None:
+    cluster.has_room = Room(jobs=1, why="the limit of 3 jobs (MaxSubmitJobs of account physics)")
+    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1", "2", "4"]) == 1
+    said = capsys.readouterr()
+    assert "3 runs: 1 submitted, 2 left" in said.out
+    assert said.err.splitlines()[-1] == (
+        "2 runs left: the limit of 3 jobs (MaxSubmitJobs of account physics) is reached; "
+        "the same command submits them later"
+    )
+    assert sorted(states().values()) == ["planned", "planned", "queued"]
+    cluster.has_room = Room()
+    assert "2 submitted, 1 on its way" in ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
+
+
+def test_a_report_follows_unless_somebody_waits_or_wants_none(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    assert "report" not in ask(capsys, "sweep tiny.yaml --nodes 1 --no-report")
+    assert cluster.followed == []
+    out = ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    assert "report: runs/tiny/report/report.html, by job later:1 when these runs have ended" in out
+    assert cluster.followed == [("tiny", ["elsewhere:1", "elsewhere:2"])]
+    ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    assert len(cluster.followed) == 1, "it is there"
+    end(RunDir(RUNS / "tiny/n1-single-b8-r0"), "crashed")
+    ask(capsys, "resume tiny")
+    assert cluster.followed[1:] == [("tiny", ["elsewhere:3", "elsewhere:2"])]
+    assert cluster.cancelled == ["later:1"]
+
+
+def test_whoever_stops_waiting_gets_a_report_too(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live, "follow", stop)
+    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1", "--wait"]) == 130
+    assert cluster.followed == [("tiny", ["elsewhere:1"])]
+    assert "by job later:1" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_had_is_no_failure(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> str:
+        raise SubmitError("sbatch refused report-tiny: invalid account")
+
+    monkeypatch.setattr(cluster, "submit_after", refuse)
+    out = ask(capsys, "sweep tiny.yaml --nodes 1")
+    assert "no job will write the report of tiny: sbatch refused report-tiny: invalid account" in out
+
+
 def test_the_cluster_is_named_and_what_spoils_figures_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     said = capsys.readouterr()
@@ -119,23 +173,20 @@ def test_following_runs_hashes_the_code_once(
     hashed: list[bool] = []
     for module in (place, watch, status):
         monkeypatch.setattr(module, "code_hash", lambda: hashed.append(True) or "code")
-    reader = place._reader([make_run(RUNS, "tiny/a", "running")], NoCluster())
-    assert [reader()[0].state for _ in range(3)] == ["running"] * 3
-    assert len(hashed) == 1
+    make_run(RUNS, "tiny/a", "running")
 
-    def three_times(read: live.Read, root: Path, *, out: Any = None) -> list[RunState]:
-        return [read() for _ in range(3)][-1]
+    def three_times(runs: live.Reading, root: Path, *, out: Any = None) -> list[RunState]:
+        return [runs.read() for _ in range(3)][-1]
 
     monkeypatch.setattr(live, "follow", three_times)
     ask(capsys, "watch")
-    assert len(hashed) == 2
+    assert len(hashed) == 1
 
 
 def test_waiting_ends_when_the_cluster_has_lost_the_job(
     capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "ASK_EVERY_S", 0.0)
-    cluster.status = "gone"
+    cluster.job = Job("gone")
     assert "1 run: 1 lost" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=1)
 
 
@@ -318,7 +369,7 @@ def silent(name: str) -> RunDir:
 def test_a_silent_run_is_said_and_touched_only_by_its_name(
     capsys: pytest.CaptureFixture[str], cluster: NoCluster
 ) -> None:
-    cluster.status = "unknown"
+    cluster.job = Job("unknown")
     silent("tiny/a")
     assert "  silent for " in ask(capsys, "status")
     for words in ("resume", "resume tiny"):

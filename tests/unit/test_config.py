@@ -31,6 +31,8 @@ def another_value(field: Any) -> Any:
         return next(value for value in get_args(field.annotation) if value != default)
     if default is None:
         kind = next(item for item in get_args(field.annotation) if item is not type(None))
+        if getattr(kind, "__origin__", None) is tuple:
+            return (7, 8)
         return {bool: True, int: 7, float: 0.5, str: "x"}.get(getattr(kind, "__origin__", kind), 7)
     if isinstance(default, bool):
         return not default
@@ -41,7 +43,8 @@ def another_value(field: Any) -> Any:
     if isinstance(default, dict):
         return {"NCCL_DEBUG": "INFO"}
     assert isinstance(default, tuple)
-    return (*default[::-1], "more") if isinstance(default[0], str) else default[::-1]
+    changed = default[::-1]
+    return changed if changed != default else (*default, "more" if isinstance(default[0], str) else 7)
 
 
 @pytest.mark.parametrize(("section", "name", "field"), FIELDS, ids=NAMES)
@@ -56,13 +59,19 @@ def test_noise_is_what_cannot_change_the_numbers():
         "train.log_every",
         "job.time_limit_min",
         "job.max_attempts",
+        "job.max_requeues",
         "job.rendezvous_timeout_s",
         "job.stop_lead_s",
         "job.stop_check_s",
         "checkpoint.keep",
         "checkpoint.dir",
+        "telemetry.samples",
+        "telemetry.full_records",
         "telemetry.flush_every_s",
+        "telemetry.gpu_every_s",
         "telemetry.sinks",
+        "profile.steps",
+        "profile.ranks",
     ]
     assert "log_every" not in without_noise(Config())["train"]
 

@@ -24,14 +24,6 @@ def test_loopback_only_where_all_nodes_are_one_machine() -> None:
     assert "GLOO_SOCKET_IFNAME" not in environment.derive(config(), "slurm", {})
 
 
-def test_the_deadline_is_the_schedulers_or_follows_from_the_limit() -> None:
-    started = "2026-01-01T00:00:00.250+00:00"
-    made = {"job": {"time_limit_min": 1.5}}
-    assert environment.deadline(made, started, {}).value == "1767225690"
-    assert environment.deadline(made, started, {"SLURM_JOB_END_TIME": "17"}).value == "17"
-    assert environment.deadline(made, started, {"SLURM_JOB_END_TIME": "Unknown"}).value == "1767225690"
-
-
 def test_gloo_takes_the_interface_between_the_nodes_unless_the_site_says_another() -> None:
     added = environment.derive(config(), "slurm", {}, interface="ib0")
     assert added["GLOO_SOCKET_IFNAME"].value == "ib0"
@@ -56,7 +48,10 @@ def test_the_user_wins() -> None:
         ("TORCHELASTIC_RUN_ID", False, False),
         ("SUBMITIT_LOCAL_JOB_ID", False, False),
         ("SLURM_NTASKS", False, True),
-        ("SBATCH_ACCOUNT", False, True),
+        ("SBATCH_ACCOUNT", False, False),
+        ("SRUN_CPUS_PER_TASK", False, False),
+        ("PMIX_RANK", False, False),
+        ("PMI2_VERSION", False, False),
         ("SLURM_CONF", True, True),
         ("CUDA_VISIBLE_DEVICES", True, True),
         ("PRANK", True, True),
@@ -111,3 +106,30 @@ def test_a_diff_without_its_secrets() -> None:
     assert mask_lines(text) == (
         '+    HF_TOKEN: ***\n-x = {"API_KEY": ***\n config_key = made["key"]\n+NAME=x\n'
     )
+
+
+def test_what_is_submitted_from_is_no_job_and_no_launcher() -> None:
+    shell = {
+        "HOME": "/home/ada",
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SBATCH_CLUSTERS": "big",
+        "SLURM_TIME_FORMAT": "relative",
+        "CUDA_VISIBLE_DEVICES": "3",
+    }
+    leaks = (
+        "SLURM_CPU_BIND",
+        "SBATCH_PARTITION",
+        "SRUN_DEBUG",
+        "PMI_RANK",
+        "RANK",
+        "MASTER_ADDR",
+        "SQUEUE_STATES",
+    )
+    assert environment.for_submission(shell | dict.fromkeys(leaks, "1")) == shell
+    within = environment.for_submission(shell | {"SLURM_JOB_ID": "7"})
+    assert within == {name: value for name, value in shell.items() if name != "CUDA_VISIBLE_DEVICES"}
+
+
+def test_what_the_user_told_sbatch_is_named_as_unused() -> None:
+    shell = {"SBATCH_PARTITION": "gpu", "SBATCH_ACCOUNT": "a", "SBATCH_CLUSTERS": "big", "SLURM_JOB_ID": "1"}
+    assert environment.unused_by_submission(shell) == ["SBATCH_ACCOUNT", "SBATCH_PARTITION"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,8 @@ def run(tmp_path: Path) -> RunDir:
     return RunDir(tmp_path / "sweep" / "run")
 
 
-def claim(run: RunDir, number: int) -> int | None:
-    return ledger.claim(run, number, process=ME, job_id="7", code_hash="c0de")
+def claim(run: RunDir, number: int, restart: int = 0) -> int | None:
+    return ledger.claim(run, number, process=ME, job_id="7", code_hash="c0de", restart=restart)
 
 
 def test_an_empty_run_has_no_entries(run: RunDir) -> None:
@@ -55,6 +56,55 @@ def test_a_claimed_submission_cannot_be_revoked(run: RunDir) -> None:
     number = ledger.write_intent(run, {})
     claim(run, number)
     assert not ledger.revoke(run, number, "lost", "too late")
+
+
+def test_each_start_of_a_job_has_a_claim(run: RunDir) -> None:
+    number = ledger.write_intent(run, {})
+    assert [claim(run, number, restart) for restart in (0, 1, 3)] == [0, 1, 2]
+    (entry,) = ledger.entries(run)
+    assert entry.parts == {"intent", "claim", "claim-001", "claim-002"}
+    assert [made["restart"] for made in entry.claims()] == [0, 1, 3]
+    assert ledger.entry(run, number).claims() == entry.claims()
+
+
+def test_an_older_copy_of_a_job_is_outrun(run: RunDir) -> None:
+    number = ledger.write_intent(run, {})
+    assert claim(run, number, restart=1) == 0
+    assert claim(run, number, restart=0) is None  # it was frozen before it could claim
+    assert claim(run, number, restart=1) is None
+    assert claim(run, number, restart=2) == 1
+
+
+def test_a_job_that_waits_for_its_requeue_can_be_revoked(run: RunDir) -> None:
+    number = ledger.write_intent(run, {})
+    claim(run, number)
+    assert ledger.revoke(run, number, "cancelled", "by the user", starts=1)
+    assert claim(run, number, restart=1) is None
+    assert ledger.revoke(run, number, "lost", "again", starts=1), "a second revocation changes nothing"
+
+
+def test_a_job_that_was_started_again_meanwhile_cannot(run: RunDir) -> None:
+    number = ledger.write_intent(run, {})
+    claim(run, number)
+    claim(run, number, restart=1)
+    assert not ledger.revoke(run, number, "cancelled", "too late", starts=1)
+    assert not ledger.is_revoked(ledger.entry(run, number).claims())
+
+
+def test_one_start_at_a_time(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody claims between the look at the claims and the claim."""
+    number = ledger.write_intent(run, {})
+    real, claimed = ledger.create_exclusive, []
+
+    def overtaken(path: Path, value: Any) -> bool:
+        if not claimed:
+            claimed.append("restart 0")
+            assert claim(run, number, restart=0) == 0
+        return real(path, value)
+
+    monkeypatch.setattr(ledger, "create_exclusive", overtaken)
+    assert claim(run, number, restart=1) == 1
+    assert [made["restart"] for made in ledger.entry(run, number).claims()] == [0, 1]
 
 
 def test_attempts_count_claims_not_submissions(run: RunDir) -> None:

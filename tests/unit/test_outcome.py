@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from disttrain.records import Cause
 from disttrain.rundir import RunDir, read_json, write_json, write_text
 from jobs.attempt import close_attempt
-from jobs.outcome import EXIT_LAUNCH_FAILED, RETRYABLE, Evidence, Verdict, judge, killed_worker, last_words
+from jobs.outcome import Evidence, Verdict, judge, killed_worker, last_words
+from jobs.policy import EXIT_LAUNCH_FAILED, RULES
 
 TORCHRUN_SAYS = """\
 [rank1]: ValueError: too deep
@@ -41,10 +41,6 @@ def error(rank: int, time: float, cause: str = "crashed", message: str = "boom")
     return {"rank": rank, "time": time, "kind": "RuntimeError", "message": message, "cause": cause}
 
 
-def test_every_cause_has_its_row() -> None:
-    assert set(RETRYABLE) == set(get_args(Cause))
-
-
 @pytest.mark.parametrize(
     ("evidence", "cause", "says"),
     [
@@ -59,6 +55,11 @@ def test_every_cause_has_its_row() -> None:
         (Evidence(False, {0: 1}, left="preempted", stopped="cancelled"), "cancelled", ""),
         (Evidence(False, {0: 1}, stopped="timeout", stopped_message="at 5 min"), "timeout", "at 5 min"),
         (Evidence(False, {0: -15}, [error(0, 1.0)], stopped="cancelled"), "cancelled", ""),
+        (Evidence(False, {0: 1}, left="preempted", stopped="timeout"), "preempted", ""),
+        (Evidence(False, {0: 1}, [error(0, 1.0)], stopped="lost", stopped_message="n1"), "lost", "n1"),
+        (Evidence(False, {0: 143}, asked="preempted", asked_time=5.0), "preempted", "before it could save"),
+        (Evidence(False, {0: 1}, [error(0, 6.0)], asked="deadline", asked_time=5.0), "deadline", "asked"),
+        (Evidence(False, {0: 1}, [error(0, 4.0)], asked="preempted", asked_time=5.0), "crashed", "boom"),
         (
             Evidence(False, {0: 1, 1: 1}, [error(0, 2.0), error(1, 1.0)]),
             "crashed",
@@ -84,7 +85,7 @@ def test_judge(evidence: Evidence, cause: str, says: str) -> None:
     verdict = judge(evidence)
     assert verdict.cause == cause
     assert says in (verdict.message or "")
-    assert verdict.retryable == RETRYABLE[cause]
+    assert verdict.retryable == RULES[cause].again
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:

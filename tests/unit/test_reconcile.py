@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain import provenance
 from disttrain.errors import ConfigError
 from disttrain.records import RunRecord
 from disttrain.rundir import RunDir, read_json, write_json
-from jobs import ledger, processes
-from jobs.cluster import JobStatus, SubmitError
+from jobs import ledger, processes, snapshot
+from jobs.cluster import Job, JobStatus, SubmitError
 from jobs.local import LocalCluster
-from jobs.reconcile import cancel, carry_out, plan_actions, refresh, resume_actions, sweep_lock
+from jobs.reconcile import cancel, plan_actions, resume_actions, sweep_lock
+from jobs.refresh import refresh
 from jobs.state import RunState, StateName, read_state
+from jobs.submission import carry_out
 from tests.support.jobs import CODE, NoCluster, in_a_fork, states, submit, sweep_plan, wait_for, wait_until
 
 PLAN = sweep_plan("a", max_attempts=3)
@@ -171,10 +172,10 @@ def test_a_job_that_starts_while_it_is_taken_for_lost_is_left_alone(tmp_path: Pa
     submit(PLAN, cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
 
-    def poll(job_ids: list[str]) -> dict[str, str]:
+    def poll(job_ids: list[str]) -> dict[str, Job]:
         me = processes.this_process().as_dict()
         ledger.claim(run, 0, process=me, job_id=None, code_hash=CODE)
-        return dict.fromkeys(job_ids, "pending")
+        return dict.fromkeys(job_ids, Job("pending"))
 
     cluster.poll = poll  # type: ignore[method-assign, assignment]
     ledger.write_holder(run, 0, processes.this_process().as_dict() | {"start_ticks": -1})  # lost, it seems
@@ -233,9 +234,8 @@ def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
     submit(sweep_plan("a", max_attempts=3, time_limit_min=90), NoCluster("gone"), tmp_path)
     assert read_json(run.run_json)["config"]["job"]["time_limit_min"] == 90
     assert read_json(former) == first
-    newer = provenance.collect()
-    newer["code"]["hash"] = "newer"
-    monkeypatch.setattr(provenance, "collect", lambda: newer)
+    newer = snapshot.take(tmp_path) | {"hash": "newer"}
+    monkeypatch.setattr(snapshot, "take", lambda root: newer)
     submit(PLAN, NoCluster("gone"), tmp_path)
     second = read_json(run.run_json)
     assert (second["provenance"]["code"]["hash"], second["run_key"] != first["run_key"]) == ("newer", True)
@@ -270,7 +270,7 @@ def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path: Path) -> None:
 def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
     cluster = NoCluster()
 
-    def refuse(run: RunDir, submission: int) -> str:
+    def refuse(submissions: object) -> list[str]:
         raise SubmitError("no such partition")
 
     cluster.submit = refuse  # type: ignore[method-assign]

@@ -10,32 +10,13 @@ import pytest
 from disttrain.config import Config
 from disttrain.errors import ConfigError
 from disttrain.rundir import RunDir, write_json
-from jobs.cluster import SubmitError, choose, uses_gpus
+from jobs import ledger
+from jobs.cluster import LimitReached, Submission, SubmitError, Unreachable, choose, uses_gpus
 from jobs.slurm.cluster import SlurmCluster
 from jobs.slurm.commands import answers
-
-
-class Commands:
-    """A PATH that holds these commands and nothing else of Slurm."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def add(self, name: str, script: str) -> None:
-        path = self.folder / name
-        path.write_text(f'#!/bin/sh\necho "$0 $*" >> {self.folder}/calls\n{script}\n')
-        path.chmod(0o755)
-
-    def calls(self) -> str:
-        return (self.folder / "calls").read_text()
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return Commands(folder)
+from jobs.slurm.transient import Patience
+from jobs.submission import handle
+from tests.support.commands import Commands
 
 
 @pytest.fixture
@@ -43,12 +24,17 @@ def run(tmp_path: Path) -> RunDir:
     return planned(tmp_path, "auto")
 
 
-def planned(root: Path, device: str) -> RunDir:
+def planned(root: Path, device: str, name: str = "n3") -> RunDir:
     resources = {"nodes": 3, "gpus_per_node": 4, "device": device, "threads_per_rank": 2}
     config = Config.model_validate({"resources": resources, "data": {"workers": 3}})
-    run = RunDir(root / "runs" / "demo" / "n3")
+    run = RunDir(root / "runs" / "demo" / name)
     write_json(run.run_json, {"config": config.as_dict(), "run_key": "abc", "cluster": "slurm"})
     return run
+
+
+def announced(run: RunDir, index: int | None = None) -> Submission:
+    number = ledger.next_submission(run)
+    return Submission(run, ledger.write_intent(run, {"handle": handle(run, number), "index": index}))
 
 
 def test_auto_is_slurm_only_where_its_controller_answers(
@@ -85,7 +71,7 @@ def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
 def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) -> None:
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
-    assert SlurmCluster().submit(run, 0) == "42"
+    assert SlurmCluster().submit([announced(run)]) == ["42"]
     script = (commands.folder / "script").read_text()
     for line in (
         "--nodes=3",
@@ -93,10 +79,68 @@ def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) 
         "--gpus-per-node=4",
         "--cpus-per-task=20",  # 4 ranks of 2 threads and 3 loader workers
         "--time=60",
-        "--comment=disttrain:demo/n3:abc:0",
-        "--no-requeue",
+        f"--comment={handle(run, 0)}",
+        "--requeue",
+        "--signal=USR2@60",  # job.stop_lead_s
     ):
         assert f"#SBATCH {line}\n" in script, script
+
+
+def test_repeats_share_an_array_and_its_tasks_are_found_again(commands: Commands, tmp_path: Path) -> None:
+    commands.add("srun", "")
+    commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
+    runs = [planned(tmp_path, "auto", f"n3-r{repeat}") for repeat in range(3)]
+    comment = handle(runs[0], 0)
+    submissions = [
+        Submission(run, ledger.write_intent(run, {"handle": comment, "index": index}))
+        for index, run in enumerate(runs)
+    ]
+    assert SlurmCluster().submit(submissions) == ["42_0", "42_1", "42_2"]
+    script = (commands.folder / "script").read_text()
+    assert "#SBATCH --array=0-2\n" in script
+    assert "#SBATCH --job-name=n3\n" in script
+    assert f"#SBATCH --comment={comment}\n" in script
+    assert all(f"  {run.path}\n" in script for run in runs)
+    assert all(run.script.read_text() == script for run in runs)
+    tasks = "".join(f"echo '42_{index}|{comment}'; " for index in range(3))
+    commands.add("squeue", tasks)
+    assert SlurmCluster().find(submissions[1:]) == ["42_1", "42_2"]
+    commands.add("squeue", "exit 1")
+    with pytest.raises(Unreachable):
+        SlurmCluster().find(submissions)
+
+
+def test_what_passes_is_tried_again_and_a_limit_is_no_refusal(commands: Commands, run: RunDir) -> None:
+    commands.add("srun", "")
+    commands.add(
+        "sbatch",
+        f"""if mkdir {commands.folder}/first 2>/dev/null; then
+  echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1
+fi
+echo 'Submitted batch job 42'""",
+    )
+    commands.add("squeue", "echo '41|(null)'")
+    impatient = SlurmCluster(patience=Patience(sleep=lambda pause_s: None))
+    assert impatient.submit([announced(run)]) == ["42"]
+    assert commands.calls().count("/sbatch ") == 2
+    commands.add("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
+    with pytest.raises(LimitReached, match="QOSMaxSubmitJobPerUserLimit"):
+        impatient.submit([announced(run)])
+
+
+def test_sbatch_inherits_nothing_of_the_job_around_it(
+    commands: Commands, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands.add("srun", "")
+    commands.add("sbatch", f'env > {commands.folder}/env; echo "Submitted batch job 42"')
+    leaks = {"SLURM_CPU_BIND": "mask", "SLURM_JOB_ID": "7", "RANK": "3", "SBATCH_QOS": "x", "PMI_RANK": "1"}
+    for name, value in leaks.items() | {"SLURM_CONF": "/etc/slurm.conf"}.items():
+        monkeypatch.setenv(name, value)
+    SlurmCluster().submit([announced(run)])
+    names = {line.partition("=")[0] for line in (commands.folder / "env").read_text().splitlines()}
+    assert "SLURM_CONF" in names
+    assert not names & leaks.keys()
+    assert os.environ["SLURM_CPU_BIND"] == "mask", "this process keeps its own"
 
 
 @pytest.mark.parametrize(("device", "asks"), [("auto", True), ("cuda", True), ("cpu", False)])
@@ -105,7 +149,7 @@ def test_gpus_are_asked_for_unless_the_run_is_on_cpus(
 ) -> None:
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
-    SlurmCluster().submit(planned(tmp_path, device), 0)
+    SlurmCluster().submit([announced(planned(tmp_path, device))])
     assert ("--gpus-per-node=4" in (commands.folder / "script").read_text()) is asks
     assert uses_gpus(device, "slurm", 12) is asks, "as the dry run bills it"
 
@@ -120,32 +164,21 @@ def test_a_refusal_is_one_line(commands: Commands, run: RunDir) -> None:
     commands.add("srun", "")
     commands.add("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
     with pytest.raises(SubmitError, match="invalid partition") as caught:
-        SlurmCluster().submit(run, 0)
+        SlurmCluster().submit([announced(run)])
     assert "\n" not in str(caught.value)
 
 
-def test_poll_find_and_cancel(commands: Commands, run: RunDir) -> None:
+def test_find_and_cancel(commands: Commands, run: RunDir) -> None:
     commands.add("scancel", "")
     commands.add(
         "squeue",
-        """case "$*" in
-  *%k*) echo '41|(null)'; echo '42|disttrain:demo/n3:abc:0' ;;
-  *) echo '1|PENDING'; echo '2|RUNNING'; echo '3|COMPLETED'; echo '4|COMPLETING' ;;
+        f"""case "$*" in
+  *%k*) echo '41|(null)'; echo '42|{handle(run, 0)}' ;;
 esac""",
     )
     cluster = SlurmCluster()
-    assert cluster.poll(["1", "2", "3", "4", "5"]) == {
-        "1": "pending", "2": "running", "3": "gone", "4": "running", "5": "gone",
-    }  # fmt: skip
-    assert cluster.find(run, 0) == "42"
-    assert cluster.find(run, 1) is None
+    assert cluster.find([announced(run), announced(run)]) == ["42", None]
     cluster.cancel([])
     cluster.cancel(["1", "2"])
     assert commands.calls().count("scancel") == 1
     assert "scancel 1 2" in commands.calls()
-
-
-def test_a_controller_that_does_not_answer_makes_jobs_unknown_not_gone(commands: Commands) -> None:
-    commands.add("squeue", "exit 1")
-    assert SlurmCluster().poll(["1"]) == {"1": "unknown"}
-    assert os.environ["PATH"].startswith(str(commands.folder))

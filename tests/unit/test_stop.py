@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.rundir import write_json
 from disttrain.stop import CAUSES, SIGNALS, Requests, Signals, deadline
 
 
@@ -26,7 +27,8 @@ def cause(requests: Requests) -> str | None:
         ({"DISTTRAIN_DEADLINE": "2000"}, 1940.0),
         ({"SLURM_JOB_END_TIME": "2000"}, 1940.0),
         ({"SLURM_JOB_END_TIME": "3000", "DISTTRAIN_DEADLINE": "2000"}, 1940.0),
-        ({"DISTTRAIN_DEADLINE": "1100"}, 1075.0),  # little time: three quarters of it are for training
+        ({"DISTTRAIN_DEADLINE": "1061"}, 1001.0),  # the lead counts as long as it leaves any time
+        ({"DISTTRAIN_DEADLINE": "1060"}, 1045.0),  # else three quarters of it are for training
         ({"DISTTRAIN_DEADLINE": "900"}, 900.0),  # over before it began
         ({"SLURM_JOB_END_TIME": "UNLIMITED"}, None),
     ],
@@ -36,20 +38,41 @@ def test_deadline(environment: dict[str, str], expected: float | None) -> None:
 
 
 def test_the_strongest_request_names_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signals = Signals()
+    signals, asked = Signals(), tmp_path / "stop.json"
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() + 3600))
-    early = Requests(tmp_path / "STOP", signals, 60, looks=True)
+    early = Requests(tmp_path / "STOP", asked, signals, 60, looks=True)
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() - 1))
-    late = Requests(tmp_path / "STOP", signals, 60, looks=True)
+    late = Requests(tmp_path / "STOP", asked, signals, 60, looks=True)
     assert (cause(early), cause(late)) == (None, "deadline")
-    signals.received = signal.SIGTERM
+    signals.note(signal.SIGTERM)
     assert (cause(early), cause(late)) == ("preempted", "deadline")
     (tmp_path / "STOP").touch()
     assert (cause(early), cause(late)) == ("stopped", "stopped")
-    blind = Requests(tmp_path / "STOP", Signals(), 60, looks=False)
+    blind = Requests(tmp_path / "STOP", asked, Signals(), 60, looks=False)
     monkeypatch.delenv("DISTTRAIN_DEADLINE")
-    assert cause(Requests(tmp_path / "STOP", Signals(), 60, looks=False)) is None
+    assert cause(Requests(tmp_path / "STOP", asked, Signals(), 60, looks=False)) is None
     assert cause(blind) == "deadline"
+
+
+def test_the_word_of_an_agent(tmp_path: Path) -> None:
+    asked = tmp_path / "stop.json"
+    requests = Requests(tmp_path / "STOP", asked, Signals(), 60, looks=True)
+    assert cause(requests) is None
+    write_json(asked, {"cause": "deadline"})
+    assert cause(requests) == "deadline"
+    assert cause(Requests(tmp_path / "STOP", asked, Signals(), 60, looks=False)) is None
+    asked.write_text("")  # a file system may show it before what is in it
+    assert cause(requests) == "preempted"
+
+
+def test_signals_that_do_not_count_are_outlived_all_the_same(tmp_path: Path) -> None:
+    signals = Signals()
+    signals.note(signal.SIGUSR2)  # before it is known whether this is a job's rank
+    assert signals.received
+    signals.heeded = (signal.SIGTERM,)
+    assert not signals.received
+    signals.note(signal.SIGTERM)
+    assert signals.received
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
@@ -58,7 +81,7 @@ def test_a_signal_is_noted_and_nothing_else_happens(number: signal.Signals) -> N
     signals.install()
     try:
         os.kill(os.getpid(), number)
-        assert signals.received == number
+        assert signals.received
     finally:
         for each in SIGNALS:
             signal.signal(each, before)

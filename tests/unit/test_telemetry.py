@@ -168,7 +168,7 @@ def telemetry(tmp_path, monkeypatch):
     clockwork = Clockwork()
     monkeypatch.setattr(run_module, "time", clockwork)
     run = RunDir(tmp_path)
-    config = Config.model_validate({"telemetry": {"sinks": [], "warmup_steps": 0}})
+    config = Config.model_validate({"telemetry": {"sinks": [], "gpu_every_s": 0, "warmup_steps": 0}})
     made = RunTelemetry(run, run.attempt(0), ALONE, config, facts())
     made.start()
     return made, clockwork

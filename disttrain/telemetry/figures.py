@@ -1,0 +1,142 @@
+"""Throughput, utilisation and memory as `metrics.json` names them: pure functions.
+
+Each gives fields of `Metrics`, and for those that are null the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from disttrain.telemetry.node_sampler import NodeUsage
+from disttrain.telemetry.totals import RankTotals
+from disttrain.telemetry.usage import gpu_usage, process_usage
+
+Figures = tuple[dict[str, Any], dict[str, str]]
+"""Fields, and why those that are null are."""
+
+
+def of_run(
+    facts: dict[str, Any],
+    samples_per_s: float | None,
+    devices: int,
+    totals: Sequence[RankTotals],
+    every_s: float,
+) -> Figures:
+    """All of them. What is needed for them alone is taken out of `facts`, the rest of which are `Metrics`."""
+    ranks = facts["world_size"]
+    parts = [
+        throughput(
+            samples_per_s,
+            ranks,
+            devices,
+            tokens_per_sample=facts.pop("tokens_per_sample"),
+            images=facts.pop("samples_are_images", False),
+        ),
+        utilisation(
+            samples_per_s,
+            ranks,
+            devices,
+            flops_per_sample=facts["model_flops_per_sample"],
+            peak_flops=facts.get("peak_flops"),
+            peak_reason=facts.pop("peak_reason", None),
+        ),
+        memory(
+            [rank.reserved_memory_bytes for rank in totals], [rank.device_memory_bytes for rank in totals]
+        ),
+        usage([rank.usage for rank in totals if rank.usage], every_s),
+    ]
+    return (
+        {name: value for fields, _ in parts for name, value in fields.items()},
+        {name: why for _, reasons in parts for name, why in reasons.items()},
+    )
+
+
+def throughput(
+    samples_per_s: float | None, ranks: int, devices: int, *, tokens_per_sample: int | None, images: bool
+) -> Figures:
+    """Samples, tokens and images per second, of all and of each."""
+    fields: dict[str, float | None] = {
+        "samples_per_s": samples_per_s,
+        "samples_per_s_per_rank": samples_per_s and samples_per_s / ranks,
+        "samples_per_second_per_gpu": samples_per_s and samples_per_s / devices,
+        "tokens_per_s": tokens_per_sample and samples_per_s and samples_per_s * tokens_per_sample,
+        "tokens_per_s_per_rank": tokens_per_sample
+        and samples_per_s
+        and samples_per_s * tokens_per_sample / ranks,
+        "throughput_images_per_sec": samples_per_s if images else None,
+    }
+    reasons = dict.fromkeys((name for name, value in fields.items() if value is None), "no step was measured")
+    if not tokens_per_sample:
+        why = "samples are not known to be token sequences"
+        reasons |= {"tokens_per_s": why, "tokens_per_s_per_rank": why}
+    if not images:
+        reasons["throughput_images_per_sec"] = "samples are not known to be images"
+    return fields, reasons
+
+
+def utilisation(
+    samples_per_s: float | None,
+    ranks: int,
+    devices: int,
+    *,
+    flops_per_sample: int | None,
+    peak_flops: float | None,
+    peak_reason: str | None,
+) -> Figures:
+    """Model FLOP/s, and the share of the devices' peak that they are.
+
+    A share above 1 proves that the peak is not that of what was computed with: there is none, then.
+    """
+    achieved = samples_per_s * flops_per_sample if samples_per_s and flops_per_sample else None
+    mfu = achieved / (peak_flops * devices) if achieved and peak_flops else None
+    reasons: dict[str, str] = {}
+    if peak_flops is None:
+        why = peak_reason or "no peak was looked up"
+        reasons |= {"peak_flops": why, "peak_source": why, "mfu": why}
+    elif achieved is None:
+        reasons["mfu"] = "no step was measured"
+    elif mfu is not None and mfu > 1:
+        reasons["mfu"] = f"{mfu:.2f} of the peak: products are not computed in the dtype it is for"
+        mfu = None
+    if achieved is None:
+        reasons["model_flops_per_s_per_rank"] = (
+            "no step was measured" if flops_per_sample else "the model's FLOPs could not be counted"
+        )
+    return {"model_flops_per_s_per_rank": achieved and achieved / ranks, "mfu": mfu}, reasons
+
+
+def memory(reserved: Sequence[int | None], totals: Sequence[int | None]) -> Figures:
+    """What torch's allocator held at its peak, from each rank's bytes and those of its device."""
+    held = [bytes_ for bytes_ in reserved if bytes_ is not None]
+    shares = [
+        part / whole for part, whole in zip(reserved, totals, strict=True) if part is not None and whole
+    ]
+    fields = {
+        "peak_reserved_memory_bytes": max(held, default=None),
+        "gpu_memory_utilization": max(shares, default=None),
+    }
+    return fields, {name: "no rank has a GPU" for name, value in fields.items() if value is None}
+
+
+def usage(nodes: Sequence[NodeUsage], every_s: float) -> Figures:
+    """GPUs and processes over all nodes that sampled."""
+    fields: dict[str, Any] = {"gpu": None, "processes": None}
+    if not nodes:
+        why = "telemetry.gpu_every_s is 0" if not every_s else "this node's samples are not here"
+        return fields, {"gpu": why, "processes": why}
+    reasons: dict[str, str] = {}
+    gpus = [tally for node in nodes for tally in node.gpus]
+    missing = sorted({node.gpu_reason for node in nodes if node.gpu_reason})
+    if gpus:
+        fields["gpu"], why_null = gpu_usage(gpus)
+        reasons |= why_null
+    else:
+        reasons["gpu"] = "; ".join(missing) or "sampling did not begin"
+    hosts = [tally for node in nodes for tally in node.hosts]
+    if hosts:
+        fields["processes"], why_null = process_usage(hosts)
+        reasons |= why_null
+    else:
+        reasons["processes"] = "sampling did not begin"
+    return fields, reasons

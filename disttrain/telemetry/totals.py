@@ -1,0 +1,38 @@
+"""What each rank brings to the summary of a run."""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+import torch
+
+from disttrain.telemetry.node_sampler import NodeUsage
+from disttrain.telemetry.phases import Parts
+from disttrain.world import World
+
+
+@dataclass(frozen=True)
+class RankTotals:
+    """One rank's share of the summary."""
+
+    measured: Parts
+    peak_memory_bytes: int
+    reserved_memory_bytes: int | None
+    device_memory_bytes: int | None
+    usage: NodeUsage | None
+    """Of the whole node, from the rank that samples it."""
+
+
+def own_totals(measured: Parts, world: World, usage: NodeUsage | None) -> RankTotals:
+    """This rank's, as of now."""
+    if world.device.type != "cuda":
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB
+        return RankTotals(measured, peak, None, None, usage)
+    return RankTotals(
+        measured,
+        torch.cuda.max_memory_allocated(world.device),
+        torch.cuda.max_memory_reserved(world.device),
+        torch.cuda.get_device_properties(world.device).total_memory,
+        usage,
+    )

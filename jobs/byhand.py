@@ -1,0 +1,218 @@
+"""`sbatch jobs/train.sbatch`: one run, planned by its own job.
+
+    sbatch --nodes 2 jobs/train.sbatch --config my.yaml [--name SWEEP] [--train.steps 50 ...]
+
+Node 0 does what `submit.py run my.yaml --nodes 2 --set train.steps=50` would, in the folder that sbatch was
+called in, and journals its job as the one that was submitted. It then tells the other nodes which run it is:
+
+    runs/.by-hand/<job>-<restart>-<start>.json
+
+From there all go on as any task does, with the copy of the code that node 0 has just made. A job that is
+requeued finds its submission by the same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from disttrain.configfile import flag_pairs, load
+from disttrain.errors import ConfigError
+from disttrain.masking import mask_config
+from disttrain.provenance import code_hash
+from disttrain.rundir import RunDir, read_json, read_json_or_none, write_json
+from jobs import ledger, snapshot
+from jobs.cli.cautions import cautions
+from jobs.cli.plan import run_plan, sweep_name, write_sweep_record
+from jobs.cluster import Room, Submission, SubmitError
+from jobs.policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
+from jobs.reconcile import plan_actions, sweep_lock
+from jobs.refresh import refresh
+from jobs.slurm.cluster import SlurmCluster
+from jobs.slurm.job import job_id
+from jobs.state import read_runs
+from jobs.submission import carry_out
+from sweeps.expand import GPUS, NODES, RunPlan
+
+FOLDER = ".by-hand"
+DEFAULT = snapshot.CODE_ROOT / "sweeps" / "default.yaml"
+_FLAGS = ("--config", "--name")
+_LOCK_S = 60.0
+"""How long to wait for whoever submits to the same sweep at this moment."""
+_WAIT_S = 180.0
+"""How long other nodes wait for node 0."""
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Job:
+    """One start of the Slurm job that this process belongs to."""
+
+    id: str
+    restart: int
+    start: str
+    """When it started, where Slurm says so: ids come again."""
+    node: int
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Job:
+        start = environ.get("SLURM_JOB_START_TIME", "")
+        return cls(
+            job_id(environ), int(environ.get("SLURM_RESTART_COUNT") or 0), start, int(environ["SLURM_NODEID"])
+        )
+
+    def word(self, root: Path) -> Path:
+        """Where node 0 says what this start of the job is to do."""
+        return root / FOLDER / f"{'-'.join(filter(None, (self.id, str(self.restart), self.start)))}.json"
+
+    def earlier(self, root: Path) -> dict[str, Any] | None:
+        """What was said at the newest of the job's former starts."""
+        said = [read_json_or_none(path) or {} for path in (root / FOLDER).glob(f"{self.id}-*.json")]
+        former = [each for each in said if each.get("restart", self.restart) < self.restart]
+        return max(former, key=lambda each: each["time"]) if former else None
+
+
+class ThisJob(SlurmCluster):
+    """Slurm, with the job there is as the one that is submitted."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._job = job
+
+    def submit(self, submissions: Sequence[Submission]) -> list[str]:
+        return [self._job.id for _ in submissions]
+
+    def room(self, profile: Mapping[str, Any] | None) -> Room:
+        return Room(jobs=1)
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Start the run that the arguments ask for, on one node of its job; returns only if there is none."""
+    job = Job.of(environ)
+    try:
+        request = read_request(argv, environ)
+        plan = run_plan(request, read_runs(request.runs, sweep_name(request))).runs[0]
+    except ConfigError as error:  # which every node finds, before anything is written
+        if job.node == 0:
+            print(f"error: {error}", file=sys.stderr)
+        return EXIT_DO_NOT_REQUEUE
+    said = _decide(job, request) if job.node == 0 else _wait(job, request.runs)
+    if said["run"] is None:
+        return int(said["exit"])
+    run = RunDir(request.runs / said["run"])
+    return _become_task(run, said["submission"], plan, environ)
+
+
+def read_request(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+    """The arguments of `submit.py run` that mean the same. Raises `ConfigError`."""
+    parser = argparse.ArgumentParser(prog="jobs/train.sbatch", allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config", type=Path, default=DEFAULT)
+    parser.add_argument("--name")
+    try:
+        given, rest = parser.parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise ConfigError(str(error)) from None
+    flags = flag_pairs(rest, _FLAGS)
+    keys = dict(flags)
+    folder = Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd())
+    file = folder / given.config
+    gpus = environ.get("SLURM_GPUS_ON_NODE")
+    if gpus == "0" or keys.get("resources.device", _device(file)) == "cpu":
+        gpus = None
+    for key, allocated, option in ((NODES, True, "--nodes"), (GPUS, gpus, "--gpus-per-node")):
+        if allocated and key in keys:
+            raise ConfigError(f"{key} is what the job has: sbatch {option} {keys[key]}", at=f"--{key}")
+    return argparse.Namespace(
+        file=str(file),
+        name=given.name,
+        runs=folder / "runs",
+        nodes=environ["SLURM_JOB_NUM_NODES"],
+        gpus_per_node=gpus,
+        set=[f"{key}={text}" for key, text in flags],
+        start_from=None,
+    )
+
+
+def _device(file: Path) -> Any:
+    return load(file).get("resources.device") if file.exists() else None
+
+
+def _decide(job: Job, request: argparse.Namespace) -> dict[str, Any]:
+    """What this start of the job is to do, found out by node 0 and told to the others."""
+    said: dict[str, Any] = {"run": None, "submission": None, "exit": EXIT_LAUNCH_FAILED}
+    try:
+        said |= _former(job, request.runs) or _plan(job, request)
+    except (ConfigError, SubmitError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        said["exit"] = EXIT_DO_NOT_REQUEUE
+    finally:
+        write_json(
+            job.word(request.runs), {"job_id": job.id, "restart": job.restart, "time": ledger.now(), **said}
+        )
+    return said
+
+
+def _former(job: Job, root: Path) -> dict[str, Any] | None:
+    """The submission that an earlier start of this job made."""
+    earlier = job.earlier(root) if job.restart else None
+    if earlier is None or earlier["run"] is None:
+        return None
+    print(f"job {job.id} goes on with {earlier['run']}", flush=True)
+    return {"run": earlier["run"], "submission": earlier["submission"]}
+
+
+def _plan(job: Job, request: argparse.Namespace) -> dict[str, Any]:
+    """Plan the run and journal this job as its submission, unless there is nothing to start."""
+    root, name, cluster = request.runs, sweep_name(request), ThisJob(job)
+    with sweep_lock(root / name, _LOCK_S):
+        states = refresh(read_runs(root, name), cluster, receipts=True)
+        planned = run_plan(request, states)
+        actions = plan_actions(planned, states, code_hash())
+        (action,) = actions
+        label = f"{name}/{action.name}"
+        if action.kind == "wait" and action.state and action.state.job_id == job.id:
+            return {"run": label, "submission": action.state.submission}
+        if action.submits:
+            write_sweep_record(root, planned)
+            for line in cautions(planned.runs, cluster):
+                print(f"warning: {line}", file=sys.stderr)
+            (action,) = carry_out(actions, cluster, root, taken="start")
+        if action.job_id is not None:
+            number = ledger.entries(RunDir(root / label))[-1].number
+            print(f"{label}: with the code as it is now, edits since sbatch included", flush=True)
+            return {"run": label, "submission": number}
+    if action.kind in ("keep", "stale"):
+        print(f"{label}: {action.reason}; nothing to do", flush=True)
+        return {"exit": 0}
+    other = f" (job {action.state.job_id})" if action.kind == "wait" and action.state else ""
+    print(f"refused: {label}: {action.reason}{other}", file=sys.stderr)
+    return {"exit": EXIT_DO_NOT_REQUEUE}
+
+
+def _wait(job: Job, root: Path) -> dict[str, Any]:
+    """What node 0 says."""
+    deadline = time.monotonic() + _WAIT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError):
+            return read_json(job.word(root))
+        time.sleep(_POLL_S)
+    print(f"cannot start: node 0 did not say within {_WAIT_S:g} s which run this is", file=sys.stderr)
+    return {"run": None, "exit": EXIT_LAUNCH_FAILED}
+
+
+def _become_task(run: RunDir, submission: int, plan: RunPlan, environ: Mapping[str, str]) -> int:
+    """Go on as the task of a submitted job: the same process, with the copy of the code."""
+    secrets = mask_config(plan.config.as_dict())[1]
+    code = snapshot.of_run(run, read_json(run.run_json))
+    paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
+    env = {**environ, **secrets, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    task = [sys.executable, "-m", "jobs.slurm.task", str(run.path), "--submission", str(submission)]
+    sys.stdout.flush()
+    os.execve(sys.executable, task, env)

@@ -1,0 +1,42 @@
+"""What an agent asks of the scheduler that started its job. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """A job as its scheduler sees it at this moment."""
+
+    running: bool
+    """False once it is being ended, for whatever reason."""
+    restarts: int
+    """How often it was started before; counted up as soon as it is requeued."""
+    end: float | None
+    """When its time is up, in seconds since the epoch: earlier than at its start once it is pre-empted."""
+    timed_out: bool = False
+
+
+class Scheduler(Protocol):
+    """The job that an agent is part of."""
+
+    job_id: str
+    restart: int
+    """How often it was started before this time."""
+
+    def facts(self) -> JobFacts | None:
+        """Asked in a few seconds; None if the scheduler does not answer."""
+
+    def nodes_down(self) -> list[str]:
+        """Those of the job's nodes that the scheduler has lost sight of."""
+
+    def end_time(self) -> float | None:
+        """When the job's time is up, in seconds since the epoch; None if nobody says."""
+
+    def kill_wait_s(self) -> float:
+        """How long after a polite end everything is killed."""
+
+    def requeue(self, until: float) -> bool:
+        """Have the job started again, trying until then (seconds since the epoch); whether it will be."""

@@ -1,0 +1,76 @@
+"""The real NVML, on a machine that has a GPU."""
+
+import sys
+import time
+
+import pytest
+import torch
+
+from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.samples import GpuSample, NodeGpus
+from disttrain.telemetry.gpu import GpuReader, Nvml, Unavailable, identify
+from disttrain.telemetry.node_sampler import LocalRank, NodeSampler
+from disttrain.telemetry.usage import gpu_usage
+from tests.support import nvml as replay
+
+
+def without_gpu() -> str | None:
+    if not torch.cuda.is_available():
+        return "torch sees no GPU"
+    if torch.version.hip:
+        return "the GPU is not NVIDIA's"
+    try:
+        Nvml().close()
+    except Unavailable as error:
+        return str(error)
+    return None
+
+
+REASON = without_gpu()
+pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no GPU to ask: {REASON}")
+
+
+def test_the_device_torch_uses_is_the_one_that_is_sampled():
+    device = torch.device("cuda", torch.cuda.device_count() - 1)
+    torch.cuda.set_device(device)
+    reader = GpuReader(Nvml(), identify(device), [0])
+    before = reader.read(time.monotonic())
+    held = torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    torch.cuda.synchronize(device)
+    grown = reader.read(time.monotonic())["memory_used_bytes"] - before["memory_used_bytes"]
+    assert grown >= held.numel()
+    assert reader.device.name == torch.cuda.get_device_name(device)
+
+
+def test_work_shows(tmp_path):
+    device = torch.device("cuda", 0)
+    attempt = RunDir(tmp_path).attempt(0)
+    own = LocalRank(0, 0, 1, identify(device), time.monotonic())
+    sampler = NodeSampler(attempt, [own], 0.1, lambda: 0)
+    sampler.start()
+    matrix = torch.randn(4096, 4096, device=device)
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        matrix = (matrix @ matrix).clamp(-1, 1)
+        torch.cuda.synchronize(device)
+    sampler.close()
+    samples = [GpuSample.model_validate(line) for line in read_jsonl(attempt.gpu_samples(0))]
+    devices = NodeGpus.model_validate(read_json(attempt.gpu_devices(0)))
+    usage, reasons = gpu_usage(sampler.usage().gpus)
+    print(devices.model_dump_json(indent=1), usage.model_dump_json(indent=1), reasons, file=sys.stderr)
+    assert len(samples) > 10
+    assert usage.utilization > 0.5
+    if usage.energy_j is not None and usage.power_mean_w is not None:
+        assert usage.energy_j == pytest.approx(usage.power_mean_w * usage.sampled_s, rel=0.5)
+
+
+def test_a_recording_of_it_replays(monkeypatch):
+    recording = replay.Recording(sys.modules["pynvml"])
+    monkeypatch.setitem(sys.modules, "pynvml", recording)
+    gpu = identify(torch.device("cuda", 0))
+    times = (1.0, 2.0, 3.0)
+    reader = GpuReader(Nvml(), gpu, [0])
+    samples = [reader.read(now) for now in times]
+    monkeypatch.setitem(sys.modules, "pynvml", replay.module(recording.session))
+    again = GpuReader(Nvml(), gpu, [0])
+    assert [again.read(now) for now in times] == samples

@@ -1,0 +1,209 @@
+"""Agents as a scheduler's job: warned, ended, requeued, frozen and thawed, lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import RunDir, read_json, write_json
+from jobs import ledger
+from jobs.reconcile import cancel
+from jobs.state import read_state
+from tests.support.jobs import NoCluster, started_pids, starts, submit, sweep_plan, wait_until
+from tests.support.scheduler import Scheduler
+
+pytestmark = pytest.mark.multiprocess
+
+
+def planned(root: Path, mode: str, nodes: int = 1) -> Scheduler:
+    submit(sweep_plan("a", nodes=nodes, mode=mode), NoCluster(), root)
+    return Scheduler(root / "scheduler", RunDir(root / "demo" / "a"), nodes)
+
+
+def launched(job: Scheduler, count: int = 1) -> None:
+    wait_until(lambda: len(starts(job.run)) == count)
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+def change_mode(run: RunDir, mode: str) -> None:
+    record = read_json(run.run_json)
+    record["config"]["job"]["env"]["STANDIN"] = mode
+    write_json(run.run_json, record)
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize("answers", [True, False], ids=["running", "silent"])
+def test_a_warned_job_leaves_and_goes_on(tmp_path: Path, number: int, answers: bool) -> None:
+    job = planned(tmp_path, "leave")
+    if answers:
+        job.says(end=time.time() + 3600)
+    first = job.start()
+    launched(job)
+    first.send_signal(number)
+    assert ended(first) == 0
+    assert job.requeues == ["0"]
+    assert (job.outcome()["cause"], job.outcome()["next"]) == ("preempted", "requeue")
+    waiting = read_state(job.run)
+    assert (waiting.state, waiting.message) == ("queued", "requeued after preempted: left at step 3 of 9")
+    change_mode(job.run, "complete")
+    assert ended(job.start(restart=1)) == 0
+    assert (read_state(job.run).state, starts(job.run)) == ("done", [(0, 0), (1, 0)])
+    assert [read_json(attempt.record)["restart"] for attempt in job.run.attempts()] == [0, 1]
+
+
+def test_an_early_warning_of_the_time_limit_is_not_the_time_limit(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave")
+    job.says(end=time.time() + 100)  # ranks leave 60 s before
+    process = job.start()
+    launched(job)
+    process.send_signal(signal.SIGUSR2)
+    log = job.run.attempt(0).node_log(0)
+    wait_until(lambda: "came early" in log.read_text())
+    assert not job.run.attempt(0).stop.exists()
+    job.says(end=time.time() + 30)  # pre-empted
+    process.send_signal(signal.SIGUSR2)
+    assert ended(process) == 0
+    assert job.requeues == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "cause", "code"), [(1, "preempted", 0), (0, "cancelled", 1)], ids=["taken back", "cancelled"]
+)
+def test_an_ended_job_says_so_and_asks_for_nothing(
+    tmp_path: Path, restarts: int, cause: str, code: int
+) -> None:
+    job = planned(tmp_path, "hang")
+    job.says(end=time.time() + 3600)
+    process = job.start()
+    wait_until(lambda: len(started_pids(job.run)) == 2)
+    job.says(running=False, restarts=restarts)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == code
+    assert job.outcome()["cause"] == cause
+    assert job.requeues == []
+    assert read_state(job.run).state == ("queued" if restarts else "failed")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in started_pids(job.run))
+
+
+def test_a_requeue_that_is_refused(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave")
+    (job.folder / "refuses").touch()
+    process = job.start()
+    launched(job)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 75
+    state = read_state(job.run)
+    assert (state.state, state.cause, state.retryable) == ("failed", "preempted", True)
+    assert "could not be requeued" in str(state.message)
+
+
+def test_a_crash_without_progress_is_not_tried_again(tmp_path: Path) -> None:
+    job = planned(tmp_path, "fail")
+    assert ended(job.start()) == 69
+    assert job.requeues == []
+    assert "it made no checkpoint" in str(read_state(job.run).message)
+
+
+def test_asked_to_stop_while_it_waits_it_stops(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave")
+    job.run.stop.touch()  # asked of an earlier submission
+    process = job.start()
+    launched(job)
+    assert not job.run.stop.exists()
+    process.send_signal(signal.SIGUSR1)
+    ended(process)
+    job.run.stop.touch()
+    change_mode(job.run, "complete")
+    ended(job.start(restart=1))
+    assert job.run.stop.exists(), "for its ranks to see"
+
+
+def test_cancelled_while_it_waits_it_never_starts(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave")
+    process = job.start()
+    launched(job)
+    process.send_signal(signal.SIGUSR1)
+    ended(process)
+    cluster = NoCluster()
+    cancel([read_state(job.run)], cluster)
+    assert cluster.cancelled
+    state = read_state(job.run)
+    assert (state.state, state.cause, state.retryable) == ("failed", "cancelled", True)
+    assert ended(job.start(restart=1)) == 93
+    assert len(starts(job.run)) == 1
+
+
+def test_an_older_copy_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave")
+    old = job.start()
+    launched(job)
+    old.send_signal(signal.SIGSTOP)  # its node is frozen; the scheduler starts it elsewhere
+    change_mode(job.run, "complete")
+    assert ended(job.start(restart=1)) == 0
+    before = written(job.run)
+    assert read_json(job.run.attempt(0).record)["cause"] == "lost"
+    old.send_signal(signal.SIGCONT)
+    old.send_signal(signal.SIGTERM)
+    assert ended(old) == 93
+    assert written(job.run) == before
+    assert job.requeues == []
+    assert read_state(job.run).state == "done"
+    assert ended(job.start(restart=0)) == 0, "one that comes to life before it has claimed"
+    assert starts(job.run) == [(0, 0), (1, 0)]
+
+
+def test_one_that_was_taken_for_dead_writes_nothing_either(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave")
+    process = job.start()
+    launched(job)
+    assert ledger.revoke(job.run, 0, "lost", "submitted again", starts=1)
+    process.send_signal(signal.SIGUSR1)
+    assert ended(process) == 93
+    assert (job.requeues, job.run.failed.exists()) == ([], False)
+
+
+def written(run: RunDir) -> dict[str, bytes]:
+    """All that attempts share, and the records of all of them."""
+    paths = [path for path in run.path.glob("*") if path.is_file()] + list(
+        run.path.glob("submissions/*.json")
+    )
+    paths += run.path.glob("attempts/*/attempt.json")
+    return {str(path): path.read_bytes() for path in paths if path.name != "starts"}
+
+
+def test_lost_three_times_without_progress_is_the_end(tmp_path: Path) -> None:
+    job = planned(tmp_path, "hang")
+    for restart in range(3):
+        process = job.start(restart)
+        launched(job, restart + 1)
+        process.kill()
+        process.communicate()
+    assert ended(job.start(restart=3)) == 93
+    state = read_state(job.run)
+    assert (state.state, state.cause, state.retryable) == ("failed", "lost", True)
+    assert "gave up: 3 starts in a row without a newer checkpoint" in str(state.message)
+    assert [read_json(attempt.record)["cause"] for attempt in job.run.attempts()] == ["lost"] * 3
+    assert ended(job.start(restart=4)) == 93
+    assert ledger.is_revoked(ledger.entry(job.run, 0).claims())
+    # Asked for by the user it starts again, in a submission of its own.
+    submit(sweep_plan("a", mode="hang", max_attempts=9), NoCluster(), tmp_path)
+    assert read_state(job.run).state == "queued"
+
+
+def test_a_node_that_fails_takes_the_others_along(tmp_path: Path) -> None:
+    job = planned(tmp_path, "fail-on-1", nodes=2)
+    nodes = [job.start(node=node) for node in (0, 1)]
+    codes = [ended(process) for process in nodes]
+    assert codes == [69, 0], "node 0 speaks for all"
+    record = read_json(job.run.attempt(0).record)
+    assert record["exit_codes"]["1"] == 1
+    assert record["exit_codes"]["0"] != 0
+    assert "node 1 has ended with code 1" in job.run.attempt(0).node_log(0).read_text()

@@ -1,0 +1,198 @@
+"""A job that Slurm takes its nodes from goes on by itself, and computes what it would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.series import read_steps
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger, policy
+from tests.support import requeued
+from tests.support.jobs import STANDIN, wait_until
+from tests.support.minicluster import MiniCluster
+from tests.support.requeued import Job, assert_the_same, steps_lost
+
+STEPS = 100
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return requeued.undisturbed(tmp_path_factory.mktemp("reference"), STEPS)
+
+
+@pytest.fixture
+def jobs(on_slurm: MiniCluster, tmp_path: Path) -> Iterator[Any]:
+    """Submits; no job is left behind."""
+    made: list[Job] = []
+
+    def submit(**given: Any) -> Job:
+        made.append(Job.submit(on_slurm, tmp_path, requeued.config(**{"steps": STEPS, **given})))
+        return made[-1]
+
+    yield submit
+    for job in made:
+        on_slurm.ask("scancel", job.id)
+    wait_until(lambda: not on_slurm.ask("squeue", "--noheader"))
+
+
+def preempt(cluster: MiniCluster) -> None:
+    """An urgent job that needs every node, for a moment."""
+    urgent = [
+        "--partition=urgent",
+        f"--nodes={cluster.nodes}",
+        "--exclusive",
+        "--time=1",
+        "--output=/dev/null",
+    ]
+    cluster.ask("sbatch", *urgent, "--wrap", "true", cwd=Path("/"))
+
+
+def test_preempted_with_grace(jobs: Any, slurm: MiniCluster, reference: RunDir) -> None:
+    job = jobs()
+    job.wait_for_step(30)
+    preempt(slurm)
+    left = job.wait_until_closed(0)
+    assert (left["cause"], left["next"], left["job_id"]) == ("preempted", "requeue", job.id)
+    assert left["exit_codes"].keys() == {"0", "1", "2"}
+    wait_until(lambda: job.state.state != "running")
+    assert (job.state.state, job.state.job_id) in [("queued", left["job_id"]), ("running", left["job_id"])]
+    assert job.wait_for_end().state == "done"
+    assert [job.attempt(number)["job_id"] for number in (0, 1)] == [left["job_id"]] * 2
+    assert len(job.attempts()) == 2
+    assert steps_lost(job.run) == 0
+    assert_the_same(job.run, reference)
+
+
+def test_preempted_without_grace(jobs: Any, slurm: MiniCluster, reference: RunDir) -> None:
+    slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=0")
+    try:
+        job = jobs()
+        job.wait_for_step(50)
+        preempt(slurm)
+        assert job.wait_for_end().state == "done"
+    finally:
+        slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
+    assert len(job.attempts()) == 2
+    assert job.attempt(0)["cause"] in ("preempted", "lost")
+    assert steps_lost(job.run) <= 20, "at most what lies between two checkpoints"
+    assert_the_same(job.run, reference)
+
+
+@pytest.mark.slow
+def test_a_time_limit_shorter_than_the_run(jobs: Any, reference: RunDir) -> None:
+    job = jobs(time_limit_min=1, stop_lead_s=45, slow_s=0.25)
+    assert job.wait_for_end().state == "done"
+    ended = [job.attempt(attempt.number) for attempt in job.attempts()]
+    assert len(ended) >= 3, "at least two requeues"
+    assert {one["job_id"] for one in ended} == {job.id}
+    assert [one["restart"] for one in ended] == list(range(len(ended)))
+    assert [one["cause"] for one in ended] == ["deadline"] * (len(ended) - 1) + ["finished"]
+    assert [one["checkpoint_before"] for one in ended[1:]] == [one["checkpoint_after"] for one in ended[:-1]]
+    assert steps_lost(job.run) == 0
+    assert_the_same(job.run, reference)
+    assert_figures_cover_all_attempts(job)
+
+
+@pytest.mark.slow
+def test_no_signal_to_the_step_ends_a_rank(jobs: Any, reference: RunDir) -> None:
+    job = jobs()
+    for attempt, name in enumerate(("USR1", "USR2", "TERM")):
+        job.wait_for_step(20 * (attempt + 1), attempt)
+        job.signal(name)
+        left = job.wait_until_closed(attempt)
+        assert (left["cause"], left["next"]) == ("preempted", "requeue"), name
+        assert not list(job.run.attempt(attempt).path.glob("error-*.json")), name
+    assert job.wait_for_end().state == "done"
+    assert len(job.attempts()) == 4
+    assert steps_lost(job.run) == 0
+    assert_the_same(job.run, reference)
+    assert_figures_cover_all_attempts(job)
+
+
+def test_a_signal_before_training_begins(jobs: Any) -> None:
+    job = jobs(steps=5, slow_s=0)
+    wait_until(lambda: job.run.attempt(0).rendezvous.exists())  # torch is being imported
+    job.signal("TERM")
+    left = job.wait_until_closed(0)
+    assert (left["cause"], left["next"], left["checkpoint_after"]) == ("preempted", "requeue", None)
+    assert job.wait_for_end().state == "done"
+    assert len(job.attempts()) == 2
+
+
+def test_cancelled_while_it_waits_for_its_requeue(jobs: Any, slurm: MiniCluster) -> None:
+    job = jobs()
+    job.wait_for_step(2)
+    slurm.ask("scontrol", "update", "partition=gpu", "state=down")
+    try:
+        job.signal("USR1")
+        wait_until(lambda: job.state.state == "queued", requeued.WITHIN_S)
+        assert "requeued after preempted: left at step" in str(job.state.message)
+        wait_until(lambda: slurm.ask("squeue", "--noheader", "-o", "%T").split() == ["PENDING"])
+        slurm.submit("cancel", "job", cwd=job.run.path.parents[2])
+        assert (job.state.state, job.state.cause, job.state.retryable) == ("failed", "cancelled", True)
+        wait_until(lambda: not slurm.ask("squeue", "--noheader"))
+    finally:
+        slurm.ask("scontrol", "update", "partition=gpu", "state=up")
+    assert len(job.attempts()) == 1
+
+
+def test_three_starts_without_progress_are_the_end(
+    jobs: Any, slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    job = jobs(every_steps=None, env={"STANDIN": "hang"})
+    for attempt in range(3):
+        wait_until(lambda: job.run.attempt(attempt).rendezvous.exists(), requeued.WITHIN_S)  # noqa: B023
+        slurm.ask("scontrol", "requeue", job.id)
+        left = job.wait_until_closed(attempt)
+        assert (left["cause"], left["next"]) == ("preempted", "requeue" if attempt < 2 else None)
+    said = job.wait_for_end()
+    assert (said.state, said.retryable) == ("failed", True)
+    assert "gave up: 3 starts in a row without a newer checkpoint" in str(said.message)
+    # Slurm has requeued it all the same: it leaves at once, and says so to Slurm.
+    wait_until(lambda: f"ExitCode={policy.EXIT_DO_NOT_REQUEUE}:0" in told(slurm, job.id), requeued.WITHIN_S)
+    assert len(job.attempts()) == 3
+    assert ledger.is_revoked(ledger.entry(job.run, 0).claims())
+
+
+def test_the_controller_is_away_when_the_job_wants_its_requeue(
+    jobs: Any, slurm: MiniCluster, reference: RunDir
+) -> None:
+    job = jobs(time_limit_min=2, stop_lead_s=80)
+    job.wait_for_step(5)
+    slurm.kill_controller()
+    try:
+        left = job.wait_until_closed(0)
+        assert (left["cause"], left["next"]) == ("deadline", "requeue")
+    finally:
+        slurm.start_controller()
+    wait_until(lambda: job.attempt(1), requeued.WITHIN_S)
+    assert job.attempt(1)["job_id"] == left["job_id"]
+    assert job.attempt(0)["next"] == "requeue"
+    assert job.wait_for_end().state == "done"
+    assert steps_lost(job.run) == 0
+    assert_the_same(job.run, reference)
+
+
+def told(cluster: MiniCluster, job_id: str) -> str:
+    return cluster.ask("scontrol", "show", "job", job_id)
+
+
+def assert_figures_cover_all_attempts(job: Job) -> None:
+    """Sums and counts go on through requeues; the first steps after each start are left out."""
+    metrics = read_json(job.run.metrics)
+    kept = read_steps(job.run, 0)
+    attempts = [number for number, _ in kept.values()]
+    left_out = [step for step in kept if attempts[: step - 1][-2:].count(attempts[step - 1]) < 2]
+    counted = [step for first, last in metrics["left_out"] for step in range(first, last + 1)]
+    assert counted == left_out, "two steps after each start"
+    assert metrics["measured_steps"] == STEPS - len(left_out)
+    assert metrics["resumed_step"] == attempts.index(attempts[-1])
+    durations = [record["step_s"] for _, record in kept.values()]
+    assert sum(durations) <= metrics["seconds_total"] <= 1.5 * sum(durations)
+    progress = read_json(job.run.progress)
+    assert (progress["attempt"], progress["step"]) == (attempts[-1], STEPS)

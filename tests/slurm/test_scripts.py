@@ -1,0 +1,139 @@
+"""Batch scripts on a real Slurm: strange values are inert there, too; `jobs/train.sbatch` finds its code."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from disttrain.rundir import read_json, write_text
+from jobs.slurm.documents import ROOT
+from jobs.slurm.profile import Profile
+from jobs.slurm.script import Share, render
+from jobs.slurm.trial import would_take
+from tests.support.jobs import wait_until
+from tests.support.minicluster import MiniCluster
+from tests.support.scripts import CANARY, batch, config, fields, placing, sift, sift_batch
+
+SLURM_REASONS = re.compile(
+    r"to start at|invalid (partition|account|qos|feature|constraint|gres|reservation|node|wckey|user)"
+    r"|requested (node configuration|partition configuration|reservation)|invalid generic resource|node name",
+    re.IGNORECASE,
+)
+PYTHON = """\
+#!/bin/sh
+printf '%s\\0' "$PYTHONPATH" "$SLURM_JOB_NAME" "$@" > RECORDS/"$SLURM_JOB_ID.$SLURM_PROCID"
+"""
+"""A stand-in for Python that writes down how it was called."""
+
+
+@pytest.fixture
+def quiet(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to submit from, in which nothing may appear."""
+    folder = tmp_path / "quiet"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return folder
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(given=fields, placed=placing)
+def test_slurm_reads_what_was_meant_and_runs_nothing(
+    quiet: Path, given: dict[str, Any], placed: dict[str, str]
+) -> None:
+    script = render(sift_batch(sift(given), placed))
+    verdict = would_take(script, os.environ)
+    assert SLURM_REASONS.search(verdict.said), verdict.said
+    assert "option" not in verdict.said, verdict.said
+    assert list(quiet.iterdir()) == []
+
+
+STRANGE = 'it\'s "odd" $(touch canary) `touch canary`; touch canary # é %j ~ *'
+
+
+def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: MiniCluster) -> None:
+    strange = 'it\'s "odd" $(touch canary) `touch canary`; touch canary # é %j ~ *'
+    home = quiet.parent / strange
+    python = home / "bin" / "python"
+    write_text(python, PYTHON.replace("RECORDS", str(quiet.parent)))
+    python.chmod(0o755)
+    profile = Profile(name="x", srun={"label": True}, gpus="none")
+    made = dataclasses.replace(
+        batch(home, profile),
+        name=strange,
+        comment=strange,
+        config=config(nodes=1, ranks=1),
+        shares=[Share(home / "run", 0)],
+        logs=home / "logs",
+        code=home / "code",
+        python=str(python),
+    )
+    made.logs.mkdir()
+    write_text(home / "script", render(made))
+    job = on_slurm.ask("sbatch", "--parsable", str(home / "script")).strip()
+    record = quiet.parent / f"{job}.0"
+    wait_until(record.exists)
+    wait_until(lambda: record.read_bytes().endswith(b"0\0"))
+    words = record.read_bytes().decode().split("\0")
+    assert words[:-1] == [
+        str(made.code), strange, "-m", "jobs.slurm.task", str(home / "run"), "--submission", "0",
+    ]  # fmt: skip
+    shown = on_slurm.ask("scontrol", "show", "job", job)
+    assert f"Comment={strange}" in shown
+    assert (made.logs / f"{job}.log").exists()
+    assert not list(quiet.parent.rglob(CANARY))
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["from a shell", "from inside an allocation"])
+def test_train_sbatch_finds_its_code_from_anywhere(
+    quiet: Path, on_slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    home = quiet.parent / "my code"
+    write_text(home / "jobs" / "train.sbatch", (ROOT / "jobs" / "train.sbatch").read_text())
+    write_text(home / "jobs" / "slurm" / "task.py", "")
+    python = quiet.parent / "python"
+    write_text(python, PYTHON.replace("RECORDS", str(quiet.parent)))
+    python.chmod(0o755)
+    monkeypatch.setenv("DISTTRAIN_PYTHON", str(python))
+    arguments = ["--config", "my file.yaml"]
+    command = ["sbatch", "--parsable", "--nodes", "2", str(home / "jobs" / "train.sbatch"), *arguments]
+    if inside:
+        command = ["salloc", "--nodes=1", "--gpus-per-node=1", "--mem-bind=local", *command]
+    job = on_slurm.ask(*command).strip()
+    records = [quiet.parent / f"{job}.{node}" for node in (0, 1)]
+    for record in records:
+        wait_until(lambda record=record: record.exists() and record.read_bytes().endswith(b".yaml\0"))
+        path, _, *words = record.read_bytes().decode().split("\0")
+        assert words == ["-m", "jobs.slurm.task", "--by-hand", *arguments, ""]
+        assert path == str(home)
+    assert [path.name for path in quiet.iterdir()] == [f"train-{job}.log"]
+
+
+def test_a_dry_run_asks_slurm(on_slurm: MiniCluster, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text("{data: {kind: digits}, train: {steps: 9, local_batch_size: 8}}")
+    said = on_slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--test-only", cwd=tmp_path)
+    assert said.count("Slurm takes it: Job ") == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
+
+
+def test_a_run_keeps_the_profile_it_was_submitted_with(on_slurm: MiniCluster, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(
+        "{model: {kind: mlp}, data: {kind: digits}, train: {steps: 9, local_batch_size: 8}}"
+    )
+    (tmp_path / "site.yaml").write_text(
+        "partition: urgent\nsetup: [export FROM_SETUP=yes]\n"
+        "environment: {SITE_SAYS: {value: 'a b', reason: it likes to}}\n"
+    )
+    on_slurm.submit("run", "small.yaml", "--profile", "./site.yaml", "--wait", cwd=tmp_path)
+    (run,) = [path.parent for path in tmp_path.glob("runs/small/*/run.json")]
+    record = read_json(run / "run.json")
+    assert (record["profile"]["name"], record["profile"]["partition"]) == ("site", "urgent")
+    said = read_json(run / "env.json")["variables"]["SITE_SAYS"]
+    assert said == {"value": "a b", "reason": "it likes to", "source": "site"}
+    assert "#SBATCH --partition=urgent\n" in (run / "submit.sbatch").read_text()

@@ -1,0 +1,220 @@
+"""What became of jobs, as a real Slurm tells it: how they ended, why they wait, what they used."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import submit as command_line
+from disttrain import usage
+from disttrain.rundir import RunDir, read_json
+from jobs.cli.render import note
+from jobs.minicluster import places
+from jobs.refresh import refresh, refresh_slurm
+from jobs.slurm import accounting
+from jobs.slurm.cluster import SlurmCluster
+from jobs.state import RunState, read_runs
+from jobs.usage import note as note_usage
+from jobs.usage import used
+from tests.support.jobs import STANDIN, ended_afterwards, starts, status, submit, sweep_plan, wait_until
+from tests.support.minicluster import MiniCluster, cluster_verb
+
+SMALL = """\
+model: {kind: mlp}
+data: {kind: digits}
+train: {steps: 20, local_batch_size: 16, log_every: 5}
+telemetry: {warmup_steps: 2, sinks: []}
+job: {time_limit_min: 5}
+"""
+
+
+@pytest.fixture
+def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the runs of stand-in launchers lie."""
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+        yield tmp_path / "runs"
+
+
+@pytest.fixture
+def no_gpu_partition(on_slurm: MiniCluster) -> Iterator[None]:
+    """No job starts."""
+    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
+    try:
+        yield
+    finally:
+        on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
+
+
+def asked(root: Path) -> RunState:
+    """The only run's state, with Slurm's word on it."""
+    (state,) = refresh_slurm(read_runs(root))
+    return state
+
+
+def begun(root: Path, mode: str = "hang", **job: object) -> tuple[RunDir, str]:
+    """A run whose launcher has started, and its job."""
+    (action,) = submit(sweep_plan("a", mode=mode, **job), SlurmCluster(), root)
+    run = RunDir(root / "demo" / "a")
+    wait_until(lambda: starts(run))
+    return run, str(action.job_id)
+
+
+def lose_the_last_word(run: RunDir, job: str, within_s: float = 60) -> None:
+    """The job ends, and what its agent wrote of it does not come through."""
+    wait_until(lambda: status(job) == "gone", within_s)
+    run.failed.unlink(missing_ok=True)
+
+
+def node_of(run: RunDir) -> int:
+    return int(read_json(run.attempt(0).record)["nodes"][0].rpartition("-")[2])
+
+
+def test_why_it_waits_and_that_it_was_cancelled_before_it_started(
+    root: Path, on_slurm: MiniCluster, no_gpu_partition: None
+) -> None:
+    (action,) = submit(sweep_plan("a"), SlurmCluster(), root)
+    wait_until(lambda: asked(root).waits_for)
+    assert note(asked(root)) == "waits for PartitionDown"
+    on_slurm.ask("scancel", str(action.job_id))
+    wait_until(lambda: not asked(root).active)
+    state = asked(root)
+    assert (state.state, state.cause, state.message) == ("failed", "cancelled", "its job was cancelled")
+    assert not list(root.rglob("*.claim*.json")), "to look is not to write"
+    assert [action.kind for action in submit(sweep_plan("a"), SlurmCluster(), root)] == ["retry"]
+
+
+def test_a_running_job_cancelled_behind_our_back(root: Path, on_slurm: MiniCluster) -> None:
+    run, job = begun(root)
+    on_slurm.ask("scancel", job)
+    wait_until(lambda: not asked(root).active)
+    assert (asked(root).state, asked(root).cause) == ("failed", "cancelled")
+    assert read_json(run.failed)["cause"] == "cancelled"
+
+
+def test_a_job_whose_last_word_was_lost_is_told_of_by_slurm(root: Path, on_slurm: MiniCluster) -> None:
+    run, job = begun(root)
+    on_slurm.ask("scancel", job)
+    lose_the_last_word(run, job)
+    state = asked(root)
+    assert (state.state, state.cause, state.message) == ("failed", "cancelled", "its job was cancelled")
+
+
+@pytest.mark.slow  # limits are whole minutes
+def test_a_job_ended_hard_at_its_time_limit(root: Path, on_slurm: MiniCluster) -> None:
+    run, job = begun(root, time_limit_min=1)
+    lose_the_last_word(run, job, within_s=180)
+    state = asked(root)
+    assert (state.cause, state.message) == ("timeout", "its job was ended at its time limit")
+    assert state.retryable
+
+
+def test_a_node_that_fails_is_named_as_the_cause(root: Path, faulty: MiniCluster) -> None:
+    run, job = begun(root)
+    faulty.ask("scontrol", "update", f"jobid={job}", "requeue=0")
+    faulty.kill_node(node_of(run))
+    wait_until(lambda: not asked(root).active, within_s=120)
+    state = asked(root)
+    assert (state.state, state.message, state.retryable) == ("lost", "a node of its job failed", True)
+
+
+def test_the_controller_dies_and_comes_back_while_a_job_runs(
+    root: Path, faulty: MiniCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, job = begun(root)
+    faulty.kill_controller()
+    assert command_line.main(["status", "--runs", str(root)]) == 0
+    said = capsys.readouterr()
+    assert re.search(r"^a +running", said.out, re.MULTILINE)
+    assert said.err.startswith("warning: Slurm does not answer (")
+    assert said.err.endswith("): states are from the run directories\n")
+    assert said.err.count("\n") == 1
+    faulty.start_controller()
+    assert command_line.main(["status", "--runs", str(root)]) == 0
+    assert capsys.readouterr().err == ""
+    assert (asked(root).state, asked(root).job_id) == ("running", job)
+    assert len(starts(run)) == 1, "the job went on"
+
+
+def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
+    root: Path, on_slurm: MiniCluster
+) -> None:
+    run, job = begun(root)
+    on_slurm.ask("scontrol", "requeue", job)
+    wait_until(lambda: asked(root).waits_for == "BeginTime")
+    assert re.match(
+        "waits for BeginTime(, expected to start in .*)?; requeued after preempted", note(asked(root))
+    )
+    wait_until(lambda: len(starts(run)) == 2)
+    on_slurm.ask("scancel", job)
+    wait_until(lambda: not asked(root).active)
+    wait_until(lambda: all(each.ended for each in accounting.records([job])))
+
+    own, told = usage.read(run), used([run])[run.path]
+    assert own is not None
+    assert (own.source, told.source, own.unit, told.unit) == ("timestamps", "sacct", "GPU-hours", "GPU-hours")
+    assert len(own.starts) == len(told.starts) == own.attempts == told.attempts == 2
+    for ours, theirs in zip(own.starts, told.starts, strict=True):
+        assert ours.devices == theirs.devices == 1
+        assert abs(usage.seconds_between(ours.started, theirs.started)) < 10
+        assert abs(usage.seconds_between(ours.ended, theirs.ended)) < 15  # KillWait, and a busy machine
+    assert told.hours == pytest.approx(sum(each.elapsed_s for each in accounting.records([job])) / 3600)
+    assert own.hours == pytest.approx(told.hours, abs=25 / 3600)
+    assert told.queue_wait_s is not None
+    assert told.queue_wait_s >= 5, "the wait of a requeued job, at least"
+    assert own.queue_wait_s == pytest.approx(told.queue_wait_s, abs=20)
+    note_usage([run])
+    assert usage.read(run) == told
+
+
+@pytest.fixture
+def unaccounted(can_have_clusters: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniCluster]:
+    """A cluster without accounting, as this process's own."""
+    name = f"n{os.getpid()}"
+    try:
+        cluster = MiniCluster.up(name, "--short-timeouts", "--no-accounting", "--nodes", "2")
+        for variable in [variable for variable in os.environ if variable not in cluster.env]:
+            monkeypatch.delenv(variable)
+        for variable, value in cluster.env.items():
+            monkeypatch.setenv(variable, value)
+        yield cluster
+    finally:
+        if name in places.names():
+            cluster_verb("down", "--name", name)
+
+
+def test_without_accounting_everything_works(
+    unaccounted: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    sweep = ("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm", "--wait")
+    unaccounted.submit(*sweep, cwd=tmp_path)
+    told = json.loads(unaccounted.submit("status", "--long", "--json", cwd=tmp_path))
+    assert [run["state"] for run in told["runs"]] == ["done", "done"]
+    assert [run["usage"]["source"] for run in told["runs"]] == ["timestamps", "timestamps"]
+    unaccounted.submit("report", "small", cwd=tmp_path)
+    report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
+    assert [(row["attempts"], row["unit"], row["source"]) for row in report["used"]] == [
+        (1, "GPU-hours", "timestamps")
+    ] * 2
+    assert all(row["hours"] > 0 for row in report["used"])
+
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    root = tmp_path / "cancelled"
+    with ended_afterwards(root, SlurmCluster()):
+        run, job = begun(root)
+        unaccounted.submit("cancel", "demo", "--runs", str(root), cwd=tmp_path)
+        wait_until(lambda: not asked(root).active)
+        assert asked(root).cause == "cancelled"
+        unaccounted.submit("resume", "demo", "--runs", str(root), "--cluster", "slurm", cwd=tmp_path)
+        wait_until(lambda: len(starts(run)) == 2)
+        (state,) = refresh(read_runs(root), SlurmCluster())
+        assert (state.state, state.attempts) == ("running", 2)
+        assert state.job_id != job
+        assert state.waits_for is None
+        assert not run.usage.exists()

@@ -1,0 +1,345 @@
+"""Submitting to a real Slurm: killed half way, while the controller is away, against its limits, from within
+a job; and the job that writes the report."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger, report_job
+from jobs.cluster import Submission
+from jobs.minicluster import places
+from jobs.reconcile import cancel
+from jobs.slurm.cluster import SlurmCluster
+from jobs.state import read_runs
+from jobs.submission import handle
+from tests.support.jobs import (
+    STANDIN,
+    ended_afterwards,
+    repeats,
+    settled,
+    starts,
+    states,
+    status,
+    submit,
+    wait_until,
+)
+from tests.support.minicluster import SUBMIT, MiniCluster, cluster_verb
+
+SMALL = """\
+model: {kind: mlp}
+data: {kind: digits}
+train: {steps: 20, local_batch_size: 16, log_every: 5}
+telemetry: {warmup_steps: 2, sinks: []}
+job: {time_limit_min: 5}
+"""
+
+
+_SWEEP = ("sweep", "small.yaml", "--nodes", "1", "--cluster", "slurm")
+
+
+@pytest.fixture
+def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the runs of stand-in launchers lie."""
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL)
+    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+        yield tmp_path / "runs"
+
+
+@pytest.fixture
+def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a script in the place of sbatch, which finds the real one in `$sbatch`."""
+
+    def replace(script: str) -> None:
+        real = next(
+            folder
+            for folder in map(Path, os.environ["PATH"].split(":"))
+            if (folder / "sbatch").exists() and folder != tmp_path / "bin"
+        )
+        path = tmp_path / "bin" / "sbatch"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\nsbatch={real}/sbatch\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
+
+    return replace
+
+
+def submit_py(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SUBMIT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def jobs_of(cluster: MiniCluster, wanted: str) -> list[str]:
+    """All jobs with this comment, over or not."""
+    listed = cluster.ask("squeue", "--noheader", "--array", "--states=all", "-o", "%i|%k")
+    pairs = (line.partition("|")[::2] for line in listed.split())
+    return sorted(job for job, comment in pairs if comment == wanted)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_submit_py_killed_between_sbatch_and_its_record(
+    count: int, root: Path, on_slurm: MiniCluster, sbatch: Callable[[str], None]
+) -> None:
+    command = (
+        "sweep",
+        "small.yaml",
+        "--nodes",
+        "1",
+        "--repeats",
+        str(count),
+        "--cluster",
+        "slurm",
+        "--no-report",
+    )
+    sbatch('$sbatch "$@" && kill -KILL $PPID')
+    assert submit_py(*command).returncode == -signal.SIGKILL
+    runs = [state.run for state in read_runs(root)]
+    assert len(runs) == count
+    assert not any(ledger.entry(run, 0).read("receipt") for run in runs)
+    sbatch('exec $sbatch "$@"')
+    again = submit_py(*command)
+    assert again.returncode == 0, again.stderr
+    assert "submitted" not in again.stdout
+    ended = settled(root)
+    assert {state.state for state in ended.values()} == {"done"}
+    assert [starts(run) for run in runs] == [[(0, 0)]] * count
+    jobs = jobs_of(on_slurm, handle(runs[0], 0))
+    assert len(jobs) == count
+    assert [state.job_id for state in ended.values()] == jobs
+
+
+def test_an_array_half_of_whose_receipts_are_lost(root: Path, on_slurm: MiniCluster) -> None:
+    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
+    try:
+        actions = submit(repeats(4, "a"), SlurmCluster(), root)
+        array = str(actions[0].job_id).partition("_")[0]
+        assert [action.job_id for action in actions] == [f"{array}_{index}" for index in range(4)]
+        for name in ("a-r1", "a-r3"):
+            ledger.entry(RunDir(root / "demo" / name), 0).path("receipt").unlink()
+        assert [action.kind for action in submit(repeats(4, "a"), SlurmCluster(), root)] == ["wait"] * 4
+        assert [state.job_id for state in states(root).values()] == [f"{array}_{index}" for index in range(4)]
+        cancel([states(root)["a-r1"]], SlurmCluster())
+        wait_until(lambda: status(f"{array}_1") == "gone")
+        assert status(f"{array}_0") == "pending"
+    finally:
+        on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
+    ended = settled(root)
+    assert [state.state for state in ended.values()] == ["done", "failed", "done", "done"]
+    assert [len(starts(state.run)) for state in ended.values()] == [1, 0, 1, 1]
+
+
+def test_a_job_taken_by_a_controller_that_was_too_slow_to_say_so(
+    root: Path, on_slurm: MiniCluster, sbatch: Callable[[str], None]
+) -> None:
+    sbatch(
+        '$sbatch "$@" >/dev/null\n'
+        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv' >&2; exit 1"
+    )
+    actions = submit(repeats(2, "a"), SlurmCluster(), root)
+    comment = handle(RunDir(root / "demo" / "a-r0"), 0)
+    assert [action.job_id for action in actions] == jobs_of(on_slurm, comment)
+    assert [state.state for state in settled(root).values()] == ["done", "done"]
+
+
+def test_the_controller_is_away_for_a_moment(
+    root: Path, faulty: MiniCluster, sbatch: Callable[[str], None], tmp_path: Path
+) -> None:
+    called, go, said = (tmp_path / name for name in ("called", "go", "said"))
+    sbatch(f'mkdir {called} 2>/dev/null && while [ ! -e {go} ]; do sleep 0.1; done\nexec $sbatch "$@"')
+    command = [sys.executable, str(SUBMIT), *_SWEEP, "--no-report"]
+    with open(said, "w") as file:
+        submitter = subprocess.Popen(command, stdout=file, stderr=file)
+    wait_until(called.exists)
+    faulty.kill_controller()
+    go.touch()
+    wait_until(lambda: "trying again in" in said.read_text(), within_s=120)
+    faulty.start_controller()
+    assert submitter.wait(timeout=240) == 0, said.read_text()
+    (ended,) = settled(root).values()
+    assert (ended.state, len(starts(ended.run))) == ("done", 1)
+    assert jobs_of(faulty, handle(ended.run, 0)) == [ended.job_id]
+
+
+@pytest.fixture
+def limited(
+    can_have_clusters: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MiniCluster]:
+    """A cluster that takes arrays of up to three jobs, and holds users to the limits in accounting."""
+    name = f"l{os.getpid()}"
+    try:
+        cluster = MiniCluster.up(name, "--nodes", "1", "--short-timeouts")
+        cluster.kill_controller()
+        with open(cluster.cluster.folder.slurm_conf, "a") as file:
+            file.write("MaxArraySize=3\nAccountingStorageEnforce=limits\n")
+        cluster.start_controller()
+        for variable in ("SLURM_CONF", "PATH"):
+            monkeypatch.setenv(variable, cluster.env[variable])
+        monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+        monkeypatch.chdir(tmp_path)
+        Path("small.yaml").write_text(SMALL)
+        yield cluster
+    finally:
+        if name in places.names():
+            cluster_verb("down", "--name", name)
+
+
+def test_slurm_s_limits_are_kept_and_what_is_left_is_submitted_later(
+    limited: MiniCluster, tmp_path: Path
+) -> None:
+    modify = ("sacctmgr", "--immediate", "modify")
+    limited.ask(*modify, "user", "root", "set", "maxsubmitjobs=5")
+    command = (*_SWEEP, "--repeats", "7", "--no-report")
+    first = submit_py(*command)
+    assert first.returncode == 1, first.stderr
+    assert "7 runs: 5 submitted, 2 left" in first.stdout
+    assert first.stderr.splitlines()[-1] == (
+        "2 runs left: the limit of 5 jobs (MaxSubmitJobs of account root) is reached; "
+        "the same command submits them later"
+    )
+    jobs = [state.job_id or "" for state in states(tmp_path / "runs").values()]
+    assert [job.partition("_")[2] for job in jobs] == ["0", "1", "2", "0", "1", "", ""]
+    ended = settled(tmp_path / "runs", within_s=120)
+    assert [state.state for state in ended.values()] == ["done"] * 5 + ["planned"] * 2
+    wait_until(lambda: limited.ask("squeue", "--noheader") == "")
+    # A limit that we do not read, but Slurm keeps.
+    limited.ask(*modify, "qos", "normal", "set", "grpsubmitjobs=1")
+    limited.ask("scontrol", "update", "partitionname=gpu", "state=down")
+    second = submit_py(*command)
+    assert second.returncode == 1, second.stderr
+    assert "7 runs: 1 submitted, 5 done, 1 left" in second.stdout
+    assert "1 run left: the limit of jobs (" in second.stderr
+    limited.ask("scontrol", "update", "partitionname=gpu", "state=up")
+    assert settled(tmp_path / "runs")["n1-single-b16-r5"].state == "done"
+    assert states(tmp_path / "runs")["n1-single-b16-r6"].state == "planned"
+
+
+LAUNCHER = """\
+#!/bin/sh
+# torchrun, but what it inherits is written down
+for word; do
+  [ "$last" != --run-dir ] || run=$word
+  [ "$last" != --node-rank ] || node=$word
+  last=$word
+done
+env > "$run/env-$node"
+exec "$PYTHON" -m torch.distributed.run "$@"
+"""
+
+
+def test_submitting_from_within_an_allocation(
+    on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    launcher = tmp_path / "launcher"
+    launcher.write_text(LAUNCHER)
+    launcher.chmod(0o755)
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(launcher))
+    monkeypatch.setenv("PYTHON", sys.executable)
+    stale = {
+        "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
+        "SLURM_NTASKS": "7",
+        "SBATCH_NODELIST": "nowhere",
+        "SRUN_CPUS_PER_TASK": "9",
+        "PMI_RANK": "5",
+        "RANK": "5",
+        "LOCAL_RANK": "5",
+        "WORLD_SIZE": "99",
+        "MASTER_ADDR": "nowhere",
+        "MASTER_PORT": "1",
+    }
+    inner = [
+        sys.executable,
+        str(SUBMIT),
+        "run",
+        "small.yaml",
+        "--nodes",
+        "2",
+        "--cluster",
+        "slurm",
+        "--no-report",
+    ]
+    within = ["env", *(f"{name}={value}" for name, value in stale.items()), *inner]
+    on_slurm.ask("salloc", "--nodes=1", "--gpus-per-node=1", "srun", "--ntasks=1", *within, cwd=tmp_path)
+    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+        (state,) = settled(tmp_path / "runs", within_s=180).values()
+    assert (state.state, state.message) == ("done", None)
+    assert read_json(state.run.metrics)["world_size"] == 2
+    for node in (0, 1):
+        env = dict(
+            line.partition("=")[::2] for line in (state.run.path / f"env-{node}").read_text().splitlines()
+        )
+        assert {name: value for name, value in stale.items() if env.get(name) == value} == {}
+        assert (env["SLURM_JOB_ID"], env["SLURM_NTASKS"]) == (state.job_id, "2")
+
+
+def test_a_job_that_follows_an_array_waits_for_its_requeued_task(
+    on_slurm: MiniCluster, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    work = f"echo x >> {tmp_path}/started-$SLURM_ARRAY_TASK_ID; while [ ! -e {go} ]; do sleep 0.2; done"
+    array = on_slurm.ask(
+        "sbatch", "--parsable", "--requeue", "--array=0-1", "--output=/dev/null", "--wrap", work, cwd=tmp_path
+    ).strip()
+
+    def started(index: int) -> int:
+        path = tmp_path / f"started-{index}"
+        return len(path.read_text().split()) if path.exists() else 0
+
+    wait_until(lambda: started(0) == started(1) == 1)
+    cluster, journal = SlurmCluster(), RunDir(tmp_path / "demo" / ".report")
+    number = ledger.write_intent(journal, {"handle": handle(journal, 0), "index": None})
+    written = tmp_path / "written"
+    command = ["-c", f"open({str(written)!r}, 'x').write(str({{}}))"]
+    tasks = [f"{array}_0", f"{array}_1"]
+    after = cluster.submit_after(Submission(journal, number), command, tasks, None)
+    try:
+        assert cluster.find([Submission(journal, number)]) == [after]
+        on_slurm.ask("scontrol", "requeue", f"{array}_1")
+        wait_until(lambda: started(1) == 2)
+        assert started(0) == 1, "the other task goes on undisturbed"
+        assert status(after) == "pending"
+        assert not written.exists()
+        go.touch()
+        wait_until(written.exists)
+    finally:
+        cluster.cancel([array, after])
+
+
+def test_the_report_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    root = tmp_path / "runs"
+    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
+    with ended_afterwards(root, SlurmCluster()):
+        try:
+            for count in ("1", "2"):
+                on_slurm.submit(
+                    "sweep",
+                    "small.yaml",
+                    "--nodes",
+                    "1",
+                    "--repeats",
+                    count,
+                    "--cluster",
+                    "slurm",
+                    cwd=tmp_path,
+                )
+            journal = report_job.journal_of(root, "small")
+            first, second = ((entry.read("receipt") or {})["job_id"] for entry in ledger.entries(journal))
+            wait_until(lambda: status(first) == "gone")
+            assert status(second) == "pending"
+        finally:
+            on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
+        page = root / "small" / "report" / "report.html"
+        wait_until(page.exists, within_s=240)
+    assert {state.state for state in states(root).values()} == {"done"}
+    assert len(read_json(page.with_name("report.json"))["runs"]) == 2

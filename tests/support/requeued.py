@@ -1,0 +1,143 @@
+"""Runs whose Slurm job is taken from them, and what they are compared with: the same run left in peace."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from disttrain.checkpoint import state as states
+from disttrain.checkpoint.folder import committed
+from disttrain.checkpoint.storage import load, shapes
+from disttrain.rundir import Attempt, RunDir, read_json, read_json_or_none, read_jsonl
+from jobs.state import RunState, read_state
+from tests.support.jobs import wait_until
+from tests.support.minicluster import MiniCluster
+
+RANKS = 3
+SLOW_S = 0.1
+WITHIN_S = 180.0
+
+
+def config(steps: int, slow_s: float = SLOW_S, every_steps: int | None = 20, **job: Any) -> dict[str, Any]:
+    """Three ranks of a model whose training depends on everything that a checkpoint holds; keys of `job`."""
+    return {
+        "model": {"kind": "tests.support.nets:SlowDeep", "slow_s": slow_s},
+        "data": {"kind": "tests.support.nets:source", "samples": 40},
+        "train": {"steps": steps, "local_batch_size": 4, "log_every": 5},
+        "optim": {"schedule": "cosine", "warmup_steps": 3, "grad_clip": 1.0, "lr": 0.01},
+        "parallel": {"bucket_mb": 0.002},
+        "resources": {"nodes": RANKS},
+        "checkpoint": {"every_steps": every_steps},
+        "telemetry": {"warmup_steps": 2, "samples": 0, "sinks": []},
+        "job": {"stop_check_s": 0, "time_limit_min": 20, **job},
+    }
+
+
+def undisturbed(folder: Path, steps: int) -> RunDir:
+    """That run, started by hand on this machine."""
+    given = folder / "undisturbed.yaml"
+    given.write_text(yaml.safe_dump(config(steps, slow_s=0)))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    command += ["-m", "disttrain", "--config", str(given), "--run-dir", str(folder / "undisturbed")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WITHIN_S)
+    assert done.returncode == 0, done.stderr
+    return RunDir(folder / "undisturbed")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run on the cluster, as its files and Slurm tell it."""
+
+    cluster: MiniCluster
+    run: RunDir
+
+    @classmethod
+    def submit(cls, cluster: MiniCluster, folder: Path, made: dict[str, Any]) -> Job:
+        (folder / "job.yaml").write_text(yaml.safe_dump(made))
+        cluster.submit("run", "job.yaml", "--cluster", "slurm", cwd=folder)
+        (path,) = (folder / "runs" / "job").glob("*/run.json")
+        return cls(cluster, RunDir(path.parent))
+
+    @property
+    def state(self) -> RunState:
+        return read_state(self.run)
+
+    @property
+    def id(self) -> str:
+        return str(self.state.job_id)
+
+    def attempt(self, number: int) -> dict[str, Any]:
+        return read_json_or_none(self.run.attempt(number).record) or {}
+
+    def attempts(self) -> list[Attempt]:
+        return self.run.attempts()
+
+    def wait_for_step(self, step: int, attempt: int = 0) -> None:
+        def reached() -> bool:
+            progress = read_json_or_none(self.run.progress) or {}
+            return progress.get("attempt") == attempt and progress["step"] >= step
+
+        wait_until(reached, WITHIN_S)
+
+    def wait_until_closed(self, attempt: int) -> dict[str, Any]:
+        wait_until(lambda: self.attempt(attempt).get("ended"), WITHIN_S)
+        return self.attempt(attempt)
+
+    def wait_for_end(self) -> RunState:
+        wait_until(lambda: self.state.state in ("done", "failed"), WITHIN_S)
+        return self.state
+
+    def signal(self, name: str) -> None:
+        """`scancel --signal`, to all processes of the step."""
+        self.cluster.ask("scancel", f"--signal={name}", self.id)
+
+
+def assert_the_same(run: RunDir, reference: RunDir) -> None:
+    """Bit for bit: the losses of every step on every rank, and the parameters and optimizer at the end."""
+    steps = read_json(reference.metrics)["steps_total"]
+    for rank in range(RANKS):
+        found = kept_losses(run, rank)
+        assert list(found) == list(range(1, steps + 1)), "step records are contiguous"
+        assert found == kept_losses(reference, rank)
+    ours, theirs = final_tensors(run), final_tensors(reference)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    metrics, expected = read_json(run.metrics), read_json(reference.metrics)
+    for name in ("status", "steps", "loss_history"):
+        assert metrics[name] == expected[name]
+    losses = [(point["step"], point["loss"], point["metrics"]) for point in metrics["eval_history"]]
+    assert losses == [(p["step"], p["loss"], p["metrics"]) for p in expected["eval_history"]]
+
+
+def kept_losses(run: RunDir, rank: int) -> dict[int, tuple[float, float]]:
+    """Loss and learning rate by step; of a step done twice the newest attempt's."""
+    return {
+        record["step"]: (record["loss"], record["lr"])
+        for attempt in run.attempts()
+        if attempt.steps(rank).exists()
+        for record in read_jsonl(attempt.steps(rank))
+    }
+
+
+def steps_lost(run: RunDir, rank: int = 0) -> int:
+    """How many steps were done more than once."""
+    paths = [attempt.steps(rank) for attempt in run.attempts() if attempt.steps(rank).exists()]
+    return sum(1 for path in paths for _ in read_jsonl(path)) - len(kept_losses(run, rank))
+
+
+def final_tensors(run: RunDir) -> dict[str, torch.Tensor]:
+    newest = committed(run.checkpoints)[0]
+    names = (states.MODEL, states.OPTIMIZER)
+    found = {
+        name: torch.empty(size, dtype=dtype)
+        for name, (size, dtype) in shapes(newest).items()
+        if name.startswith(names)
+    }
+    load(found, newest)
+    return found

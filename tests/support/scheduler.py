@@ -1,0 +1,86 @@
+"""An agent of a job whose scheduler is a folder of files:
+`python -m tests.support.scheduler FOLDER RESTART ...`.
+
+`facts.json` there is what the scheduler says of the job (silent without it); each requeue that it is asked
+for adds a line to `requeues`, unless `refuses` is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from disttrain.rundir import RunDir, read_json_or_none, write_json
+from jobs import agent
+from jobs.scheduler import JobFacts
+from tests.support.jobs import STANDIN
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class FolderJob:
+    """A `jobs.scheduler.Scheduler`."""
+
+    job_id = "42"
+
+    def __init__(self, folder: Path, restart: int) -> None:
+        self.folder = folder
+        self.restart = restart
+
+    def facts(self) -> JobFacts | None:
+        told = read_json_or_none(self.folder / "facts.json")
+        return JobFacts(**told) if told else None
+
+    def nodes_down(self) -> list[str]:
+        return []
+
+    def end_time(self) -> float | None:
+        facts = self.facts()
+        return facts.end if facts else None
+
+    def kill_wait_s(self) -> float:
+        return 3.0
+
+    def requeue(self, until: float) -> bool:
+        if (self.folder / "refuses").exists():
+            return False
+        with open(self.folder / "requeues", "a") as file:
+            file.write(f"{self.restart}\n")
+        return True
+
+
+class Scheduler:
+    """What a test does with it."""
+
+    def __init__(self, folder: Path, run: RunDir, nodes: int = 1) -> None:
+        folder.mkdir()
+        self.folder, self.run, self.nodes = folder, run, nodes
+
+    def says(self, **facts: Any) -> None:
+        told = JobFacts(**({"running": True, "restarts": 0, "end": None} | facts))
+        write_json(self.folder / "facts.json", asdict(told))
+
+    def start(self, restart: int = 0, node: int = 0) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.support.scheduler", str(self.folder), str(restart)]
+        command += [str(self.run.path), "--submission", "0"]
+        command += ["--node-rank", str(node), "--nodes", str(self.nodes)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "DISTTRAIN_LAUNCHER": str(STANDIN)}
+        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    @property
+    def requeues(self) -> list[str]:
+        path = self.folder / "requeues"
+        return path.read_text().split() if path.exists() else []
+
+    def outcome(self) -> dict[str, Any]:
+        path = self.run.done if self.run.done.exists() else self.run.failed
+        return json.loads(path.read_text())
+
+
+if __name__ == "__main__":
+    sys.exit(agent.main(sys.argv[3:], FolderJob(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -1,0 +1,185 @@
+"""The table of peaks, and utilisation: never a wrong one."""
+
+import pytest
+import torch
+from torch import nn
+
+from disttrain import mfu, peaks
+from disttrain.flops import CONVOLUTION, MATMUL
+from disttrain.telemetry import figures
+
+DTYPES = {"float32", "tf32", "bfloat16", "float16", "float8"}
+
+
+@pytest.mark.parametrize(
+    ("name", "bfloat16"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("A100-SXM4-40GB", 312.0),  # as older drivers have it
+        ("NVIDIA A100 80GB PCIe", 312.0),
+        ("NVIDIA H100 80GB HBM3", 989.4),
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA H100 NVL", 835.5),
+        ("NVIDIA H200", 989.4),
+        ("NVIDIA B200", 2250.0),
+        ("NVIDIA L40S", 362.05),
+        ("NVIDIA L4", 121.0),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("AMD Instinct MI250X", 191.5),
+        ("AMD Instinct MI300X", 1307.4),
+    ],
+)
+def test_known_devices(name, bfloat16):
+    assert peaks.find(name).tflops["bfloat16"] == bfloat16
+
+
+def test_old_devices_have_no_bfloat16():
+    for name in ("Tesla V100-SXM2-32GB", "Tesla T4"):
+        assert set(peaks.find(name).tflops) == {"float32", "float16"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cpu",
+        "",
+        "NVIDIA",
+        "NVIDIA H100",
+        "NVIDIA H100 96GB HBM2e",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA A100-SXM-64GB",
+        "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "AMD Instinct MI250X/MI250",
+        "AMD Instinct MI350X",
+        "NVIDIA L40S-48Q",
+    ],
+)
+def test_a_name_that_only_resembles_one_has_no_peak(name):
+    assert peaks.find(name) is None
+
+
+def test_the_table_is_sound():
+    names = [name.casefold() for entry in peaks.TABLE for name in entry.names]
+    assert len(names) == len(set(names))
+    for entry in peaks.TABLE:
+        assert entry.source
+        assert set(entry.tflops) <= DTYPES
+        rates = [
+            entry.tflops[name] for name in ("float32", "tf32", "float16", "float8") if name in entry.tflops
+        ]
+        assert rates == sorted(rates), f"{entry.names}: narrower is never slower"
+        if "bfloat16" in entry.tflops:
+            assert entry.tflops["bfloat16"] == entry.tflops["float16"]
+
+
+def test_mixed_work_has_the_peak_of_its_time():
+    a100 = peaks.find("NVIDIA A100-SXM4-40GB")
+    rate, why = peaks.combined(
+        a100, {MATMUL: 100, CONVOLUTION: 300}, {MATMUL: "float32", CONVOLUTION: "tf32"}
+    )
+    assert rate == pytest.approx(400 / (100 / 19.5e12 + 300 / 156e12))
+    assert why == ""
+    rate, why = peaks.combined(a100, {MATMUL: 1}, {MATMUL: "float8"})
+    assert rate is None
+    assert why == "no float8 peak is known for A100-SXM4-40GB (matmul)"
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A device of that capability as far as its arithmetic is asked for; torch's settings are kept."""
+    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
+    monkeypatch.setattr(torch.version, "hip", None)
+
+    def of(*capability):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+        return torch.device("cuda", 0)
+
+    yield of
+    torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision = before
+
+
+def test_float32_is_tf32_where_torch_may(gpu):
+    model = nn.Linear(2, 2)
+    assert mfu.arithmetic(model, gpu(8, 0)) == {MATMUL: "float32", CONVOLUTION: "tf32"}  # torch's defaults
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    assert mfu.arithmetic(model, gpu(8, 0)) == {MATMUL: "tf32", CONVOLUTION: "float32"}
+    assert mfu.arithmetic(model, gpu(7, 0)) == {MATMUL: "float32", CONVOLUTION: "float32"}
+    assert mfu.arithmetic(model, torch.device("cpu"))[MATMUL] == "float32"
+
+
+def test_weights_say_the_dtype_where_it_is_not_float32(gpu):
+    assert mfu.arithmetic(nn.Linear(2, 2).bfloat16(), gpu(9, 0))[MATMUL] == "bfloat16"
+    mixed = nn.Sequential(nn.Linear(2, 2).half(), nn.Linear(2, 2))
+    assert mfu.arithmetic(mixed, gpu(9, 0)) is None
+    assert mfu.peak_of("NVIDIA H200", mixed, {MATMUL: 1}, gpu(9, 0)).reason.startswith("weights of several")
+
+
+def test_the_peak_of_a_model_on_a_device(gpu):
+    model, device = nn.Linear(2, 2), gpu(9, 0)
+    peak = mfu.peak_of("NVIDIA H200", model, {MATMUL: 10}, device)
+    assert peak.flops_per_s == pytest.approx(66.9e12)
+    assert peak.dtypes == {MATMUL: "float32"}
+    assert peak.source.startswith("NVIDIA H200 datasheet")
+    unknown = mfu.peak_of("NVIDIA H300", model, {MATMUL: 10}, device)
+    assert (unknown.flops_per_s, unknown.source) == (None, None)
+    assert unknown.reason == "no peak is known for device 'NVIDIA H300'"
+    assert mfu.peak_of("NVIDIA H200", model, {}, device).reason == "the model's FLOPs could not be counted"
+
+
+# In metrics.json
+
+
+def utilisation(samples_per_s, **changes):
+    given = {"flops_per_sample": 10**9, "peak_flops": 1e12, "peak_reason": ""} | changes
+    return figures.utilisation(samples_per_s, 4, changes.pop("devices", 4), **given)
+
+
+def test_mfu_is_achieved_over_peak_of_all_devices():
+    fields, reasons = utilisation(2000.0)
+    assert fields == {"model_flops_per_s_per_rank": 5e11, "mfu": 0.5}
+    assert reasons == {}
+    fields, _ = figures.utilisation(
+        500.0, 4, 1, flops_per_sample=10**9, peak_flops=1e12, peak_reason=""
+    )  # four ranks share one GPU
+    assert fields["mfu"] == 0.5
+
+
+def test_no_peak_no_mfu_but_flops():
+    fields, reasons = utilisation(2000.0, peak_flops=None, peak_reason="no peak is known for device 'x'")
+    assert fields == {"model_flops_per_s_per_rank": 5e11, "mfu": None}
+    assert set(reasons) == {"mfu", "peak_flops", "peak_source"}
+
+
+def test_an_impossible_mfu_is_none():
+    fields, reasons = utilisation(5000.0)
+    assert fields["mfu"] is None
+    assert reasons["mfu"].startswith("1.25 of the peak")
+
+
+def test_null_throughput_has_reasons():
+    fields, reasons = figures.throughput(100.0, 4, 2, tokens_per_sample=None, images=True)
+    assert fields["throughput_images_per_sec"] == 100
+    assert (fields["samples_per_s_per_rank"], fields["samples_per_second_per_gpu"]) == (25, 50)
+    assert set(reasons) == {"tokens_per_s", "tokens_per_s_per_rank"}
+    fields, reasons = figures.throughput(100.0, 4, 4, tokens_per_sample=8, images=False)
+    assert (fields["tokens_per_s"], fields["tokens_per_s_per_rank"]) == (800, 200)
+    assert reasons == {"throughput_images_per_sec": "samples are not known to be images"}
+    fields, reasons = figures.throughput(None, 4, 4, tokens_per_sample=8, images=True)
+    assert set(fields.values()) == {None}
+    assert set(reasons) == set(fields)
+
+
+def test_memory_at_its_peak():
+    fields, reasons = figures.memory([30, 60], [100, 100])
+    assert fields == {"peak_reserved_memory_bytes": 60, "gpu_memory_utilization": 0.6}
+    assert reasons == {}
+    fields, reasons = figures.memory([None], [None])
+    assert set(fields.values()) == {None}
+    assert set(reasons) == set(fields)
+
+
+def test_why_there_are_no_samples():
+    assert figures.usage([], 0.0)[1] == dict.fromkeys(("gpu", "processes"), "telemetry.gpu_every_s is 0")

@@ -1,0 +1,107 @@
+"""What becomes of a run after each of its ends."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from disttrain.config import JobConfig
+from disttrain.records import Cause
+from jobs import policy
+from jobs.policy import RULES, Decision, Start, decide, exit_code
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "requeue.md"
+SAVED = {"checkpoint_before": 10, "checkpoint_after": 20}
+STUCK = {"checkpoint_before": 10, "checkpoint_after": 10}
+
+
+def start(cause: str, **steps: int | None) -> Start:
+    return Start(cause, **({"checkpoint_before": None, "checkpoint_after": None} | steps))
+
+
+def after(*starts: Start, max_attempts: int = 3, max_requeues: int = 100) -> Decision:
+    return decide(starts, max_attempts=max_attempts, max_requeues=max_requeues)
+
+
+def test_every_cause_has_its_rule() -> None:
+    assert set(RULES) == set(get_args(Cause))
+
+
+def test_the_document_says_what_the_table_says() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ([\w ]+) \| (yes|no) \|", DOCUMENT.read_text(), re.MULTILINE)
+    said = {cause: policy.Rule(then, again == "yes") for cause, then, again in rows}
+    assert said == RULES
+    for name in ("DONE", "FAILED", "LAUNCH_FAILED", "NOT_REQUEUED", "DO_NOT_REQUEUE"):
+        assert f"| {getattr(policy, f'EXIT_{name}')} |" in DOCUMENT.read_text()
+
+
+def test_what_older_plans_do_not_say_is_the_default() -> None:
+    assert JobConfig().max_requeues == policy.MAX_REQUEUES
+
+
+@pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.next == "give up"])
+def test_an_end_for_good(cause: str) -> None:
+    assert not after(start(cause, **SAVED)).requeue
+
+
+@pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.next == "requeue"])
+def test_requeued_as_often_as_needed(cause: str) -> None:
+    assert after(*[start(cause, **SAVED)] * 50).requeue
+    assert after(start(cause)).requeue, "once without progress may be bad luck"
+
+
+@pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.next == "retry"])
+def test_retried_a_few_times_if_it_got_anywhere(cause: str) -> None:
+    failed = start(cause, **SAVED)
+    assert after(failed, failed).requeue
+    assert after(failed, failed, failed) == Decision(
+        False, "gave up: job.max_attempts=3 reached", gave_up=True
+    )
+    assert not after(start(cause)).requeue
+    assert after(start(cause)).reason == "not requeued: it made no checkpoint since its start"
+
+
+def test_starts_that_left_in_order_do_not_count_as_failures() -> None:
+    assert after(*[start("deadline", **SAVED)] * 9, start("crashed", **SAVED)).requeue
+
+
+def test_a_launch_that_fails_is_tried_again_where_the_run_has_trained_before() -> None:
+    assert after(start("deadline", **SAVED), start("launch_failed", **STUCK)).requeue
+    assert not after(start("launch_failed")).requeue
+    assert not after(start("deadline", **SAVED), start("crashed", **STUCK)).requeue
+
+
+def test_three_starts_in_a_row_without_progress_are_the_end() -> None:
+    stuck = start("preempted", **STUCK)
+    assert after(stuck, stuck).requeue
+    assert after(stuck, stuck, start("preempted", **SAVED), stuck, stuck).requeue
+    given_up = after(start("preempted", **SAVED), stuck, start("lost", **STUCK), stuck)
+    assert given_up == Decision(False, "gave up: 3 starts in a row without a newer checkpoint", gave_up=True)
+
+
+def test_requeues_are_bounded() -> None:
+    saved = start("deadline", **SAVED)
+    assert after(*[saved] * 2, max_requeues=2).requeue
+    assert after(*[saved] * 3, max_requeues=2).reason == "gave up: job.max_requeues=2 reached"
+    assert not after(saved, max_requeues=0).requeue
+
+
+@pytest.mark.parametrize(
+    ("cause", "decision", "code"),
+    [
+        ("finished", Decision(False), 0),
+        ("stopped", Decision(False), 0),
+        ("deadline", Decision(True), 0),
+        ("deadline", Decision(False, "gave up", gave_up=True), 93),
+        ("refused", Decision(False), 93),
+        ("out_of_memory", Decision(False), 93),
+        ("launch_failed", Decision(False, "not requeued"), 69),
+        ("crashed", Decision(False, "not requeued"), 1),
+        ("cancelled", Decision(False), 1),
+    ],
+)
+def test_exit_codes(cause: str, decision: Decision, code: int) -> None:
+    assert exit_code(cause, decision) == code

@@ -1,0 +1,173 @@
+"""Site profiles: what is read, what wins, and what is refused, in one line that says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from disttrain.errors import ConfigError
+from jobs.cluster import choose, named
+from jobs.slurm import documents
+from jobs.slurm.profile import GENERIC, Profile
+from jobs.slurm.profiles import SHIPPED, VARIABLE, Choice
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / ".config" / "disttrain" / "profiles"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_generic_asks_for_nothing() -> None:
+    assert Choice().resolve().model_dump(exclude={"description"}) == GENERIC.model_dump(
+        exclude={"description"}
+    )
+
+
+def test_flag_then_record_then_variable_then_generic(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "mine.yaml").write_text("partition: mine")
+    (home / "efa.yaml").write_text("partition: of-the-user")
+    recorded = GENERIC.model_copy(update={"name": "old", "qos": "low"}).model_dump(mode="json")
+    assert Choice().resolve(recorded).qos == "low"
+    monkeypatch.setenv(VARIABLE, "mine")
+    assert (Choice().resolve().name, Choice().resolve().partition) == ("mine", "mine")
+    assert Choice().resolve(recorded).name == "old"
+    assert Choice("mine").resolve(recorded).name == "mine"
+    assert Choice("efa").resolve().partition == "of-the-user", "goes before the shipped one"
+    over = Choice(overrides=("qos=high", "partition=urgent")).resolve(recorded)
+    assert (over.name, over.qos, over.partition) == ("old", "high", "urgent")
+    Path("here.yaml").write_text("account: physics")
+    assert Choice("here.yaml").resolve().account == "physics"
+
+
+def test_values_of_the_command_line_mean_what_they_say() -> None:
+    words = (
+        "exclude=n[1-3]", "constraint=[a|b]", "memory=0", "mail_type=END,FAIL", "modules=[gcc, cuda/12]",
+        "setup=export A='b c'", "cpus_per_task=8", "exclusive=true", "sbatch.switches=1",
+        "sbatch.contiguous=true", "srun.cpu-bind=none", "environment.NCCL_DEBUG=WARN",
+        "container.kind=pyxis", "container.image=docker://a#b:c", "container.mounts=[/a:/b]",
+    )  # fmt: skip
+    made = Choice(overrides=words).resolve()
+    assert (made.exclude, made.constraint, made.memory, made.cpus_per_task) == ("n[1-3]", "[a|b]", "0", 8)
+    assert (made.mail_type, made.modules, made.setup) == (
+        ("END", "FAIL"),
+        ("gcc", "cuda/12"),
+        ("export A='b c'",),
+    )
+    assert (made.exclusive, made.srun, made.sbatch) == (
+        True, {"cpu-bind": "none"}, {"switches": "1", "contiguous": True},
+    )  # fmt: skip
+    assert made.environment["NCCL_DEBUG"].reason == "--slurm"
+    assert made.container is not None
+    assert (made.container.image, made.container.mounts) == ("docker://a#b:c", ("/a:/b",))
+    recorded = made.model_dump(mode="json")
+    assert Choice(overrides=("exclude=", "environment.NCCL_DEBUG=", "sbatch.switches=")).resolve(
+        recorded
+    ) == (made.model_copy(update={"exclude": None, "environment": {}, "sbatch": {"contiguous": True}}))
+    assert Profile.model_validate(recorded) == made, "what run.json keeps is the whole of it"
+
+
+REFUSED = {
+    "partition=a\nb": "holds a control character",
+    "partition=a\x85b": "holds a control character",
+    "partition=a b": "is not a name, or several with commas",
+    "partition=-x": "is not a name",
+    "partition=$(id)": "is not a name",
+    "partiton=a": "unknown key 'partiton'; did you mean 'partition'?",
+    "account=a;b": "is not a name",
+    "memory=64 G": "is not a size such as 64G",
+    "exclude=/etc/passwd": "is not a node list",
+    "gpus=gres:2": "input should be 'gpus-per-node', 'gres' or 'none'",
+    "gpu_type=a:b": "is not a type such as h100",
+    "cpus_per_task=0": "greater than 0",
+    "mail_type=SOMETIMES": "'BEGIN'",
+    "mail_user=a b@c": "is not a mail address",
+    "modules=-x": "is not the name of a module",
+    "sbatch=x": "give sbatch.KEY=VALUE",
+    "sbatch.nodes=3": "nodes is not yours to give: the shape of the job",
+    "sbatch.nod=3": "it is the beginning of nodes",
+    "sbatch.requ=true": "it is the beginning of requeue",
+    "sbatch.partition=x": "set the profile's partition",
+    "sbatch.x y=1": "a long option without dashes",
+    "sbatch.gres=gpu:3": "the profile's gpus and gpu_type",
+    "sbatch.hint=a\nb": "holds a control character",
+    "srun.wait=3": "wait is not yours to give",
+    "srun.preserve-env=true": "let the environment win",
+    "srun.mpi=a\x1bb": "holds a control character",
+    "environment.RANK=1": "set by the launcher",
+    "environment.SLURM_CONF=1": "set by the launcher",
+    "environment.PYTHONPATH=/x": "set by the launcher",
+    "environment.HF_TOKEN=x": "looks like a secret",
+    "environment.A-B=x": "is not the name of a variable",
+    "environment.A=x\ny": "holds a control character",
+    "python=-c": "begins with a dash",
+    "container.kind=docker": "input should be 'pyxis' or 'apptainer'",
+    "container.image=x": "container.kind",
+    "name=x": "unknown key 'name'",
+    "setup=echo 'a": "is not a complete line of shell",
+    "setup=cat <<X": "here-document",
+    "setup=true \\": "is not a complete line of shell",
+    "setup=if true; then": "is not a complete line of shell",
+    "setup=true\nfalse": "holds a control character",
+    "foo": "is not KEY=VALUE",
+}
+
+
+@pytest.mark.parametrize(("word", "why"), REFUSED.items(), ids=map(ascii, REFUSED))
+def test_what_cannot_stand_in_a_script_is_refused(word: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Choice(overrides=(word,)).resolve()
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mistake_in_a_file_is_found_by_its_line() -> None:
+    Path("site.yaml").write_text("qos: high\nenvironment:\n  NCCL_DEBUG: {valeu: WARN, reason: x}\n")
+    with pytest.raises(ConfigError, match=r"site.yaml:3: unknown key '.*\.valeu'; did you mean 'value'"):
+        Choice("site.yaml").resolve()
+    Path("site.yaml").write_text("name: x")
+    with pytest.raises(ConfigError, match=r"site.yaml:1: a profile is named by its file"):
+        Choice("site.yaml").resolve()
+    with pytest.raises(ConfigError, match=r"--profile='infinibnd': .*did you mean 'infiniband'"):
+        Choice("infinibnd").resolve()
+
+
+def test_a_profile_is_for_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="--profile is for Slurm"):
+        choose("local", Choice("efa"))
+    with pytest.raises(ConfigError, match="--slurm is for Slurm"):
+        named("local", Choice(overrides=("qos=x",)))
+    monkeypatch.setenv(VARIABLE, "nowhere")
+    assert choose("local", Choice()).profile(None) is None, "the variable is for whenever there is Slurm"
+    with pytest.raises(ConfigError, match="DISTTRAIN_PROFILE='nowhere'"):
+        named("slurm", Choice())
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_profiles_say_why_and_fit_the_schema(path: Path) -> None:
+    made = Choice(path.stem).resolve()
+    assert made.description
+    assert made.name == path.stem
+    schema = Draft202012Validator(json.loads((documents.DOCS / "schemas" / "site-profile.json").read_text()))
+    schema.validate(made.model_dump(mode="json"))
+    given = yaml.safe_load(path.read_text())
+    schema.validate(given | {"name": path.stem})
+    assert not schema.is_valid(given | {"name": path.stem, "surprise": 1})
+    assert f"`{path.stem}`" in (documents.DOCS / "profiles.md").read_text()
+
+
+def test_generated_files_are_current(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert documents.main(["--check"]) == 0, capsys.readouterr().err
+    monkeypatch.setattr(documents, "by_hand", lambda config: "other")
+    assert documents.main(["--check"]) == 1
+    assert capsys.readouterr().err == "jobs/train.sbatch is out of date: run `make schemas`\n"

@@ -1,0 +1,280 @@
+"""States with Slurm's word on them, against stand-ins for its commands."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import submit as command_line
+from disttrain.rundir import RunDir, write_json
+from jobs import ledger
+from jobs.cli import fresh
+from jobs.cli.render import note, word_of
+from jobs.cluster import Job
+from jobs.processes import this_process
+from jobs.refresh import LAG_S, refresh, refresh_slurm
+from jobs.slurm.cluster import SlurmCluster
+from jobs.state import RunState, read_runs, read_state
+from tests.support.commands import Commands
+from tests.support.jobs import CODE, NoCluster, wait_until
+from tests.support.states import make_run
+
+KEYS = {"config_key": "k", "run_key": "r", "code_hash": CODE}
+
+
+def on_slurm(root: Path, name: str = "s/a", job_id: str = "7", *, claimed: bool = False) -> RunDir:
+    """A run that waits in Slurm's queue, or whose job started on another host."""
+    run = make_run(root, name, "planned")
+    ledger.write_intent(run, {"cluster": "slurm", "attempts": 0, "attempts_before_code": 0, **KEYS})
+    ledger.write_receipt(run, 0, job_id)
+    if claimed:
+        process = this_process().as_dict() | {"host": "node-1"}
+        ledger.claim(run, 0, process=process, job_id=job_id, code_hash=CODE)
+    return run
+
+
+def squeue(commands: Commands, *rows: str) -> None:
+    commands.add("squeue", "".join(f"echo '{row}'\n" for row in rows))
+
+
+def sacct(commands: Commands, *rows: str) -> None:
+    commands.add("sacct", "".join(f"echo '{row}'\n" for row in rows))
+
+
+def record(job_id: str, state: str, exit_code: str = "0:0", submitted: int = 100) -> str:
+    return f"{job_id}|{state}|{exit_code}|{submitted}|110|120|10|billing=1,node=1|1"
+
+
+def asked(run: RunDir) -> RunState:
+    return refresh([read_state(run)], SlurmCluster())[0]
+
+
+def age(run: RunDir, seconds: float) -> None:
+    """Its last sign of life was that long ago."""
+    os.utime(run.submissions, (time.time() - seconds,) * 2)
+
+
+def test_runs_that_are_over_ask_nothing(commands: Commands, tmp_path: Path) -> None:
+    done = on_slurm(tmp_path, claimed=True)
+    outcome = {"cause": "finished", "attempt": 0, "message": None, "ended": ledger.now(), "retryable": False}
+    write_json(done.done, outcome)
+    squeue(commands)
+    assert [state.state for state in refresh_slurm(read_runs(tmp_path))] == ["done"]
+    assert not (commands.folder / "calls").exists()
+
+
+def test_one_question_for_all_runs(commands: Commands, tmp_path: Path) -> None:
+    for number in range(3):
+        on_slurm(tmp_path, f"s/n{number}", f"7_{number}", claimed=number == 1)
+    squeue(commands, "7_0|PENDING|N/A|Priority", "7_1|RUNNING|100|None", "7_2|CONFIGURING|100|None")
+    states = refresh_slurm(read_runs(tmp_path))
+    assert [state.state for state in states] == ["queued", "running", "queued"]
+    assert commands.calls().count("squeue") == 1
+    assert "sacct" not in commands.calls()
+
+
+def test_why_a_job_waits_and_until_when(commands: Commands, tmp_path: Path) -> None:
+    run = on_slurm(tmp_path)
+    squeue(commands, f"7|PENDING|{time.time() + 725:.0f}|QOSMaxJobsPerUserLimit")
+    assert note(asked(run)).startswith("waits for QOSMaxJobsPerUserLimit, expected to start in 12:0")
+    squeue(commands, "7|PENDING|N/A|Dependency")
+    assert note(asked(run)) == "waits for Dependency"
+
+
+def test_a_run_whose_job_was_requeued_waits_again(commands: Commands, tmp_path: Path) -> None:
+    run = on_slurm(tmp_path, claimed=True)
+    squeue(commands, "7|PENDING|N/A|BeginTime")
+    state = asked(run)
+    assert (state.state, state.waits_for) == ("queued", "BeginTime")
+    assert note(state) == "waits for BeginTime; its job was requeued"
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize("by", ["squeue", "sacct"])
+@pytest.mark.parametrize(
+    ("word", "cause", "retryable"),
+    [
+        ("CANCELLED", "cancelled", True),
+        ("TIMEOUT", "timeout", True),
+        ("NODE_FAIL", "lost", True),
+        ("OUT_OF_MEMORY", "out_of_memory", False),
+        ("PREEMPTED", "preempted", True),
+        ("DEADLINE", "timeout", True),
+        ("BOOT_FAIL", "launch_failed", True),
+        ("FAILED", None, True),
+    ],
+)
+def test_how_a_job_ended(
+    commands: Commands, tmp_path: Path, word: str, cause: str | None, retryable: bool, by: str, claimed: bool
+) -> None:
+    run = on_slurm(tmp_path, claimed=claimed)
+    squeue(commands, *([f"7|{word}|100|None"] if by == "squeue" else []))
+    sacct(
+        commands,
+        record("7", "REQUEUED", submitted=90),
+        record("7", f"{word} by 0" if word == "CANCELLED" else word),
+    )
+    state = asked(run)
+    cause = cause or ("lost" if claimed else "launch_failed")
+    assert (state.cause, state.retryable) == (cause, retryable)
+    assert state.state == ("lost" if cause == "lost" else "failed")
+    assert word_of(state) == {"cancelled": "cancelled", "lost": "lost"}.get(cause, "failed")
+    assert state.message
+    assert "its job" in state.message
+    assert ("sacct" in commands.calls()) is (by == "sacct")
+
+
+def test_the_exit_code_of_a_job_that_failed_is_told(commands: Commands, tmp_path: Path) -> None:
+    run = on_slurm(tmp_path)
+    squeue(commands)
+    sacct(commands, record("7", "FAILED", "69:0"))
+    assert asked(run).message == "its job failed (exit code 69)"
+    sacct(commands, record("7", "FAILED", "0:9"))
+    assert asked(run).message == "its job failed (signal 9)"
+
+
+def test_what_a_run_wrote_meanwhile_is_the_last_word(commands: Commands, tmp_path: Path) -> None:
+    run = on_slurm(tmp_path, claimed=True)
+    before = read_state(run)
+    outcome = {"cause": "deadline", "attempt": 0, "message": "left", "ended": ledger.now(), "retryable": True}
+    write_json(run.failed, outcome)
+    (state,) = refresh([before], NoSlurm("gone", message="its job was cancelled", cause="cancelled"))
+    assert (state.state, state.cause) == ("failed", "deadline")
+
+
+def test_a_run_that_waits_for_its_requeue_waits_as_long_as_its_job_does(tmp_path: Path) -> None:
+    run = on_slurm(tmp_path, claimed=True)
+    outcome = {"cause": "deadline", "attempt": 0, "message": "left", "ended": ledger.now(), "retryable": True}
+    write_json(run.failed, outcome | {"next": "requeue"})
+    before = read_state(run)
+    assert (before.state, before.message) == ("queued", "requeued after deadline: left")
+    (state,) = refresh([before], NoSlurm("pending", waits_for="BeginTime"))
+    assert (state.state, note(state)) == ("queued", "waits for BeginTime; requeued after deadline: left")
+    (state,) = refresh([before], NoSlurm("running"))
+    assert state.state == "queued", "its next start has not said so yet"
+    (state,) = refresh([before], NoSlurm("gone", message="its job was cancelled", cause="cancelled"))
+    assert (state.state, state.cause, state.retryable) == ("failed", "cancelled", True)
+    assert state.message == "requeued after deadline: left; its job was cancelled"
+    (state,) = refresh([before], NoSlurm("gone"))
+    assert (state.state, state.cause) == ("failed", "lost")
+
+
+class NoSlurm(NoCluster):
+    name = "slurm"
+
+
+@pytest.mark.parametrize(
+    "told", [[], [record("7", "RUNNING")], [record("8", "FAILED")], [record("7", "COMPLETED")]]
+)
+def test_no_word_is_lag_before_it_is_loss(commands: Commands, tmp_path: Path, told: list[str]) -> None:
+    run = on_slurm(tmp_path, claimed=True)
+    squeue(commands)
+    sacct(commands, *told)
+    assert asked(run).state == "running"
+    age(run, LAG_S + 60)
+    state = asked(run)
+    assert (state.state, state.cause, state.retryable) == ("lost", "lost", True)
+
+
+def test_without_accounting_squeue_has_the_last_word(commands: Commands, tmp_path: Path) -> None:
+    run = on_slurm(tmp_path, claimed=True)
+    squeue(commands)
+    commands.add("sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
+    state = asked(run)
+    assert (state.state, state.message) == ("lost", "the cluster knows nothing of its job any more")
+
+
+def test_a_task_of_an_array_that_never_started_stands_with_others(commands: Commands, tmp_path: Path) -> None:
+    states = []
+    squeue(commands)
+    sacct(
+        commands,
+        record("7_[1-2,5%1]", "CANCELLED by 0"),
+        record("7_0", "TIMEOUT"),
+        record("7_3", "FAILED", "1:0"),
+    )
+    for index in range(6):
+        states.append(asked(on_slurm(tmp_path, f"s/n{index}", f"7_{index}")))
+    causes = [state.cause for state in states]
+    assert causes == ["timeout", "cancelled", "cancelled", "launch_failed", None, "cancelled"]
+    assert "--jobs=7 " in commands.calls()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+         "Unable to contact slurm controller (connect failure)"),
+        ("exit 1", "squeue failed without a word"),
+    ],
+)  # fmt: skip
+def test_a_controller_that_is_down_is_said_once_and_changes_nothing(
+    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str, why: str
+) -> None:
+    for number in range(2):
+        on_slurm(tmp_path, f"s/n{number}", f"{number}", claimed=number == 1)
+    commands.add("squeue", script)
+    assert command_line.main(["status", "--runs", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert "2 runs: 1 running, 1 queued" in said.out
+    assert said.err == f"warning: Slurm does not answer ({why}): states are from the run directories\n"
+    assert "sacct" not in commands.calls()
+
+
+def test_a_controller_that_ping_calls_down_is_not_waited_for(commands: Commands, tmp_path: Path) -> None:
+    commands.add("scontrol", "echo 'Slurmctld(primary) at head is DOWN'")
+    squeue(commands)
+    assert SlurmCluster().poll(["1"]) == {"1": Job("unknown", "scontrol ping: the controller is down")}
+    assert "squeue" not in commands.calls()
+
+
+def test_where_slurm_is_not_installed_files_tell(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(commands.folder))  # Slurm may be installed here
+    on_slurm(tmp_path)
+    said: list[str] = []
+    assert [state.state for state in refresh_slurm(read_runs(tmp_path), said.append)] == ["queued"]
+    assert said == [
+        "Slurm does not answer (squeue: No such file or directory): states are from the run directories"
+    ]
+
+
+def test_a_receipt_found_is_written_only_by_who_submits(tmp_path: Path) -> None:
+    run = on_slurm(tmp_path)
+    ledger.entry(run, 0).path("receipt").unlink()
+    cluster = NoSlurm("pending", waits_for="Resources")
+    cluster.found = "7"
+    (state,) = refresh([read_state(run)], cluster)
+    assert (state.state, state.job_id, state.waits_for) == ("queued", "7", "Resources")
+    assert read_state(run).state == "submitting"
+    refresh([read_state(run)], cluster, receipts=True)
+    assert (read_state(run).state, read_state(run).job_id) == ("queued", "7")
+
+
+def test_a_watch_goes_on_while_the_controller_is_down_and_ends_by_its_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh, "ASK_EVERY_S", 0.0)
+    run = on_slurm(tmp_path, claimed=True)
+    cluster = NoSlurm("unknown", message="it is down")
+    monkeypatch.setattr("jobs.refresh.named", lambda name: cluster)
+    watched = fresh.Watched(lambda: [read_state(run)])
+    wait_until(lambda: watched.read() and watched.notice)
+    assert watched.notice == "Slurm does not answer (it is down): states are from the run directories"
+    assert watched.read()[0].state == "running"
+    cluster.job = Job("pending", waits_for="BeginTime")
+    wait_until(lambda: watched.read()[0].state == "queued")
+    assert watched.notice == ""
+    monkeypatch.setattr(fresh, "ASK_EVERY_S", 3600.0)
+    wait_until(lambda: not watched._is_asking())
+    ledger.write_intent(run, {"cluster": "slurm", "attempts": 1, "attempts_before_code": 0, **KEYS})
+    ledger.write_receipt(run, 1, "8")
+    ledger.claim(run, 1, process=this_process().as_dict() | {"host": "node-1"}, job_id="8", code_hash=CODE)
+    assert watched.read()[0].state == "running", "an old word on what is over"
+    monkeypatch.setattr(fresh, "ASK_EVERY_S", 0.0)
+    cluster.job = Job("gone", "its job was cancelled", "cancelled")
+    wait_until(lambda: watched.read()[0].cause == "cancelled")

@@ -1,0 +1,101 @@
+"""One job per sweep writes its report when the last run has ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import RunDir
+from jobs import ledger, report_job
+from jobs.cluster import Job, SubmitError
+from jobs.slurm.follow_up import FollowUp, render
+from jobs.slurm.profile import Profile
+from tests.support.jobs import NoCluster, repeats, submit, sweep_plan
+
+
+def test_it_waits_for_all_runs_on_their_way_and_is_one(tmp_path: Path) -> None:
+    cluster = NoCluster()
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=True) is None, "nothing to wait for"
+    submit(sweep_plan("a"), cluster, tmp_path)
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=True) == "later:1"
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=False) == "later:1"
+    submit(sweep_plan("a", "b"), cluster, tmp_path)
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=True) == "later:2"
+    assert cluster.followed == [("demo", ["elsewhere:1"]), ("demo", ["elsewhere:1", "elsewhere:2"])]
+    assert cluster.cancelled == ["later:1"]
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=False) == "later:2"
+
+
+def test_one_whose_receipt_was_lost_is_found_and_replaced(tmp_path: Path) -> None:
+    cluster = NoCluster()
+    submit(repeats(2, "a"), cluster, tmp_path)
+    report_job.ensure(tmp_path, "demo", cluster, anew=True)
+    ledger.entry(report_job.journal_of(tmp_path, "demo"), 0).path("receipt").unlink()
+    cluster.found = "later:1"
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=False) == "later:1"
+    cluster.found = None
+    report_job.ensure(tmp_path, "demo", cluster, anew=True)
+    assert cluster.cancelled == ["later:1"]
+
+
+def test_one_that_is_over_is_not_cancelled(tmp_path: Path) -> None:
+    cluster = NoCluster("gone")
+    submit(sweep_plan("a"), cluster, tmp_path)
+    journal = report_job.journal_of(tmp_path, "demo")
+    ledger.write_receipt(journal, ledger.write_intent(journal, {"cluster": "local"}), "later:0")
+    cluster.poll = lambda job_ids: {  # type: ignore[method-assign, assignment]
+        job_id: Job("gone" if job_id == "later:0" else "pending") for job_id in job_ids
+    }
+    assert report_job.ensure(tmp_path, "demo", cluster, anew=False) == "later:1"
+    assert cluster.cancelled == []
+
+
+def test_a_refusal_is_settled(tmp_path: Path) -> None:
+    cluster = NoCluster()
+    submit(sweep_plan("a"), cluster, tmp_path)
+
+    def refuse(*given: object) -> str:
+        raise SubmitError("no more jobs")
+
+    cluster.submit_after = refuse  # type: ignore[method-assign]
+    with pytest.raises(SubmitError):
+        report_job.ensure(tmp_path, "demo", cluster, anew=True)
+    claim = ledger.entry(report_job.journal_of(tmp_path, "demo"), 0).read("claim")
+    assert claim is not None
+    assert claim["by"] == "revoked"
+
+
+def test_it_is_no_run(tmp_path: Path) -> None:
+    from jobs.state import read_runs
+
+    cluster = NoCluster()
+    submit(sweep_plan("a"), cluster, tmp_path)
+    report_job.ensure(tmp_path, "demo", cluster, anew=True)
+    assert [state.name for state in read_runs(tmp_path)] == ["a"]
+
+
+def test_its_script() -> None:
+    job = FollowUp(
+        name="report-my sweep",
+        comment="disttrain:demo/.report:0:abc",
+        after=["1_0", "1_1", "2"],
+        command=["/code/submit.py", "report", "demo", "--runs", "/my runs/$HOME"],
+        logs=Path("/my runs/demo/.report/submissions"),
+        python="/venv/bin/python",
+        profile=Profile(name="site", partition="cpu", account="physics", modules=("cuda/12",)),
+    )
+    script = render(job)
+    for line in (
+        '#SBATCH --job-name="report-my sweep"',
+        "#SBATCH --dependency=afterany:1_0:1_1:2",
+        "#SBATCH --kill-on-invalid-dep=yes",
+        "#SBATCH --ntasks=1",
+        "#SBATCH --partition=cpu",
+        "#SBATCH --account=physics",
+        "module load cuda/12 || exit",
+        "/venv/bin/python /code/submit.py report demo --runs '/my runs/$HOME'",
+    ):
+        assert f"{line}\n" in script, script
+    assert "gpu" not in script
+    assert RunDir(job.logs.parent).submissions == job.logs

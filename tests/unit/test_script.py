@@ -1,0 +1,220 @@
+"""Batch scripts: their text for each shipped profile, and that no value of any field does anything in one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from disttrain.errors import ConfigError
+from jobs.slurm.profile import GENERIC, Profile
+from jobs.slurm.profiles import SHIPPED, Choice
+from jobs.slurm.script import by_hand, render
+from tests.support.scripts import SHARED as ROOT
+from tests.support.scripts import batch, config, directives, fields, placing, run, sift, sift_batch
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SITE = """\
+partition: gpu,big
+account: physics
+qos: high
+constraint: a100&nvme
+reservation: workshop
+exclude: gpu[01-04,7]
+gpus: gres
+gpu_type: a100
+cpus_per_task: 64
+memory: 0
+exclusive: true
+mail_user: somebody@example.org
+mail_type: [END, FAIL]
+wckey: scaling
+sbatch: {hint: nomultithread, switches: 1@30, contiguous: true, gres: "nvme:1"}
+srun: {cpu-bind: none, mpi: none}
+modules: [gcc/13.2, cuda/12.4]
+setup:
+  - export TMPDIR=/local/$SLURM_JOB_ID && mkdir -p "$TMPDIR" || exit
+python: /opt/site/bin/python
+container: {kind: pyxis, image: "docker://nvcr.io#nvidia/pytorch:25.01-py3", mounts: ["/data:/data:ro"]}
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Profile:
+    """A profile that sets everything."""
+    (tmp_path / "site.yaml").write_text(SITE)
+    return Choice(str(tmp_path / "site.yaml")).resolve()
+
+
+def golden(name: str, text: str) -> None:
+    path = GOLDEN / f"{name}.sbatch"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+    assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.yaml")))
+def test_the_script_of_each_shipped_profile(name: str) -> None:
+    golden(name, render(batch(ROOT, Choice(name).resolve())))
+
+
+def test_the_script_of_a_site_that_sets_everything(site: Profile) -> None:
+    golden("site", render(batch(ROOT, site, runs=2, logs=ROOT / "runs" / "demo" / ".arrays")))
+
+
+def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: Path) -> None:
+    script = render(batch(tmp_path, site, runs=2)).replace("/local/", f"{tmp_path}/local/")
+    trace = run(script, tmp_path / "it", SLURM_ARRAY_TASK_ID="1")
+    assert trace.modules == ["load", "gcc/13.2", "cuda/12.4"]
+    assert trace.environment["TMPDIR"] == f"{tmp_path}/local/7"
+    code, runs = tmp_path / "code", tmp_path / "runs" / "demo"
+    assert trace.srun == [
+        "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=64",
+        "--kill-on-bad-exit=0", "--wait=60", "--cpu-bind=none", "--mpi=none", "--container-image=docker://nvcr.io#nvidia/pytorch:25.01-py3",
+        f"--container-mounts={code}:{code},{runs}:{runs},/data:/data:ro",
+        "/opt/site/bin/python", "-m", "jobs.slurm.task", str(runs / "n2-r1"), "--submission", "1",
+    ]  # fmt: skip
+
+
+def test_apptainer_runs_under_srun(tmp_path: Path) -> None:
+    container = {"kind": "apptainer", "image": "/img/a b.sif", "arguments": ["--nv"], "mounts": ["/data"]}
+    profile = Profile.model_validate({"name": "x", "container": container})
+    words = run(render(batch(tmp_path, profile)), tmp_path / "it").srun
+    code, runs = tmp_path / "code", tmp_path / "runs" / "demo"
+    assert words[6:17] == [
+        "apptainer", "exec", "--bind", f"{code}:{code}", "--bind", f"{runs}:{runs}", "--bind", "/data",
+        "--nv", "/img/a b.sif", "python3",
+    ]  # fmt: skip
+
+
+def test_what_the_submitting_shell_had_does_not_steer_srun(tmp_path: Path) -> None:
+    left = {
+        "SRUN_CPUS_PER_TASK": "1", "SBATCH_PARTITION": "x", "SLURM_CPU_BIND_TYPE": "mask_cpu:",
+        "SLURM_STEP_ID": "0", "SLURM_MEM_BIND": "x", "MASTER_ADDR": "x", "RANK": "3", "LOCAL_RANK": "1",
+        "WORLD_SIZE": "9",
+    }  # fmt: skip
+    kept = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_JOB_NUM_NODES": "2", "LOCAL_SCRATCH": "/local"}
+    seen = run(render(batch(tmp_path)), tmp_path / "it", **left, **kept, SLURM_EXPORT_ENV="NONE").environment
+    assert not left.keys() & seen.keys()
+    assert {name: seen[name] for name in kept} == kept
+    assert seen["SLURM_EXPORT_ENV"] == "ALL"
+
+
+@pytest.mark.parametrize(
+    ("style", "option", "value"),
+    [
+        ({}, "gpus-per-node", "4"),
+        ({"gpu_type": "h100"}, "gpus-per-node", "h100:4"),
+        ({"gpus": "gres"}, "gres", "gpu:4"),
+        ({"gpus": "gres", "gpu_type": "h100"}, "gres", "gpu:h100:4"),
+        ({"gpus": "gres", "sbatch": {"gres": "nvme:1"}}, "gres", "gpu:4,nvme:1"),
+        ({"sbatch": {"gres": "nvme:1"}}, "gres", "nvme:1"),
+    ],
+)
+def test_gpus_are_asked_for_as_the_site_likes_it(style: dict[str, Any], option: str, value: str) -> None:
+    options = directives(render(batch(ROOT, Profile.model_validate({"name": "x", **style}))))
+    assert options[option] == value
+    assert ("gpus-per-node" in options) is (style.get("gpus") != "gres")
+
+
+def test_no_gpus_where_nodes_come_with_theirs_or_none_are_wanted() -> None:
+    for profile, device in ((Profile(name="x", gpus="none"), "auto"), (GENERIC, "cpu")):
+        resources = {**config()["resources"], "device": device}
+        options = directives(render(batch(ROOT, profile, config=config() | {"resources": resources})))
+        assert not {"gpus-per-node", "gres"} & options.keys()
+
+
+@pytest.mark.parametrize(
+    ("lead_s", "limit_min", "signal_s"),
+    [(60, 60, 60), (60, 1, 15), (0, 60, 1), (45.5, 600, 46), (1e9, 1e9, 65535)],
+)
+def test_the_warning_comes_when_ranks_stop_by_themselves(
+    lead_s: float, limit_min: float, signal_s: int
+) -> None:
+    script = render(batch(ROOT, config=config(job={"stop_lead_s": lead_s, "time_limit_min": limit_min})))
+    assert directives(script)["signal"] == f"USR2@{signal_s}"
+
+
+@pytest.mark.parametrize("path", ["a\nb", "a\\b", "a\x7fb"])
+def test_a_path_that_no_script_can_hold_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"--runs: .* holds a"):
+        render(batch(ROOT / path))
+
+
+def test_a_percent_sign_in_a_path_is_itself() -> None:
+    script = render(batch(ROOT / "100 %j"))
+    assert directives(script)["output"] == "/shared/100 %%j/runs/demo/n2-r0/submissions/%j.log"
+
+
+@settings(max_examples=150, deadline=None)
+@given(fields, placing)
+def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, str]) -> None:
+    profile = sift(given)
+    made = sift_batch(profile, placed)
+    script, share = render(made), made.shares[0]
+    with tempfile.TemporaryDirectory() as folder:
+        trace = run(script, Path(folder), PYTHONPATH="before")
+    python = profile.python or (made.python if profile.container is None else "python3")
+    run_dir, submission = str(share.run_dir), str(share.submission)
+    assert trace.srun[-6:] == [python, "-m", "jobs.slurm.task", run_dir, "--submission", submission]
+    assert trace.environment["PYTHONPATH"] == f"{made.code}:before"
+    assert trace.modules == (["load", *profile.modules] if profile.modules else [])
+    for name, value in profile.srun.items():
+        assert (f"--{name}" if value is True else f"--{name}={value}") in trace.srun
+    if profile.container is not None:
+        assert set(profile.container.arguments) <= set(trace.srun)
+        for mount in profile.container.mounts:
+            assert any(mount in word for word in trace.srun)
+    read = directives(script)
+    assert (read["job-name"], read["comment"]) == (made.name, made.comment)
+    assert read["output"] == f"{str(made.logs).replace('%', '%%')}/%j.log"
+    for name, value in profile.sbatch.items():
+        assert read[name] == ("" if value is True else value)
+    for name in ("partition", "account", "qos", "constraint", "reservation", "exclude", "wckey"):
+        assert read.get(name) == getattr(profile, name)
+    assert read.get("mail-user") == profile.mail_user
+    assert (read["nodes"], read["ntasks-per-node"]) == ("2", "1"), "an option of ours was overridden"
+
+
+@pytest.mark.parametrize("argument", ["--train.steps=3", "a b", "'", '"', "$(touch canary)", "é", "\\", "*"])
+def test_the_script_by_hand_finds_its_code_and_hands_its_arguments_on(argument: str, tmp_path: Path) -> None:
+    code = tmp_path / "my code's"
+    (code / "jobs" / "slurm").mkdir(parents=True)
+    (code / "jobs" / "slurm" / "task.py").touch()
+    script = f"{code}/jobs/train.sbatch"
+    arguments = ["--config", argument]
+    trace = run(
+        by_hand(config()), tmp_path / "it", *arguments, SHOWN_COMMAND=f"{script} {' '.join(arguments)}",
+        SLURM_JOB_NUM_NODES="3", SLURM_CPUS_PER_TASK="20", SLURM_SUBMIT_DIR=str(tmp_path),
+    )  # fmt: skip
+    assert trace.srun[:4] == ["--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--cpus-per-task=20"]
+    assert trace.srun[6:] == ["python3", "-m", "jobs.slurm.task", "--by-hand", *arguments]
+    assert trace.environment["PYTHONPATH"] == str(code)
+
+
+def test_the_script_by_hand_without_arguments_or_a_place_of_its_own(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    (code / "jobs" / "slurm").mkdir(parents=True)
+    (code / "jobs" / "slurm" / "task.py").touch()
+    python = code / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch(mode=0o755)
+    known = {"SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "1", "SLURM_SUBMIT_DIR": str(code)}
+    trace = run(by_hand(config()), tmp_path / "a", SHOWN_COMMAND="(null)", **known)
+    assert trace.srun[6:] == [str(python), "-m", "jobs.slurm.task", "--by-hand"]
+    shown = f"{code}/jobs/train.sbatch"
+    trace = run(by_hand(config()), tmp_path / "b", SHOWN_COMMAND=shown, DISTTRAIN_PYTHON="/x/py", **known)
+    assert trace.srun[6:] == ["/x/py", "-m", "jobs.slurm.task", "--by-hand"]
+    with pytest.raises(AssertionError, match=r"cannot start: no code of disttrain around /x/train.sbatch"):
+        run(
+            by_hand(config()),
+            tmp_path / "c",
+            SHOWN_COMMAND="/x/train.sbatch",
+            **known | {"SLURM_SUBMIT_DIR": "/"},
+        )

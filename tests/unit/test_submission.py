@@ -1,0 +1,178 @@
+"""Batches of runs: announced together, submitted together, as many as there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import RunDir
+from jobs import ledger
+from jobs.cluster import LimitReached, Room, Submission, SubmitError, Unreachable
+from jobs.submission import batch_name, handle
+from tests.support.jobs import CODE, NoCluster, repeats, states, submit, sweep_plan
+
+
+class Arrays(NoCluster):
+    """Takes up to three runs at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_room = Room(array=3)
+
+
+def test_repeats_of_one_run_are_a_batch_and_nothing_else_is(tmp_path: Path) -> None:
+    cluster = Arrays()
+    actions = submit(repeats(4, "a", "b"), cluster, tmp_path)
+    assert cluster.batches == [["a-r0", "a-r1", "a-r2"], ["b-r0", "b-r1", "b-r2"], ["a-r3"], ["b-r3"]]
+    assert [action.name for action in actions] == [
+        f"{name}-r{repeat}" for repeat in range(4) for name in "ab"
+    ]
+    for action in actions:
+        receipt = ledger.entry(RunDir(tmp_path / "demo" / action.name), 0).read("receipt")
+        assert receipt is not None
+        assert receipt["job_id"] == action.job_id
+    assert len({action.job_id for action in actions}) == 8
+
+
+def test_without_arrays_the_order_stays(tmp_path: Path) -> None:
+    cluster = NoCluster()
+    submit(repeats(2, "a", "b"), cluster, tmp_path)
+    assert cluster.batches == [["a-r0"], ["b-r0"], ["a-r1"], ["b-r1"]]
+
+
+def test_runs_with_other_secrets_or_of_another_profile_are_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Arrays()
+    plan = repeats(2, "a")
+    for number, run in enumerate(plan.runs):
+        config = run.config.as_dict()
+        config["job"]["env"]["SOME_TOKEN"] = f"secret{number}"
+        object.__setattr__(run, "config", type(run.config).model_validate(config))
+    submit(plan, cluster, tmp_path / "secrets")
+    assert cluster.batches == [["a-r0"], ["a-r1"]]
+    cluster = Arrays()
+    names = iter(["one", "another"])
+    monkeypatch.setattr(cluster, "profile", lambda recorded: {"name": next(names)})
+    submit(repeats(2, "a"), cluster, tmp_path / "profiles")
+    assert cluster.batches == [["a-r0"], ["a-r1"]]
+
+
+def test_all_are_announced_before_any_is_submitted(tmp_path: Path) -> None:
+    cluster = Arrays()
+
+    def look(submissions: Sequence[Submission]) -> list[str]:
+        intents = [ledger.entry(each.run, each.number).read("intent") or {} for each in submissions]
+        assert [intent["index"] for intent in intents] == [0, 1, 2]
+        assert {intent["handle"] for intent in intents} == {handle(submissions[0].run, 0)}
+        assert not any(ledger.entry(each.run, each.number).read("receipt") for each in submissions)
+        return ["1_0", "1_1", "1_2"]
+
+    cluster.submit = look  # type: ignore[method-assign]
+    assert [action.job_id for action in submit(repeats(3, "a"), cluster, tmp_path)] == ["1_0", "1_1", "1_2"]
+
+
+def test_a_handle_is_of_one_folder_and_one_submission(tmp_path: Path) -> None:
+    runs = [RunDir(tmp_path / root / "demo" / "a") for root in ("runs", "elsewhere")]
+    assert len({handle(run, number) for run in runs for number in (0, 1)}) == 4
+
+
+def test_what_a_batch_is_called() -> None:
+    assert batch_name(["n2-ddp-b64-r3"]) == "n2-ddp-b64-r3"
+    assert batch_name(["n2-ddp-b64-r3", "n2-ddp-b64-r4"]) == "n2-ddp-b64"
+
+
+def test_what_there_is_no_room_for_is_left_and_nothing_announced(tmp_path: Path) -> None:
+    cluster = Arrays()
+    cluster.has_room = Room(array=3, jobs=4, why="the limit of 9 jobs (MaxSubmitJobs of account a)")
+    actions = submit(repeats(3, "a", "b"), cluster, tmp_path)
+    assert cluster.batches == [["a-r0", "a-r1", "a-r2"], ["b-r0"]]
+    left = [action for action in actions if action.kind == "left"]
+    assert [action.name for action in left] == ["b-r1", "b-r2"]
+    assert left[0].reason == "the limit of 9 jobs (MaxSubmitJobs of account a) is reached"
+    assert [states(tmp_path)[name].state for name in ("b-r1", "b-r2")] == ["planned", "planned"]
+    assert ledger.entries(RunDir(tmp_path / "demo" / "b-r1")) == []
+    cluster.has_room = Room(array=3)
+    submit(repeats(3, "a", "b"), cluster, tmp_path)
+    assert cluster.batches[2:] == [["b-r1", "b-r2"]], "the same command submits them later"
+
+
+def test_a_limit_that_only_shows_in_a_refusal(tmp_path: Path) -> None:
+    cluster = Arrays()
+    take, room = cluster.submit, 1
+
+    def refuse(submissions: Sequence[Submission]) -> list[str]:
+        if len(cluster.submitted) + len(submissions) > room:
+            raise LimitReached("the limit of jobs (AssocGrpSubmitJobsLimit)")
+        return take(submissions)
+
+    cluster.submit = refuse  # type: ignore[method-assign]
+    actions = submit(repeats(3, "a"), cluster, tmp_path)
+    assert [(action.kind, action.name) for action in actions] == [
+        ("submit", "a-r0"),
+        ("left", "a-r1"),
+        ("left", "a-r2"),
+    ]
+    assert "AssocGrpSubmitJobsLimit" in actions[1].reason
+    assert [state.state for state in states(tmp_path).values()] == ["queued", "planned", "planned"]
+
+
+def test_a_refusal_settles_the_whole_batch(tmp_path: Path) -> None:
+    cluster = Arrays()
+
+    def refuse(submissions: Sequence[Submission]) -> list[str]:
+        raise SubmitError("no such partition")
+
+    cluster.submit = refuse  # type: ignore[method-assign]
+    with pytest.raises(SubmitError):
+        submit(repeats(3, "a"), cluster, tmp_path)
+    found = states(tmp_path).values()
+    assert [(state.state, state.message) for state in found] == [("planned", "no such partition")] * 3
+
+
+def test_a_cluster_that_fell_silent_is_asked_again_and_not_told_again(tmp_path: Path) -> None:
+    cluster = Arrays()
+    take = cluster.submit
+
+    def fall_silent(submissions: Sequence[Submission]) -> list[str]:
+        raise Unreachable("socket timed out")
+
+    cluster.submit = cluster.find = fall_silent  # type: ignore[method-assign, assignment]
+    with pytest.raises(Unreachable):
+        submit(repeats(2, "a"), cluster, tmp_path)
+    assert [state.state for state in states(tmp_path).values()] == ["submitting"] * 2
+    actions = submit(repeats(2, "a"), cluster, tmp_path)
+    assert [action.kind for action in actions] == ["wait", "wait"]
+    assert "socket timed out" in actions[0].reason
+    cluster.find = lambda submissions: ["7_0", None][: len(submissions)]  # type: ignore[method-assign]
+    cluster.submit = take  # type: ignore[method-assign]
+    actions = submit(repeats(2, "a"), cluster, tmp_path)
+    assert [action.kind for action in actions] == ["wait", "submit"]
+    assert states(tmp_path)["a-r0"].job_id == "7_0"
+    assert cluster.batches == [["a-r1"]]
+
+
+def test_one_run_of_a_batch_that_has_started_after_all_is_left_out(tmp_path: Path) -> None:
+    cluster = Arrays()
+    submit(repeats(3, "a"), cluster, tmp_path)
+    run = RunDir(tmp_path / "demo" / "a-r1")
+    for name in ("a-r0", "a-r1", "a-r2"):
+        ledger.entry(RunDir(tmp_path / "demo" / name), 0).path("receipt").unlink()
+
+    def claimed_meanwhile(recorded: object) -> None:
+        process = {"host": "elsewhere", "boot": "", "pid": 1, "start_ticks": 1}
+        ledger.claim(run, 0, process=process, job_id=None, code_hash=CODE)
+
+    cluster.profile = claimed_meanwhile  # type: ignore[method-assign]
+    actions = submit(repeats(3, "a"), cluster, tmp_path)
+    assert [action.kind for action in actions] == ["submit", "wait", "submit"]
+    assert cluster.batches[1:] == [["a-r0", "a-r2"]]
+
+
+def test_one_run_alone_has_no_index(tmp_path: Path) -> None:
+    submit(sweep_plan("a"), Arrays(), tmp_path)
+    intent = ledger.entry(RunDir(tmp_path / "demo" / "a"), 0).read("intent")
+    assert intent is not None
+    assert intent["index"] is None

@@ -1,0 +1,175 @@
+"""Trouble that passes, and limits, as Slurm words them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from jobs.cluster import Room, SubmitError, Unreachable
+from jobs.slurm import limits
+from jobs.slurm.limits import Controller, Limit, parse_config, reached, tightest
+from jobs.slurm.transient import Patience, passes, submit_patiently
+
+BUSY = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        BUSY,
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
+        "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
+        "sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received",
+        "sbatch: error: Batch job submission failed: Slurm backup controller in standby mode",
+    ],
+)
+def test_what_passes(message: str) -> None:
+    assert passes(message)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "sbatch: error: invalid partition specified: nowhere",
+        "sbatch: error: Batch job submission failed: Invalid account or account/partition combination",
+        "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+        "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, "
+        "user's size and/or time limits)",
+    ],
+)
+def test_what_does_not(message: str) -> None:
+    assert not passes(message)
+
+
+@dataclass
+class Slurm:
+    """Answers in turn: `sbatch` with a refusal or an id, `find` with a job, nothing or silence."""
+
+    sbatch: list[str]
+    found: list[str | None] = field(default_factory=list)
+    now: float = 0.0
+    pauses: list[float] = field(default_factory=list)
+
+    def submit(self) -> str:
+        answer = self.sbatch.pop(0)
+        if " " in answer:
+            raise SubmitError(answer)
+        return answer
+
+    def find(self) -> str | None:
+        answer = self.found.pop(0)
+        if answer == "silence":
+            raise Unreachable("the Slurm controller does not answer")
+        return answer
+
+    def sleep(self, pause_s: float) -> None:
+        self.pauses.append(pause_s)
+        self.now += pause_s
+
+    def patiently(self, within_s: float = 100.0) -> str:
+        patience = Patience(within_s, 1.0, 8.0, clock=lambda: self.now, sleep=self.sleep)
+        return submit_patiently(self.submit, self.find, patience)
+
+
+def test_what_passes_is_tried_again_ever_more_slowly(capsys: pytest.CaptureFixture[str]) -> None:
+    slurm = Slurm([BUSY] * 5 + ["42"], [None] * 5)
+    assert slurm.patiently() == "42"
+    for pause_s, most_s in zip(slurm.pauses, [1, 2, 4, 8, 8], strict=True):
+        assert most_s / 2 <= pause_s <= most_s
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 5
+    assert "Socket timed out" in said[0]
+    assert "trying again in" in said[0]
+
+
+def test_a_job_that_is_there_after_all_is_not_made_again() -> None:
+    assert Slurm([BUSY], ["42"]).patiently() == "42"
+
+
+def test_nothing_is_submitted_while_nobody_says_whether_there_is_a_job() -> None:
+    assert Slurm([BUSY], ["silence", "silence", "42"]).patiently() == "42"
+
+
+def test_a_final_refusal_is_not_tried_again() -> None:
+    slurm = Slurm(["invalid partition specified"])
+    with pytest.raises(SubmitError, match="partition"):
+        slurm.patiently()
+    assert slurm.pauses == []
+    slurm = Slurm([BUSY, "invalid partition specified"], [None])
+    with pytest.raises(SubmitError, match="partition"):
+        slurm.patiently()
+
+
+def test_patience_has_an_end() -> None:
+    slurm = Slurm([BUSY] * 100, [None] * 100)
+    with pytest.raises(Unreachable, match="Socket timed out"):
+        slurm.patiently(within_s=60)
+    assert 40 < slurm.now <= 60
+
+
+CONFIG = """\
+Configuration data as of 2026-11-21T04:58:20
+AccountingStorageEnforce = associations,limits
+ClusterName             = big
+MaxArraySize            = 1001
+MaxJobCount             = 10000
+SchedulerParameters     = bf_interval=2,max_array_tasks=200
+"""
+
+
+def test_what_the_controller_says_of_its_limits() -> None:
+    assert parse_config(CONFIG) == Controller("big", array=200, jobs=10000, enforces=True)
+    without = CONFIG.replace(",max_array_tasks=200", "").replace("associations,limits", "associations")
+    assert parse_config(without) == Controller("big", array=1001, jobs=10000, enforces=False)
+    assert parse_config("") == Controller()
+
+
+def test_the_tightest_limit_counts() -> None:
+    cluster = Limit(10000, 9000, "MaxJobCount of the cluster")
+    account = Limit(8, 5, "MaxSubmitJobs of account physics")
+    room = Room(200, 3, "the limit of 8 jobs (MaxSubmitJobs of account physics)")
+    assert tightest([cluster, account], 200) == room
+    assert tightest([Limit(8, 9, "x")], 0) == Room(1, 0, "the limit of 8 jobs (x)")
+    assert tightest([], None) == Room()
+
+
+ANSWERS = {
+    "scontrol show config": CONFIG,
+    "squeue --noheader --array --states=all": "1\n2_0\n2_1\n",
+    "squeue --noheader --array --user": "1|physics|normal\n2_0|physics|long\n2_1|other|normal\n",
+    "sacctmgr --noheader --parsable2 show user": "physics\n",
+    "sacctmgr --noheader --parsable2 show assoc": "physics|gpu|3|long\nphysics||5|normal\n",
+    "sacctmgr --noheader --parsable2 show qos": "normal|7\n",
+}
+
+
+def answer(command: list[str]) -> str | None:
+    return next((said for start, said in ANSWERS.items() if " ".join(command).startswith(start)), None)
+
+
+@pytest.mark.parametrize(
+    ("profile", "room"),
+    [
+        (None, Room(200, 3, "the limit of 5 jobs (MaxSubmitJobs of account physics)")),
+        ({"partition": "gpu"}, Room(200, 1, "the limit of 3 jobs (MaxSubmitJobs of account physics)")),
+    ],
+)
+def test_the_limits_of_an_association(
+    profile: dict[str, str] | None, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits.commands, "ask", answer)
+    assert limits.room(profile) == room
+
+
+def test_what_cannot_be_asked_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits.commands, "ask", lambda command: None)
+    assert limits.room(None) == Room()
+
+
+def test_a_refusal_that_speaks_of_a_limit() -> None:
+    refusal = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    named = f"sbatch: error: AssocMaxSubmitJobLimit sbatch: error: Batch job submission failed: {refusal}"
+    assert reached(named) == "the limit of jobs (AssocMaxSubmitJobLimit)"
+    assert reached("sbatch: error: invalid partition specified: nowhere") is None

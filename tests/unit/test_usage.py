@@ -1,0 +1,239 @@
+"""What runs used: by their attempts' own times, and by Slurm's accounting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import submit as command_line
+from analysis.load import load
+from disttrain import usage
+from disttrain.config import Config
+from disttrain.records import Usage
+from disttrain.rundir import RunDir, read_json, write_json
+from jobs import ledger
+from jobs.slurm import accounting
+from jobs.slurm.accounting import JobRecord
+from jobs.usage import from_records, note, used
+from tests.support.commands import Commands
+
+T0 = 1_800_000_000
+RUN: dict[str, Any] = {
+    "cluster": "slurm",
+    "config": Config.model_validate({"resources": {"nodes": 2, "gpus_per_node": 4}}).as_dict(),
+}
+
+
+def attempt(
+    number: int, submitted: float, started: float, ended: float | None, **fields: Any
+) -> dict[str, Any]:
+    times = {"submitted": submitted, "started": started, "ended": ended}
+    told = {name: None if at is None else usage.iso(T0 + at) for name, at in times.items()}
+    return {"attempt": number, "submission": 0, "job_id": "7", "cluster": "slurm", **told, **fields}
+
+
+def hours(seconds: float, devices: int = 8) -> Any:
+    return pytest.approx(seconds * devices / 3600)
+
+
+def test_every_attempt_counts_and_waits_from_the_end_of_the_one_before() -> None:
+    first = attempt(0, 0, 60, 160)
+    requeued = attempt(1, 0, 170, 270)
+    again = attempt(2, 5000, 5030, 5130, submission=1)
+    found = usage.from_attempts([first, requeued, again], 8, "GPU-hours")
+    assert found.hours == hours(300)
+    assert found.queue_wait_s == pytest.approx(60 + 10 + 30)
+    assert (found.attempts, found.source, found.unit) == (3, "timestamps", "GPU-hours")
+
+
+def test_an_attempt_that_nobody_closed_counts_to_its_last_sign_of_life() -> None:
+    open_ = attempt(1, 0, 100, None)
+    assert usage.from_attempts([open_], 8, "GPU-hours", (1, usage.iso(T0 + 150))).hours == hours(50)
+    assert usage.from_attempts([open_], 8, "GPU-hours", (0, usage.iso(T0 + 150))).hours == 0
+    assert usage.from_attempts([open_], 8, "GPU-hours").hours == 0
+    assert usage.from_attempts([attempt(0, 0, 100, 90)], 8, "GPU-hours").hours == 0, "clocks of two machines"
+
+
+def test_without_a_submission_no_wait_is_known() -> None:
+    assert (
+        usage.from_attempts([attempt(0, 0, 1, 2) | {"submitted": None}], 1, "GPU-hours").queue_wait_s is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("cluster", "wanted", "device", "unit"),
+    [
+        ("slurm", "auto", None, "GPU-hours"),
+        ("slurm", "cpu", None, "CPU rank-hours"),
+        ("local", "auto", None, "CPU rank-hours"),
+        ("local", "auto", "cpu", "CPU rank-hours"),
+        ("local", "auto", "NVIDIA H100", "GPU-hours"),
+        ("local", "cuda", None, "GPU-hours"),
+    ],
+)
+def test_what_the_hours_are_of(cluster: str, wanted: str, device: str | None, unit: str) -> None:
+    record = {"cluster": cluster, "config": {"resources": {"device": wanted}}}
+    assert usage.unit_of(record, device) == unit
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus"),
+    [
+        ("billing=8,cpu=8,gres/gpu=4,mem=1G,node=2", 4),
+        ("gres/gpu:a100=2,gres/gpu:h100=3", 5),
+        ("gres/gpu=5,gres/gpu:a100=2,gres/gpu:h100=3", 5),
+        ("billing=8,cpu=8,gres/gpumem=80G", None),
+        ("", None),
+    ],
+)
+def test_gpus_of_an_allocation(tres: str, gpus: int | None) -> None:
+    assert accounting.gpus(tres) == gpus
+
+
+def record(
+    state: str,
+    submitted: float,
+    started: float | None,
+    ended: float | None,
+    job_id: str = "7",
+    gpus: int | None = 8,
+) -> JobRecord:
+    at = [None if each is None else T0 + each for each in (submitted, started, ended)]
+    elapsed_s = 0.0 if started is None else (started + 100 if ended is None else ended) - started
+    return JobRecord(job_id, state, "0:0", at[0], at[1], at[2], elapsed_s, gpus, 2)
+
+
+def test_accounting_counts_a_requeued_job_for_each_of_its_starts() -> None:
+    records = [record("REQUEUED", 0, 60, 160), record("COMPLETED", 160, 170, 270)]
+    never = record("CANCELLED", 300, None, 400, job_id="8")
+    found = from_records(
+        [*records, never], ["7", "8"], RUN, [attempt(0, 0, 60, 160), attempt(1, 0, 170, 270)]
+    )
+    assert found is not None
+    told, over = found
+    assert (told.hours, told.queue_wait_s, told.attempts, over) == (hours(200), 70, 2, True)
+    assert told.source == "sacct"
+
+
+def test_accounting_that_counts_no_gpus_leaves_them_to_the_config() -> None:
+    found = from_records([record("COMPLETED", 0, 10, 110, gpus=None)], ["7"], RUN, [attempt(0, 0, 10, 110)])
+    assert found is not None
+    assert found[0].hours == hours(100)
+
+
+def test_a_job_that_runs_is_not_over() -> None:
+    found = from_records([record("RUNNING", 0, 10, None)], ["7"], RUN, [attempt(0, 0, 10, None)])
+    assert found is not None
+    assert (found[0].hours, found[1]) == (hours(100), False)
+
+
+def test_accounting_that_lacks_a_job_is_not_used() -> None:
+    attempts = [attempt(0, 0, 10, 110), attempt(1, 0, 10, 110, job_id="8")]
+    assert from_records([record("COMPLETED", 0, 10, 110)], ["7", "8"], RUN, attempts) is None
+
+
+def made(root: Path, *, name: str = "s/a", attempts: int = 1) -> RunDir:
+    """A run of two nodes that trained for 100 s in each attempt, as its files tell."""
+    run = RunDir(root / name)
+    write_json(run.run_json, {"name": run.name, "sweep": run.sweep, **RUN})
+    for number in range(attempts):
+        start = 60 + 110 * number
+        write_json(run.attempt(number).record, attempt(number, 0, start, start + 100))
+    ledger.write_intent(run, {"cluster": "slurm", "config_key": "k", "run_key": "r", "code_hash": "c"})
+    ledger.write_receipt(run, 0, "7")
+    return run
+
+
+def sacct(commands: Commands, *, ended: bool = True) -> None:
+    end = str(T0 + 160) if ended else "Unknown"
+    row = f"7|COMPLETED|0:0|{T0}|{T0 + 58}|{end}|102|billing=8,gres/gpu=8|2"
+    commands.add("sacct", f"echo '{row}'")
+
+
+def test_what_accounting_says_is_noted_once_it_is_final_and_read_without_slurm(
+    commands: Commands, tmp_path: Path
+) -> None:
+    run = made(tmp_path)
+    sacct(commands, ended=False)
+    note([run])
+    assert not run.usage.exists()
+    assert usage.read(run).source == "timestamps"  # type: ignore[union-attr]
+    sacct(commands)
+    note([run])
+    Usage.model_validate(read_json(run.usage))
+    asked = commands.calls().count("sacct")
+    for found in (usage.read(run), used([run])[run.path]):
+        assert found is not None
+        assert (found.source, found.hours, found.queue_wait_s) == ("sacct", hours(102), 58)
+    note([run])
+    assert commands.calls().count("sacct") == asked
+    write_json(run.attempt(1).record, attempt(1, 0, 170, 180))
+    assert usage.read(run).source == "timestamps", "it has started again since"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("script", ['echo "Slurm accounting storage is disabled" >&2; exit 1', "exit 0"])
+def test_without_accounting_the_attempts_own_times_tell(
+    commands: Commands, tmp_path: Path, script: str
+) -> None:
+    run = made(tmp_path, attempts=2)
+    commands.add("sacct", script)
+    note([run])
+    assert not run.usage.exists()
+    found = used([run])[run.path]
+    assert (found.source, found.hours, found.queue_wait_s) == ("timestamps", hours(200), 70)
+
+
+def test_runs_of_this_machine_ask_no_accounting(commands: Commands, tmp_path: Path) -> None:
+    run = made(tmp_path)
+    write_json(run.attempt(0).record, attempt(0, 0, 60, 160, cluster="local"))
+    sacct(commands)
+    assert used([run])[run.path].source == "timestamps"
+    assert not (commands.folder / "calls").exists()
+
+
+def test_status_long_shows_runs_and_sums_and_writes_nothing(
+    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("s/a", "s/b", "t/a"):
+        run = made(tmp_path, name=name)
+        write_json(
+            run.submissions / "0000.claim.json",
+            {
+                "by": "job",
+                "attempt": 0,
+                "job_id": "7",
+                "code_hash": "c",
+                "process": {"host": "node-1", "pid": 1, "start_ticks": 1},
+            },
+        )
+        outcome = {"cause": "finished", "attempt": 0, "ended": usage.iso(T0 + 160), "retryable": False}
+        write_json(run.done, outcome)
+    sacct(commands)
+    before = sorted(tmp_path.rglob("*.json"))
+    assert command_line.main(["status", "--long", "--runs", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "s: 0.453 GPU-hours, 2 attempts, 1:56 min in the queue" in out
+    assert "t: 0.227 GPU-hours, 1 attempt, 58 s in the queue" in out
+    assert "0.227 GPU-hours  8 a start" in out
+    assert command_line.main(["status", "--long", "--json", "--runs", str(tmp_path)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [run["usage"]["source"] for run in told["runs"]] == ["sacct"] * 3
+    assert told["sweeps"][0]["hours"] == {"GPU-hours": hours(204)}
+    assert sorted(tmp_path.rglob("*.json")) == before
+
+
+def test_the_report_s_table_has_them_also_of_runs_that_failed(tmp_path: Path) -> None:
+    from tests.support.fake_runs import fake_run
+
+    fake_run(tmp_path / "s" / "a", nodes=2)
+    fake_run(tmp_path / "s" / "b", nodes=2, end="failed", message="boom")
+    fake_run(tmp_path / "s" / "c", nodes=2, end="planned")
+    table = load([tmp_path / "s"]).set_index("run")
+    assert list(table["attempts"]) == [1, 1, 0]
+    assert table["hours"].isna().tolist() == [False, False, True]
+    assert table.loc["b", "hours"] == pytest.approx(2 * 60 / 3600)
+    assert table["hours_bound"].tolist() == [2.0, 2.0, 2.0]
+    assert table.loc["b", "queue_wait_s"] == 60
