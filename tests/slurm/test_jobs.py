@@ -45,26 +45,39 @@ def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         yield tmp_path / "runs"
 
 
-def test_a_sweep_on_two_nodes_is_done(slurm: MiniCluster, tmp_path: Path) -> None:
+def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
-    slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm", "--wait", cwd=tmp_path)
+    sweep = ("sweep", "small.yaml", "--nodes", "1", "2", "4", "--cluster", "slurm")
+    slurm.submit(*sweep, "--wait", cwd=tmp_path)
     told = json.loads(slurm.submit("status", "--json", cwd=tmp_path))
     assert [(run["run"], run["state"], run["cluster"]) for run in told] == [
         ("n1-single-b16-r0", "done", "slurm"),
         ("n2-ddp-b16-r0", "done", "slurm"),
+        ("n4-ddp-b16-r0", "done", "slurm"),
     ]
     assert not any(run["stale"] for run in told), "the nodes ran other code than this"
     run = RunDir(tmp_path / "runs" / "small" / "n2-ddp-b16-r0")
     attempt = read_json(run.attempt(0).record)
     assert len(set(attempt["nodes"])) == 2
     assert attempt["job_id"] == told[1]["job_id"]
-    assert attempt["exit_codes"] == {"0": 0}
+    assert attempt["exit_codes"] == {"0": 0, "1": 0}
     variables = read_json(run.env_json)["variables"]
     assert variables["GLOO_SOCKET_IFNAME"]["value"] == "eth0"
     for node in (0, 1):
         assert f"node {node} of 2 on {attempt['nodes'][node]}" in run.attempt(0).node_log(node).read_text()
-    again = slurm.submit("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm", cwd=tmp_path)
-    assert "2 runs: 2 done" in again
+
+    def accounted() -> bool:  # a job's records end a little after its run
+        slurm.submit("report", cwd=tmp_path)
+        report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
+        assert [row["unit"] for row in report["used"]] == ["GPU-hours"] * 3
+        assert all(row["hours"] > 0 for row in report["used"])
+        return all(row["source"] == "sacct" for row in report["used"])
+
+    wait_until(accounted)
+    page = (tmp_path / "runs" / "small" / "report" / "report.md").read_text()
+    assert "GPU-hours, of" in page
+    assert "by Slurm's accounting." in page
+    assert "3 runs: 3 done" in slurm.submit(*sweep, cwd=tmp_path)
 
 
 def test_every_node_starts_once_and_a_failure_says_why(root: Path) -> None:

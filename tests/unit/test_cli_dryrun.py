@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -53,6 +54,8 @@ def test_a_dry_run_says_everything_and_does_nothing(capsys: pytest.CaptureFixtur
     normal = re.sub(r"--rdzv-id [0-9a-f]{12}", "--rdzv-id RUNKEY", normal)
     normal = re.sub(r"r0-[0-9a-f]{6}", "r0-CONFIG", normal)
     normal = re.sub(r"(?m)(?<=\S) {2,}(?=.*\((derived|config)\)$)", "  ", normal)  # as wide as CODE is long
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(normal)
     assert normal == GOLDEN.read_text()
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"]
 

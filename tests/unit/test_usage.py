@@ -165,6 +165,7 @@ def test_what_accounting_says_is_noted_once_it_is_final_and_read_without_slurm(
     note([run])
     Usage.model_validate(read_json(run.usage))
     asked = commands.calls().count("sacct")
+    assert "--duplicates" in commands.calls(), "else a requeued job has its last start only"
     for found in (usage.read(run), used([run])[run.path]):
         assert found is not None
         assert (found.source, found.hours, found.queue_wait_s) == ("sacct", hours(102), 58)
