@@ -112,7 +112,10 @@ def test_any_dataset_by_import_path():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (ModelConfig(kind="gtp"), r"model\.kind='gtp' is unknown; allowed: emulated, gpt, .*did you mean 'gpt'"),
+        (
+            ModelConfig(kind="gtp"),
+            r"model\.kind='gtp' is unknown; allowed: emulated, gpt, .*did you mean 'gpt'",
+        ),
         (ModelConfig(kind="mlp", hiden=[3]), r"model\.hiden is not an option .*did you mean 'hidden'"),
         (ModelConfig(kind="nowhere:Net"), r"model\.kind='nowhere:Net' cannot be imported: No module named"),
         (ModelConfig(kind="my_plugin:Nett"), r"model\.kind='my_plugin:Nett' cannot be imported: .*Nett"),
