@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help install slurm demo demo-slurm test test-all lint format schemas clean
+.PHONY: help install slurm slurm-tests demo demo-slurm test test-all lint format schemas clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## +' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -24,6 +24,9 @@ $(STAMP): pyproject.toml constraints.txt
 slurm: $(STAMP)  ## Debian packages for the mini-cluster, where root on Debian or Ubuntu can have them
 	@$(BIN)/python -m jobs.minicluster.packages
 
+slurm-tests: $(STAMP)
+	@$(BIN)/python -m jobs.minicluster.packages --tests
+
 demo: $(STAMP) slurm  ## sweep on 1, 2 and 4 nodes of this machine, the report, a run on a real Slurm
 	@echo "demo: training on 1, 2 and 4 nodes, one run after another"
 	@$(BIN)/python submit.py sweep --nodes 1 2 4 --wait
@@ -39,10 +42,10 @@ demo-slurm: $(STAMP)
 	  --name digits-on-slurm --grid mlp --nodes 2 --set optim.lr=0.05 --cluster slurm --wait; \
 	  code=$$?; $(BIN)/python submit.py cluster down --name demo; exit $$code
 
-test: $(STAMP) slurm  ## the tests but the slow ones, with coverage
+test: $(STAMP) slurm-tests  ## the tests but the slow ones, with coverage
 	@$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
 
-test-all: $(STAMP) slurm  ## every test
+test-all: $(STAMP) slurm-tests  ## every test
 	@$(BIN)/python -m pytest
 
 lint: $(STAMP)  ## ruff, mypy, and whether generated documents are current

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
 from disttrain import log
 from disttrain.checkpoint.saver import Saver
 from disttrain.config import Config
+from disttrain.errors import Superseded
 from disttrain.records import EvalPoint, StopCause
 from disttrain.rundir import Attempt
 from disttrain.stop import CAUSES, Requests
@@ -24,8 +26,11 @@ MAX_STRIDE = 1000
 _SUPERSEDED = 1 + len(CAUSES)
 
 
-class Superseded(RuntimeError):
-    """A later attempt of this run has begun, so this one must not write any more."""
+def best_loss(history: Sequence[EvalPoint], world: World) -> float | None:
+    """The loss of the best validation so far, on all ranks; of earlier attempts rank 0 alone knows."""
+    known = [point.loss for point in history if point.loss is not None]
+    best: float | None = world.gather(min(known, default=None))[0]
+    return best
 
 
 class Boundary:

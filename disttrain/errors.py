@@ -1,4 +1,4 @@
-"""The one exception that means: the user's input is wrong, and here is what to change."""
+"""The exceptions that callers tell apart: input that is wrong, and an attempt that is over."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ class ConfigError(ValueError):
     def __init__(self, message: str, *, at: str | None = None) -> None:
         text = " ".join(message.split())
         super().__init__(f"{at}: {text}" if at else text)
+
+
+class Superseded(RuntimeError):
+    """A later attempt of this run has begun, so this one must not write any more."""
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

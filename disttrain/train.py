@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import default_collate
 
 from disttrain import log
 from disttrain.batch import BatchPlan, plan_batch
-from disttrain.boundary import Boundary
-from disttrain.checkpoint import resume
-from disttrain.checkpoint import state as states
-from disttrain.checkpoint.resume import HISTORY, Start, own_prefix
+from disttrain.boundary import Boundary, best_loss
+from disttrain.checkpoint import content, resume
+from disttrain.checkpoint.content import Start
+from disttrain.checkpoint.manifest import describe
 from disttrain.checkpoint.saver import Saver
-from disttrain.checkpoint.storage import State
-from disttrain.config import Config, config_key
+from disttrain.config import Config, model_waits
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
+from disttrain.emulation.model import Emulated
 from disttrain.errors import ConfigError
 from disttrain.evaluate import Evaluation
 from disttrain.flops import METHOD, flops_per_sample
@@ -32,10 +33,13 @@ from disttrain.optim import make_optimizer
 from disttrain.output import Output
 from disttrain.parallel.choice import choose
 from disttrain.parallel.strategy import load_strategy
-from disttrain.records import Checkpoint, Metrics, StopCause
+from disttrain.records import Layers, Metrics, StopCause
 from disttrain.registry import build_model, build_source
+from disttrain.rundir import write_json
+from disttrain.seeding import seed_all
 from disttrain.stop import Requests, Signals
 from disttrain.task import Task
+from disttrain.telemetry.layers import layer_times
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.trainer import Batch, Trainer
 from disttrain.world import World, device_name, machine_id, nccl_version, usable_cpus
@@ -53,7 +57,7 @@ def train(config: Config, output: Output, world: World, signals: Signals | None 
     except BaseException:
         session.telemetry.abort()
         raise
-    return finish(session, stop_cause)
+    return finish(session, config, world, stop_cause)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Session:
     saver: Saver
     start_step: int
     """Steps done before; the first one here is the next."""
+    example: Callable[[], Batch]
+    """A micro-batch that training need not have."""
 
 
 def run_loop(session: Session, config: Config) -> StopCause | None:
@@ -92,12 +98,33 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
     return None
 
 
-def finish(session: Session, stop_cause: StopCause | None) -> Metrics:
+def finish(session: Session, config: Config, world: World, stop_cause: StopCause | None) -> Metrics:
     """Leave the records of a run that came to its end or stopped. All ranks call this together."""
+    if config.telemetry.layer_passes and stop_cause is None:
+        record_layers(session, config, world)
     session.telemetry.checkpointed(session.saver.committed_step, session.saver.failed)
+    session.telemetry.facts |= lateness(session.trainer.bare_model, world)
     metrics = session.telemetry.finish(stop_cause)
     log.info(stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
     return metrics
+
+
+def record_layers(session: Session, config: Config, world: World) -> None:
+    """Time every layer, on all ranks as in training, and write down rank 0's."""
+    telemetry = session.telemetry
+    layers = layer_times(session.trainer, session.example(), config.telemetry.layer_passes)
+    if world.rank != 0 or telemetry.attempt.superseded_by() is not None:
+        return
+    found = Layers(
+        attempt=telemetry.attempt.number,
+        device=telemetry.facts["device"],
+        emulated=config.emulated,
+        passes=config.telemetry.layer_passes,
+        samples=telemetry.facts["local_batch_size"],
+        dtype_bytes=next(session.trainer.bare_model.parameters()).element_size(),
+        layers=layers,
+    )
+    write_json(telemetry.attempt.layers, found.model_dump(mode="json"))
 
 
 def prepare(config: Config, output: Output, world: World, signals: Signals) -> Session:
@@ -107,12 +134,12 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     refuse_unequal_data(source, world)
     plan = plan_batch(config.train.local_batch_size, config.train.global_batch_size, world.size)
     steps = count_steps(config, source, plan)
-    torch.manual_seed(config.train.seed)  # the same weights on every rank
+    seed_all(config.train.seed)  # the same weights on every rank
     model = build_model(config.model, source).to(world.device)
     parameters = sum(p.numel() for p in model.parameters())
     flops = flops_per_sample(model, source.train, world.device)
     peak = peak_of(device_name(world.device), model, flops, world.device)
-    torch.manual_seed(config.train.seed + 1 + world.rank)  # other dropout on every rank
+    seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
 
     # How the ranks work together
     strategy_name, reason = choose(config.parallel.strategy, world.size)
@@ -121,10 +148,8 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     model = strategy.wrap(model, config.parallel, world)
 
     # What there is to go on from
-    described = describe_checkpoint(config, source, plan, output, world)
-    folder = resume.folder_of(config.checkpoint, output.run)
-    found = resume.find(config.checkpoint, folder, described, world)
-    model_only = found is not None and found.path.parent != folder and config.checkpoint.start_with == "model"
+    described = describe(config, source.record, plan, output.attempt, world)
+    origin = resume.find(config.checkpoint, output.run, output.attempt, described, steps, world)
 
     # What is measured
     facts = {
@@ -146,7 +171,7 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         "local_batch_size": plan.local,
         "accumulation": plan.accumulation,
         "global_batch_size": plan.global_,
-        "resumed_step": found.manifest.step if found and not model_only else None,
+        "resumed_step": origin.step if origin else None,
         "tokens_per_sample": source.tokens_per_sample,
         "samples_are_images": source.images,
     }
@@ -167,69 +192,32 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     task = Task.of(source)
     trainer = Trainer(model, task, optimizer, config.optim, strategy, plan, steps, telemetry.clock)
     samples = source.record.train_samples
+
+    def example() -> Batch:
+        return default_collate([source.train[i % samples] for i in range(plan.local)])
+
     if strategy.SETTLES:
-        trainer.settle(default_collate([source.train[i % samples] for i in range(plan.local)]))
-    start = Start()
-    if found:
-        start = resume.restore(found, trainer.bare_model, optimizer, world, only_model=model_only)
-        log.info("resumed", step=start.step, path=str(found.path), exact=bool(start.own))
+        trainer.settle(example())
+    start = content.restore(origin, trainer.bare_model, optimizer, world) if origin else Start()
     if start.step:
         telemetry.resume(start.step, start.history, start.own)
     mine = RankBatches(GlobalOrder(samples, config.train.seed), plan, world.rank, steps, start.step)
-    batches = iter(make_loader(source.train, mine, config.data, world.device))
+    seed = (config.train.seed, world.rank)
+    batches = iter(make_loader(source.train, mine, config.data, world.device, seed=seed, first=mine.first))
     evaluate = None
     if source.valid is not None:
         evaluate = Evaluation(source.valid, task, world, plan.local, config.train.eval_samples)
 
     # What may end it early, and what is left for the next start
-    def capture() -> State:
-        history, own = telemetry.state()
-        own |= states.of_random(world.device)
-        return {
-            **states.of_model(trainer.bare_model, buffers=world.rank == 0),  # DDP makes rank 0's everybody's
-            **states.of_optimizer(trainer.bare_model, optimizer),
-            **{HISTORY + name: value for name, value in history.items()},
-            **{own_prefix(world.rank) + name: value for name, value in own.items()},
-        }
-
-    def describe(step: int) -> Checkpoint:
-        return described.model_copy(update={"step": step, "created": datetime.now(UTC).isoformat()})
-
-    saver = Saver(folder, config.checkpoint, output.attempt, world, capture, describe, start.step)
+    folder = resume.folder_of(config.checkpoint, output.run)
+    capture = partial(content.capture, trainer.bare_model, optimizer, telemetry, world)
+    saver = Saver(folder, config.checkpoint, output.attempt, world, capture, described, start.step)
     looks = world.local_rank == 0
     requests = Requests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
-    best = min((point.loss for point in telemetry.eval_history if point.loss is not None), default=None)
+    best = best_loss(telemetry.eval_history, world)
     boundary = Boundary(config, world, output.attempt, requests, saver, telemetry.clock, best)
-    set_random(start, config.train.seed, world)  # last: making an iterator draws from it
-    return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step)
-
-
-def set_random(start: Start, seed: int, world: World) -> None:
-    """Random numbers go on where they were; on another number of ranks, from a seed of their own."""
-    if start.own:
-        states.put_random(start.own, world.device)
-    elif start.step:
-        torch.manual_seed(seed + 1 + world.rank + world.size * start.step)
-
-
-def describe_checkpoint(
-    config: Config, source: Source, plan: BatchPlan, output: Output, world: World
-) -> Checkpoint:
-    """What the manifests of this run's checkpoints say, but for the step."""
-    return Checkpoint(
-        step=0,
-        attempt=output.attempt.number,
-        config_key=config_key(config),
-        world_size=world.size,
-        global_batch_size=plan.global_,
-        seed=config.train.seed,
-        dataset=source.record.name,
-        dataset_sha256=source.record.sha256,
-        valid_loss=None,
-        created="",
-        torch=torch.__version__,
-        files={},
-    )
+    content.set_random(start, config.train.seed, world)  # last: making an iterator draws from it
+    return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step, example)
 
 
 def refuse_unequal_data(source: Source, world: World) -> None:
@@ -253,13 +241,24 @@ def evaluation_is_due(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
+def lateness(model: nn.Module, world: World) -> dict[str, float]:
+    """The field of `Metrics` about how well an emulated model kept its time. All ranks call this together."""
+    if not isinstance(model, Emulated) or model.late_s is None:
+        return {}
+    return {"emulation_late_s": world.maximum([model.late_s])[0]}
+
+
 def describe_machine(world: World, config: Config) -> dict[str, Any]:
     """The fields of `Metrics` about where this runs. All ranks call this together."""
-    threads = config.resources.threads_per_rank + config.data.workers
+    # a rank that waits leaves its processor to others
+    own = 0 if model_waits(config) else config.resources.threads_per_rank
+    threads = own + config.data.workers
     machines = world.gather((machine_id(), threads))
     busy = sum(count for machine, count in machines if machine == machine_id())
     cpus = usable_cpus()
+    crowded = config.resources.device == "shared" and len(machines) > 1 and not model_waits(config)
     return {
+        "emulated": config.emulated,
         "nodes": world.nodes,
         "ranks_per_node": world.local_size,
         "world_size": world.size,
@@ -268,5 +267,5 @@ def describe_machine(world: World, config: Config) -> dict[str, Any]:
         "torch": torch.__version__,
         "nccl": nccl_version(),
         "cpu_count": cpus,
-        "oversubscribed": world.device.type == "cpu" and busy > cpus,
+        "oversubscribed": busy > cpus if world.device.type == "cpu" else crowded,
     }

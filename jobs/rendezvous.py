@@ -20,7 +20,6 @@ from disttrain.rundir import Attempt, read_json, write_json
 
 _SIOCGIFADDR = 0x8915
 _SPAN = 8192
-_TRIES = 50
 _POLL_S = 0.1
 
 
@@ -48,11 +47,10 @@ def port_range() -> range:
 
 def reserve_port(ports: range | None = None) -> socket.socket:
     """A socket bound to a free port. While it is open only a listener with SO_REUSEADDR (torchrun's
-    store is one) can take that port. Raises `RendezvousError` after 50 taken ports."""
+    store is one) can take that port. Raises `RendezvousError` when none of them is free."""
     ports = port_range() if ports is None else ports
-    tried = random.SystemRandom().sample(ports, min(_TRIES, len(ports)))
-    for port in tried:
-        reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    for port in random.SystemRandom().sample(ports, len(ports)):  # a few microseconds each
+        reserved = _open()
         try:
             reserved.bind(("", port))  # without SO_REUSEADDR: refused if anybody else holds the port
         except OSError:
@@ -60,7 +58,17 @@ def reserve_port(ports: range | None = None) -> socket.socket:
             continue
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return reserved
-    raise RendezvousError(f"no free port among {len(tried)} tried in {ports.start}-{ports.stop - 1}")
+    raise RendezvousError(f"no free port in {ports.start}-{ports.stop - 1}")
+
+
+def _open() -> socket.socket:
+    """A socket for IPv6 and IPv4 together, as torchrun's store opens it, or for IPv4 where that is all."""
+    try:
+        both = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    except OSError:
+        return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return both
 
 
 def interface_towards(host: str) -> str | None:

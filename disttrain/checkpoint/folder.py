@@ -17,11 +17,18 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from disttrain.errors import ConfigError
 from disttrain.records import Checkpoint, CheckpointFile
-from disttrain.rundir import CorruptFile, checkpoint_steps, read_json, write_json
+from disttrain.rundir import CorruptFile, checkpoint_steps, create_exclusive, read_json, write_json
 
 MANIFEST = "manifest.json"
-_LEFTOVER = re.compile(r"step-\d{8,}\.(a\d+\.tmp|deleted)")
+METADATA = ".metadata"
+_OWNER = "owner.json"
+_STEP = re.compile(r"step-(\d{8,})")
+_LEFTOVER = re.compile(r"step-\d{8,}\.(?:a(\d+)\.tmp|deleted)")
+_MISSING = (FileNotFoundError, NotADirectoryError)
+"""What a file system says of a file that is not there. Whatever else it says may be of the moment: a
+checkpoint that cannot be read right now is not taken for damaged."""
 
 
 class Damaged(ValueError):
@@ -57,27 +64,47 @@ def _names(folder: Path) -> list[str]:
 
 
 def read_manifest(path: Path) -> Checkpoint:
-    """What the checkpoint at `path` is, its files there with the right sizes. Raises `Damaged`."""
+    """What the checkpoint at `path` is, its files there with the right sizes.
+
+    Raises `Damaged`, `ConfigError` for one that other code wrote, and `OSError`.
+    """
     try:
-        manifest = Checkpoint.model_validate(read_json(path / MANIFEST))
+        found = read_json(path / MANIFEST)
+        manifest = Checkpoint.model_validate(found)
         sizes = {name: os.stat(path / name).st_size for name in manifest.files}
-    except (OSError, CorruptFile, ValidationError) as error:
+    except ValidationError as error:
+        faults = {str(fault["loc"][0]) for fault in error.errors() if fault["type"] in _OTHER_FIELDS}
+        if faults:
+            raise ConfigError(
+                f"{path} was written by other code, of which this one does not know {MANIFEST}'s "
+                f"{', '.join(sorted(faults))}: go on with that code, or move it away"
+            ) from None
+        raise Damaged(" ".join(str(error).split())) from None
+    except (*_MISSING, CorruptFile) as error:
         raise Damaged(" ".join(str(error).split())) from None
     for name, size in sizes.items():
         if os.path.basename(name) != name:
             raise Damaged(f"{MANIFEST} names a file elsewhere: {name!r}")
         if size != manifest.files[name].bytes:
             raise Damaged(f"{name} has {size} bytes instead of {manifest.files[name].bytes}")
+    if METADATA not in sizes:
+        raise Damaged(f"{MANIFEST} says nothing of {METADATA}")
+    named = re.fullmatch(r"step-(\d+)", path.name)
+    if named and int(named[1]) != manifest.step:
+        raise Damaged(f"{MANIFEST} is of step {manifest.step}")
     return manifest
 
 
+_OTHER_FIELDS = ("missing", "extra_forbidden")
+
+
 def wrong_files(path: Path, manifest: Checkpoint, names: Iterable[str]) -> list[str]:
-    """Which of the files `names` do not hold what the manifest says."""
+    """Which of the files `names` do not hold what the manifest says. Raises `OSError`."""
     wrong = []
     for name in names:
         try:
             found = digest(path / name).sha256
-        except OSError:
+        except _MISSING:
             found = ""
         if found != manifest.files[name].sha256:
             wrong.append(name)
@@ -121,7 +148,7 @@ def prune(folder: Path, keep: int) -> None:
     """
     whole = []
     for path in committed(folder):
-        with contextlib.suppress(Damaged):
+        with contextlib.suppress(Damaged, ConfigError):
             whole.append(Kept(path, read_manifest(path)))
     for old in superfluous(whole, keep):
         doomed = old.path.with_name(f"{old.path.name}.deleted")
@@ -136,11 +163,19 @@ def superfluous(newest_first: list[Kept], keep: int) -> list[Kept]:
     return [kept for kept in newest_first[max(1, keep) :] if kept is not best]
 
 
-def sweep_up(folder: Path) -> None:
-    """Remove what an earlier attempt began to write or to delete. For the start of an attempt."""
+def sweep_up(folder: Path, attempt: int) -> None:
+    """Remove what attempts before this one began to write, or to delete. For the start of an attempt."""
     for name in _names(folder):
-        if _LEFTOVER.fullmatch(name):
+        left = _LEFTOVER.fullmatch(name)
+        if left and int(left[1] or 0) <= attempt:
             shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def owner(folder: Path, run: Path) -> str:
+    """Whose checkpoints lie in a folder outside of a run directory: the run that came first, or this one."""
+    path = folder / _OWNER
+    create_exclusive(path, {"run": str(run)})
+    return str(read_json(path).get("run"))
 
 
 def _sync(folder: Path) -> None:

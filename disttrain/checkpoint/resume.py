@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from torch import nn
 
 from disttrain import log
 from disttrain.checkpoint import folder as folders
-from disttrain.checkpoint import state as states
-from disttrain.checkpoint import storage
+from disttrain.checkpoint import manifest
 from disttrain.checkpoint.folder import Damaged, Kept
-from disttrain.checkpoint.storage import State
 from disttrain.config import CheckpointConfig
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, Superseded
 from disttrain.records import Checkpoint
-from disttrain.rundir import RunDir
+from disttrain.rundir import Attempt, RunDir
 from disttrain.world import World
-
-HISTORY = "history."
-
-
-def own_prefix(rank: int) -> str:
-    """Names of what belongs to one rank alone begin with it."""
-    return f"rank-{rank:05d}."
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where training begins."""
+class Origin(Kept):
+    """A checkpoint to start from."""
 
-    step: int = 0
-    """Steps done."""
-    history: State = field(default_factory=dict)
-    """What is measured so far; on rank 0."""
-    own: State = field(default_factory=dict)
-    """This rank's share; empty where another number of ranks wrote it."""
+    only_model: bool = False
+    """Whether the model alone is taken, to begin at step 1."""
+
+    @property
+    def step(self) -> int | None:
+        """The step to go on from; None where nothing goes on."""
+        return None if self.only_model else self.manifest.step
 
 
 def folder_of(config: CheckpointConfig, run: RunDir) -> Path:
@@ -45,61 +35,93 @@ def folder_of(config: CheckpointConfig, run: RunDir) -> Path:
     return Path(config.dir).resolve() / run.sweep / run.name if config.dir else run.checkpoints
 
 
-def find(config: CheckpointConfig, folder: Path, expected: Checkpoint, world: World) -> Kept | None:
-    """The checkpoint to start from. All ranks together.
+def find(
+    config: CheckpointConfig, run: RunDir, attempt: Attempt, expected: Checkpoint, steps: int, world: World
+) -> Origin | None:
+    """The checkpoint that a run of `steps` starts from. All ranks together.
 
-    That is the newest in `folder` that is whole; failing that, `start_from`. Raises `ConfigError` for
-    one that does not belong to what `expected` describes.
+    That is the newest of its own that is whole; failing that, `start_from`. Raises `ConfigError` for one
+    that does not belong to what `expected` describes.
     """
-    found = newest(folder, world)
+    folder = folder_of(config, run)
+    if config.dir:
+        _refuse_other_run(folder, run, world)
+    found = newest(folder, attempt, world)
     if found is not None:
-        if found.manifest.config_key != expected.config_key:
-            raise ConfigError(
-                f"{folder} holds checkpoints of another config ({found.manifest.config_key}; this one is "
-                f"{expected.config_key}); use another run directory, or checkpoint.start_from={found.path}"
-            )
-        refuse_other_data(found, expected)
-        return found
-    if config.start_from is None:
+        manifest.refuse_other_config(found, expected)
+        origin = Origin(**vars(found))
+    elif config.start_from is not None:
+        origin = Origin(**vars(_named(config.start_from, world)), only_model=config.start_with == "model")
+    else:
         return None
-    named = Path(config.start_from).resolve()
-    whole = world.together(lambda: _look(named) if world.rank == 0 else None)[0]
-    problem = whole if isinstance(whole, str) else _problem(whole, world) if whole else "is not there"
-    if problem or not isinstance(whole, Kept):
-        raise ConfigError(f"checkpoint.start_from={config.start_from}: {problem}")
-    if config.start_with == "all":
-        refuse_other_data(whole, expected)
-    return whole
+    if not origin.only_model:
+        manifest.refuse_other_data(origin, expected)
+        manifest.refuse_beyond_the_end(origin, steps)
+        manifest.tell_what_differs(origin, expected)
+    return origin
 
 
-def newest(folder: Path, world: World) -> Kept | None:
+def newest(folder: Path, attempt: Attempt, world: World) -> Kept | None:
     """The newest checkpoint whose checksums hold; damaged ones on the way there are set aside."""
+
+    def set_aside(path: Path, problem: str) -> None:
+        _decided(lambda: _set_aside(path, problem, attempt), world)
+
+    _decided(lambda: _tidy(folder, attempt), world)
     while True:
-        found = world.together(lambda: _newest_readable(folder) if world.rank == 0 else None)[0]
-        if found is None:
-            return None
-        problem = _problem(found, world)
-        if problem is None:
+        found = _decided(lambda: _newest_readable(folder, attempt), world)
+        problem = _problem(found, world) if found else None
+        if found is None or problem is None:
             return found
-        if world.rank == 0:
-            _set_aside(found.path, problem)
+        set_aside(found.path, problem)
 
 
-def _newest_readable(folder: Path) -> Kept | None:
-    folders.sweep_up(folder)
+def _decided(act: Callable[[], Kept | None], world: World) -> Kept | None:
+    """What rank 0 decides, on all ranks, be it a `ConfigError` or `Superseded`."""
+
+    def decide() -> Kept | ConfigError | Superseded | None:
+        if world.rank:
+            return None
+        try:
+            return act()
+        except (ConfigError, Superseded) as error:
+            return error
+
+    decided = world.together(decide)[0]
+    if isinstance(decided, Exception):
+        raise decided
+    return decided
+
+
+def _tidy(folder: Path, attempt: Attempt) -> None:
+    _refuse_late_comer(attempt)
+    folders.sweep_up(folder, attempt.number)
+
+
+def _newest_readable(folder: Path, attempt: Attempt) -> Kept | None:
     for path in folders.committed(folder):
         try:
             return Kept(path, folders.read_manifest(path))
         except Damaged as error:
-            _set_aside(path, str(error))
+            _set_aside(path, str(error), attempt)
     return None
 
 
-def _look(path: Path) -> Kept | str:
-    try:
-        return Kept(path, folders.read_manifest(path))
-    except Damaged as error:
-        return str(error)
+def _named(start_from: str, world: World) -> Kept:
+    """The checkpoint that the user named, which nobody here sets aside: it may be another run's."""
+    path = Path(start_from).resolve()
+
+    def look() -> Kept:
+        try:
+            return Kept(path, folders.read_manifest(path))
+        except Damaged as error:
+            raise ConfigError(f"checkpoint.start_from={start_from}: {error}") from None
+
+    found = _decided(look, world)
+    assert found is not None
+    if problem := _problem(found, world):
+        raise ConfigError(f"checkpoint.start_from={start_from}: {problem}")
+    return found
 
 
 def _problem(found: Kept, world: World) -> str | None:
@@ -107,55 +129,34 @@ def _problem(found: Kept, world: World) -> str | None:
     mine = sorted(found.manifest.files)[world.rank :: world.size]
     wrong = world.together(lambda: folders.wrong_files(found.path, found.manifest, mine))
     names = [name for share in wrong for name in share]
-    return f"{', '.join(names)}: not what was written (checksum)" if names else None
+    if not names:
+        return None
+
+    def again() -> None:
+        """One node with old views of a file system, or bad memory, is no reason to give a checkpoint up."""
+        if world.rank == 0 and len(folders.wrong_files(found.path, found.manifest, names)) < len(names):
+            raise RuntimeError(f"{found.path}: rank 0 finds whole what other ranks do not find: {names}")
+
+    world.together(again)
+    return f"{', '.join(names)}: not what was written (checksum)"
 
 
-def _set_aside(path: Path, problem: str) -> None:
+def _set_aside(path: Path, problem: str, attempt: Attempt) -> None:
+    _refuse_late_comer(attempt)
     aside = folders.quarantine(path)
     log.error("damaged checkpoint set aside", path=str(path), aside=aside.name, problem=problem)
 
 
-def refuse_other_data(found: Kept, expected: Checkpoint) -> None:
-    """Raise `ConfigError` if going on from `found` would train on samples in another order."""
-    for name in ("dataset", "dataset_sha256", "global_batch_size", "seed"):
-        was, now = getattr(found.manifest, name), getattr(expected, name)
-        if was != now:
-            raise ConfigError(
-                f"{found.path} was trained with {name}={was}, this run has {name}={now}; to take the model "
-                f"alone: checkpoint.start_from={found.path} and checkpoint.start_with=model in a new run"
-            )
+def _refuse_late_comer(attempt: Attempt) -> None:
+    newer = attempt.superseded_by()
+    if newer is not None:
+        raise Superseded(f"attempt {newer} of this run has begun")
 
 
-def restore(
-    found: Kept, model: nn.Module, optimizer: torch.optim.Optimizer, world: World, *, only_model: bool
-) -> Start:
-    """Fill the bare `model` and its optimizer. All ranks together."""
-    start = Start(found.manifest.step)
-    known = world.together(lambda: storage.shapes(found.path))[world.rank]
-    state = states.of_model(model)
-    refuse_other_model(found, state, known)
-    if not only_model:
-        state |= states.empty_optimizer(model, known)
-        mine = own_prefix(world.rank) if found.manifest.world_size == world.size else None
-        for name, (size, dtype) in known.items():
-            if (mine and name.startswith(mine)) or (world.rank == 0 and name.startswith(HISTORY)):
-                state[name] = torch.empty(size, dtype=dtype)
-                kept = start.history if name.startswith(HISTORY) else start.own
-                kept[name.removeprefix(HISTORY).removeprefix(mine or HISTORY)] = state[name]
-    world.together(lambda: storage.load(state, found.path))
-    if only_model:
-        return Start()
-    states.put_optimizer(model, optimizer, state)
-    return start
-
-
-def refuse_other_model(found: Kept, wanted: State, known: states.Shapes) -> None:
-    """Raise `ConfigError` unless the checkpoint holds every tensor of the model, with its shape."""
-    for name, tensor in wanted.items():
-        size = known[name][0] if name in known else None
-        if size != tensor.shape:
-            there = "is not in it" if size is None else f"has shape {tuple(size)} in it"
-            raise ConfigError(
-                f"{found.path} is of another model: {name.removeprefix(states.MODEL)} {there}, "
-                f"{tuple(tensor.shape)} is needed"
-            )
+def _refuse_other_run(folder: Path, run: RunDir, world: World) -> None:
+    owner = world.together(lambda: folders.owner(folder, run.path) if world.rank == 0 else "")[0]
+    if owner != str(run.path):
+        raise ConfigError(
+            f"checkpoint.dir: {folder} is in use by the run {owner}; choose another folder (if that run was "
+            f"moved to {run.path}, delete owner.json there)"
+        )

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from torch.distributed.checkpoint.storage import WriteResult
@@ -46,7 +47,7 @@ class _InFlight:
 
 
 class Saver:
-    """`capture` gives this rank's state, `describe(step)` what the manifest says of it."""
+    """`capture` gives this rank's state, `described` is the manifest but for the step and the files."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Saver:
         attempt: Attempt,
         world: World,
         capture: Callable[[], State],
-        describe: Callable[[int], Checkpoint],
+        described: Checkpoint,
         step: int,
     ) -> None:
         self.folder = folder
@@ -67,7 +68,7 @@ class Saver:
         self._attempt = attempt
         self._world = world
         self._capture = capture
-        self._describe = describe
+        self._described = described
         self._in_flight: _InFlight | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
 
@@ -86,10 +87,11 @@ class Saver:
         self.commit()
         self.step = step
         path = folders.temporary_path(self.folder, step, self._attempt.number)
-        manifest = self._describe(step).model_copy(update={"valid_loss": valid_loss})
-        state = on_host(self._capture())
+        now = datetime.now(UTC).isoformat()
+        manifest = self._described.model_copy(update={"step": step, "valid_loss": valid_loss, "created": now})
+        state = self._capture()
         try:
-            planned = storage.plan(state, path, self._world)
+            planned = storage.plan(lambda: on_host(state), path, self._world)
         except FailedTogether as error:
             self._fail(path, step, str(error))
             return
@@ -114,7 +116,7 @@ class Saver:
         try:
             storage.finish(now.planned, [share.results for share in shares])
             files = {name: file for share in shares for name, file in share.files.items()}
-            files[".metadata"] = folders.digest(now.path / ".metadata")
+            files[folders.METADATA] = folders.digest(now.path / folders.METADATA)
             for name, file in files.items():
                 if os.stat(now.path / name).st_size != file.bytes:
                     raise OSError(f"{name} has not the size it was written with")
@@ -126,7 +128,7 @@ class Saver:
             return
         self.committed_step = step
         log.info("checkpoint", step=step, bytes=sum(file.bytes for file in files.values()))
-        self._thread.submit(_prune, self.folder, self._config.keep)
+        self._thread.submit(_prune, self.folder, self._config.keep, self._attempt)
 
     def close(self) -> None:
         """Commit what is on its way, and wait until everything is done."""
@@ -151,8 +153,9 @@ def _write(planned: PlannedSave, path: Path, step_records: Path) -> Written:
         return Written([], {}, f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def _prune(folder: Path, keep: int) -> None:
+def _prune(folder: Path, keep: int, attempt: Attempt) -> None:
     try:
-        folders.prune(folder, keep)
+        if attempt.superseded_by() is None:  # a later one may be reading what this one would delete
+            folders.prune(folder, keep)
     except OSError as error:
         log.error("old checkpoints could not be deleted", problem=str(error))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ class PlannedSave:
     metadata: Metadata | None
 
 
-def plan(state: State, path: Path, world: World) -> PlannedSave:
-    """All ranks together: share out who writes what of `state`, copied to the host, into `path`.
+def plan(take: Callable[[], State], path: Path, world: World) -> PlannedSave:
+    """All ranks together: share out who writes what of a state into `path`; `take` copies it to the host.
 
     Raises `FailedTogether`.
     """
@@ -51,7 +51,7 @@ def plan(state: State, path: Path, world: World) -> PlannedSave:
     leads = world.rank == 0
 
     def local() -> SavePlan:
-        planner.set_up_planner(dict(state), writer.storage_meta(), leads)
+        planner.set_up_planner(dict(take()), writer.storage_meta(), leads)
         writer.set_up_storage_writer(leads, rank=world.rank, use_collectives=True)
         return writer.prepare_local_plan(planner.create_local_plan())
 

@@ -68,14 +68,18 @@ class RankBatches:
         self.steps = steps
         self.start_step = start_step
 
+    @property
+    def first(self) -> int:
+        """Number of the first micro-step: they are evenly spaced, across steps too."""
+        return self.start_step * self.plan.accumulation
+
     def __len__(self) -> int:
         return max(0, self.steps - self.start_step) * self.plan.accumulation
 
     def __iter__(self) -> Iterator[list[int]]:
         local, stride = self.plan.local, self.plan.local * self.plan.world
-        first = self.start_step * self.plan.accumulation  # micro-steps are evenly spaced, across steps too
-        last = first + len(self)
-        for begin in range(first, last, _BLOCK):
+        last = self.first + len(self)
+        for begin in range(self.first, last, _BLOCK):
             end = min(begin + _BLOCK, last)
             block = self.order.take(begin * stride, end * stride).reshape(end - begin, stride)
             yield from block[:, self.rank * local : (self.rank + 1) * local].tolist()

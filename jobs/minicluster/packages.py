@@ -1,7 +1,8 @@
 """What the mini-cluster needs from the machine; `python -m jobs.minicluster.packages` installs it.
 
-Only `make demo` and `make test` do that; a cluster says what is missing and stops. With `--check` it
-installs nothing and tells, in words and exit code, whether there can be a cluster here.
+Only `make demo` and `make test` do that, the latter with what the tests alone need (`--tests`); a cluster
+says what is missing and stops. With `--check` it installs nothing and tells, in words and exit code,
+whether there can be a cluster here.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _SLURM = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "iproute2")
 _ACCOUNTING = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
+_TESTS = ("libfaketime",)
 _COMMANDS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "tc", "unshare", "nsenter", "mount")
 _ACCOUNTING_COMMANDS = ("slurmdbd", "mariadbd", "mariadb-install-db")
 _SERVICES = ("slurmctld", "slurmd", "slurmdbd", "munge", "mariadb")
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _PLUGINS = ("lib/*/slurm*", "lib/slurm*", "lib64/slurm*")
 """Where below /usr Slurm's plugins may lie."""
+_FAKETIME = "lib/*/faketime/libfaketimeMT.so.1"
 
 
 def why_not(*, accounting: bool = True) -> str | None:
@@ -72,12 +75,19 @@ def _packages(accounting: bool) -> list[str]:
     return [*_SLURM, *(_ACCOUNTING if accounting else ())]
 
 
-def install() -> int:
+def faketime() -> Path | None:
+    """The library that makes a program's clock another one, where it is installed."""
+    return next(Path("/usr").glob(_FAKETIME), None)
+
+
+def install(*, tests: bool = False) -> int:
     """Install what is missing, if this is root on Debian or Ubuntu; say what is done, or why nothing is.
 
     Never fails the caller: what needs the packages is skipped without them, and says so.
     """
     absent = missing() if sys.platform.startswith("linux") else ["Linux"]
+    if tests and faketime() is None:
+        absent += _TESTS
     if not absent:
         return 0
     if not sys.platform.startswith("linux") or not _is_debian() or os.geteuid() != 0:
@@ -92,6 +102,8 @@ def install() -> int:
         ["apt-get", "update", "-qq"],
         ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *_packages(accounting=True)],
     ]
+    if tests:
+        commands[1] += _TESTS
     installed_before = {name for name in _SERVICES if _has_unit(name)}
     with _services_stay_down():
         for command in commands:
@@ -143,4 +155,4 @@ def _disable(services: list[str]) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         sys.exit(why_not())
-    sys.exit(install())
+    sys.exit(install(tests="--tests" in sys.argv))

@@ -13,11 +13,14 @@ import pytest
 import torch
 from torch import nn
 
+from disttrain import log
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import storage
-from disttrain.checkpoint.folder import Damaged
+from disttrain.checkpoint.content import refuse_other_model
+from disttrain.checkpoint.folder import Damaged, Kept
+from disttrain.checkpoint.saver import _prune
 from disttrain.config import Config
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, Superseded
 from disttrain.evaluate import Evaluation
 from disttrain.records import EvalPoint, Metrics
 from disttrain.rundir import RunDir, read_json, read_jsonl
@@ -53,6 +56,32 @@ def test_the_best_validated_one_is_taken_and_kept(tmp_path: Path) -> None:
         assert names(tmp_path) == ["step-00000006", "step-00000008"]
         train_until(alone(), made, tmp_path, 1, None)  # which knows what was best before it began
     assert names(tmp_path) == ["step-00000006", "step-00000012"]
+
+
+def test_ranks_agree_on_what_was_best_before_they_began(three_ranks: Ranks, tmp_path: Path) -> None:
+    """Only rank 0 has the history of earlier attempts: one rank alone would meet the others for nothing."""
+    losses = {3: 1.0, 6: 2.0, 9: 3.0, 12: 0.5}
+    made = config(
+        ranks=3,
+        checkpoint={"every_steps": 100, "keep": 1},
+        train={"eval_every": 3},
+        job={"stop_check_s": 1000},  # no meeting but for a checkpoint
+    )
+    at_every_step = made.model_copy(update={"job": made.job.model_copy(update={"stop_check_s": 0.0})})
+    three_ranks.call(validating, losses, at_every_step, tmp_path, 0, 4)
+    seen = three_ranks.call(validating, losses, made, tmp_path, 1, None)
+    assert [rank.metrics.steps for rank in seen] == [12, 12, 12]
+    assert names(tmp_path) == ["step-00000012"]
+
+
+def validating(
+    world: World, losses: dict[int, float], made: Config, folder: Path, attempt: int, stop: int | None
+) -> Seen:
+    def validate(_self: Evaluation, _model: nn.Module, step: int) -> EvalPoint:
+        return EvalPoint(step=step, loss=losses[step], metrics={}, samples=1, elapsed_s=0.0)
+
+    with patch.object(Evaluation, "__call__", validate):
+        return train_until(world, made, folder, attempt, stop)
 
 
 def test_by_the_clock(tmp_path: Path) -> None:
@@ -128,6 +157,7 @@ def test_the_model_alone(tmp_path: Path) -> None:
         ({"train": {"seed": 1}}, "seed=0, this run has seed=1"),
         ({"train": {"local_batch_size": 8}}, "global_batch_size=4"),
         ({"model": {"hidden": 8}}, "is of another model"),
+        ({"train": {"steps": 4}}, "step 5, beyond the 4 steps"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict, says: str) -> None:
@@ -135,6 +165,17 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict, says: str) -
     start = {"start_from": str(tmp_path / "a" / "checkpoints" / "step-00000005")}
     with pytest.raises(ConfigError, match=says):
         train_until(alone(), config(checkpoint=start, **change), tmp_path / "b", 0, None)
+
+
+def test_a_model_that_has_less_than_the_checkpoint_is_another(tmp_path: Path) -> None:
+    train_until(alone(), config(), tmp_path, 0, 5)
+    path = tmp_path / "checkpoints" / "step-00000005"
+    found, known = Kept(path, folders.read_manifest(path)), storage.shapes(path)
+    wanted = {name: torch.empty(size) for name, (size, _) in known.items() if name.startswith("model.")}
+    refuse_other_model(found, wanted, known)
+    wanted.pop("model.layers.0.0.bias")
+    with pytest.raises(ConfigError, match=r"another model: layers\.0\.0\.bias is in it, not here"):
+        refuse_other_model(found, wanted, known)
 
 
 def test_checkpoints_of_another_config_are_refused_not_taken(tmp_path: Path) -> None:
@@ -156,7 +197,65 @@ def test_a_named_one_has_to_be_good(three_ranks: Ranks, tmp_path: Path, path: st
     assert not (named.parent / "step-00000005.damaged").exists()  # it is somebody else's
 
 
-@pytest.mark.parametrize("what", ["write", "plan"])
+def test_what_one_node_alone_cannot_see_is_not_given_up(three_ranks: Ranks, tmp_path: Path) -> None:
+    made = config(ranks=3)
+    three_ranks.call(train_until, made, tmp_path, 0, 5)
+    with pytest.raises(RankFailed, match="rank 0 finds whole what other ranks do not find"):
+        three_ranks.call(in_the_dark, made, tmp_path)
+    assert names(tmp_path) == ["step-00000005"]
+
+
+def in_the_dark(world: World, made: Config, folder: Path) -> None:
+    """As on a node whose view of a shared file system is an old one."""
+    with patch.object(folders, "digest", side_effect=FileNotFoundError) if world.rank else nullcontext():
+        train_until(world, made, folder, 1, None)
+
+
+def test_a_late_comer_touches_nothing_of_its_successor(tmp_path: Path) -> None:
+    """As an attempt that was frozen at its start, before it had looked for checkpoints."""
+    train_until(alone(), config(), tmp_path, 0, 5)
+    damage(tmp_path / "checkpoints" / "step-00000005", "bit")
+    (tmp_path / "checkpoints" / "step-00000007.a000.tmp").mkdir()
+    RunDir(tmp_path).attempt(2).path.mkdir(parents=True)
+    with pytest.raises(Superseded, match="attempt 2 of this run has begun"):
+        train_until(alone(), config(), tmp_path, 1, None)
+    assert names(tmp_path) == ["step-00000005", "step-00000007.a000.tmp"]
+
+
+def test_nor_does_it_delete_what_its_successor_may_read(tmp_path: Path) -> None:
+    made, attempt = config(checkpoint={"every_steps": 3, "keep": 2}), RunDir(tmp_path).attempt(0)
+    train_until(alone(), made, tmp_path, 0, 5)
+    assert names(tmp_path) == ["step-00000003", "step-00000005"]
+    RunDir(tmp_path).attempt(1).path.mkdir()
+    _prune(tmp_path / "checkpoints", 1, attempt)
+    assert names(tmp_path) == ["step-00000003", "step-00000005"]
+    RunDir(tmp_path).attempt(1).path.rmdir()
+    _prune(tmp_path / "checkpoints", 1, attempt)
+    assert names(tmp_path) == ["step-00000005"]
+
+
+def test_two_runs_do_not_share_their_checkpoints(three_ranks: Ranks, tmp_path: Path) -> None:
+    """Two roots with a run of the same name, and one `checkpoint.dir`."""
+    made = config(ranks=3, checkpoint={"dir": str(tmp_path / "shared")})
+    one, other = tmp_path / "one" / "sweep" / "run", tmp_path / "other" / "sweep" / "run"
+    three_ranks.call(train_until, made, one, 0, 5)
+    with pytest.raises(RankFailed, match=r"ConfigError: checkpoint\.dir: .* is in use by the run .*/one/"):
+        three_ranks.call(train_until, made, other, 0, None)
+    assert three_ranks.call(train_until, made, one, 1, None)[0].metrics.resumed_step == 5
+
+
+def test_going_on_with_other_code_is_said(tmp_path: Path) -> None:
+    train_until(alone(), config(), tmp_path, 0, 5)
+    with (
+        patch("disttrain.checkpoint.manifest.code_hash", return_value="0ther"),
+        patch.object(log, "info", wraps=log.info) as said,
+    ):
+        train_until(alone(), config(), tmp_path, 1, None)
+    (told,) = [call for call in said.call_args_list if call.args == ("going on is not exact",)]
+    assert "and is 0ther" in told.kwargs["reason"]
+
+
+@pytest.mark.parametrize("what", ["write", "plan", "copy"])
 def test_a_disk_that_fails_costs_a_checkpoint_not_the_run(
     three_ranks: Ranks, tmp_path: Path, what: str
 ) -> None:
@@ -171,20 +270,33 @@ def test_a_disk_that_fails_costs_a_checkpoint_not_the_run(
 def on_a_full_disk(world: World, made: Config, folder: Path, what: str) -> Seen:
     """The disk of rank 1 takes nothing more."""
     module = "disttrain.checkpoint.storage"
-    target = f"{module}.write" if what == "write" else f"{module}.dcp.FileSystemWriter.prepare_local_plan"
+    target = {
+        "write": f"{module}.write",
+        "plan": f"{module}.dcp.FileSystemWriter.prepare_local_plan",
+        "copy": "disttrain.checkpoint.saver.on_host",
+    }[what]
     full = OSError(errno.ENOSPC, "No space left on device")
     with patch(target, side_effect=full) if world.rank == 1 else nullcontext():
         return train_until(world, made, folder, 0, None)
 
 
-def test_an_attempt_that_was_superseded_writes_nothing_shared(three_ranks: Ranks, tmp_path: Path) -> None:
+@pytest.mark.parametrize("looks_at_its_start", [True, False])
+def test_an_attempt_that_was_superseded_writes_nothing_shared(
+    three_ranks: Ranks, tmp_path: Path, looks_at_its_start: bool
+) -> None:
     """As after a node that was frozen, given up and thawed: another attempt has begun meanwhile."""
     made = config(ranks=3, checkpoint={"every_steps": 4})
     RunDir(tmp_path).attempt(1).path.mkdir(parents=True)
     with pytest.raises(RankFailed, match="Superseded"):
-        three_ranks.call(train_until, made, tmp_path, 0, None)
+        three_ranks.call(superseded, made, tmp_path, looks_at_its_start)
     assert not RunDir(tmp_path).metrics.exists()
     assert not (tmp_path / "checkpoints").exists()
+
+
+def superseded(world: World, made: Config, folder: Path, looks_at_its_start: bool) -> None:
+    blind = patch("disttrain.checkpoint.resume._refuse_late_comer")
+    with nullcontext() if looks_at_its_start else blind:
+        train_until(world, made, folder, 0, None)
 
 
 def test_a_deadline_that_has_passed_stops_it_before_its_first_step(

@@ -64,19 +64,38 @@ def test_ddp_on_three_ranks(three_ranks: Ranks, tmp_path: Path, seed: int) -> No
     assert_same(whole, parts, tmp_path)
 
 
-def test_ddp_without_the_pass_that_settles_it_is_not_exact(three_ranks: Ranks, tmp_path: Path) -> None:
+def accumulating(ranks: int):
+    return config(ranks=ranks, train={"local_batch_size": 2, "global_batch_size": 18})
+
+
+@pytest.mark.parametrize("make", [config, accumulating])
+def test_ddp_without_the_pass_that_settles_it_is_not_exact(three_ranks: Ranks, tmp_path: Path, make) -> None:
     """The tests here can see what the settling pass is for. This one fails if DDP stops needing it."""
-    made = config(ranks=3)
+    made = make(ranks=3)
     whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None, False)
     parts = in_attempts(three_ranks, made, tmp_path / "parts", [5], settle=False)
     assert parts[-1][0].parameters != whole[0].parameters
 
 
-def test_accumulation_on_three_ranks(three_ranks: Ranks, tmp_path: Path) -> None:
-    made = config(ranks=3, train={"local_batch_size": 2, "global_batch_size": 18})
+@pytest.mark.parametrize("seed", range(5, 8))
+def test_accumulation_on_three_ranks(three_ranks: Ranks, tmp_path: Path, seed: int) -> None:
+    made = accumulating(ranks=3)
     whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None)
     assert whole[0].metrics.accumulation == 3
-    assert_same(whole, in_attempts(three_ranks, made, tmp_path / "parts", stop_points(5)), tmp_path)
+    assert whole[0].buckets >= 3
+    assert_same(whole, in_attempts(three_ranks, made, tmp_path / "parts", stop_points(seed)), tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_dataset_draws_at_random_is_drawn_again(tmp_path: Path, workers: int) -> None:
+    data = {"kind": "tests.support.nets:drawing_source", "samples": 8, "workers": workers}
+    made = config(data=data, model={"kind": "tests.support.nets:Net"})
+    whole = [train_until(alone(), made, tmp_path / "whole", 0, None)]
+    drawn = samples_of(whole)
+    assert len(set(drawn)) == len(drawn) == STEPS * 4, "every time a sample is taken it is another one"
+    stops = stop_points(20)
+    parts = [[train_until(alone(), made, tmp_path / "parts", k, s)] for k, s in enumerate([*stops, None])]
+    assert_same(whole, parts, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(10, 14))

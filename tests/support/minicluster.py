@@ -20,6 +20,16 @@ from jobs.minicluster.lifecycle import Cluster, find, shell_environment
 from tests.support.jobs import wait_until
 
 SUBMIT = Path(submit.__file__)
+_CLOCK = "/dev/shm/clock"
+"""Each node has a /dev/shm of its own."""
+_CLOCK_PROLOG = f"""\
+#!/bin/sh
+[ -n "$SLURM_STEP_ID" ] && [ "$SLURM_STEP_ID" -lt 1000000 ] && [ -e {_CLOCK} ] || exit 0
+echo export LD_PRELOAD={{library}}
+echo export FAKETIME_TIMESTAMP_FILE={_CLOCK}
+"""
+"""What slurmd asks for the environment of a task. The batch shell is left alone: libfaketime passes memory
+that programs share on to its children, which on another node is not there."""
 
 
 def need(why_not: str | None, environ: Mapping[str, str] = os.environ) -> None:
@@ -131,6 +141,19 @@ class MiniCluster:
         listing = self._say("sinfo", "--noheader", "--Node", "--partition=gpu", "-o", "%N %T").split()
         states = dict(zip(listing[::2], listing[1::2], strict=True))
         return states.get(f"{self.name}-{number}", "").rstrip("*~#!%$@^-")
+
+    def set_clock(self, number: int, offset_s: int) -> None:
+        """Put a node's wall clock off, as far as the programs know that `srun` starts on it from now on."""
+        library = packages.faketime()
+        need(None if library else "libfaketime is not installed; install with: apt-get install libfaketime")
+        prolog = self.cluster.folder.path / "clock.sh"
+        if not prolog.exists():
+            prolog.write_text(_CLOCK_PROLOG.format(library=library))
+            prolog.chmod(0o755)
+            with open(self.cluster.folder.slurm_conf, "a") as conf:
+                conf.write(f"TaskProlog={prolog}\n")
+            self.ask("scontrol", "reconfigure")
+        self.on_node(number, "sh", "-c", f"echo {offset_s:+d} > {_CLOCK}")
 
     def mend(self) -> None:
         """Whatever was done to it, the cluster is afterwards as it was: everything up, no job, all idle."""

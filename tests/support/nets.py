@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
+import random
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from disttrain import records
 from disttrain.data.source import Arrays, Source
@@ -27,6 +31,27 @@ def source(samples: int = 64, valid: int = 13, rank_specific: bool = False) -> S
     record = records.Dataset(name=name, version=None, sha256=None, train_samples=samples, valid_samples=valid)
     train, held_out = Arrays(inputs[:samples], targets[:samples]), Arrays(inputs[samples:], targets[samples:])
     return Source(train, held_out if valid else None, "classification", (FEATURES,), CLASSES, record)
+
+
+class Drawing(Dataset[tuple[Tensor, Tensor]]):
+    """Adds noise to each sample, from every generator that a dataset may draw from."""
+
+    def __init__(self, samples: Dataset[tuple[Tensor, Tensor]]) -> None:
+        self.samples = samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, target = self.samples[index]
+        noise = torch.rand(FEATURES) + random.random() + np.random.rand()
+        return inputs + 0.1 * noise, target
+
+    def __len__(self) -> int:
+        return len(self.samples)  # type: ignore[arg-type]
+
+
+def drawing_source(samples: int = 64) -> Source:
+    """`source`, of which no sample is the same twice."""
+    plain = source(samples)
+    return dataclasses.replace(plain, train=Drawing(plain.train))
 
 
 class Net(nn.Module):

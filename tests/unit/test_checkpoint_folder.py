@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint.folder import Damaged, Kept
+from disttrain.errors import ConfigError
 from disttrain.records import Checkpoint
+from disttrain.rundir import read_json, write_json
 
 CONTENT = b"weights" * 100
 
@@ -37,7 +40,8 @@ def write(folder: Path, step: int, valid_loss: float | None = None) -> Path:
     temporary = folders.temporary_path(folder, step, attempt=0)
     temporary.mkdir(parents=True)
     (temporary / "a").write_bytes(CONTENT)
-    files = {"a": folders.digest(temporary / "a")}
+    (temporary / ".metadata").write_bytes(CONTENT)
+    files = {name: folders.digest(temporary / name) for name in ("a", ".metadata")}
     return folders.commit(temporary, manifest(step, valid_loss).model_copy(update={"files": files}))
 
 
@@ -87,6 +91,56 @@ def test_a_manifest_does_not_reach_outside(tmp_path: Path) -> None:
         folders.read_manifest(path)
 
 
+def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that is in trouble would otherwise cost the newest checkpoint, which is whole."""
+    path = write(tmp_path, 10)
+    found = folders.read_manifest(path)
+
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "digest", stale)
+        with pytest.raises(OSError, match="Stale"):
+            folders.wrong_files(path, found, ["a"])
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "read_json", stale)
+        with pytest.raises(OSError, match="Stale"):
+            folders.read_manifest(path)
+    assert folders.committed(tmp_path) == [path]
+
+
+@pytest.mark.parametrize("change", [{"compression": "zstd"}, {"torch": ...}])
+def test_what_other_code_wrote_is_refused_not_set_aside(tmp_path: Path, change: dict) -> None:
+    path = write(tmp_path, 10)
+    changed = {k: v for k, v in (read_json(path / "manifest.json") | change).items() if v is not ...}
+    write_json(path / "manifest.json", changed)
+    with pytest.raises(ConfigError, match=f"other code.*{next(iter(change))}"):
+        folders.read_manifest(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"step": 9}, "is of step 9"),
+        ({"step": "ten"}, "valid integer"),
+        ({"files": {}}, "nothing of .metadata"),
+        ({"files": {"a": 3}}, "valid dictionary"),
+    ],
+)
+def test_a_manifest_that_cannot_be_is_damage(tmp_path: Path, change: dict, says: str) -> None:
+    path = write(tmp_path, 10)
+    write_json(path / "manifest.json", read_json(path / "manifest.json") | change)
+    with pytest.raises(Damaged, match=says):
+        folders.read_manifest(path)
+
+
+def test_a_folder_for_several_runs_knows_whose_it_is(tmp_path: Path) -> None:
+    assert folders.owner(tmp_path, Path("/runs/a")) == "/runs/a"
+    assert folders.owner(tmp_path, Path("/elsewhere/a")) == "/runs/a"
+    assert folders.committed(tmp_path) == []
+
+
 def test_quarantine_keeps_every_one(tmp_path: Path) -> None:
     for _ in range(2):
         folders.quarantine(write(tmp_path, 10))
@@ -128,12 +182,13 @@ def test_what_is_kept(losses: list[float | None], keep: int) -> None:
         assert min(known) in [kept.manifest.valid_loss for kept in left]
 
 
-def test_what_others_left_half_done_is_removed(tmp_path: Path) -> None:
+def test_what_earlier_attempts_left_half_done_is_removed(tmp_path: Path) -> None:
     kept = write(tmp_path, 10)
     set_aside = folders.quarantine(write(tmp_path, 20))
-    for name in ("step-00000030.a001.tmp", "step-00000005.deleted"):
+    for name in ("step-00000030.a001.tmp", "step-00000005.deleted", "step-00000040.a003.tmp"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "part").touch()
     (tmp_path / "notes.txt").touch()
-    folders.sweep_up(tmp_path)
-    assert set(tmp_path.iterdir()) == {kept, set_aside, tmp_path / "notes.txt"}
+    folders.sweep_up(tmp_path, 2)
+    later = tmp_path / "step-00000040.a003.tmp"  # which this attempt, if it comes late, must leave alone
+    assert set(tmp_path.iterdir()) == {kept, set_aside, later, tmp_path / "notes.txt"}

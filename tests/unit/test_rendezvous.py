@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from pathlib import Path
@@ -36,6 +37,33 @@ def test_a_taken_port_is_passed_over() -> None:
         port = taken.getsockname()[1]
         with rendezvous.reserve_port(range(port, port + 30)) as reserved:
             assert reserved.getsockname()[1] != port
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::", "::1"])
+def test_whoever_holds_a_port_in_whatever_way_has_it(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            squatter.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        squatter.bind((address, 0))
+        port = squatter.getsockname()[1]
+        with pytest.raises(rendezvous.RendezvousError, match=f"no free port in {port}-{port}"):
+            rendezvous.reserve_port(range(port, port + 1))
+
+
+def test_the_last_free_port_is_found() -> None:
+    ports, squatters = range(21_000, 21_200), contextlib.ExitStack()
+    with squatters:
+        for port in ports:
+            squatter = squatters.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # somebody else's
+                squatter.bind(("", port))
+        with pytest.raises(rendezvous.RendezvousError, match="no free port"):
+            rendezvous.reserve_port(ports)
+        squatter.close()
+        with rendezvous.reserve_port(ports) as reserved:
+            assert reserved.getsockname()[1] == ports[-1]
 
 
 def test_published_and_found(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""What a checkpoint says of itself, and whether a run may go on from it."""
+
+from __future__ import annotations
+
+import torch
+
+from disttrain import log
+from disttrain.batch import BatchPlan
+from disttrain.checkpoint.folder import Kept
+from disttrain.config import Config, config_key
+from disttrain.errors import ConfigError
+from disttrain.provenance import code_hash
+from disttrain.records import Checkpoint, Dataset
+from disttrain.rundir import Attempt
+from disttrain.world import World
+
+
+def describe(config: Config, dataset: Dataset, plan: BatchPlan, attempt: Attempt, world: World) -> Checkpoint:
+    """The manifest of this attempt's checkpoints, but for the step and the files."""
+    return Checkpoint(
+        step=0,
+        attempt=attempt.number,
+        config_key=config_key(config),
+        code_hash=code_hash(),
+        world_size=world.size,
+        global_batch_size=plan.global_,
+        seed=config.train.seed,
+        dataset=dataset.name,
+        dataset_sha256=dataset.sha256,
+        valid_loss=None,
+        created="",
+        torch=torch.__version__,
+        files={},
+    )
+
+
+def refuse_other_config(found: Kept, expected: Checkpoint) -> None:
+    """Raise `ConfigError` if a run finds checkpoints of another one in its own folder."""
+    if found.manifest.config_key != expected.config_key:
+        raise ConfigError(
+            f"{found.path.parent} holds checkpoints of another config ({found.manifest.config_key}; this one "
+            f"is {expected.config_key}); use another run directory, or checkpoint.start_from={found.path}"
+        )
+
+
+def refuse_other_data(found: Kept, expected: Checkpoint) -> None:
+    """Raise `ConfigError` if going on from `found` would train on samples in another order."""
+    for name in ("dataset", "dataset_sha256", "global_batch_size", "seed"):
+        was, now = getattr(found.manifest, name), getattr(expected, name)
+        if was != now:
+            raise ConfigError(
+                f"{found.path} was trained with {name}={was}, this run has {name}={now}; to take the model "
+                f"alone: checkpoint.start_from={found.path} and checkpoint.start_with=model in a new run"
+            )
+
+
+def refuse_beyond_the_end(found: Kept, steps: int) -> None:
+    """Raise `ConfigError` if there is nothing left to do from `found` on, nor ever was."""
+    if found.manifest.step > steps:
+        raise ConfigError(
+            f"{found.path} is of step {found.manifest.step}, beyond the {steps} steps of this run "
+            "(train.steps); checkpoint.start_with=model begins at step 1 from it"
+        )
+
+
+def tell_what_differs(found: Kept, expected: Checkpoint) -> None:
+    """Going on with other code is allowed, and said: only on the same one is it exact."""
+    for name in ("code_hash", "torch", "world_size"):
+        was, now = getattr(found.manifest, name), getattr(expected, name)
+        if was != now:
+            log.info("going on is not exact", reason=f"{name} was {was} and is {now}")

@@ -1,0 +1,206 @@
+"""Nodes meet in the right world, or refuse out loud: jobs side by side, squatters, clocks that are off."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import RunDir, read_json, read_json_or_none
+from jobs import rendezvous
+from jobs.slurm.cluster import SlurmCluster
+from jobs.state import RunState, read_runs
+from tests.support.jobs import ended_afterwards, wait_until
+from tests.support.minicluster import SUBMIT, MiniCluster, node_prefix
+
+CONFIG = """\
+model: {kind: mlp}
+data: {kind: digits}
+train: {steps: 20, local_batch_size: 16, log_every: 5}
+telemetry: {warmup_steps: 2, sinks: []}
+job: {time_limit_min: 5, rendezvous_timeout_s: 60}
+"""
+
+
+@pytest.fixture
+def pair(on_slurm: MiniCluster, tmp_path: Path) -> Iterator[MiniCluster]:
+    """The cluster with nodes 1 and 2 alone in use, so that every job of two nodes is on these."""
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    others = f"{on_slurm.name}-[3-{on_slurm.nodes}]"
+    on_slurm.ask("scontrol", "update", f"nodename={others}", "state=drain", "reason=test")
+    try:
+        with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+            yield on_slurm
+    finally:
+        on_slurm.ask("scontrol", "update", f"nodename={others}", "state=resume")
+
+
+def submitted(cluster: MiniCluster, cwd: Path, name: str, *flags: str) -> RunDir:
+    """A run of two nodes, on its way; nobody waits for it."""
+    cluster.submit("run", "small.yaml", "--name", name, "--nodes", "2", "--cluster", "slurm", *flags, cwd=cwd)
+    (state,) = read_runs(cwd / "runs", name)
+    return state.run
+
+
+def ended(run: RunDir) -> RunState:
+    """Its state, once it has ended."""
+
+    def now() -> RunState:
+        (state,) = read_runs(run.path.parent.parent, run.sweep)
+        return state
+
+    wait_until(lambda: not now().active, within_s=180)
+    return now()
+
+
+def log(run: RunDir) -> str:
+    return "\n".join(path.read_text() for path in sorted(run.path.glob("attempts/*/node-*.log")))
+
+
+@pytest.mark.parametrize("jobs", [2, 3, *[pytest.param(3, marks=pytest.mark.slow)] * 4])
+def test_jobs_on_the_same_nodes_start_at_once(pair: MiniCluster, tmp_path: Path, jobs: int) -> None:
+    pair.ask("scontrol", "update", "partitionname=gpu", "state=down")
+    try:  # one rank a node, then two, then one
+        runs = [
+            submitted(pair, tmp_path, f"job{number}", "--gpus-per-node", str(1 + number % 2))
+            for number in range(jobs)
+        ]
+    finally:
+        pair.ask("scontrol", "update", "partitionname=gpu", "state=up")
+    for number, run in enumerate(runs):
+        assert ended(run).state == "done", log(run)
+        assert read_json(run.metrics)["world_size"] == 2 + 2 * (number % 2)
+    attempts = [read_json(run.attempt(0).record) for run in runs]
+    assert {tuple(attempt["nodes"]) for attempt in attempts} == {(f"{pair.name}-1", f"{pair.name}-2")}
+    assert max(attempt["started"] for attempt in attempts) < min(attempt["ended"] for attempt in attempts)
+    assert len({read_json(run.attempt(0).rendezvous)["port"] for run in runs}) == jobs
+
+
+@contextmanager
+def squatter(cluster: MiniCluster, *way: str) -> Iterator[subprocess.Popen[str]]:
+    """`tests.support.squatter` on the first node, where a job's nodes meet; gone at the end."""
+    command = [*node_prefix(cluster.name, 1), sys.executable, "-m", "tests.support.squatter", *way]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SUBMIT.parent)}, **pipes) as process:
+        try:
+            yield process
+        finally:
+            let_go(process)
+
+
+def let_go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def says(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def test_few_ports_are_free_and_one_of_them_is_found(pair: MiniCluster, tmp_path: Path) -> None:
+    with squatter(pair, "range", "3") as holder:
+        first, _, last = says(holder).removeprefix("free ").partition("-")
+        run = submitted(pair, tmp_path, "few")
+        assert ended(run).state == "done", log(run)
+    assert int(first) <= read_json(run.attempt(0).rendezvous)["port"] <= int(last)
+    assert read_json(run.metrics)["world_size"] == 2
+
+
+def test_no_port_is_free_and_the_job_says_so(pair: MiniCluster, tmp_path: Path) -> None:
+    with squatter(pair, "range", "0") as holder:
+        assert says(holder) == "free none"
+        run = submitted(pair, tmp_path, "none")
+        state = ended(run)
+    assert (state.state, state.cause) == ("failed", "launch_failed")
+    assert "no free port in" in str(state.message)
+    assert not run.metrics.exists()
+
+
+def test_nobody_takes_the_port_before_torchrun_listens(pair: MiniCluster, tmp_path: Path) -> None:
+    run = expected(tmp_path, "greedy")
+    with squatter(pair, "after", str(run.attempt(0).rendezvous)) as greedy:
+        assert submitted(pair, tmp_path, "greedy").path == run.path
+        assert says(greedy).startswith("sees")
+        wait_until(lambda: read_json_or_none(run.progress) is not None, within_s=180)
+        let_go(greedy)
+        assert says(greedy).startswith("refused")
+    assert ended(run).state == "done", log(run)
+    assert read_json(run.metrics)["world_size"] == 2
+
+
+def test_a_server_that_takes_it_all_the_same_is_noticed(pair: MiniCluster, tmp_path: Path) -> None:
+    """One that sets SO_REUSEADDR, as torchrun itself does, can be the first to listen. Whoever comes
+    second is refused by the kernel: the attempt fails and says so, and the next has another port."""
+    run = expected(tmp_path, "faster")
+    with squatter(pair, "after", str(run.attempt(0).rendezvous), "--reuse") as faster:
+        submitted(pair, tmp_path, "faster")
+        port = int(says(faster).removeprefix("sees "))
+        assert says(faster) == f"has {port}"
+        wait_until(lambda: (read_json_or_none(run.attempt(0).record) or {}).get("ended"), within_s=180)
+        first = read_json(run.attempt(0).record)
+        assert first["cause"] == "launch_failed"
+        assert "address already in use" in log(run).lower()
+        if ended(run).state != "done":
+            pair.submit("resume", f"faster/{run.name}", "--cluster", "slurm", "--wait", cwd=tmp_path)
+        assert ended(run).state == "done", log(run)
+    assert read_json(run.attempt(1).rendezvous)["port"] != port
+    assert read_json(run.metrics)["world_size"] == 2
+
+
+def expected(cwd: Path, name: str) -> RunDir:
+    """Where a run will be that is submitted by this name."""
+    return RunDir(cwd / "runs" / name / "n2-ddp-b16-r0")
+
+
+@pytest.mark.parametrize(
+    ("node", "offset_s"),
+    [
+        (1, -60),
+        (2, 60),
+        pytest.param(1, 60, marks=pytest.mark.slow),
+        pytest.param(2, -60, marks=pytest.mark.slow),
+    ],
+)
+def test_a_clock_that_is_off_changes_nothing(
+    pair: MiniCluster, tmp_path: Path, node: int, offset_s: int
+) -> None:
+    """The wall clock alone, of agent, torchrun and ranks on one node; the other node's is right."""
+    pair.set_clock(node, offset_s)
+    try:
+        run = submitted(pair, tmp_path, "skewed")
+        assert ended(run).state == "done", log(run)
+    finally:
+        pair.set_clock(node, 0)
+    assert read_json(run.metrics)["world_size"] == 2
+    assert read_json(run.metrics)["steps"] == 20
+    told = [datetime.fromisoformat(run.attempt(0).node_log(n).read_text().split()[0]) for n in (0, 1)]
+    assert abs(abs((told[1] - told[0]).total_seconds()) - 60) < 30, "no clock was off"
+
+
+ALONE = """\
+#!/bin/sh
+# Torchrun as it would be if its nodes had not found each other: each a world of its own.
+while [ "$1" != -m ]; do shift; done
+exec {python} -m torch.distributed.run --nnodes 1 --nproc-per-node 1 --master-port {port} "$@"
+"""
+
+
+def test_a_wrong_world_is_refused_by_the_trainer(
+    pair: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = tmp_path / "alone.sh"
+    launcher.write_text(ALONE.format(python=sys.executable, port=rendezvous.port_range()[0]))
+    launcher.chmod(0o755)
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(launcher))
+    run = submitted(pair, tmp_path, "wrong")
+    state = ended(run)
+    assert (state.state, state.cause, state.retryable) == ("failed", "refused", False)
+    assert "the world is 1 nodes x 1 ranks, but resources.nodes=2" in str(state.message)
+    assert not run.metrics.exists()

@@ -1,0 +1,64 @@
+"""Takes ports that others want: `python -m tests.support.squatter WAY`, until its standard input ends.
+
+    range KEEP              holds all ports that a rendezvous is chosen from but KEEP of them
+    after FILE [--reuse]    once FILE says which port was reserved, tries to listen on it, again and again;
+                            `--reuse` asks for it as most servers do, with SO_REUSEADDR
+
+Says in lines what it has. A listener of its own never answers whoever connects. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import select
+import socket
+import sys
+import time
+from pathlib import Path
+
+from jobs import rendezvous
+
+
+def hold_range(keep: int) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    ports = rendezvous.port_range()
+    held = []
+    for port in ports[: len(ports) - keep]:
+        squatter = socket.socket()
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # over connections just closed
+        squatter.bind(("", port))
+        squatter.listen()
+        held.append(squatter)
+    print(f"free {ports[len(ports) - keep]}-{ports[-1]}" if keep else "free none", flush=True)
+    sys.stdin.read()
+
+
+def take_after(file: Path, reuse: bool) -> None:
+    while not file.exists():
+        time.sleep(0.001)
+    port, tries = json.loads(file.read_text())["port"], 0
+    print(f"sees {port}", flush=True)
+    while not select.select([sys.stdin], [], [], 0.001)[0]:
+        squatter = socket.socket()
+        if reuse:
+            squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        tries += 1
+        try:
+            squatter.bind(("", port))
+            squatter.listen()
+        except OSError:
+            squatter.close()
+            continue
+        print(f"has {port}", flush=True)
+        sys.stdin.read()
+        return
+    print(f"refused {tries} times", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "range":
+        hold_range(int(sys.argv[2]))
+    else:
+        take_after(Path(sys.argv[2]), "--reuse" in sys.argv)
