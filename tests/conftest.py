@@ -35,6 +35,6 @@ def four_ranks() -> Iterator[Ranks]:
 
 
 def pytest_sessionfinish() -> None:
-    """End loader processes that a failed test left: they ignore a polite word, and Python would wait for them."""
+    """End loader processes that a failed test left: they ignore SIGTERM, and Python would wait for them."""
     for child in multiprocessing.active_children():
         child.kill()
