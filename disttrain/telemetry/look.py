@@ -121,6 +121,10 @@ class MarkingClock:
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
 
+    @property
+    def phase(self) -> int:  # type: ignore[override]
+        return self._clock.phase
+
     def start(self) -> None:
         self._clock.start()
 

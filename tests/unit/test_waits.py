@@ -25,7 +25,8 @@ class Peers(CommSplit):
 
     def compare(self, exposed_s) -> None:
         count = len(exposed_s)
-        super().compare([min(pair) for pair in zip(exposed_s, self.others[:count], strict=True)])
+        pairs = zip(exposed_s, self.others[:count], strict=True)
+        super().compare([[min(mine, theirs), *meetings] for (mine, *meetings), theirs in pairs])
         del self.others[:count]
 
 
