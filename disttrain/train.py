@@ -211,7 +211,9 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     # What may end it early, and what is left for the next start
     folder = resume.folder_of(config.checkpoint, output.run)
     capture = partial(content.capture, trainer.bare_model, optimizer, telemetry, world)
-    saver = Saver(folder, config.checkpoint, output.attempt, telemetry.meetings, capture, described, start.step)
+    saver = Saver(
+        folder, config.checkpoint, output.attempt, telemetry.meetings, capture, described, start.step
+    )
     looks = world.local_rank == 0
     requests = Requests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
     best = best_loss(telemetry.eval_history, world)

@@ -23,7 +23,9 @@ class Meetings(World):
 
     clock: StepClock
 
-    def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> torch.Tensor:
+    def all_reduce(
+        self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+    ) -> torch.Tensor:
         with self._meeting():
             return super().all_reduce(tensor, op)
 

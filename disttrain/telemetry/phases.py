@@ -19,20 +19,21 @@ COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
 """Classes, in the order of `disttrain.records.CLASSES`. One rank cannot tell waiting from transfer: its clock
 knows all exposed communication as COMM, until the ranks have compared (`disttrain.telemetry.waits`)."""
 MEETING = 7
-"""On the clock alone: something that ranks do together outside of the backward pass (agree, compare, save). It
-counts as communication, but each is compared apart: another rank may be late to another meeting."""
+"""On the clock alone: what ranks do together outside of the backward pass (agree, compare, save). Counts as
+communication, but each time is compared apart: another rank may be late to another meeting."""
 _CLASSES = 7
 
 Parts = list[float]
-"""Seconds in each class of one step, indexed by the constants above. A clock's has those of each MEETING behind
-them, in order."""
+"""Seconds in each class of one step, indexed by the constants above. A clock's has those of each MEETING
+behind them, in order."""
 
 
 class StepClock(Protocol):
     """What the training loop needs of a clock."""
 
-    phase: int
-    """The class that time belongs to now."""
+    @property
+    def phase(self) -> int:
+        """The class that time belongs to now."""
 
     def start(self) -> None:
         """Begin the next step now, in class OTHER. Time since the last `end_step` belongs to no step."""

@@ -58,6 +58,6 @@ def other_share(folder: Path, rank: int) -> float:
     return sum(line["other_s"] for line in every) / sum(line["step_s"] for line in every)
 
 
-def is_about(seconds: float) -> Any:
+def is_about(seconds: float, within_s: float = TOLERANCE_S) -> Any:
     """Within 5 % or 2 ms."""
-    return pytest.approx(seconds, rel=TOLERANCE, abs=TOLERANCE_S)
+    return pytest.approx(seconds, rel=TOLERANCE, abs=within_s)
