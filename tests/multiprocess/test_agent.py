@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json
-from jobs import ledger
+from disttrain.rundir import RunDir, read_json, read_json_or_none
+from jobs import ledger, snapshot
 from jobs.state import read_state
 from tests.support.jobs import STANDIN, NoCluster, started_pids, starts, submit, sweep_plan, wait_until
 
 pytestmark = pytest.mark.multiprocess
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def planned(root: Path, mode: str = "complete", nodes: int = 2) -> RunDir:
@@ -28,7 +26,8 @@ def planned(root: Path, mode: str = "complete", nodes: int = 2) -> RunDir:
 def agent(run: RunDir, node: int, nodes: int = 2) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "jobs.agent", str(run.path), "--submission", "0"]
     command += ["--node-rank", str(node), "--nodes", str(nodes), "--job-id", "42"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "DISTTRAIN_LAUNCHER": str(STANDIN)}
+    code = snapshot.of_run(run, read_json_or_none(run.run_json) or {})
+    env = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1", "DISTTRAIN_LAUNCHER": str(STANDIN)}
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
