@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,10 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json, read_json_or_none
-from jobs import ledger, snapshot
+from disttrain.rundir import RunDir, read_json
+from jobs import ledger
 from jobs.state import read_state
-from tests.support.jobs import STANDIN, NoCluster, started_pids, starts, submit, sweep_plan, wait_until
+from tests.support.jobs import (
+    NoCluster,
+    agent_environment,
+    started_pids,
+    starts,
+    submit,
+    sweep_plan,
+    wait_until,
+)
 
 pytestmark = pytest.mark.multiprocess
 
@@ -26,9 +33,8 @@ def planned(root: Path, mode: str = "complete", nodes: int = 2) -> RunDir:
 def agent(run: RunDir, node: int, nodes: int = 2) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "jobs.agent", str(run.path), "--submission", "0"]
     command += ["--node-rank", str(node), "--nodes", str(nodes), "--job-id", "42"]
-    code = snapshot.of_run(run, read_json_or_none(run.run_json) or {})
-    env = {**os.environ, "PYTHONPATH": str(code), "PYTHONSAFEPATH": "1", "DISTTRAIN_LAUNCHER": str(STANDIN)}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, env=agent_environment(run), **said)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
