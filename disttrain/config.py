@@ -41,7 +41,7 @@ class ModelConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     kind: str = "gpt"
-    """A module of `disttrain.models` (gpt, mlp, resnet, huggingface), or `package.module:callable`."""
+    """From `disttrain.models` (gpt, mlp, resnet, emulated, huggingface) or `package.module:callable`."""
 
 
 class DataConfig(Section):

@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,13 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     if said["run"] is None:
         return int(said["exit"])
     return _become_task(RunDir(root / said["run"]), said["submission"], secrets, environ)
+
+
+def words_of_others(root: Path, runs: Iterable[RunDir]) -> list[Path]:
+    """What was said to jobs about runs that are not among `runs`, which are all there are."""
+    known = {f"{run.sweep}/{run.name}" for run in runs}
+    words = {path: read_json_or_none(path) or {} for path in sorted((root / FOLDER).glob("*.json"))}
+    return [path for path, said in words.items() if said.get("run") and said["run"] not in known]
 
 
 def _folder(environ: Mapping[str, str]) -> Path:

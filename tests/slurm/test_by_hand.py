@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from disttrain.records import RunRecord
+from disttrain.records import NodeRecord, RunRecord
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger
 from jobs.slurm.cluster import SlurmCluster
@@ -175,6 +175,13 @@ def test_a_requeued_job_goes_on_with_its_submission(folder: Path, on_slurm: Mini
     job = by_hand(folder, "--config", "my.yaml", options=("--nodes", "2"))
     wait_until(lambda: read_runs(folder / "runs"))
     wait_until(lambda: len(starts(only_run(folder))) == 2)
+    nodes = [only_run(folder).attempt(0).node_record(node) for node in (0, 1)]
+    wait_until(lambda: all(path.exists() for path in nodes))
+    first, second = (NodeRecord.model_validate(read_json(path)) for path in nodes)
+    assert f"JobId={job} " in str(first.scontrol)
+    assert second.scontrol is None
+    assert [each.slurm["SLURM_NODEID"] for each in (first, second)] == ["0", "1"]
+    assert "eth0" in {interface.name for interface in second.interfaces}
     (folder / "my.yaml").write_text("edited: since\n")
     on_slurm.ask("scontrol", "requeue", job)
     run = only_run(folder)
