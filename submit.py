@@ -119,6 +119,11 @@ def build_parser() -> argparse.ArgumentParser:
     _add_cluster(resume)
     _add_wait(resume)
     _add_clean(verb("clean", "move failed, stale or named runs to a trash folder; nothing is deleted"))
+    emulate = verb("emulate", "write the table of layers that an emulated model replays, from a measured run")
+    emulate.add_argument(
+        "--from", dest="from_run", metavar="RUN", required=True, help="a run that timed its layers"
+    )
+    emulate.add_argument("--out", type=Path, metavar="FILE", help="where to write (RUN-table.yaml)")
     report = verb("report", "write the efficiency report of a sweep")
     report.add_argument(
         "sweeps", nargs="*", metavar="SWEEP", help="sweeps to report on together (the newest)"

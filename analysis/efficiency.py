@@ -72,6 +72,8 @@ class Curve:
     """Size of the point that speed-up and efficiency refer to; null when this curve has no such point."""
     points: tuple[Point, ...]
     """Smallest first."""
+    emulated: bool = False
+    """Runs in which something was waited for instead of done; they never share a curve with others."""
 
     @property
     def base(self) -> Point | None:
@@ -90,10 +92,9 @@ def scaling_curves(table: pd.DataFrame, base: str | None = None) -> list[Curve]:
         unit: Unit = "node" if runs["nodes"].nunique() > 1 or runs["world_size"].nunique() == 1 else "rank"
         size_keys = {"resources.nodes"} | ({"resources.gpus_per_node"} if unit == "rank" else set())
         keys = [key for key in swept_keys(table) if key not in size_keys and runs[key].notna().any()]
-        groups = runs.groupby(keys, sort=True, dropna=False) if keys else [((), runs)]
-        for values, group in groups:
+        for (emulated, *values), group in runs.groupby(["emulated", *keys], sort=True, dropna=False):
             axes = {key: _plain(value) for key, value in zip(keys, values, strict=True)}
-            curves.append(_curve(str(sweep), axes, unit, group))
+            curves.append(replace(_curve(str(sweep), axes, unit, group), emulated=bool(emulated)))
     wanted = _wanted_size(curves, base)
     return [_with_base(curve, wanted) for curve in _labelled(curves)]
 
@@ -114,6 +115,7 @@ def as_table(curves: Sequence[Curve]) -> pd.DataFrame:
         for point in curve.points:
             row: dict[str, Any] = {
                 "curve": curve.label,
+                "emulated": curve.emulated,
                 "scaling": curve.scaling,
                 "base_size": curve.base_size,
             }
@@ -211,10 +213,12 @@ def _labelled(curves: Sequence[Curve]) -> list[Curve]:
     short = [_short_key(key) for key in differing]
     names = {k: k if short.count(word) > 1 else word for k, word in zip(differing, short, strict=True)}
     several = len({curve.sweep for curve in curves}) > 1
+    both = len({curve.emulated for curve in curves}) > 1
     labelled = []
     for curve in curves:
         parts = [curve.sweep] if several else []
         parts += [f"{names[key]} {curve.axes[key]}" for key in differing if key in curve.axes]
+        parts += [("emulated" if curve.emulated else "real")] if both else []
         labelled.append(replace(curve, label=", ".join(parts) or curve.sweep))
     return labelled
 

@@ -43,6 +43,7 @@ COLUMNS: dict[str, str] = {
     "cpu_count": "Int64",
     "oversubscribed": "boolean",
     "emulated": "boolean",
+    "emulation_late_s": "Float64",  # mean per step, on the worst rank
     "local_batch_size": "Int64",
     "accumulation": "Int64",
     "global_batch_size": "Int64",

@@ -6,11 +6,12 @@ two side by side on a desktop, one above the other on a phone.
 
 from __future__ import annotations
 
+import functools
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import matplotlib
 import numpy as np
@@ -24,9 +25,21 @@ from numpy.typing import NDArray
 from analysis.efficiency import Curve, Point
 from analysis.series import RunId
 from analysis.stats import Estimate
-from analysis.style import CLASS_COLOURS, CLASS_NAMES, CURVE_COLOURS, DPI, FAINT, MARKERS, WIDTH_IN, styled
+from analysis.style import (
+    CLASS_COLOURS,
+    CLASS_NAMES,
+    CURVE_COLOURS,
+    DPI,
+    EMULATED,
+    FAINT,
+    MARKERS,
+    WIDTH_IN,
+    styled,
+)
 from analysis.units import plural, seconds, time_scale
 from disttrain.rundir import write_bytes
+
+P = ParamSpec("P")
 
 _RING: dict[str, Any] = {
     "marker": "o",
@@ -39,7 +52,22 @@ _RING: dict[str, Any] = {
 """A validation point."""
 
 
-@styled
+def _drawn(
+    draw: Callable[Concatenate[Sequence[Curve], P], Figure],
+) -> Callable[Concatenate[Sequence[Curve], P], Figure]:
+    """Every figure of curves: in our style, and marked where something in it was emulated."""
+
+    @functools.wraps(draw)
+    def drawn(curves: Sequence[Curve], *args: P.args, **kwargs: P.kwargs) -> Figure:
+        figure = styled(draw)(curves, *args, **kwargs)
+        if any(curve.emulated for curve in curves):
+            figure.suptitle("emulated", x=0.995, ha="right", fontsize=8.8, fontweight="bold", color=EMULATED)
+        return figure
+
+    return drawn
+
+
+@_drawn
 def scaling(curves: Sequence[Curve]) -> Figure:
     """Throughput over size: points with intervals, and the ideal line from each base."""
     figure, axes = _new(3.5)
@@ -68,7 +96,7 @@ def scaling(curves: Sequence[Curve]) -> Figure:
     return figure
 
 
-@styled
+@_drawn
 def efficiency(curves: Sequence[Curve]) -> Figure:
     """Efficiency over size on an axis from zero, with intervals."""
     figure, axes = _new(3.5)
@@ -87,7 +115,7 @@ def efficiency(curves: Sequence[Curve]) -> Figure:
     return figure
 
 
-@styled
+@_drawn
 def composition(curves: Sequence[Curve]) -> Figure:
     """Mean step time of each curve and size, divided into the classes of `records.CLASSES`."""
     points = [point for curve in curves for point in curve.points]
@@ -123,7 +151,7 @@ def composition(curves: Sequence[Curve]) -> Figure:
     return figure
 
 
-@styled
+@_drawn
 def training(curves: Sequence[Curve], losses: pd.DataFrame, entropy_bits: float | None = None) -> Figure:
     """Loss over steps: one line a run, rings for validation; `losses` as `series.losses` makes it.
 
@@ -168,7 +196,7 @@ def training(curves: Sequence[Curve], losses: pd.DataFrame, entropy_bits: float 
     return figure
 
 
-@styled
+@_drawn
 def latency(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np.float64]]) -> Figure:
     """Distribution of step durations, one row a curve and size, all launches pooled, on one time axis.
 

@@ -15,6 +15,8 @@ DPI = 220
 """Twice the resolution at which a page shows them, and a little more."""
 WIDTH_IN = 5.2
 
+EMULATED = "#7a1fa2"
+"""As the banner of the report."""
 INK, FAINT, GRID = "#1c1c1c", "#6b6b6b", "#e4e4e4"
 
 CLASS_COLOURS = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
@@ -73,6 +74,9 @@ def main(argv: list[str]) -> int:
         elif rank == 0:  # every rank would say the same
             print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT if refused else EXIT_FAILED
+    finally:
+        for loader in multiprocessing.active_children():
+            loader.kill()  # it ignores a polite word, as this rank does, and Python would wait for it
 
 
 def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[tuple[str, str]]]:

@@ -41,7 +41,7 @@ class ModelConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     kind: str = "gpt"
-    """A module of `disttrain.models` (gpt, mlp, resnet, huggingface), or `package.module:callable`."""
+    """From `disttrain.models` (gpt, mlp, resnet, emulated, huggingface) or `package.module:callable`."""
 
 
 class DataConfig(Section):
@@ -133,8 +133,9 @@ class ResourcesConfig(Section):
     """Machines, or processes that stand for one each on the local cluster."""
     gpus_per_node: PositiveInt = 1
     """Ranks per node: one per GPU, or one per stand-in process on a CPU."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` is cuda where every local rank has a device of its own, else cpu."""
+    device: Literal["auto", "cpu", "cuda", "shared"] = "auto"
+    """`auto` is cuda where every local rank has a device of its own, else cpu. `shared`: all ranks of a
+    machine on its first GPU, talking through gloo; no GPU is asked of Slurm for it."""
     threads_per_rank: PositiveInt = 1
     """Threads of intra-op parallelism per rank, the same at every node count."""
 
@@ -170,6 +171,9 @@ class TelemetryConfig(Section):
     samples: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 8
     """Steps looked at closely, under the profiler, for what each collective did: so many, evenly spread over
     the run, but at most one in 20. They are left out of the figures, too. 0: none."""
+    layer_passes: NonNegativeInt = 0
+    """Passes after the last step in which each layer is timed, for `submit.py emulate`; they belong to no
+    step and to no figure. 0: none."""
     full_records: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100_000
     """Steps of an attempt that get a line of their own in the step records; after them, a hundred steps share
     one, which keeps sums, extremes and the distribution."""
@@ -237,9 +241,26 @@ class Config(Section):
     def world_size(self) -> int:
         return self.resources.nodes * self.resources.gpus_per_node
 
+    @property
+    def emulated(self) -> bool:
+        """Whether anything in it is waited for that would otherwise be done."""
+        return is_emulated(self.as_dict())
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types, ready for a file."""
         return self.model_dump(mode="json")
+
+
+def is_emulated(config: dict[str, Any]) -> bool:
+    """`Config.emulated`, of a config as plain data."""
+    model, data = config.get("model") or {}, config.get("data") or {}
+    return model.get("kind") == "emulated" or bool(data.get("delay_s"))
+
+
+def model_waits(config: Config) -> bool:
+    """Whether its ranks wait where others compute, and so leave their processors to others."""
+    model = config.model
+    return model.kind == "emulated" and (model.model_extra or {}).get("work", "wait") == "wait"
 
 
 def is_noise(field: FieldInfo) -> bool:

@@ -8,14 +8,17 @@ import torch
 from torch import nn
 
 from disttrain.config import OptimConfig
+from disttrain.emulation.model import Emulated
 
 
 def make_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
     """The optimizer over `model`'s trainable parameters.
 
     Weight decay applies to tensors of two or more dimensions: matrices, kernels and embeddings, not
-    biases and norms.
+    biases and norms. An emulated model whose table says what its optimizer takes brings its own.
     """
+    if isinstance(model, Emulated) and (emulated := model.optimizer()) is not None:
+        return emulated
     trainable = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": optim.weight_decay},

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import ConfigDict, ValidationError, create_model
 
 from disttrain.errors import ConfigError, nearest
@@ -22,6 +24,7 @@ from disttrain.errors import ConfigError, nearest
 BUILT_SECTIONS = {"model": "models", "data": "data"}
 """Config sections whose extra keys belong to a builder, and the package the builders live in."""
 
+FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _PACKAGE_ROOT = Path(__file__).resolve().parent
 _TYPE_NAMES: dict[str, Any] = {
     "int": int, "float": float, "str": str, "bool": bool, "list": list, "tuple": tuple, "dict": dict,
@@ -39,6 +42,9 @@ class Builder:
     options: dict[str, tuple[Any, Any]]
     open_ended: bool
     doc: str = ""
+    file_options: tuple[str, ...] = ()
+    """Options that may name a YAML or JSON file: its content takes the name's place when a run is planned, so
+    it is part of the run's key and travels with it."""
 
 
 def builtin_kinds(section: str) -> list[str]:
@@ -97,7 +103,21 @@ def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> d
         if first["type"] == "missing":
             raise OptionError(name, f"{key}.{name} is needed by {key}.kind={kind}") from None
         raise OptionError(name, f"{key}.{name}={first['input']!r}: {first['msg'].lower()}") from None
+    for name in builder.file_options:
+        if isinstance(checked[name], str) and checked[name].endswith(FILE_SUFFIXES):
+            checked[name] = _content(f"{key}.{name}", name, Path(checked[name]))
     return checked
+
+
+def _content(key: str, option: str, path: Path) -> Any:
+    try:
+        text = path.read_text()
+        # JSON by its own reader: YAML 1.1 takes `1e-05` for text
+        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise OptionError(option, f"{key}={str(path)!r} cannot be read: {error.strerror}") from None
+    except (ValueError, yaml.YAMLError):
+        raise OptionError(option, f"{key}={str(path)!r} is not valid {path.suffix[1:].upper()}") from None
 
 
 class OptionError(ConfigError):
@@ -109,7 +129,8 @@ class OptionError(ConfigError):
 
 
 def _read(path: Path, name: str) -> Builder | None:
-    node = _find(_parsed(path), name)
+    module = _parsed(path)
+    node = _find(module, name)
     if isinstance(node, ast.ClassDef):
         node = _find(node, "__init__")
     if not isinstance(node, ast.FunctionDef):
@@ -122,7 +143,15 @@ def _read(path: Path, name: str) -> Builder | None:
     pairs = [*zip(positional, positional_defaults, strict=True)]
     pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     options = {argument.arg: (_type(argument.annotation), _default(value)) for argument, value in pairs}
-    return Builder(options, arguments.kwarg is not None, ast.get_docstring(node) or "")
+    return Builder(options, arguments.kwarg is not None, ast.get_docstring(node) or "", _file_options(module))
+
+
+def _file_options(module: ast.Module) -> tuple[str, ...]:
+    """What the module says by `FILE_OPTIONS = (...)`."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FILE_OPTIONS":
+            return tuple(ast.literal_eval(node.value))
+    return ()
 
 
 def _parsed(path: Path) -> ast.Module:

@@ -284,6 +284,8 @@ class Progress(Record):
     attempt: int
     step: int
     steps: int
+    emulated: bool = False
+    """As `Metrics.emulated`."""
     samples_per_s: float | None
     loss: float | None
     eta_s: float | None
@@ -526,6 +528,10 @@ class Metrics(Record):
     stop_cause: StopCause | None = None
     """Why it stopped; null unless it did."""
     emulated: bool = False
+    """Something in it was waited for instead of done: compute, or the loading of data."""
+    emulation_late_s: float | None = None
+    """Mean seconds per step by which emulated passes ended later than their table says, on the worst rank:
+    the error of the emulation. Null where it is not known."""
     updated: str
 
     nodes: int
@@ -539,7 +545,8 @@ class Metrics(Record):
     nccl: str | None
     cpu_count: int
     oversubscribed: bool
-    """More busy threads than processors on one host: timings tell about the host, not about scaling."""
+    """More busy threads than processors on one host, or several computing ranks on one GPU: timings tell
+    about the host, not about scaling."""
     strategy: str
     strategy_reason: str
     model: str
@@ -636,6 +643,37 @@ class Metrics(Record):
     eval_history: list[EvalPoint]
 
 
+class LayerTime(Record):
+    """One module that has parameters of its own."""
+
+    name: str
+    bytes: int
+    """Of its parameters that are trained."""
+    forward_s: float
+    """From the end of the layer before, or of what began the pass, to its own."""
+    backward_s: float
+    """From the last gradient of the layer before to its own last gradient."""
+
+
+class Layers(Record):
+    """`layers.json`: what each layer took on rank 0, means over passes that were made after the last step.
+
+    Each pass is cut where a layer ends, so the layers' seconds sum to it: what has no parameters counts to
+    the layer that ends next, the loss to the last one.
+    """
+
+    attempt: int
+    device: str
+    emulated: bool
+    passes: int
+    samples: int
+    """In each pass."""
+    dtype_bytes: int
+    """Of one parameter."""
+    layers: list[LayerTime]
+    """In the reverse of the order in which their gradients were ready."""
+
+
 class CheckpointFile(Record):
     bytes: int
     sha256: str
@@ -683,6 +721,7 @@ FILES: dict[str, type[Record]] = {
     "comm-sample": CommSample,
     "profile": ProfileRecord,
     "metrics": Metrics,
+    "layers": Layers,
     "checkpoint": Checkpoint,
 }
 """Schema name to record: what `docs/schemas/` holds."""

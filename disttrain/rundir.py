@@ -76,6 +76,11 @@ class Attempt:
         """What is in that trace, beside the step clock's figures."""
         return self.path / f"profile-{rank:05d}.json"
 
+    @property
+    def layers(self) -> Path:
+        """What each layer took, where that was asked for."""
+        return self.path / "layers.json"
+
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import default_collate
 
 from disttrain import log
@@ -19,10 +20,11 @@ from disttrain.checkpoint import content, resume
 from disttrain.checkpoint.content import Start
 from disttrain.checkpoint.manifest import describe
 from disttrain.checkpoint.saver import Saver
-from disttrain.config import Config
+from disttrain.config import Config, model_waits
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
+from disttrain.emulation.model import Emulated
 from disttrain.errors import ConfigError
 from disttrain.evaluate import Evaluation
 from disttrain.flops import METHOD, flops_per_sample
@@ -31,11 +33,13 @@ from disttrain.optim import make_optimizer
 from disttrain.output import Output
 from disttrain.parallel.choice import choose
 from disttrain.parallel.strategy import load_strategy
-from disttrain.records import Metrics, StopCause
+from disttrain.records import Layers, Metrics, StopCause
 from disttrain.registry import build_model, build_source
+from disttrain.rundir import write_json
 from disttrain.seeding import seed_all
 from disttrain.stop import Requests, Signals
 from disttrain.task import Task
+from disttrain.telemetry.layers import layer_times
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.trainer import Batch, Trainer
 from disttrain.world import World, device_name, machine_id, nccl_version, usable_cpus
@@ -53,7 +57,7 @@ def train(config: Config, output: Output, world: World, signals: Signals | None 
     except BaseException:
         session.telemetry.abort()
         raise
-    return finish(session, stop_cause)
+    return finish(session, config, world, stop_cause)
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class Session:
     saver: Saver
     start_step: int
     """Steps done before; the first one here is the next."""
+    example: Callable[[], Batch]
+    """A micro-batch that training need not have."""
 
 
 def run_loop(session: Session, config: Config) -> StopCause | None:
@@ -92,12 +98,33 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
     return None
 
 
-def finish(session: Session, stop_cause: StopCause | None) -> Metrics:
+def finish(session: Session, config: Config, world: World, stop_cause: StopCause | None) -> Metrics:
     """Leave the records of a run that came to its end or stopped. All ranks call this together."""
+    if config.telemetry.layer_passes and stop_cause is None:
+        record_layers(session, config, world)
     session.telemetry.checkpointed(session.saver.committed_step, session.saver.failed)
+    session.telemetry.facts |= lateness(session.trainer.bare_model, world)
     metrics = session.telemetry.finish(stop_cause)
     log.info(stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
     return metrics
+
+
+def record_layers(session: Session, config: Config, world: World) -> None:
+    """Time every layer, on all ranks as in training, and write down rank 0's."""
+    telemetry = session.telemetry
+    layers = layer_times(session.trainer, session.example(), config.telemetry.layer_passes)
+    if world.rank != 0 or telemetry.attempt.superseded_by() is not None:
+        return
+    found = Layers(
+        attempt=telemetry.attempt.number,
+        device=telemetry.facts["device"],
+        emulated=config.emulated,
+        passes=config.telemetry.layer_passes,
+        samples=telemetry.facts["local_batch_size"],
+        dtype_bytes=next(session.trainer.bare_model.parameters()).element_size(),
+        layers=layers,
+    )
+    write_json(telemetry.attempt.layers, found.model_dump(mode="json"))
 
 
 def prepare(config: Config, output: Output, world: World, signals: Signals) -> Session:
@@ -165,8 +192,12 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     task = Task.of(source)
     trainer = Trainer(model, task, optimizer, config.optim, strategy, plan, steps, telemetry.clock)
     samples = source.record.train_samples
+
+    def example() -> Batch:
+        return default_collate([source.train[i % samples] for i in range(plan.local)])
+
     if strategy.SETTLES:
-        trainer.settle(default_collate([source.train[i % samples] for i in range(plan.local)]))
+        trainer.settle(example())
     start = content.restore(origin, trainer.bare_model, optimizer, world) if origin else Start()
     if start.step:
         telemetry.resume(start.step, start.history, start.own)
@@ -186,7 +217,7 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     best = best_loss(telemetry.eval_history, world)
     boundary = Boundary(config, world, output.attempt, requests, saver, telemetry.clock, best)
     content.set_random(start, config.train.seed, world)  # last: making an iterator draws from it
-    return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step)
+    return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step, example)
 
 
 def refuse_unequal_data(source: Source, world: World) -> None:
@@ -210,13 +241,24 @@ def evaluation_is_due(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
+def lateness(model: nn.Module, world: World) -> dict[str, float]:
+    """The field of `Metrics` about how well an emulated model kept its time. All ranks call this together."""
+    if not isinstance(model, Emulated) or model.late_s is None:
+        return {}
+    return {"emulation_late_s": world.maximum([model.late_s])[0]}
+
+
 def describe_machine(world: World, config: Config) -> dict[str, Any]:
     """The fields of `Metrics` about where this runs. All ranks call this together."""
-    threads = config.resources.threads_per_rank + config.data.workers
+    # a rank that waits leaves its processor to others
+    own = 0 if model_waits(config) else config.resources.threads_per_rank
+    threads = own + config.data.workers
     machines = world.gather((machine_id(), threads))
     busy = sum(count for machine, count in machines if machine == machine_id())
     cpus = usable_cpus()
+    crowded = config.resources.device == "shared" and len(machines) > 1 and not model_waits(config)
     return {
+        "emulated": config.emulated,
         "nodes": world.nodes,
         "ranks_per_node": world.local_size,
         "world_size": world.size,
@@ -225,5 +267,5 @@ def describe_machine(world: World, config: Config) -> dict[str, Any]:
         "torch": torch.__version__,
         "nccl": nccl_version(),
         "cpu_count": cpus,
-        "oversubscribed": world.device.type == "cpu" and busy > cpus,
+        "oversubscribed": busy > cpus if world.device.type == "cpu" else crowded,
     }

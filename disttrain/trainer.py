@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from disttrain.batch import BatchPlan
 from disttrain.checkpoint.state import untouched
 from disttrain.config import OptimConfig
+from disttrain.emulation.model import Emulated
 from disttrain.optim import learning_rate, set_learning_rate
 from disttrain.parallel.strategy import Strategy
 from disttrain.task import Task
@@ -49,6 +50,8 @@ class Trainer:
         self.lr = 0.0
         self._device = next(model.parameters()).device
         self._communicates = strategy.COMM_METHOD is not None
+        bare = self.bare_model
+        self._tell_step = bare.begin_step if isinstance(bare, Emulated) else None
 
     @property
     def bare_model(self) -> nn.Module:
@@ -58,6 +61,8 @@ class Trainer:
     def step(self, step: int, batches: Iterator[Batch]) -> Tensor:
         """Run optimizer step `step` (1 is the first) on the next micro-batches; its mean local loss."""
         clock = self.clock
+        if self._tell_step is not None:
+            self._tell_step(step)
         losses = []
         for _ in range(self.plan.accumulation - 1):
             clock.switch(INPUT)
@@ -88,6 +93,19 @@ class Trainer:
         with untouched(self.model, self._device):
             inputs, targets = self._load(iter([batch]))
             self._loss(inputs, targets).backward()
+
+    def aside(self, batch: Batch, mark: Callable[[str], None]) -> None:
+        """Make a forward and a backward pass on this rank alone that leave nothing behind.
+
+        `mark` is called with `forward`, `backward` and `end` when each begins, and after the last.
+        """
+        with untouched(self.model, self._device), self.strategy.without_sync(self.model):
+            inputs, targets = self._load(iter([batch]))
+            mark("forward")
+            loss = self._loss(inputs, targets)
+            mark("backward")
+            loss.backward()
+            mark("end")
 
     def _load(self, batches: Iterator[Batch]) -> Batch:
         inputs, targets = next(batches)

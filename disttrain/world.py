@@ -91,12 +91,14 @@ def open_world(resources: ResourcesConfig) -> Iterator[World]:
             f"resources.gpus_per_node={asked[1]} was asked for"
         )
     device = _device(resources.device, here.local_rank, here.local_size)
+    shared = resources.device == "shared"
     torch.set_num_threads(resources.threads_per_rank)
     backend = None
     if here.size > 1:
-        backend = "nccl" if device.type == "cuda" else "gloo"
+        # NCCL takes no two ranks on one device
+        backend = "nccl" if device.type == "cuda" and not shared else "gloo"
         dist.init_process_group(
-            backend, timeout=COLLECTIVE_TIMEOUT, device_id=device if device.type == "cuda" else None
+            backend, timeout=COLLECTIVE_TIMEOUT, device_id=device if backend == "nccl" else None
         )
     try:
         yield World(**vars(here), device=device, backend=backend)
@@ -107,6 +109,11 @@ def open_world(resources: ResourcesConfig) -> Iterator[World]:
 
 def _device(wanted: str, local_rank: int, local_size: int) -> torch.device:
     count = torch.cuda.device_count() if wanted != "cpu" else 0
+    if wanted == "shared":
+        if not count:
+            raise ConfigError("resources.device=shared, but no CUDA device is visible")
+        torch.cuda.set_device(0)
+        return torch.device("cuda", 0)
     if wanted == "cuda" and count < local_size:
         raise ConfigError(
             f"resources.device=cuda, but {count} CUDA devices are visible to {local_size} ranks on this node"

@@ -5,7 +5,7 @@
 Node 0 does what `submit.py run my.yaml --nodes 2 --set train.steps=50` would, in the folder that sbatch was
 called in, and journals its job as the one that was submitted. It then tells the other nodes which run it is:
 
-    runs/.by-hand/<job>-<restart>-<start>.json
+    runs/.by-hand/<job>-<restart>-<step>.json
 
 From there all go on as any task does, with the copy of the code that node 0 has just made. A job that is
 requeued finds its submission by the same file.
@@ -18,7 +18,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from jobs.slurm.cluster import SlurmCluster
 from jobs.slurm.job import job_id
 from jobs.state import read_runs
 from jobs.submission import carry_out
-from sweeps.expand import GPUS, NODES, RunPlan
+from sweeps.expand import GPUS, NODES
 
 FOLDER = ".by-hand"
 DEFAULT = snapshot.CODE_ROOT / "sweeps" / "default.yaml"
@@ -57,26 +57,28 @@ class Job:
 
     id: str
     restart: int
-    start: str
-    """When it started, where Slurm says so: ids come again."""
+    step: str
+    """A port of its srun: another in the next start, and in another job that gets the same id."""
     node: int
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Job:
-        start = environ.get("SLURM_JOB_START_TIME", "")
-        return cls(
-            job_id(environ), int(environ.get("SLURM_RESTART_COUNT") or 0), start, int(environ["SLURM_NODEID"])
-        )
+        restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
+        step = environ.get("SLURM_STEP_LAUNCHER_PORT", "")
+        return cls(job_id(environ), restart, step, int(environ["SLURM_NODEID"]))
 
     def word(self, root: Path) -> Path:
         """Where node 0 says what this start of the job is to do."""
-        return root / FOLDER / f"{'-'.join(filter(None, (self.id, str(self.restart), self.start)))}.json"
+        return root / FOLDER / f"{self.id}-{self.restart}-{self.step}.json"
 
-    def earlier(self, root: Path) -> dict[str, Any] | None:
-        """What was said at the newest of the job's former starts."""
+    def former(self, root: Path) -> dict[str, Any] | None:
+        """Which run and submission are this job's, if it has been started before."""
         said = [read_json_or_none(path) or {} for path in (root / FOLDER).glob(f"{self.id}-*.json")]
-        former = [each for each in said if each.get("restart", self.restart) < self.restart]
-        return max(former, key=lambda each: each["time"]) if former else None
+        earlier = [each for each in said if each.get("restart", self.restart) < self.restart and each["run"]]
+        if not earlier:
+            return None
+        last = max(earlier, key=lambda each: str(each["time"]))
+        return {name: last[name] for name in ("run", "submission")}
 
 
 class ThisJob(SlurmCluster):
@@ -95,19 +97,35 @@ class ThisJob(SlurmCluster):
 
 def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Start the run that the arguments ask for, on one node of its job; returns only if there is none."""
-    job = Job.of(environ)
+    job, root = Job.of(environ), _folder(environ) / "runs"
+    former = job.former(root)
+    request, secrets = None, {}
     try:
         request = read_request(argv, environ)
-        plan = run_plan(request, read_runs(request.runs, sweep_name(request))).runs[0]
+        plan = run_plan(request, read_runs(root, sweep_name(request))).runs[0]
+        secrets = mask_config(plan.config.as_dict())[1]
     except ConfigError as error:  # which every node finds, before anything is written
-        if job.node == 0:
-            print(f"error: {error}", file=sys.stderr)
-        return EXIT_DO_NOT_REQUEUE
-    said = _decide(job, request) if job.node == 0 else _wait(job, request.runs)
+        if former is None:
+            if job.node == 0:
+                print(f"error: {error}", file=sys.stderr)
+            return EXIT_DO_NOT_REQUEUE
+        print(f"warning: {error}; job {job.id} goes on as it was planned", file=sys.stderr)
+    said = _decide(job, root, former, request) if job.node == 0 else _wait(job, root)
     if said["run"] is None:
         return int(said["exit"])
-    run = RunDir(request.runs / said["run"])
-    return _become_task(run, said["submission"], plan, environ)
+    return _become_task(RunDir(root / said["run"]), said["submission"], secrets, environ)
+
+
+def words_of_others(root: Path, runs: Iterable[RunDir]) -> list[Path]:
+    """What was said to jobs about runs that are not among `runs`, which are all there are."""
+    known = {f"{run.sweep}/{run.name}" for run in runs}
+    words = {path: read_json_or_none(path) or {} for path in sorted((root / FOLDER).glob("*.json"))}
+    return [path for path, said in words.items() if said.get("run") and said["run"] not in known]
+
+
+def _folder(environ: Mapping[str, str]) -> Path:
+    """Where sbatch was called."""
+    return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd())
 
 
 def read_request(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
@@ -121,7 +139,7 @@ def read_request(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Na
         raise ConfigError(str(error)) from None
     flags = flag_pairs(rest, _FLAGS)
     keys = dict(flags)
-    folder = Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd())
+    folder = _folder(environ)
     file = folder / given.config
     gpus = environ.get("SLURM_GPUS_ON_NODE")
     if gpus == "0" or keys.get("resources.device", _device(file)) == "cpu":
@@ -144,28 +162,24 @@ def _device(file: Path) -> Any:
     return load(file).get("resources.device") if file.exists() else None
 
 
-def _decide(job: Job, request: argparse.Namespace) -> dict[str, Any]:
+def _decide(
+    job: Job, root: Path, former: dict[str, Any] | None, request: argparse.Namespace | None
+) -> dict[str, Any]:
     """What this start of the job is to do, found out by node 0 and told to the others."""
     said: dict[str, Any] = {"run": None, "submission": None, "exit": EXIT_LAUNCH_FAILED}
     try:
-        said |= _former(job, request.runs) or _plan(job, request)
+        if former is not None:
+            print(f"job {job.id} goes on with {former['run']}", flush=True)
+            said |= former
+        elif request is not None:
+            said |= _plan(job, request)
     except (ConfigError, SubmitError) as error:
         print(f"error: {error}", file=sys.stderr)
         said["exit"] = EXIT_DO_NOT_REQUEUE
     finally:
-        write_json(
-            job.word(request.runs), {"job_id": job.id, "restart": job.restart, "time": ledger.now(), **said}
-        )
+        told = {"job_id": job.id, "restart": job.restart, "time": ledger.now(), **said}
+        write_json(job.word(root), told)
     return said
-
-
-def _former(job: Job, root: Path) -> dict[str, Any] | None:
-    """The submission that an earlier start of this job made."""
-    earlier = job.earlier(root) if job.restart else None
-    if earlier is None or earlier["run"] is None:
-        return None
-    print(f"job {job.id} goes on with {earlier['run']}", flush=True)
-    return {"run": earlier["run"], "submission": earlier["submission"]}
 
 
 def _plan(job: Job, request: argparse.Namespace) -> dict[str, Any]:
@@ -207,9 +221,8 @@ def _wait(job: Job, root: Path) -> dict[str, Any]:
     return {"run": None, "exit": EXIT_LAUNCH_FAILED}
 
 
-def _become_task(run: RunDir, submission: int, plan: RunPlan, environ: Mapping[str, str]) -> int:
+def _become_task(run: RunDir, submission: int, secrets: Mapping[str, str], environ: Mapping[str, str]) -> int:
     """Go on as the task of a submitted job: the same process, with the copy of the code."""
-    secrets = mask_config(plan.config.as_dict())[1]
     code = snapshot.of_run(run, read_json(run.run_json))
     paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
     env = {**environ, **secrets, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}

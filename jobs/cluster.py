@@ -165,11 +165,11 @@ def uses_gpus(device: str, cluster: ClusterName, ranks: int) -> bool:
     """Whether each rank of a run takes a GPU, given its `resources.device`.
 
     A Slurm job gets what it asks for, so there only `cpu` means none; on this machine `auto` takes what
-    there is.
+    there is. A GPU that ranks share is not asked for.
     """
     if device == "auto" and cluster == "local":
         return gpus_here() >= ranks
-    return device != "cpu"
+    return device not in ("cpu", "shared")
 
 
 def gpus_here() -> int:

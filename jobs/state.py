@@ -81,6 +81,8 @@ class RunState:
     rss_bytes: float | None = None
     updated: float | None = None
     """Seconds since the epoch of the last sign of life."""
+    emulated: bool = False
+    """Something in it is waited for instead of done."""
     config_key: str | None = None
     run_key: str | None = None
     code_hash: str | None = None
@@ -315,7 +317,7 @@ def _progress(run: RunDir, attempt: int) -> dict[str, float | None]:
     progress = read_json_or_none(run.progress) or {}
     if progress.get("attempt") != attempt:
         return {}
-    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated", *USAGE)
+    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated", "emulated", *USAGE)
     return {name: value for name in names if isinstance(value := progress.get(name), int | float)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
 
 import pytest
@@ -31,3 +32,9 @@ def three_ranks() -> Iterator[Ranks]:
 def four_ranks() -> Iterator[Ranks]:
     """Four gloo ranks, standing for four nodes of one rank."""
     yield from _ranks(4, nodes=4)
+
+
+def pytest_sessionfinish() -> None:
+    """End loader processes that a failed test left: they ignore SIGTERM, and Python would wait for them."""
+    for child in multiprocessing.active_children():
+        child.kill()

@@ -45,6 +45,7 @@ class Run(Part):
 
     sweep: str
     run: str
+    emulated: bool
     nodes: int
     ranks_per_node: int
     samples_per_s: float

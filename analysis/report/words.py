@@ -15,12 +15,15 @@ from analysis.units import interval, number, percent, plural, rate, seconds, spa
 FEW_STEPS = 30
 """Fewer measured steps than this are called short."""
 
+LATE_SHARE = 0.01
+"""Emulated passes that end later than the table says by more than this share of the step are warned of."""
+
 WIDE = 1.5
 """An interval whose bounds differ by more than this factor settles nothing."""
 
 EMULATED = (
-    "Emulated: compute was waited for, not done. These numbers show how the software overlaps and "
-    "communicates, not how hardware performs."
+    "Emulated: compute or the loading of data was waited for, not done. These numbers show how the software "
+    "overlaps and communicates, not how hardware performs."
 )
 
 _SAME = {
@@ -119,7 +122,14 @@ def notices(table: pd.DataFrame, curves: Sequence[Curve]) -> list[Notice]:
             f"Measured on CPU{through}: a real run of the real software, "
             "but no forecast for GPUs or a fast network."
         )
-    found = [Notice(kind="emulated", text=EMULATED)] if used["emulated"].any() else []
+    warnings += _late_emulation(used)
+    found = []
+    if used["emulated"].any():
+        some = int(used["emulated"].sum())
+        which = (
+            "" if some == len(used) else f" This is so in {some} of {len(used)} runs, and not in the others."
+        )
+        found = [Notice(kind="emulated", text=EMULATED + which)]
     found += [Notice(kind="warning", text=text) for text in warnings]
     return found + [Notice(kind="note", text=text) for text in notes]
 
@@ -131,9 +141,20 @@ def _shared_processors(used: pd.DataFrame) -> list[str]:
     which = "all runs" if len(shared) == len(used) else f"{len(shared)} of {len(used)} runs"
     most = shared.loc[shared["world_size"].idxmax()]
     ranks, processors = plural(int(most["world_size"]), "rank"), plural(int(most["cpu_count"]), "processor")
+    what = f"processors in {which}: up to {ranks} on {processors}"
+    if most["device"] != "cpu":
+        what = f"a GPU in {which}: up to {ranks} on one {most['device']}"
+    return [f"Ranks shared {what}. The curve tells about this host, not about scaling over machines."]
+
+
+def _late_emulation(used: pd.DataFrame) -> list[str]:
+    late = used[used["emulation_late_s"] > LATE_SHARE * used["step_s"]]
+    if late.empty:
+        return []
+    share = float((late["emulation_late_s"] / late["step_s"]).max())
     return [
-        f"Ranks shared processors in {which}: up to {ranks} on {processors}. "
-        "The curve tells about this host, not about scaling over machines."
+        f"Emulated layers ended late in {len(late)} of {len(used)} runs, by up to {percent(share)} of the "
+        "step: this machine was too busy for so many ranks, and the step times are too long by about as much."
     ]
 
 

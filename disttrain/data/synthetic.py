@@ -7,6 +7,8 @@ shows that training works.
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -14,7 +16,9 @@ from torch.utils.data import Dataset, Subset
 
 from disttrain import records
 from disttrain.data.source import Sample, Source, Task
+from disttrain.emulation.wait import wait_until
 from disttrain.errors import ConfigError
+from disttrain.torchrun import place
 
 _ROW = 1 << 20
 """Numbers in the row that images are cut from (4 MiB), beside one image's size."""
@@ -36,6 +40,8 @@ def build(
     samples: int = 10_000,
     valid_samples: int = 1_000,
     seed: int = 0,
+    delay_s: float = 0.0,
+    delay_ranks: tuple[int, ...] = (),
 ) -> Source:
     """Made-up samples.
 
@@ -43,6 +49,9 @@ def build(
     ----------
     task : classification of `shape` into `classes`, or language of `seq_len` tokens out of `vocab`.
     samples, valid_samples : number of samples in each split.
+    delay_s : seconds that loading a training batch takes longer, as from a slow store; such a run counts as
+        emulated.
+    delay_ranks : ranks whose loading is slow; none named is all of them.
     """
     sizes = {"classes": classes, "vocab": vocab, "seq_len": seq_len, "samples": samples}
     for name, value in sizes.items():
@@ -52,13 +61,18 @@ def build(
         raise ConfigError(f"data.shape={list(shape)}: one size or more, each at least 1")
     if valid_samples < 0:
         raise ConfigError(f"data.valid_samples={valid_samples}: must not be negative")
+    if delay_s < 0:
+        raise ConfigError(f"data.delay_s={delay_s}: must not be negative")
     total = samples + valid_samples
     dataset: Dataset[Sample] = (
         Sentences(total, seq_len, vocab, seed) if task == "language" else Waves(total, shape, classes, seed)
     )
     kind: Task = task
+    train: Dataset[Sample] = Subset(dataset, range(samples))
+    if delay_s and (not delay_ranks or place().rank in delay_ranks):
+        train = Delayed(train, samples, delay_s)
     return Source(
-        train=Subset(dataset, range(samples)),
+        train=train,
         valid=Subset(dataset, range(samples, total)) if valid_samples else None,
         task=kind,
         shape=(seq_len,) if task == "language" else shape,
@@ -72,6 +86,23 @@ def build(
             valid_samples=valid_samples,
         ),
     )
+
+
+class Delayed(Dataset[Sample]):
+    """Another dataset, each batch of which takes longer to load."""
+
+    def __init__(self, dataset: Dataset[Sample], samples: int, delay_s: float) -> None:
+        self.dataset, self.samples, self.delay_s = dataset, samples, delay_s
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.dataset[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        wait_until(time.perf_counter() + self.delay_s)
+        return [self.dataset[index] for index in indices]
 
 
 class Waves(Dataset[Sample]):

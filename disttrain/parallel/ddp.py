@@ -23,7 +23,7 @@ one that never stopped, and from three ranks on that shows in the weights."""
 def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
     return DistributedDataParallel(
         model,
-        device_ids=[world.local_rank] if world.device.type == "cuda" else None,
+        device_ids=[world.device.index] if world.device.type == "cuda" else None,
         bucket_cap_mb=config.bucket_mb,
         gradient_as_bucket_view=config.gradient_as_bucket_view,
         static_graph=config.static_graph,

@@ -235,6 +235,7 @@ class RunTelemetry:
             attempt=self.attempt.number,
             step=self._step,
             steps=self._steps_total,
+            emulated=self.config.emulated,
             samples_per_s=self._rate,
             loss=self.losses[-1].loss if self.losses else None,
             eta_s=left / self._rate if self._rate else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from disttrain.config import model_waits
 from jobs import environment
 from jobs.cluster import Cluster, uses_gpus
 from sweeps.expand import RunPlan
@@ -44,7 +45,8 @@ def cautions(runs: Sequence[RunPlan], cluster: Cluster) -> list[str]:
 def _busy_threads(run: RunPlan) -> int:
     """As `Metrics.oversubscribed` counts them."""
     config = run.config
-    return config.world_size * (config.resources.threads_per_rank + config.data.workers)
+    own = 0 if model_waits(config) else config.resources.threads_per_rank
+    return config.world_size * (own + config.data.workers)
 
 
 def _is_all_warm_up(run: RunPlan) -> bool:

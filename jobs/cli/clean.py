@@ -93,11 +93,15 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _move_code(root: Path, trash: Path) -> None:
-    """Copies of the code that only moved runs were submitted with."""
+    """Copies of the code that only moved runs were submitted with, and words on them to jobs."""
     every = [run for sweep in find.sweeps(root) for run in runs_of(root, sweep)]
+    from jobs import byhand  # which imports what plans runs
+
     with snapshot.unneeded(root, every) as folders:
         for folder in folders:
             _move(folder, trash / snapshot.FOLDER / folder.name)
+    for word in byhand.words_of_others(root, every):
+        _move(word, trash / byhand.FOLDER / word.name)
 
 
 def _move_rest(folder: Path, target: Path) -> None:

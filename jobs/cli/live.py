@@ -165,6 +165,8 @@ def change_line(state: RunState) -> str:
     if state.eta_s is not None:
         parts.append(f"ETA {duration(state.eta_s)}")
     parts += [word for word in usage(state) if word]
+    if state.emulated:
+        parts.append("emulated")
     if state.state != "done" and state.message:
         parts.append(" ".join(state.message.split()))
     parts += waiting(state)

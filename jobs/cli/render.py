@@ -31,7 +31,7 @@ _ORDER = (
 )
 _JSON_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "loss", "eta_s", *USAGE, "updated", "waits_for", "start_expected",
+    "samples_per_s", "loss", "eta_s", *USAGE, "updated", "emulated", "waits_for", "start_expected",
     "config_key", "run_key", "code_hash",
 )  # fmt: skip
 
@@ -73,14 +73,15 @@ def usage(state: RunState) -> tuple[str, str, str]:
 
 def note(state: RunState) -> str:
     """Why a run is what it is, on one line."""
+    marks = ["emulated"] if state.emulated else []
     if state.state == "done":
-        return "made by older code" if state.stale else ""
+        return ", ".join([*marks, "made by older code"] if state.stale else marks)
     parts = [state.cause] if state.cause and state.cause != word_of(state) else []
     if state.message:
         parts.append(" ".join(state.message.split()))
     if state.active and state.attempts > 1:
         parts.append(f"attempt {state.attempts}")
-    text = "; ".join(filter(None, [*waiting(state), ": ".join(parts)]))
+    text = "; ".join(filter(None, [*marks, *waiting(state), ": ".join(parts)]))
     return text if len(text) <= _NOTE_WIDTH else text[: _NOTE_WIDTH - 1] + "…"
 
 

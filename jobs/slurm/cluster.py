@@ -106,7 +106,7 @@ class SlurmCluster:
             records = accounting.records(rest)
         except commands.NoAnswer:
             return jobs | dict.fromkeys(rest, Job("gone"))
-        return jobs | {job_id: endings.from_accounting(records, job_id) for job_id in rest}
+        return jobs | {job_id: endings.from_accounting(records, job_id, queue) for job_id in rest}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         if job_ids:

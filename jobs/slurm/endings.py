@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jobs.cluster import Job
 from jobs.slurm.accounting import JobRecord, of_job
@@ -32,10 +32,13 @@ def from_queue(queued: Queued) -> Job:
     return _ended(queued.state) or Job("running")
 
 
-def from_accounting(records: Sequence[JobRecord], job_id: str) -> Job:
-    """What sacct tells of a job that squeue does not know any more."""
+def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[str] = ()) -> Job:
+    """What sacct tells of a job that squeue does not know any more, which knows those of `queue`."""
     own = of_job(records, job_id)
     if not own:
+        array, task, _ = job_id.partition("_")
+        if task and any(other.startswith(f"{array}_") for other in queue):
+            return Job("gone", "its task was taken out of the array before it started", "cancelled")
         return Job("missing", "neither squeue nor sacct knows its job")
     last = own[-1]
     job = _ended(last.state, last.exit_code)

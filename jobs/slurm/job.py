@@ -48,8 +48,10 @@ class SlurmJob:
             facts = self.facts()
             if facts is not None and facts.restarts > self.restart:
                 return True  # the answer got lost, or Slurm has done it by itself
-            if _FINAL.search(refusal) or time.time() + pause_s > until:
-                print(f"scontrol requeue {self.job_id}: {refusal}", flush=True)
+            last = _FINAL.search(refusal) is not None or time.time() + pause_s > until
+            said = "giving up" if last else f"trying again in {pause_s:g} s"
+            print(f"scontrol requeue {self.job_id}: {refusal}; {said}", flush=True)
+            if last:
                 return False
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

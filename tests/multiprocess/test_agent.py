@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -13,11 +12,17 @@ import pytest
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger
 from jobs.state import read_state
-from tests.support.jobs import STANDIN, NoCluster, started_pids, starts, submit, sweep_plan, wait_until
+from tests.support.jobs import (
+    NoCluster,
+    agent_environment,
+    started_pids,
+    starts,
+    submit,
+    sweep_plan,
+    wait_until,
+)
 
 pytestmark = pytest.mark.multiprocess
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def planned(root: Path, mode: str = "complete", nodes: int = 2) -> RunDir:
@@ -28,8 +33,8 @@ def planned(root: Path, mode: str = "complete", nodes: int = 2) -> RunDir:
 def agent(run: RunDir, node: int, nodes: int = 2) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "jobs.agent", str(run.path), "--submission", "0"]
     command += ["--node-rank", str(node), "--nodes", str(nodes), "--job-id", "42"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "DISTTRAIN_LAUNCHER": str(STANDIN)}
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, env=agent_environment(run), **said)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:

@@ -112,6 +112,13 @@ SUPERVISOR = {
 }
 
 
+@pytest.fixture
+def code_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are made with the code where it lies: their supervisors are forks of this process."""
+    monkeypatch.setattr(snapshot, "take", lambda root: {})
+
+
+@pytest.mark.usefixtures("code_here")
 @pytest.mark.parametrize("point", SUPERVISOR)
 def test_supervisor_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes after depends on how far it came, but training is never done twice."""
@@ -140,6 +147,7 @@ def supervise(run: RunDir, submission: int = 0) -> None:
     supervisor.main([*arguments, "--job-id", f"{processes.host()}:{ticket}"])
 
 
+@pytest.mark.usefixtures("code_here")
 def test_a_job_that_comes_late_finds_itself_revoked(root: Path) -> None:
     run = waiting_run(root)
     submit(sweep_plan("a"), NoCluster(status="gone"), root)  # takes the first job for lost
@@ -201,11 +209,11 @@ class InstantAgents:
         return None
 
 
+@pytest.mark.usefixtures("code_here")
 def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_Agents", InstantAgents)
     made = provenance.collect()  # slow beside the rest: the kills are to fall elsewhere
     monkeypatch.setattr(provenance, "collect", lambda: made)
-    monkeypatch.setattr(snapshot, "take", lambda root: {})
     plan = repeats(2, "a", "b")
     folders: list[Path] = []
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from disttrain.records import RunRecord
+from disttrain.records import NodeRecord, RunRecord
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger
-from jobs.slurm import commands
+from jobs.slurm.cluster import SlurmCluster
 from jobs.state import read_runs, read_state
 from tests.support.jobs import STANDIN, starts, wait_until
 from tests.support.minicluster import SUBMIT, MiniCluster
@@ -52,9 +52,7 @@ def by_hand(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> str
 
 
 def ended(job: str) -> Callable[[], bool]:
-    return lambda: (
-        (commands.states() or {job: ""}).get(job, "COMPLETED") in ("COMPLETED", "FAILED", "CANCELLED")
-    )
+    return lambda: SlurmCluster().poll([job])[job].status in ("gone", "missing")
 
 
 def words_of(folder: Path, job: str) -> str:
@@ -170,6 +168,28 @@ def test_of_two_at_once_exactly_one_trains(folder: Path, on_slurm: MiniCluster) 
     on_slurm.submit("cancel", "my", cwd=folder)
     wait_until(ended(running))
     assert read_state(only_run(folder)).cause == "cancelled"
+
+
+def test_a_requeued_job_goes_on_with_its_submission(folder: Path, on_slurm: MiniCluster) -> None:
+    (folder / "my.yaml").write_text(CONFIG.replace("DEVICE", "cpu").replace("complete", "hang"))
+    job = by_hand(folder, "--config", "my.yaml", options=("--nodes", "2"))
+    wait_until(lambda: read_runs(folder / "runs"))
+    wait_until(lambda: len(starts(only_run(folder))) == 2)
+    nodes = [only_run(folder).attempt(0).node_record(node) for node in (0, 1)]
+    wait_until(lambda: all(path.exists() for path in nodes))
+    first, second = (NodeRecord.model_validate(read_json(path)) for path in nodes)
+    assert f"JobId={job} " in str(first.scontrol)
+    assert second.scontrol is None
+    assert [each.slurm["SLURM_NODEID"] for each in (first, second)] == ["0", "1"]
+    assert "eth0" in {interface.name for interface in second.interfaces}
+    (folder / "my.yaml").write_text("edited: since\n")
+    on_slurm.ask("scontrol", "requeue", job)
+    run = only_run(folder)
+    wait_until(lambda: sorted(starts(run)) == [(0, 0), (0, 1), (1, 0), (1, 1)], within_s=120)
+    assert [entry.number for entry in ledger.entries(run)] == [0]
+    assert read_json(run.attempt(1).record)["job_id"] == job
+    on_slurm.submit("cancel", "my", cwd=folder)
+    wait_until(ended(job))
 
 
 @pytest.mark.parametrize(

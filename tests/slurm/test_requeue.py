@@ -162,12 +162,17 @@ def test_three_starts_without_progress_are_the_end(
 def test_the_controller_is_away_when_the_job_wants_its_requeue(
     jobs: Any, slurm: MiniCluster, reference: RunDir
 ) -> None:
-    job = jobs(time_limit_min=2, stop_lead_s=80)
-    job.wait_for_step(5)
+    job = jobs(slow_s=0.2)
+    job.wait_for_step(20)
+    agent = job.attempt(0)
     slurm.kill_controller()
     try:
+        node = int(agent["host"].rpartition("-")[2])
+        slurm.on_node(node, "kill", "-USR1", str(agent["pid"]))  # as Slurm would, if it were there
         left = job.wait_until_closed(0)
-        assert (left["cause"], left["next"]) == ("deadline", "requeue")
+        assert (left["cause"], left["next"]) == ("preempted", "requeue")
+        log = job.run.attempt(0).node_log(0)
+        wait_until(lambda: "trying again" in log.read_text(), requeued.WITHIN_S)
     finally:
         slurm.start_controller()
     wait_until(lambda: job.attempt(1), requeued.WITHIN_S)

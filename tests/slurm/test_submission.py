@@ -248,7 +248,7 @@ def test_submitting_from_within_an_allocation(
     stale = {
         "SLURM_CPU_BIND": "quiet,mask_cpu:0x1",
         "SLURM_NTASKS": "7",
-        "SBATCH_NODELIST": "nowhere",
+        "SBATCH_PARTITION": "nowhere",
         "SRUN_CPUS_PER_TASK": "9",
         "PMI_RANK": "5",
         "RANK": "5",

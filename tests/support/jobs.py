@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 from disttrain.batch import BatchPlan
 from disttrain.config import Config, config_key
-from disttrain.rundir import RunDir
+from disttrain.rundir import RunDir, read_json_or_none
+from jobs import snapshot
 from jobs.cluster import Cluster, Job, JobStatus, Limits, Room, Submission
 from jobs.reconcile import Action, plan_actions, sweep_lock
 from jobs.refresh import refresh
@@ -76,6 +77,13 @@ def wait_until(happened: Callable[[], Any], within_s: float = 60.0) -> None:
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
+
+
+def agent_environment(run: RunDir) -> dict[str, str]:
+    """For an agent of this run, with the stand-in as its launcher: it runs the code that was submitted."""
+    code = snapshot.of_run(run, read_json_or_none(run.run_json) or {})
+    paths = os.pathsep.join([str(code), str(snapshot.CODE_ROOT)])  # tests need not be in the copy
+    return {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "DISTTRAIN_LAUNCHER": str(STANDIN)}
 
 
 def starts(run: RunDir) -> list[tuple[int, int]]:

@@ -8,7 +8,6 @@ for adds a line to `requeues`, unless `refuses` is there.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -18,9 +17,7 @@ from typing import Any
 from disttrain.rundir import RunDir, read_json_or_none, write_json
 from jobs import agent
 from jobs.scheduler import JobFacts
-from tests.support.jobs import STANDIN
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.jobs import agent_environment
 
 
 class FolderJob:
@@ -69,8 +66,8 @@ class Scheduler:
         command = [sys.executable, "-m", "tests.support.scheduler", str(self.folder), str(restart)]
         command += [str(self.run.path), "--submission", "0"]
         command += ["--node-rank", str(node), "--nodes", str(self.nodes)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "DISTTRAIN_LAUNCHER": str(STANDIN)}
-        return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, env=agent_environment(self.run), **said)
 
     @property
     def requeues(self) -> list[str]:

@@ -76,7 +76,7 @@ def train_until(
         if stop_after is not None and world.rank == stop_after % world.size:
             after_step(session, stop_after, lambda: os.kill(os.getpid(), SIGNALS[stop_after % len(SIGNALS)]))
         cause = run_loop(session, config)
-        metrics = finish(session, cause)
+        metrics = finish(session, config, world, cause)
         return Seen(metrics, parameter_hash(session), inputs, bucket_count(session))
     finally:
         for number, handler in before.items():

@@ -92,6 +92,8 @@ def test_more_threads_than_processors_are_said(
     crowd = ["--nodes", "1", "2", "4", "--set", "data.workers=1"]
     assert warnings(capsys, "--nodes", "1", "2", "--cluster", "local") == []
     assert warnings(capsys, *crowd, "--cluster", "slurm") == [], "there each node is a machine"
+    waiting = ["--set", "model.kind=emulated"]
+    assert warnings(capsys, "--nodes", "8", *waiting, "--cluster", "local") == [], "ranks that wait"
     (line,) = warnings(capsys, *crowd, "--cluster", "local")
     assert line.startswith("n2-ddp-b8-r0, n4-ddp-b8-r0: up to 8 busy threads (")
     assert "on 2 processors" in line

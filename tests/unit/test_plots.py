@@ -44,6 +44,13 @@ def test_scaling_shows_points_intervals_and_the_ideal_line(curves: list[Curve]) 
     assert axes.get_ylabel() == "throughput (samples/s)"
 
 
+def test_figures_of_emulated_runs_are_marked(curves: list[Curve]) -> None:
+    waited = [replace(curve, emulated=True) for curve in curves]
+    for draw in (plots.scaling, plots.efficiency, plots.composition):
+        assert draw(waited).get_suptitle() == "emulated"
+        assert draw(curves).get_suptitle() == ""
+
+
 def test_one_launch_draws_no_interval(tmp_path: Path) -> None:
     (axes,) = plots.efficiency(scaling_curves(load([fake_sweep(tmp_path, repeats=1)]))).axes
     (bars,) = axes.containers

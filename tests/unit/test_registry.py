@@ -67,7 +67,7 @@ def digits():
 
 
 def test_every_builtin_is_there():
-    assert builtin_kinds("models") == ["gpt", "huggingface", "mlp", "resnet"]
+    assert builtin_kinds("models") == ["emulated", "gpt", "huggingface", "mlp", "resnet"]
     assert builtin_kinds("data") == ["digits", "synthetic", "text", "tokens"]
 
 
@@ -112,7 +112,10 @@ def test_any_dataset_by_import_path():
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (ModelConfig(kind="gtp"), r"model\.kind='gtp' is unknown; allowed: gpt, .*did you mean 'gpt'"),
+        (
+            ModelConfig(kind="gtp"),
+            r"model\.kind='gtp' is unknown; allowed: emulated, gpt, .*did you mean 'gpt'",
+        ),
         (ModelConfig(kind="mlp", hiden=[3]), r"model\.hiden is not an option .*did you mean 'hidden'"),
         (ModelConfig(kind="nowhere:Net"), r"model\.kind='nowhere:Net' cannot be imported: No module named"),
         (ModelConfig(kind="my_plugin:Nett"), r"model\.kind='my_plugin:Nett' cannot be imported: .*Nett"),

@@ -181,6 +181,36 @@ def test_emulated_runs_carry_a_banner(tmp_path: Path) -> None:
     report = report_of([fake_sweep(tmp_path, emulated=True)])
     assert len(notices(report, "emulated")) == 1
     assert 'class="notice emulated"' in render.page(report, {})
+    assert all(run.emulated for run in report.runs)
+    assert not notices(report, "warning")
+
+
+def test_emulated_and_real_runs_are_never_compared(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
+    fake_run(sweep / "waited", nodes=4, overrides={"emulated": True})
+    report = report_of([sweep])
+    assert [(curve.label, [point.size for point in curve.points]) for curve in report.curves] == [
+        ("real", [1, 2]),
+        ("emulated", [4]),
+    ]
+    (banner,) = notices(report, "emulated")
+    assert banner.endswith("This is so in 1 of 3 runs, and not in the others.")
+
+
+def test_an_emulation_that_did_not_keep_its_time_is_said(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True)
+    on_time = {"emulated": True, "emulation_late_s": 1e-5}
+    fake_run(sweep / "fine", nodes=2, overrides=on_time)
+    assert not notices(report_of([sweep]), "warning")
+    fake_run(sweep / "late", nodes=4, overrides={**on_time, "emulation_late_s": 0.05})
+    (warning,) = notices(report_of([sweep]), "warning")
+    assert warning.startswith("Emulated layers ended late in 1 of 3 runs, by up to ")
+
+
+def test_ranks_that_shared_a_gpu_are_said_clearly(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, oversubscribed=True, device="NVIDIA H100")
+    (warning,) = notices(report_of([sweep]), "warning")
+    assert warning.startswith("Ranks shared a GPU in all runs: up to 4 ranks on one NVIDIA H100.")
 
 
 def test_a_difference_between_compared_runs_is_said(tmp_path: Path) -> None:

@@ -182,3 +182,15 @@ esac""",
     cluster.cancel(["1", "2"])
     assert commands.calls().count("scancel") == 1
     assert "scancel 1 2" in commands.calls()
+
+
+def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_siblings(
+    commands: Commands,
+) -> None:
+    commands.add("squeue", "echo '42_0|PENDING|0|Priority'; echo '42_2|PENDING|0|Priority'")
+    commands.add("sacct", "echo '42_[0,2]|PENDING|0:0|0|Unknown|Unknown|0||1'")
+    told = SlurmCluster().poll(["42_0", "42_1", "43_1"])
+    assert {job_id: job.status for job_id, job in told.items()} == {
+        "42_0": "pending", "42_1": "gone", "43_1": "missing",
+    }  # fmt: skip
+    assert told["42_1"].cause == "cancelled"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger, processes
+from jobs.cli.live import change_line
+from jobs.cli.render import as_json, note
 from jobs.state import natural, read_runs, read_state
 from tests.support.fake_runs import fake_sweep
 from tests.support.jobs import CODE, NoCluster, submit, sweep_plan
@@ -80,6 +83,17 @@ def test_running_with_its_progress(run: RunDir) -> None:
     write_json(run.progress, progress)
     found = read_state(run)
     assert (found.state, found.step, found.steps, found.eta_s, found.attempts) == ("running", 5, 9, 4.0, 1)
+    assert not found.emulated
+
+
+def test_an_emulated_run_is_marked_in_every_view(run: RunDir) -> None:
+    claim(run)
+    write_json(run.progress, {"attempt": 0, "step": 5, "steps": 9, "emulated": True})
+    found = read_state(run)
+    assert as_json(found)["emulated"] is True
+    assert note(found) == "emulated"
+    assert change_line(found).endswith("step 5/9  emulated")
+    assert note(replace(found, state="done", stale=True)) == "emulated, made by older code"
 
 
 def test_progress_of_an_earlier_attempt_is_not_shown(run: RunDir) -> None:

@@ -1,0 +1,127 @@
+"""What passes an emulated layer's time.
+
+| work | on a CPU | on CUDA |
+|---|---|---|
+| `wait` | the rank waits and its processor is free | the device sleeps: a kernel that counts its clock |
+| `matmul` | matrix products, as many as take that long | the same, on the device |
+
+A device-side sleep keeps its time when several ranks share the device. Products do not: they are calibrated
+alone, and contend.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, Protocol
+
+import torch
+
+from disttrain.emulation.wait import Pace
+
+Work = Literal["wait", "matmul"]
+
+_SLEEP_CYCLES = 50_000_000
+_PRODUCT = {"cpu": 128, "cuda": 1024}
+"""Width of the square products: well below a millisecond each, so that layers' seconds are met."""
+_CALIBRATION_S = 0.1
+
+
+class Device(Protocol):
+    """Passes the time of layers, one after the other."""
+
+    @property
+    def late_s(self) -> float | None:
+        """Seconds by which passes ended late, summed; null where that is not known."""
+
+    def start(self) -> None:
+        """A pass begins."""
+
+    def advance(self, seconds: float) -> None:
+        """A layer computes for so long."""
+
+    def end(self) -> None:
+        """The pass is over."""
+
+
+class Waiting(Pace):
+    """A CPU rank that waits."""
+
+
+class Sleeping:
+    """A CUDA device that sleeps between the kernels around it, in the order of the current stream."""
+
+    late_s = None
+
+    def __init__(self, device: torch.device) -> None:
+        self._cycles_per_s = _cycles_per_second(device)
+
+    def start(self) -> None:
+        pass
+
+    def advance(self, seconds: float) -> None:
+        if seconds > 0:
+            torch.cuda._sleep(round(seconds * self._cycles_per_s))
+
+    def end(self) -> None:
+        pass
+
+
+class Multiplying:
+    """Real products, as many as take a layer's seconds; the remainder is carried to the next layer."""
+
+    late_s = None
+
+    def __init__(self, device: torch.device) -> None:
+        width = _PRODUCT[device.type]
+        self._left = torch.randn(width, width, device=device)
+        self._result = torch.empty_like(self._left)
+        self._product_s = self._calibrate(device)
+        self._owed_s = 0.0
+
+    def start(self) -> None:
+        pass
+
+    def advance(self, seconds: float) -> None:
+        self._owed_s += seconds
+        count = round(self._owed_s / self._product_s)
+        self._owed_s -= count * self._product_s
+        self._multiply(count)
+
+    def end(self) -> None:
+        pass
+
+    def _multiply(self, count: int) -> None:
+        with torch.no_grad():
+            for _ in range(count):
+                torch.mm(self._left, self._left, out=self._result)
+
+    def _calibrate(self, device: torch.device) -> float:
+        """Seconds of one product when many follow each other."""
+        count, taken = 8, 0.0
+        while taken < _CALIBRATION_S:  # the first rounds warm up
+            count *= 2
+            began = time.perf_counter()
+            self._multiply(count)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            taken = time.perf_counter() - began
+        return taken / count
+
+
+def make_device(work: Work, device: torch.device) -> Device:
+    """What passes the time on `device`. Calibrates where that is needed, which takes a moment."""
+    if work == "matmul":
+        return Multiplying(device)
+    return Sleeping(device) if device.type == "cuda" else Waiting()
+
+
+def _cycles_per_second(device: torch.device) -> float:
+    """The rate of the counter that a device-side sleep counts."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.device(device):
+        torch.cuda._sleep(_SLEEP_CYCLES)  # the clock rises with the first work
+        begin.record()
+        torch.cuda._sleep(_SLEEP_CYCLES)
+        end.record()
+        end.synchronize()
+    return _SLEEP_CYCLES / (begin.elapsed_time(end) / 1e3)

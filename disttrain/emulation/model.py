@@ -1,0 +1,189 @@
+"""The emulated model: layers that take their table's time and have real parameters and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from disttrain.data.source import Source
+from disttrain.emulation.device import Device, Work, make_device
+from disttrain.emulation.table import Layer, Table
+
+_LEAST = 0.1
+"""However far jitter reaches down, a pass takes this share of its time."""
+_DTYPES = {2: torch.bfloat16, 4: torch.float32}
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How this rank differs from the table, in seconds of a forward and a backward pass together."""
+
+    rank: int = 0
+    jitter_s: float = 0.0
+    """Standard deviation of a normal distribution, drawn anew for each step."""
+    slow_s: float = 0.0
+    slow_factor: float = 1.0
+    seed: int = 0
+
+    def factor(self, step: int, pass_s: float) -> float:
+        """What every layer's seconds are multiplied by in this step; a function of rank and step alone."""
+        if not pass_s:
+            return 1.0
+        extra_s = self.slow_s
+        if self.jitter_s:
+            draw = np.random.default_rng([self.seed, self.rank, step]).standard_normal()
+            extra_s += self.jitter_s * draw
+        return max(_LEAST, self.slow_factor + extra_s / pass_s)
+
+
+class Emulated(nn.Module):
+    """Takes inputs of any shape, returns constant outputs of the shape that the source's task needs.
+
+    Nothing is learned: the loss is that of the constant, and gradients are its own, spread evenly over
+    each layer's parameters.
+    """
+
+    def __init__(self, table: Table, source: Source, speed: Speed, work: Work) -> None:
+        super().__init__()
+        self.table = table
+        self.speed = speed
+        self.clock = _Clock(work)
+        self.layers = nn.ModuleList(
+            EmulatedLayer(layer, _DTYPES[table.dtype_bytes], self.clock) for layer in table.layers
+        )
+        self._output = (*source.shape, source.classes) if source.task == "language" else (source.classes,)
+        self._steps = 0
+        self._late_before_s = 0.0  # by passes that belong to no step
+        self._step_factor = speed.factor(0, table.forward_s + table.backward_s)
+
+    def begin_step(self, step: int) -> None:
+        """The passes from here on belong to optimizer step `step`."""
+        if not self._steps:
+            self._late_before_s = self._late_sum_s() or 0.0
+        self._steps += 1
+        self._step_factor = self.speed.factor(step, self.table.forward_s + self.table.backward_s)
+
+    @property
+    def late_s(self) -> float | None:
+        """Mean seconds per step by which passes ended later than they should; null where not known."""
+        late_s = self._late_sum_s()
+        return (late_s - self._late_before_s) / self._steps if late_s is not None and self._steps else None
+
+    def _late_sum_s(self) -> float | None:
+        return self.clock.device.late_s if self.clock.ready else None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        samples = self.table.samples
+        share = len(inputs) / samples if samples else 1.0
+        self.clock.begin(inputs.device, share * self._step_factor)
+        device = self.clock.device
+        x = torch.zeros((), device=inputs.device, requires_grad=torch.is_grad_enabled())
+        x = _Edge.apply(x, device.end)
+        for layer in self.layers:
+            x = layer(x)
+        if torch.is_grad_enabled():
+            device.end()
+        x = _Edge.apply(x, device.start)
+        return x.expand(len(inputs), *self._output)
+
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer that the table asks for; None for a real one."""
+        seconds = self.table.optimizer_s
+        return None if seconds is None else EmulatedOptimizer(self, seconds)
+
+
+class EmulatedLayer(nn.Module):
+    def __init__(self, layer: Layer, dtype: torch.dtype, clock: _Clock) -> None:
+        super().__init__()
+        self.layer = layer
+        self.clock = clock
+        numbers = layer.bytes // dtype.itemsize
+        self.weight = nn.Parameter(torch.zeros(numbers, dtype=dtype)) if numbers else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _LayerPass.apply(x, self.weight, self.layer, self.clock)
+
+    def extra_repr(self) -> str:
+        return repr(self.layer)
+
+
+class EmulatedOptimizer(torch.optim.Optimizer):
+    """Takes the table's time and leaves the parameters as they are."""
+
+    def __init__(self, model: Emulated, seconds: float) -> None:
+        super().__init__(model.parameters(), {"lr": 0.0})
+        self._clock = model.clock
+        self._seconds = seconds
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        device = self._clock.device
+        device.start()
+        device.advance(self._seconds)
+
+
+class _Clock:
+    """The device of a model's passes, made when the first one shows where the model lives."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._device: Device | None = None
+        self._factor = 1.0
+
+    @property
+    def ready(self) -> bool:
+        return self._device is not None
+
+    @property
+    def device(self) -> Device:
+        assert self._device is not None, "the first forward pass makes it"
+        return self._device
+
+    def begin(self, device: torch.device, factor: float) -> None:
+        if self._device is None:
+            self._device = make_device(self._work, device)
+        self._factor = factor
+        self._device.start()
+
+    def advance(self, seconds: float) -> None:
+        self.device.advance(seconds * self._factor)
+
+
+class _LayerPass(torch.autograd.Function):
+    """One layer, forward and backward. The time passes before anything is handed on, so a gradient is
+    there when the layer's own time is over, and not before."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, layer: Layer, clock: _Clock) -> Tensor:
+        ctx.weight, ctx.layer, ctx.clock = weight, layer, clock
+        clock.advance(layer.forward_s)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        (gradient,) = gradients
+        own = None
+        if ctx.weight is not None:
+            # made within the time of the layer, as a device would
+            own = torch.empty_like(ctx.weight).fill_(gradient)
+        ctx.clock.advance(ctx.layer.backward_s)
+        return gradient, own, None, None
+
+
+class _Edge(torch.autograd.Function):
+    """Passes on what it gets; `passed` is called when the backward pass comes through here."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, passed: Callable[[], None]) -> Tensor:
+        ctx.passed = passed
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        ctx.passed()
+        return gradients[0], None

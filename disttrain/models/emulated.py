@@ -1,0 +1,91 @@
+"""A model that takes stated times instead of computing: an emulated accelerator (docs/emulation.md)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from disttrain.data.source import Source
+from disttrain.emulation import shapes
+from disttrain.emulation.model import Emulated, Speed
+from disttrain.emulation.table import Table, parse, uniform
+from disttrain.errors import ConfigError
+from disttrain.torchrun import place
+
+FILE_OPTIONS = ("table",)
+"""Options that may name a YAML or JSON file; its content is what the run is planned with."""
+
+
+def build(
+    source: Source,
+    *,
+    table: str | list[Any] | dict[str, Any] | None = None,
+    layers: int = 8,
+    layer_mb: float = 4.0,
+    forward_s: float = 0.16,
+    backward_s: float = 0.32,
+    rate_tflops: float | None = None,
+    dtype_bytes: Literal[2, 4] = 4,
+    optimizer_s: float | None = None,
+    jitter_s: float = 0.0,
+    slow_ranks: tuple[int, ...] = (),
+    slow_s: float = 0.0,
+    slow_factor: float = 1.0,
+    seed: int = 0,
+    work: Literal["wait", "matmul"] = "wait",
+) -> Emulated:
+    """Layers with real parameters that take their time and do nothing; whatever is around them is real.
+
+    Parameters
+    ----------
+    table : a file (.yaml, .json) or the value itself: layers with name, bytes, forward_s and backward_s; or
+        resnet50, gpt-124m, gpt-350m or gpt-1.3b, at `rate_tflops`. Null: equal layers, by the next options.
+    layers : number of equal layers; this and the next three only without `table`.
+    layer_mb : parameters of each, in MiB.
+    forward_s, backward_s : seconds of a whole pass, whatever the batch size.
+    rate_tflops : what the emulated device reaches on a table known by name, in 1e12 FLOP/s.
+    dtype_bytes : bytes of a parameter and its gradient: 4 for float32, 2 for bfloat16; not with a file.
+    optimizer_s : seconds of an emulated optimizer, which leaves the parameters alone; null: what the file
+        says, or else the real one of `optim`.
+    jitter_s : standard deviation, in seconds, of a forward and backward pass together: normal, drawn for each
+        step and rank from `seed`; all layers stretch alike.
+    slow_ranks : ranks that `slow_s` and `slow_factor` are for; those that a small run lacks are passed over.
+    slow_s : seconds that they take longer for a forward and backward pass together.
+    slow_factor : what their time is multiplied by.
+    work : wait leaves the processor to others (a GPU sleeps); matmul computes as long, calibrated at start.
+    """
+    found = _table(source, table, (layers, layer_mb, forward_s, backward_s), rate_tflops, dtype_bytes)
+    if not found.bytes:
+        raise ConfigError("model.table has no parameters: give at least one layer some bytes")
+    for name, value in {"jitter_s": jitter_s, "slow_s": slow_s, "optimizer_s": optimizer_s or 0.0}.items():
+        if value < 0:
+            raise ConfigError(f"model.{name}={value}: must not be negative")
+    if slow_factor <= 0:
+        raise ConfigError(f"model.slow_factor={slow_factor}: must be more than 0")
+    here = place()
+    if not slow_ranks and (slow_s or slow_factor != 1.0):
+        raise ConfigError("model.slow_s and model.slow_factor need model.slow_ranks: which ranks?")
+    if optimizer_s is not None:
+        found = found.model_copy(update={"optimizer_s": optimizer_s})
+    slow = here.rank in slow_ranks
+    speed = Speed(
+        rank=here.rank,
+        jitter_s=jitter_s,
+        slow_s=slow_s if slow else 0.0,
+        slow_factor=slow_factor if slow else 1.0,
+        seed=seed,
+    )
+    return Emulated(found, source, speed, work)
+
+
+def _table(
+    source: Source,
+    table: str | list[Any] | dict[str, Any] | None,
+    equal: tuple[int, float, float, float],
+    rate_tflops: float | None,
+    dtype_bytes: int,
+) -> Table:
+    if table is None:
+        return uniform(*equal).model_copy(update={"dtype_bytes": dtype_bytes})
+    if isinstance(table, str):
+        return shapes.known(table, rate_tflops, dtype_bytes)
+    return parse(table)

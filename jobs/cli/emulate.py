@@ -1,0 +1,99 @@
+"""`emulate`: from what a measured run's layers took to a table that a model of kind `emulated` replays."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from disttrain.emulation.table import Layer, Table
+from disttrain.errors import ConfigError
+from disttrain.records import Layers, Metrics
+from disttrain.rundir import RunDir, read_json, write_text
+from jobs.cli import find
+from jobs.cli.render import print_json
+from jobs.cli.text import number
+
+
+def run(args: argparse.Namespace) -> int:
+    found = find.one_run(args.runs, args.from_run)
+    layers, metrics = _measured(found)
+    table = table_of(layers, metrics, find.label(found))
+    out = args.out or Path(f"{found.name}-table.yaml")
+    write_table(table, out)
+    if args.json:
+        print_json({"table": str(out), **table.model_dump(mode="json")})
+        return 0
+    print(
+        f"wrote {out}: {len(table.layers)} layers, {number(table.bytes / 2**20)} MiB, "
+        f"{number(table.forward_s)} s forward and {number(table.backward_s)} s backward "
+        f"for {table.samples} samples"
+    )
+    print(
+        f"run it:  python submit.py run sweeps/emulated.yaml --name NAME "
+        f"--set model.table={out} {_same(metrics)}"
+    )
+    return 0
+
+
+def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
+    """The table of a measured run.
+
+    Layers were timed beside the training, with hooks on each. So they say how the time is divided, and the
+    run's own steps say how much it is: compute per micro-batch, mean over the measured steps.
+    """
+    compute_s, optimizer_s = metrics.composition["compute_s"], metrics.composition["optimizer_s"]
+    timed_s = sum(layer.forward_s + layer.backward_s for layer in layers.layers)
+    if not compute_s or not timed_s:
+        raise ConfigError(f"{label} has no measured steps: train more of them than telemetry.warmup_steps")
+    scale = compute_s / metrics.accumulation / timed_s
+    return Table(
+        layers=tuple(
+            Layer(
+                name=layer.name or "model",
+                bytes=layer.bytes,
+                forward_s=layer.forward_s * scale,
+                backward_s=layer.backward_s * scale,
+            )
+            for layer in layers.layers
+        ),
+        samples=layers.samples,
+        dtype_bytes=layers.dtype_bytes,
+        optimizer_s=optimizer_s,
+        source=f"{label} on {layers.device}, {layers.passes} passes x {scale:.3f} to meet the run's compute"
+        + (" (itself emulated)" if layers.emulated else ""),
+    )
+
+
+def write_table(table: Table, path: Path) -> None:
+    """As YAML, or as JSON where the file is named so."""
+    if path.suffix not in (".yaml", ".yml", ".json"):
+        raise ConfigError(f"--out={str(path)!r} must end in .yaml, .yml or .json")
+    if path.suffix == ".json":
+        text = table.model_dump_json(indent=2) + "\n"
+    else:
+        import yaml
+
+        plain: dict[str, Any] = table.model_dump(mode="json")
+        text = yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, width=110)
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from None
+
+
+def _measured(run: RunDir) -> tuple[Layers, Metrics]:
+    for attempt in reversed(run.attempts()):
+        if attempt.layers.exists():
+            return (
+                Layers.model_validate(read_json(attempt.layers)),
+                Metrics.model_validate(read_json(run.metrics)),
+            )
+    raise ConfigError(
+        f"{find.label(run)} did not time its layers; measure one that does: --set telemetry.layer_passes=10"
+    )
+
+
+def _same(metrics: Metrics) -> str:
+    """The settings under which the table means what was measured."""
+    return f"model.optimizer_s=null train.local_batch_size={metrics.local_batch_size}"

@@ -1,0 +1,131 @@
+"""Emulated layers under the real trainer: real buckets, averaged gradients, known truth found again."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from disttrain.config import Config
+from disttrain.data import synthetic
+from disttrain.emulation.table import parse
+from disttrain.models import emulated
+from disttrain.records import Layers, Metrics
+from disttrain.rundir import Attempt, RunDir, read_json, read_jsonl
+from disttrain.world import World
+from jobs.cli.emulate import table_of
+from tests.multiprocess.test_train import alone, make_config, train_on
+
+pytestmark = pytest.mark.multiprocess
+
+SMALL = {
+    "model": {"kind": "emulated", "layers": 4, "layer_mb": 0.25, "forward_s": 0.02, "backward_s": 0.04,
+              "optimizer_s": 0.0},
+    "data": {"kind": "synthetic", "shape": [8], "classes": 2, "samples": 512, "valid_samples": 4},
+    "train": {"steps": 15, "local_batch_size": 4},
+    "telemetry": {"warmup_steps": 3, "sinks": [], "samples": 0},
+    "parallel": {"bucket_mb": 0.25},
+}  # fmt: skip
+
+
+def steps(folder: Path, rank: int, name: str) -> float:
+    """Median over the measured steps of one class of time."""
+    lines = read_jsonl(RunDir(folder).attempt(0).steps(rank))
+    return statistics.median(line[name] for line in lines if line["step"] > 3)
+
+
+def test_buckets_are_real_and_gradients_are_averaged_in_reverse(two_ranks):
+    sizes, gradients = zip(*two_ranks.call(reduced), strict=True)
+    assert sizes[0] == sizes[1] == [1 << 18] * 4
+    assert gradients[0] == gradients[1] == [1.5] * 4
+
+
+def reduced(world: World) -> tuple[list[int], list[float]]:
+    """The buckets that were sent, and the gradients after a backward of `rank + 1` for each weight."""
+    source = synthetic.build(shape=(8,), classes=2, samples=8)
+    model = emulated.build(source, layers=4, layer_mb=0.25, forward_s=0.001, backward_s=0.001)
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.25, gradient_as_bucket_view=True)
+    sent: list[int] = []
+
+    def hook(group, bucket):  # torch refuses annotations that are strings
+        sent.append(bucket.buffer().nbytes)
+        work = dist.all_reduce(bucket.buffer().div_(world.size), async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    wrapped.register_comm_hook(None, hook)
+    for _ in range(3):  # the buckets are laid out anew after the first pass
+        sent.clear()
+        model.zero_grad(set_to_none=True)
+        (wrapped(torch.zeros(1, 8))[0, 0] * (world.rank + 1)).backward()
+    return sent, [layer.weight.grad.mean().item() for layer in model.layers]
+
+
+def test_a_run_is_marked_and_waiting_ranks_crowd_nobody(four_ranks, tmp_path):
+    metrics: Metrics = four_ranks.call(train_on, make_config(SMALL, 4), tmp_path)[0]
+    assert metrics.emulated
+    assert not metrics.oversubscribed
+    assert metrics.emulation_late_s is not None
+    assert read_json(RunDir(tmp_path).metrics)["emulated"] is True
+    assert read_json(RunDir(tmp_path).progress)["emulated"] is True
+    busy = make_config(SMALL, 4, model={"work": "matmul"}, resources={})
+    assert four_ranks.call(train_on, busy, tmp_path / "busy")[0].oversubscribed or metrics.cpu_count > 3
+
+
+def test_a_slow_rank_is_compute_there_and_waiting_elsewhere(two_ranks, tmp_path):
+    config = make_config(SMALL, 2, model={"slow_ranks": [1], "slow_s": 0.06})
+    two_ranks.call(train_on, config, tmp_path)
+    assert steps(tmp_path, 1, "compute_s") - steps(tmp_path, 0, "compute_s") == pytest.approx(0.06, abs=0.02)
+    assert steps(tmp_path, 0, "comm_wait_s") == pytest.approx(0.06, abs=0.02)
+
+
+def test_a_slow_loader_is_input_on_its_rank(two_ranks, tmp_path):
+    config = make_config(SMALL, 2, data={"delay_s": 0.05, "delay_ranks": [1]})
+    two_ranks.call(train_on, config, tmp_path)
+    assert steps(tmp_path, 1, "input_s") == pytest.approx(0.05, abs=0.02)
+    assert steps(tmp_path, 0, "input_s") < 0.02
+
+
+def test_an_emulated_optimizer_is_optimizer_time(two_ranks, tmp_path):
+    two_ranks.call(train_on, make_config(SMALL, 2, model={"optimizer_s": 0.04}), tmp_path)
+    assert steps(tmp_path, 0, "optimizer_s") == pytest.approx(0.04, abs=0.02)
+
+
+def test_a_table_of_a_measured_run_takes_as_long_as_it_did(tmp_path):
+    real = Config.model_validate(
+        {
+            "model": {"kind": "gpt", "layers": 2, "width": 128, "heads": 4},
+            "data": {
+                "kind": "synthetic",
+                "task": "language",
+                "seq_len": 128,
+                "vocab": 64,
+                "valid_samples": 8,
+            },
+            "train": {"steps": 12, "local_batch_size": 8},
+            "telemetry": {"warmup_steps": 3, "sinks": [], "samples": 0, "layer_passes": 4},
+            "resources": {"device": "cpu"},
+        }
+    )
+    measured = train_on(alone(), real, tmp_path / "real")
+    attempt: Attempt = RunDir(tmp_path / "real").attempt(0)
+    layers = Layers.model_validate(read_json(attempt.layers))
+    assert sum(layer.bytes for layer in layers.layers) == 4 * measured.parameters
+    table = table_of(layers, measured, "real")
+    assert parse(table.model_dump(mode="json")) == table
+    again = make_config(
+        SMALL,
+        1,
+        model={"table": table.model_dump(mode="json"), "optimizer_s": None},
+        train={"local_batch_size": 8},
+    )
+    replayed = train_on(alone(), again, tmp_path / "emulated")
+    assert replayed.parameters == measured.parameters
+    # medians of it: a machine that is busy elsewhere makes single passes late
+    expected_s = measured.composition["compute_s"]
+    assert steps(tmp_path / "emulated", 0, "compute_s") == pytest.approx(expected_s, rel=0.05)
+    assert replayed.emulated
+    assert not measured.emulated

@@ -1,0 +1,133 @@
+"""Known truth: emulated nodes on links of a known rate take the time that a hand calculation gives.
+
+The layers' times and bytes are set, the rate of the links is measured by a plain TCP stream, and the rest is
+real: DDP's buckets, gloo's ring, TCP, and the clock of the step whose figures are checked here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs.minicluster import places
+from jobs.minicluster.lifecycle import find
+from tests.support import hand
+from tests.support.minicluster import SUBMIT, MiniCluster, cluster_verb, node_prefix
+
+MIB = 1 << 20
+LAYERS, LAYER_BYTES = 8, 4 * MIB
+FORWARD_S, BACKWARD_S = 0.160, 0.320
+WARM_UP, STEPS = 4, 20
+REAL_TIME = ["chrt", "--rr", "1"]
+
+
+@pytest.fixture(scope="module")
+def ahead() -> list[str]:
+    """What is started so comes before all else on this machine: its load is then no part of the measurement.
+    Where that is not allowed, nothing."""
+    try:
+        subprocess.run([*REAL_TIME, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return REAL_TIME
+
+
+@pytest.fixture(scope="module")
+def fleet(can_have_clusters: None, ahead: list[str]) -> Iterator[MiniCluster]:
+    """Eight nodes for one rank each, on links of 1 Gbit/s."""
+    name = f"e{os.getpid()}"
+    up = [*ahead, sys.executable, str(SUBMIT), "cluster", "up", "--name", name, "--nodes", "8"]
+    up += ["--gpus-per-node", "1", "--link", "1gbit", "--no-accounting"]
+    try:
+        done = subprocess.run(up, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield MiniCluster(find(name))
+    finally:
+        if name in places.names():
+            cluster_verb("down", "--name", name)
+
+
+RECEIVER = """
+import socket, time
+listener = socket.create_server(("", 4997))
+print("listening", flush=True)
+stream, _ = listener.accept()
+buffer, skipped = bytearray(1 << 20), 0
+while skipped < 20_000_000:
+    skipped += stream.recv_into(buffer)
+began, received = time.monotonic(), 0
+while size := stream.recv_into(buffer):
+    received += size
+    ended = time.monotonic()
+print(received / (ended - began))
+"""
+SENDER = "import socket, sys; socket.create_connection((sys.argv[1], 4997)).sendall(bytes(100_000_000))"
+
+
+@pytest.fixture(scope="module")
+def link_bytes_per_s(fleet: MiniCluster, ahead: list[str]) -> float:
+    """What one TCP stream carries between two nodes."""
+    rates = []
+    for _ in range(3):
+        receiver = subprocess.Popen(
+            [*ahead, *node_prefix(fleet.name, 2), sys.executable, "-c", RECEIVER],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with receiver:
+            assert receiver.stdout is not None
+            assert receiver.stdout.readline() == "listening\n"
+            fleet.ask(*ahead, *node_prefix(fleet.name, 1), sys.executable, "-c", SENDER, f"{fleet.name}-2")
+            rates.append(float(receiver.stdout.readline()))
+    return statistics.median(rates)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "bucket_mb"),
+    [
+        *[(1, 4), (2, 4), (2, 32), (4, 4), (4, 32)],
+        *[pytest.param(8, size, marks=pytest.mark.slow) for size in (4, 32)],
+    ],
+)
+def test_a_step_takes_what_a_hand_calculation_gives(
+    fleet: MiniCluster, link_bytes_per_s: float, tmp_path: Path, nodes: int, bucket_mb: int
+) -> None:
+    expected_s = hand.step_s(
+        ranks=nodes,
+        layers=LAYERS,
+        layer_bytes=LAYER_BYTES,
+        forward_s=FORWARD_S,
+        backward_s=BACKWARD_S,
+        layers_per_bucket=bucket_mb * MIB // LAYER_BYTES,
+        link_bytes_per_s=link_bytes_per_s,
+    )
+    assert measured_step_s(fleet, tmp_path, nodes, bucket_mb) == pytest.approx(expected_s, rel=0.03)
+
+
+def measured_step_s(fleet: MiniCluster, root: Path, nodes: int, bucket_mb: int) -> float:
+    """Median duration of the measured steps, as the run's records have it."""
+    sweep = SUBMIT.parent / "sweeps" / "emulated.yaml"
+    settings = [
+        f"parallel.bucket_mb={bucket_mb}",
+        f"train.steps={STEPS}",
+        f"telemetry.warmup_steps={WARM_UP}",
+        "telemetry.samples=0",
+        f"train.log_every={STEPS}",
+    ]
+    fleet.submit(
+        *("sweep", str(sweep), "--nodes", str(nodes), "--set", *settings),
+        *("--cluster", "slurm", "--wait"),
+        cwd=root,
+    )
+    (run,) = (root / "runs" / "emulated").glob("n*")
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert (metrics["emulated"], metrics["oversubscribed"], metrics["world_size"]) == (True, False, nodes)
+    lines = [json.loads(line) for line in (run / "attempts" / "000" / "steps-00000.jsonl").open()]
+    return statistics.median(line["step_s"] for line in lines if line["step"] > WARM_UP)

@@ -1,0 +1,56 @@
+"""The copy of the code that jobs run, on a real Slurm."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import RunDir, read_json
+from jobs.slurm.cluster import SlurmCluster
+from tests.support.jobs import STANDIN, ended_afterwards, settled, submit, sweep_plan, wait_until
+from tests.support.minicluster import MiniCluster
+
+
+@pytest.fixture
+def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+        yield tmp_path / "runs"
+
+
+@pytest.mark.parametrize("what", ["altered", "gone"])
+def test_a_job_whose_code_is_not_what_it_was_is_refused(what: str, root: Path, on_slurm: MiniCluster) -> None:
+    on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
+    try:
+        (action,) = submit(sweep_plan("a", nodes=2), SlurmCluster(), root)
+        code = root / read_json(root / "demo" / "a" / "run.json")["provenance"]["code"]["path"]
+        if what == "gone":
+            os.rename(code, root / "elsewhere")
+        else:
+            (code / "jobs" / "more.py").write_text("")
+    finally:
+        on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
+    ended = settled(root)["a"]
+    assert (ended.state, ended.cause) == ("failed", "refused"), ended.message
+    assert str(ended.message).startswith("the code it was submitted with ")
+    assert not (root / "demo" / "a" / "starts").exists()
+    wait_until(lambda: "ExitCode=93:0" in on_slurm.ask("scontrol", "show", "job", str(action.job_id)))
+
+
+def test_jobs_run_it_although_the_checkout_is_where_they_were_submitted(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`python -m` would take the working directory first."""
+    monkeypatch.chdir(STANDIN.parents[2])
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN.with_name("seeing.sh")))
+    submit(sweep_plan("a"), SlurmCluster(), root)
+    ended = settled(root)["a"]
+    assert ended.state == "done", ended.message
+    run = RunDir(root / "demo" / "a")
+    code = read_json(run.run_json)["provenance"]["code"]
+    first, *others = read_json(run.env_json)["variables"]["PYTHONPATH"]["value"].split(":")
+    assert Path(first) == root / code["path"]
+    assert others[-1] == code["source"]

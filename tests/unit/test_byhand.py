@@ -1,0 +1,61 @@
+"""What `jobs/train.sbatch` asks for, and how the starts of its job find each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrain.errors import ConfigError
+from disttrain.rundir import RunDir, write_json
+from jobs import byhand
+
+ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
+
+
+def request(folder: Path, *words: str, **environ: str) -> dict[str, Any]:
+    given = {**ENVIRON, "SLURM_SUBMIT_DIR": str(folder), **environ}
+    return vars(byhand.read_request(words, given))
+
+
+def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("resources: {device: cpu, gpus_per_node: 2}\n")
+    on_cpu = request(tmp_path, "--config", "my.yaml", "--train.steps=5", "--optim.lr", "0.1", "--name", "x")
+    assert on_cpu == {
+        "file": str(tmp_path / "my.yaml"),
+        "name": "x",
+        "runs": tmp_path / "runs",
+        "nodes": "2",
+        "gpus_per_node": None,
+        "set": ["train.steps=5", "optim.lr=0.1"],
+        "start_from": None,
+    }
+    gpus = {"SLURM_GPUS_ON_NODE": "4"}
+    assert request(tmp_path, "--config", "my.yaml", **gpus)["gpus_per_node"] is None
+    again = request(tmp_path, "--config", "my.yaml", "--resources.device", "cuda", **gpus)
+    assert again["gpus_per_node"] == "4"
+    assert request(tmp_path)["file"] == str(byhand.DEFAULT)
+
+
+@pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node"])
+def test_a_shape_beside_it_is_refused(key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"--{key}: {key} is what the job has: sbatch --"):
+        request(tmp_path, f"--{key}", "8", SLURM_GPUS_ON_NODE="4")
+
+
+def test_a_later_start_finds_what_the_earlier_ones_were_for(tmp_path: Path) -> None:
+    first = byhand.Job("7", 0, "31000", 0)
+    assert first.former(tmp_path) is None
+    for job, run, time in (
+        (first, "a/b", "2026-01-02"),
+        (byhand.Job("7", 0, "31500", 0), "old/cluster", "2026-01-01"),
+        (byhand.Job("7", 1, "32000", 0), None, "2026-01-03"),
+        (byhand.Job("77", 0, "33000", 0), "other/job", "2026-01-04"),
+    ):
+        said = {"restart": job.restart, "time": time, "run": run, "submission": 3}
+        write_json(job.word(tmp_path), said)
+    assert byhand.Job("7", 2, "34000", 1).former(tmp_path) == {"run": "a/b", "submission": 3}
+    assert byhand.Job("7", 0, "35000", 0).former(tmp_path) is None, "another job with that id"
+    others = byhand.words_of_others(tmp_path, [RunDir(tmp_path / "a" / "b")])
+    assert sorted(path.name for path in others) == ["7-0-31500.json", "77-0-33000.json"]

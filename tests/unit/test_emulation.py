@@ -1,0 +1,332 @@
+"""Emulated accelerators: deadlines that errors do not add to, true shapes, layers in order."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from disttrain.config import config_key, is_emulated, model_waits
+from disttrain.configfile import Draft, check, load
+from disttrain.data import synthetic
+from disttrain.data.source import Arrays, Source
+from disttrain.emulation import device as devices
+from disttrain.emulation import shapes
+from disttrain.emulation.model import Emulated, EmulatedOptimizer, Speed
+from disttrain.emulation.table import parse, uniform
+from disttrain.emulation.wait import SPIN_S, Pace, wait_until
+from disttrain.errors import ConfigError
+from disttrain.flops import flops_per_sample
+from disttrain.models import emulated, gpt, resnet
+from disttrain.optim import make_optimizer
+from disttrain.task import Task
+from tests.unit.test_models import shaped
+
+
+class FakeTime:
+    """A clock that moves when somebody sleeps, `oversleep` longer than asked, and a little when read."""
+
+    def __init__(self, oversleep: float = 0.0) -> None:
+        self.now_s = 100.0
+        self.oversleep = oversleep
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        self.now_s += 1e-6
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now_s += seconds + self.oversleep
+
+
+def test_a_wait_sleeps_and_spins_only_at_the_end():
+    clock = FakeTime()
+    wait_until(101.0, clock.now, clock.sleep)
+    assert clock.slept == [pytest.approx(1.0 - SPIN_S, abs=1e-5)]
+    assert 101.0 <= clock.now_s < 101.0 + 1e-5
+
+
+def test_a_wait_for_what_is_past_is_no_wait():
+    clock = FakeTime()
+    wait_until(99.0, clock.now, clock.sleep)
+    assert clock.slept == []
+
+
+def test_a_real_wait_never_ends_early_and_leaves_the_processor():
+    processor, deadline = time.thread_time(), time.perf_counter() + 0.2
+    wait_until(deadline)
+    assert time.perf_counter() >= deadline
+    assert time.thread_time() - processor < 0.1
+
+
+def test_lateness_does_not_add_up_within_a_pass():
+    clock = FakeTime(oversleep=0.004)
+    pace = Pace(clock.now, clock.sleep)
+    pace.start()
+    began = clock.now_s
+    for _ in range(10):
+        pace.advance(0.02)
+        clock.now_s += 0.003  # hooks, copies: on the host, while the device computes on
+    pace.end()
+    assert clock.now_s - began == pytest.approx(0.2 + 0.004 + 0.003, abs=2e-4)
+    assert pace.late_s == pytest.approx(0.004 + 0.003, abs=2e-4)
+
+
+def test_resnet50_has_its_true_bytes_and_flops():
+    table = shapes.known("resnet50", 1.0, 4)
+    source = replace(shaped(), train=Arrays(torch.zeros(1, 3, 224, 224), torch.zeros(1)))
+    with torch.device("meta"):
+        model = resnet.build(source, depth=50)
+        counted = sum(flops_per_sample(model, source.train, torch.device("meta")).values())
+    assert table.bytes == 4 * sum(p.numel() for p in model.parameters()) == 4 * 25_557_032
+    assert 3 * table.forward_s * 1e12 == pytest.approx(counted)
+    assert table.backward_s == pytest.approx(2 * table.forward_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("gpt-124m", 124_439_808), ("gpt-350m", 354_823_168), ("gpt-1.3b", 1_315_723_264)],
+)
+def test_gpts_have_their_true_bytes_and_flops(name, parameters):
+    shape = shapes.GPTS[name]
+    table = shapes.known(name, 1.0, 2)
+    assert table.bytes == 2 * parameters
+    source = shaped("language", (shape.context,), shape.vocabulary)
+    with torch.device("meta"):
+        model = gpt.build(source, layers=shape.layers, width=shape.width, heads=16)
+        counted = sum(flops_per_sample(model, source.train, torch.device("meta")).values())
+    assert 3 * table.forward_s * 1e12 == pytest.approx(counted)
+
+
+def test_a_faster_device_takes_less_time_in_proportion():
+    slow, fast = shapes.known("resnet50", 10.0, 4), shapes.known("resnet50", 40.0, 4)
+    assert slow.forward_s == pytest.approx(4 * fast.forward_s)
+    assert slow.bytes == fast.bytes
+
+
+class Tape:
+    """A device that writes down what it is told."""
+
+    late_s = None
+
+    def __init__(self) -> None:
+        self.said: list[str | float] = []
+
+    def start(self) -> None:
+        self.said.append("start")
+
+    def advance(self, seconds: float) -> None:
+        self.said.append(round(seconds, 9))
+
+    def end(self) -> None:
+        self.said.append("end")
+
+
+LAYERS = [
+    {"name": "a", "bytes": 40, "forward_s": 1.0, "backward_s": 10.0},
+    {"name": "b", "bytes": 0, "forward_s": 2.0, "backward_s": 20.0},
+    {"name": "c", "bytes": 80, "forward_s": 3.0, "backward_s": 30.0},
+]
+SOURCE = synthetic.build(shape=(8,), classes=2, samples=64)
+
+
+def on_tape(monkeypatch: pytest.MonkeyPatch, source: Source = SOURCE, **options) -> tuple[Emulated, Tape]:
+    tape = Tape()
+    monkeypatch.setattr("disttrain.emulation.model.make_device", lambda work, device: tape)
+    return emulated.build(source, **options), tape
+
+
+def passes(model: Emulated, source: Source = SOURCE, samples: int = 4) -> None:
+    inputs, targets = default_collate([source.train[i] for i in range(samples)])
+    Task.of(source).loss(model(inputs), targets).backward()
+
+
+def test_layers_pass_their_time_in_order_and_gradients_follow_it(monkeypatch):
+    model, tape = on_tape(monkeypatch, table=LAYERS)
+    for name in ("a", "c"):
+        weight = model.layers[["a", "b", "c"].index(name)].weight
+        weight.register_post_accumulate_grad_hook(lambda p, name=name: tape.said.append(name))
+    passes(model)
+    assert tape.said == ["start", 1.0, 2.0, 3.0, "end", "start", 30.0, "c", 20.0, 10.0, "a", "end"]
+    assert [p.numel() for p in model.parameters()] == [10, 20]
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters())
+
+
+def test_the_first_layer_takes_its_backward_even_without_parameters(monkeypatch):
+    model, tape = on_tape(monkeypatch, table=[LAYERS[1], LAYERS[0]])
+    passes(model)
+    assert tape.said[-3:] == [10.0, 20.0, "end"]
+
+
+@pytest.mark.parametrize(("samples", "share"), [(None, 1.0), (2, 2.0), (8, 0.5)])
+def test_seconds_are_in_proportion_to_the_batch_where_the_table_says_so(monkeypatch, samples, share):
+    model, tape = on_tape(monkeypatch, table={"layers": LAYERS[:1], "samples": samples})
+    passes(model, samples=4)
+    assert tape.said[1] == share
+
+
+def test_half_precision_halves_the_numbers_and_keeps_the_bytes(monkeypatch):
+    model, _ = on_tape(monkeypatch, layers=2, layer_mb=1, dtype_bytes=2)
+    (first, _) = model.parameters()
+    assert (first.dtype, first.numel()) == (torch.bfloat16, 1 << 19)
+    passes(model)
+
+
+def test_language_and_regression_sources_get_what_they_need(monkeypatch):
+    words = synthetic.build(task="language", seq_len=16, vocab=2, samples=8)
+    model, tape = on_tape(monkeypatch, words, table=LAYERS)
+    passes(model, words)
+    assert tape.said[-1] == "end"
+
+
+def test_an_emulated_optimizer_takes_its_time_and_changes_nothing(monkeypatch):
+    model, tape = on_tape(monkeypatch, table=LAYERS, optimizer_s=5.0)
+    optim = check(Draft({"train": {"steps": 1, "local_batch_size": 1}})).optim
+    optimizer = make_optimizer(model, optim)
+    assert isinstance(optimizer, EmulatedOptimizer)
+    passes(model)
+    before = [p.clone() for p in model.parameters()]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    assert tape.said[-2:] == ["start", 5.0]
+    assert all(
+        torch.equal(p, old) and p.grad is None for p, old in zip(model.parameters(), before, strict=True)
+    )
+    real, _ = on_tape(monkeypatch, table=LAYERS)
+    assert isinstance(make_optimizer(real, optim), torch.optim.AdamW)
+
+
+def test_jitter_is_a_function_of_rank_and_step_with_the_spread_it_says():
+    one, other = Speed(rank=1, jitter_s=0.02), Speed(rank=2, jitter_s=0.02)
+    extra = np.array([one.factor(step, 0.5) * 0.5 - 0.5 for step in range(1, 2001)])
+    assert extra.std() == pytest.approx(0.02, rel=0.05)
+    assert abs(extra.mean()) < 0.002
+    assert one.factor(7, 0.5) == Speed(rank=1, jitter_s=0.02).factor(7, 0.5)
+    assert len({one.factor(7, 0.5), one.factor(8, 0.5), other.factor(7, 0.5)}) == 3
+    assert min(Speed(jitter_s=100.0).factor(step, 0.1) for step in range(50)) == 0.1
+
+
+def test_only_the_ranks_that_are_named_are_slow(monkeypatch):
+    for rank, first in (("0", 1.0), ("1", 1.0 * (1.5 + 6.6 / 66))):
+        monkeypatch.setenv("RANK", rank)
+        model, tape = on_tape(monkeypatch, table=LAYERS, slow_ranks=(1,), slow_s=6.6, slow_factor=1.5)
+        model.begin_step(1)
+        passes(model)
+        assert tape.said[1] == pytest.approx(first)
+
+
+def test_a_gpu_sleeps_as_many_cycles_as_the_seconds_have(monkeypatch):
+    slept: list[int] = []
+    monkeypatch.setattr(devices, "_cycles_per_second", lambda device: 1.5e9)
+    monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
+    device = devices.make_device("wait", torch.device("cuda", 0))
+    device.start()
+    device.advance(0.002)
+    device.advance(0.0)
+    device.end()
+    assert slept == [3_000_000]
+
+
+def test_products_last_as_long_and_the_rest_is_carried_on(monkeypatch):
+    counts: list[int] = []
+    monkeypatch.setattr(devices.Multiplying, "_calibrate", lambda self, device: 0.002)
+    monkeypatch.setattr(devices.Multiplying, "_multiply", lambda self, count: counts.append(count))
+    device = devices.make_device("matmul", torch.device("cpu"))
+    for _ in range(4):
+        device.advance(0.005)
+    assert sum(counts) == 10
+
+
+def test_products_are_calibrated_by_running_them():
+    device = devices.make_device("matmul", torch.device("cpu"))
+    processor = time.thread_time()
+    device.advance(0.05)
+    assert time.thread_time() > processor
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"table": "resnet5", "rate_tflops": 1.0}, r"neither a file .* nor one of .*did you mean 'resnet50'"),
+        ({"table": "resnet50"}, r"model.rate_tflops=None: model.table=resnet50 needs the rate of a device"),
+        ({"layers": 0}, r"model.layers=0: must be at least 1"),
+        ({"layer_mb": 0}, r"no parameters"),
+        ({"forward_s": -1.0}, r"model.forward_s=-1.0: must not be negative"),
+        ({"slow_s": 1.0}, r"need model.slow_ranks"),
+        ({"table": [{**LAYERS[0], "byte": 4}]}, r"model.table: layers.0.byte: .*allowed: .*mean 'bytes'"),
+        ({"table": [{"name": "a"}]}, r"model.table: layers.0.bytes: field required"),
+        ({"table": []}, r"model.table: layers: "),
+        ({"slow_ranks": (0,), "slow_factor": 0.0}, r"model.slow_factor=0.0: must be more than 0"),
+    ],
+)
+def test_bad_tables_are_one_line(options, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        emulated.build(SOURCE, **options)
+    assert "\n" not in str(caught.value)
+
+
+CONFIG = """\
+model: {kind: emulated, table: TABLE}
+data: {kind: synthetic, shape: [8], classes: 2}
+train: {steps: 2, local_batch_size: 2}
+"""
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_a_table_in_a_file_is_part_of_what_the_run_is(tmp_path, suffix):
+    file, config = tmp_path / f"table{suffix}", tmp_path / "run.yaml"
+    config.write_text(CONFIG.replace("TABLE", str(file)))
+    keys = set()
+    for scale in (1.0, 1e-05):
+        table = uniform(2, 1.0, 0.1 * scale, 0.2 * scale)
+        file.write_text(table.model_dump_json())
+        found = check(load(config))
+        assert parse(found.model.model_extra["table"]) == table
+        keys.add(config_key(found))
+    assert len(keys) == 2
+    file.write_text("{")
+    with pytest.raises(ConfigError, match=r"run.yaml:1: model.table=.* is not valid"):
+        check(load(config))
+    file.unlink()
+    with pytest.raises(ConfigError, match=r"run.yaml:1: model.table=.* cannot be read: No such file"):
+        check(load(config))
+
+
+def test_what_waits_is_emulated_and_what_only_loads_slowly_too():
+    base = {"train": {"steps": 1, "local_batch_size": 1}}
+    real = check(Draft(base))
+    waits = check(Draft({**base, "model": {"kind": "emulated"}}))
+    computes = check(Draft({**base, "model": {"kind": "emulated", "work": "matmul"}}))
+    slow = check(Draft({**base, "data": {"kind": "synthetic", "delay_s": 0.1}}))
+    assert [c.emulated for c in (real, waits, computes, slow)] == [False, True, True, True]
+    assert [model_waits(c) for c in (real, waits, computes, slow)] == [False, True, False, False]
+    assert not is_emulated({})
+
+
+def test_a_slow_store_delays_batches_on_the_ranks_it_is_for(monkeypatch):
+    waited: list[float] = []
+    monkeypatch.setattr(synthetic, "wait_until", lambda deadline: waited.append(deadline))
+    plain = synthetic.build(shape=(4,), samples=8)
+    for rank, expected in (("0", 0), ("1", 1)):
+        monkeypatch.setenv("RANK", rank)
+        slow = synthetic.build(shape=(4,), samples=8, delay_s=0.5, delay_ranks=(1,))
+        fetch = getattr(slow.train, "__getitems__", None)
+        batch = fetch([0, 3, 5]) if fetch else [slow.train[i] for i in (0, 3, 5)]
+        assert all(torch.equal(a[0], plain.train[i][0]) for a, i in zip(batch, (0, 3, 5), strict=True))
+        assert len(waited) == expected
+    with pytest.raises(ConfigError, match=r"data.delay_s=-1"):
+        synthetic.build(delay_s=-1)
+
+
+def test_the_shipped_sweep_is_what_its_comment_says():
+    draft = load(Path(__file__).parents[2] / "sweeps" / "emulated.yaml")
+    table = json.loads(json.dumps(draft.data["model"]))
+    assert table["layers"] * table["layer_mb"] == 32
+    assert draft.data["sweep"]["axes"]["resources.nodes"] == [1, 2, 4, 8]
