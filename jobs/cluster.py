@@ -122,10 +122,11 @@ class Cluster(Protocol):
         """
 
 
-def choose(name: str = "auto", choice: Choice | None = None) -> Cluster:
+def choose(name: str = "auto", choice: Choice | None = None, *, on_slurm: bool = False) -> Cluster:
     """The cluster of that name; `auto` is Slurm when its controller answers, else this machine.
 
-    Where Slurm is installed and yet not chosen, says so on stderr. `choice` is of the site profile: raises
+    Where Slurm is installed and yet not chosen, says so on stderr. `on_slurm`: some of the runs meant are
+    there already, so `auto` does not take this machine for them. `choice` is of the site profile: raises
     `ConfigError` if it cannot be had, or if there is no site.
     """
     from jobs.slurm.commands import answers
@@ -138,6 +139,11 @@ def choose(name: str = "auto", choice: Choice | None = None) -> Cluster:
         return named("slurm", choice)
     if name == "slurm":
         raise ConfigError("--cluster=slurm: no Slurm controller answers (`scontrol ping`)")
+    if on_slurm:
+        raise ConfigError(
+            "--cluster=auto: these runs are on Slurm, and no controller answers (`scontrol ping`); "
+            "--cluster local submits to this machine all the same"
+        )
     if shutil.which("sbatch") is not None:
         print(
             "warning: sbatch is here but no Slurm controller answers (`scontrol ping`): using this machine",

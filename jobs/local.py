@@ -152,19 +152,7 @@ def _detached_from_terminal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _code_on_path(code: Path) -> Iterator[None]:
+def _code_on_path(code: Path) -> contextlib.AbstractContextManager[None]:
     """Processes started within import this copy of the code, whatever lies in their working directory."""
-    names = ("PYTHONPATH", "PYTHONSAFEPATH")
-    before = {name: os.environ.get(name) for name in names}
-    others = before["PYTHONPATH"]
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(code), *([others] if others else [])])
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return processes.inheriting({"PYTHONPATH": path, "PYTHONSAFEPATH": "1"})

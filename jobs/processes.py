@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -51,6 +51,25 @@ def _boot() -> str:
 @cache
 def host() -> str:
     return socket.gethostname()
+
+
+@contextlib.contextmanager
+def inheriting(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Processes started within the block inherit these variables as well; of value None, they do not."""
+    before = {name: os.environ.get(name) for name in changes}
+    _change(changes)
+    try:
+        yield
+    finally:
+        _change(before)
+
+
+def _change(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def this_process() -> Process:

@@ -6,10 +6,8 @@ again. Belongs inside `sweep_lock`, with reading the states.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
-import os
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from disttrain.masking import mask_config
 from disttrain.rundir import CorruptFile, RunDir, create_exclusive, read_json, read_json_or_none, write_json
 from jobs import ledger, snapshot
 from jobs.cluster import Cluster, LimitReached, Room, Submission, SubmitError, Unreachable
-from jobs.processes import host
+from jobs.processes import host, inheriting
 from jobs.reconcile import Action
 
 
@@ -160,7 +158,7 @@ def _submit(batch: Sequence[Wanted], cluster: Cluster) -> list[tuple[int, Action
         for index, each in enumerate(settled)
     ]
     try:
-        with _environment(first.secrets):
+        with inheriting(first.secrets):  # so they travel without being written down
             job_ids = cluster.submit(announced)
     except Unreachable:
         raise  # there may be jobs: the next command asks again
@@ -252,18 +250,3 @@ def _what_counts(record: Mapping[str, Any]) -> dict[str, Any]:
     """All but the provenance, and of that where the code is: jobs run what is there."""
     code = (record.get("provenance") or {}).get("code") or {}
     return {**record, "provenance": code.get("path")}
-
-
-@contextlib.contextmanager
-def _environment(added: Mapping[str, str]) -> Iterator[None]:
-    """Jobs submitted within inherit these variables: how secrets travel without being written down."""
-    before = {name: os.environ.get(name) for name in added}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

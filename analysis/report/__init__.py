@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +15,19 @@ from analysis.report.summary import summarize
 from disttrain.errors import ConfigError
 from disttrain.rundir import write_json, write_text
 
-__all__ = ["write"]
+__all__ = ["check", "write"]
+
+
+def check(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = None) -> None:
+    """Raise `ConfigError` for a `base` or an `out` that `write` would refuse. Writes nothing."""
+    whole = Path(out).absolute()
+    folder = next(folder for folder in (whole, *whole.parents) if os.path.exists(folder))
+    if not folder.is_dir():
+        raise _not_written(out, os.strerror(errno.ENOTDIR))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _not_written(out, os.strerror(errno.EACCES))
+    if base is not None:
+        scaling_curves(load(sweeps), base)
 
 
 def write(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = None) -> Path:
@@ -35,5 +49,9 @@ def write(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = N
         write_text(out / "report.md", render.markdown(report))
         write_text(out / "report.html", render.page(report, images))
     except OSError as error:
-        raise ConfigError(f"cannot write the report to {str(out)!r}: {error.strerror}") from None
+        raise _not_written(out, error.strerror) from None
     return out / "report.html"
+
+
+def _not_written(out: Path | str, why: str | None) -> ConfigError:
+    return ConfigError(f"cannot write the report to {str(out)!r}: {why}")

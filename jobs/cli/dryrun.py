@@ -17,7 +17,7 @@ from jobs import environment, snapshot
 from jobs.agent import launch_command
 from jobs.cli import scripts
 from jobs.cli.cautions import cautions
-from jobs.cli.place import EXIT_FAILED, profile_choice
+from jobs.cli.place import EXIT_FAILED, on_slurm, profile_choice
 from jobs.cli.render import print_json
 from jobs.cli.text import count, plain, table
 from jobs.cluster import Cluster, ClusterName, choose, named, uses_gpus
@@ -56,9 +56,13 @@ class Cost:
 def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
     """Print what `plan` comes to."""
     choice = profile_choice(args)
-    cluster = choose("auto", choice) if args.cluster == "auto" else named(args.cluster, choice)
+    there = read_runs(args.runs, plan.name)
+    if args.cluster == "auto":
+        cluster = choose("auto", choice, on_slurm=on_slurm(there))
+    else:
+        cluster = named(args.cluster, choice)
     code = snapshot.read()
-    actions = plan_actions(plan, read_runs(args.runs, plan.name), code.code_hash)
+    actions = plan_actions(plan, there, code.code_hash)
     described = [_run(action, plan, cluster, args.runs, code) for action in actions]
     if args.test_only and cluster.name != "slurm":
         raise ConfigError("--test-only asks Slurm, and these runs go to this machine")

@@ -44,12 +44,13 @@ _ORDER = tuple(_VERB)
 def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
     """Carry out the plan that `make_plan` reads from the arguments."""
     root, name = args.runs, sweep_name(args)
-    planned = make_plan(args, read_runs(root, name))  # bad input ends here, before anything is written
+    there = read_runs(root, name)
+    planned = make_plan(args, there)  # bad input ends here, before anything is written
     if args.dry_run or args.test_only:
         from jobs.cli.dryrun import describe
 
         return describe(args, planned)
-    cluster = cluster_for(args)
+    cluster = cluster_for(args, there)
     with sweep_lock(root / name):
         states = refresh(read_runs(root, name), cluster, receipts=True, say=warn)
         planned = make_plan(args, states)
@@ -75,12 +76,20 @@ def profile_choice(args: argparse.Namespace) -> Choice:
     return Choice(args.profile, tuple(args.slurm))
 
 
-def cluster_for(args: argparse.Namespace) -> Cluster:
-    """Where to submit to. Raises `ConfigError` where what is asked for cannot be submitted there."""
-    cluster = choose(args.cluster, profile_choice(args))
+def cluster_for(args: argparse.Namespace, there: Sequence[RunState]) -> Cluster:
+    """Where to submit to, beside the runs that are there already.
+
+    Raises `ConfigError` where what is asked for cannot be submitted there.
+    """
+    cluster = choose(args.cluster, profile_choice(args), on_slurm=on_slurm(there))
     if cluster.name == "slurm":
         check_path("--runs", args.runs.absolute())
     return cluster
+
+
+def on_slurm(there: Sequence[RunState]) -> bool:
+    """Whether any of these runs was submitted to Slurm."""
+    return any(state.cluster == "slurm" for state in there)
 
 
 def refused(error: SubmitError, sweep: str) -> int:

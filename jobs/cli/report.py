@@ -20,12 +20,13 @@ def run(args: argparse.Namespace) -> int:
     if len(sweeps) > 1 and args.out is None:
         raise ConfigError("--out is needed for several sweeps: which folder takes their report")
     out = args.out or args.runs / sweeps[0] / "report"
-    note(run for sweep in sweeps for run in runs_of(args.runs, sweep))
-    from analysis import (
-        report,
-    )  # numpy, pandas and matplotlib: seconds, so not before the input is known good
+    # numpy, pandas and matplotlib: seconds, so not before the names are known good
+    from analysis import report
 
-    page = report.write([args.runs / sweep for sweep in sweeps], out, base=args.base)
+    folders = [args.runs / sweep for sweep in sweeps]
+    report.check(folders, out, base=args.base)  # a base or a folder that cannot be: nothing is written
+    note(run for sweep in sweeps for run in runs_of(args.runs, sweep))
+    page = report.write(folders, out, base=args.base)
     if args.json:
         print_json(read_json(page.with_name("report.json")))
     else:

@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     words = args.runs_given or find.sweeps(args.runs)
     runs = find.several(args.runs, words)
     named = find.named(args.runs, args.runs_given)
-    cluster = place.cluster_for(args)
+    cluster = place.cluster_for(args, place.read(runs))
     done: list[tuple[RunDir, Action]] = []
     reports: list[str] = []
     for sweep, members in itertools.groupby(sorted(runs, key=lambda run: run.sweep), lambda run: run.sweep):

@@ -6,7 +6,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from jobs.cluster import (
     SubmitError,
     Unreachable,
 )
+from jobs.processes import inheriting
 from jobs.slurm import accounting, commands, endings, limits
 from jobs.slurm.follow_up import FollowUp
 from jobs.slurm.follow_up import render as follow_up_script
@@ -160,17 +161,9 @@ def sbatch(script: str, name: str, folder: Path) -> str:
     return str(job.job_id)
 
 
-@contextlib.contextmanager
-def environment_for_submission() -> Iterator[None]:
+def environment_for_submission() -> contextlib.AbstractContextManager[None]:
     """Within the block, processes inherit nothing that another job or launcher left in this environment."""
-    before = dict(os.environ)
-    kept = environment.for_submission(before)
-    for name in before.keys() - kept.keys():
-        del os.environ[name]
-    try:
-        yield
-    finally:
-        os.environ.update(before)
+    return inheriting(dict.fromkeys(os.environ.keys() - environment.for_submission(os.environ).keys()))
 
 
 def _intent(submission: Submission) -> dict[str, Any]:

@@ -51,15 +51,15 @@ def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[
     return done.stdout
 
 
-def ask(command: list[str], timeout_s: float = TIMEOUT_S) -> str | None:
+def ask(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str | None:
     """Standard output of a command, None if it could not be asked."""
     try:
-        return question(command, timeout_s)
+        return question(command, timeout_s, environ)
     except NoAnswer:
         return None
 
 
-def answers(timeout_s: float = 5.0) -> bool:
+def answers(timeout_s: float = PING_S) -> bool:
     """Whether a Slurm controller answers from here."""
     if shutil.which("sbatch") is None:
         return False
@@ -89,7 +89,8 @@ def queue() -> dict[str, Queued]:
 
     squeue tries for long before it gives a controller up, ping does not.
     """
-    if " is DOWN" in (ask(["scontrol", "ping"], PING_S) or ""):
+    ping = ask(["scontrol", "ping"], PING_S) or ""
+    if " is DOWN" in ping and " is UP" not in ping:  # there may be another that has taken over
         raise NoAnswer("scontrol ping: the controller is down")
     command = ["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%T|%S|%r"]
     rows = [line.strip().split("|", 3) for line in question(command, environ=EPOCH).splitlines()]
@@ -122,8 +123,8 @@ def describe(job_id: str) -> str | None:
 
 def job(job_id: str) -> JobFacts | None:
     """How one job stands at this moment. Asked by the job itself, when it may have seconds to live."""
-    squeue = ["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--jobs", job_id]
-    listing = ask([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _IN_A_HURRY_S)
+    squeue = ["squeue", "--noheader", "--states=all", "--jobs", job_id]
+    listing = ask([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _IN_A_HURRY_S, EPOCH)
     words = listing.split() if listing else []
     if len(words) < 4 or not words[1].isdigit():
         return None
@@ -152,12 +153,10 @@ def kill_wait_s() -> float | None:
 def requeue(job_id: str) -> str | None:
     """Have a job started again; None if it will be, else what Slurm says, in one line."""
     try:
-        done = subprocess.run(
-            ["scontrol", "requeue", job_id], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return None if done.returncode == 0 else " ".join((done.stderr or done.stdout).split())
+        question(["scontrol", "requeue", job_id])
+    except NoAnswer as why:
+        return str(why)
+    return None
 
 
 def _pairs(listing: str | None) -> list[tuple[str, str]] | None:

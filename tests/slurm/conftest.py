@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from jobs.minicluster import packages, places
+from jobs.slurm.cluster import SlurmCluster
+from tests.support.jobs import STANDIN, ended_afterwards
 from tests.support.minicluster import MiniCluster, cluster_verb, need
 
 
@@ -44,3 +47,11 @@ def faulty(on_slurm: MiniCluster) -> Iterator[MiniCluster]:
         yield on_slurm
     finally:
         on_slurm.mend()
+
+
+@pytest.fixture
+def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the runs of stand-in launchers lie."""
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
+    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+        yield tmp_path / "runs"

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger
@@ -16,8 +13,7 @@ from jobs.refresh import refresh
 from jobs.slurm.cluster import SlurmCluster
 from jobs.state import RunState, read_runs
 from tests.support.jobs import (
-    STANDIN,
-    ended_afterwards,
+    SMALL,
     settled,
     starts,
     states,
@@ -27,22 +23,6 @@ from tests.support.jobs import (
     wait_until,
 )
 from tests.support.minicluster import MiniCluster
-
-SMALL = """\
-model: {kind: mlp}
-data: {kind: digits}
-train: {steps: 20, local_batch_size: 16, log_every: 5}
-telemetry: {warmup_steps: 2, sinks: []}
-job: {time_limit_min: 5}
-"""
-
-
-@pytest.fixture
-def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the runs of stand-in launchers lie."""
-    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
-        yield tmp_path / "runs"
 
 
 def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_path: Path) -> None:

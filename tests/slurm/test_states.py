@@ -21,24 +21,17 @@ from jobs.slurm.cluster import SlurmCluster
 from jobs.state import RunState, read_runs
 from jobs.usage import note as note_usage
 from jobs.usage import used
-from tests.support.jobs import STANDIN, ended_afterwards, starts, status, submit, sweep_plan, wait_until
+from tests.support.jobs import (
+    SMALL,
+    STANDIN,
+    ended_afterwards,
+    starts,
+    status,
+    submit,
+    sweep_plan,
+    wait_until,
+)
 from tests.support.minicluster import MiniCluster, cluster_verb
-
-SMALL = """\
-model: {kind: mlp}
-data: {kind: digits}
-train: {steps: 20, local_batch_size: 16, log_every: 5}
-telemetry: {warmup_steps: 2, sinks: []}
-job: {time_limit_min: 5}
-"""
-
-
-@pytest.fixture
-def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the runs of stand-in launchers lie."""
-    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
-        yield tmp_path / "runs"
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from jobs.slurm.cluster import SlurmCluster
 from jobs.state import read_runs
 from jobs.submission import handle
 from tests.support.jobs import (
+    SMALL,
     STANDIN,
     ended_afterwards,
     repeats,
@@ -32,15 +33,6 @@ from tests.support.jobs import (
     wait_until,
 )
 from tests.support.minicluster import SUBMIT, MiniCluster, cluster_verb
-
-SMALL = """\
-model: {kind: mlp}
-data: {kind: digits}
-train: {steps: 20, local_batch_size: 16, log_every: 5}
-telemetry: {warmup_steps: 2, sinks: []}
-job: {time_limit_min: 5}
-"""
-
 
 _SWEEP = ("sweep", "small.yaml", "--nodes", "1", "--cluster", "slurm")
 

@@ -25,6 +25,13 @@ from sweeps.expand import RunPlan, SweepPlan
 
 CODE = "c0dec0dec0de"
 STANDIN = Path(__file__).with_name("standin.sh")
+SMALL = """\
+model: {kind: mlp}
+data: {kind: digits}
+train: {steps: 20, local_batch_size: 16, log_every: 5}
+telemetry: {warmup_steps: 2, sinks: []}
+job: {time_limit_min: 5}
+"""
 
 
 def sweep_plan(*names: str, nodes: int = 1, mode: str = "complete", **job: Any) -> SweepPlan:

@@ -120,7 +120,7 @@ def test_a_single_run_holds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_existing_run_is_seen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.support.jobs import NoCluster
 
-    monkeypatch.setattr("jobs.cli.place.choose", lambda *_: NoCluster())
+    monkeypatch.setattr("jobs.cli.place.choose", lambda *_, **__: NoCluster())
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
     out = capsys.readouterr().out

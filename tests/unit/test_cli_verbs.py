@@ -16,9 +16,10 @@ from disttrain.records import SweepRecord
 from disttrain.rundir import RunDir, read_json, write_json
 from jobs import ledger
 from jobs.cli import cancel, live, place, report, status, watch
-from jobs.cluster import Job, Room, SubmitError
+from jobs.cluster import Job, Room, SubmitError, choose
 from jobs.processes import host, this_process
 from jobs.state import RunState, read_runs, read_state
+from tests.support.commands import Commands
 from tests.support.jobs import NoCluster
 from tests.support.states import make_run
 
@@ -36,7 +37,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NoCluster:
     Path("tiny.yaml").write_text(TINY)
     made = NoCluster()
     for module in (place, cancel):
-        monkeypatch.setattr(module, "choose", lambda *_: made)
+        monkeypatch.setattr(module, "choose", lambda *_, **__: made)
     return made
 
 
@@ -324,12 +325,12 @@ def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
     intent = ledger.entry(RunDir(RUNS / "tiny/a"), 0).path("intent")
     write_json(intent, read_json(intent) | {"cluster": "slurm"})
 
-    def choose(name: str) -> NoCluster:
+    def one_answers(name: str) -> NoCluster:
         if name == "slurm":
             raise ConfigError("no Slurm controller answers")
         return cluster
 
-    monkeypatch.setattr(cancel, "choose", choose)
+    monkeypatch.setattr(cancel, "choose", one_answers)
     assert submit.main(["cancel", "tiny"]) == 1
     said = capsys.readouterr()
     assert said.out == "cancelled  tiny/b (was queued)\n"
@@ -452,6 +453,11 @@ def test_show_says_what_a_run_is_and_how_it_went(capsys: pytest.CaptureFixture[s
         {"variables": {"OMP_NUM_THREADS": {"value": "1", "reason": "because", "source": "derived"}}},
     )
     write_json(run.attempt(0).record, {"attempt": 0, "started": "2026-01-01T00:00:00", "cause": "crashed"})
+    node = {"node": 0, "host": "node7", "processors_usable": 8, "memory_bytes": 2**34, "driver": "560.35"}
+    node |= {"gpus": [{"name": "NVIDIA H100"}] * 2, "fabrics": [{"name": "mlx5_0", "rate": "400 Gb/sec"}]}
+    node |= {"interfaces": [{"name": "eth0", "speed_mbit": 10_000}, {"name": "ib0", "speed_mbit": None}]}
+    write_json(run.attempt(0).node_record(0), node)
+    write_json(run.attempt(0).path / "node-01.exit.json", {"code": 1})
     metrics = {"samples_per_s": 1234.5, "eval_history": [{"loss": 1.5, "metrics": {"bits_per_byte": 2.25}}]}
     write_json(run.metrics, metrics)
     out = ask(capsys, "show n1")
@@ -460,12 +466,14 @@ def test_show_says_what_a_run_is_and_how_it_went(capsys: pytest.CaptureFixture[s
         "train.steps                       40",
         "OMP_NUM_THREADS=1  because  derived",
         "0       2026-01-01T00:00:00  crashed",
+        "node7: 8 processors, 16 GiB, 2 x NVIDIA H100, driver 560.35, eth0 10 Gbit/s, ib0, mlx5_0 400 Gb/sec",
         "samples/s                 1234.5",
         "validation bits per byte  2.25",
         "logs  runs/tiny/n1/attempts/000",
     ):
         assert text in out
     assert ask_json(capsys, "show tiny/n1")["metrics"] == metrics
+    assert ask_json(capsys, "show tiny/n1")["node_records"] == [node]
     write_json(run.metrics, {})
     run.metrics.write_text("{")
     assert "results" not in ask(capsys, "show n1")
@@ -503,6 +511,7 @@ def test_the_report_is_of_the_newest_sweep(
         return out / "report.html"
 
     monkeypatch.setattr(analysis.report, "write", write)
+    monkeypatch.setattr(analysis.report, "check", lambda *_, **__: None)
     for when, sweep in enumerate(("b", "c", "a")):
         run = make_run(RUNS, f"{sweep}/n1")
         for path in (run.run_json, ledger.entry(run, 0).path("intent")):
@@ -515,6 +524,40 @@ def test_the_report_is_of_the_newest_sweep(
     assert ask(capsys, "report") == "report of a: runs/a/report/report.html\n"
     assert ask_json(capsys, "report b c --out both --base n1") == {"title": "t"}
     assert asked == [([RUNS / "a"], RUNS / "a/report", None), ([RUNS / "b", RUNS / "c"], Path("both"), "n1")]
+
+
+def test_a_report_that_cannot_be_writes_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(RUNS, "a/n1")
+    Path("file").write_text("")
+    monkeypatch.setattr(report, "note", lambda runs: pytest.fail("usage.json is written"))
+    for flags, why in (("--base 7", "base='7' names no"), ("--out file/here", "cannot write the report to")):
+        assert submit.main(["report", *flags.split()]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {why}")
+    assert not (RUNS / "a/report").exists()
+
+
+def test_runs_on_slurm_are_not_taken_to_this_machine_unasked(
+    capsys: pytest.CaptureFixture[str], commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "choose", choose)
+    commands.add("sbatch", "exit 1")
+    commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
+    run = make_run(RUNS, "tiny/n1", "failed")
+    intent = ledger.entry(run, 0).path("intent")
+    write_json(intent, read_json(intent) | {"cluster": "slurm"})
+    for command in ("run tiny.yaml", "sweep tiny.yaml --nodes 1 2", "run tiny.yaml --dry-run", "resume tiny"):
+        assert submit.main(command.split()) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert said.err.startswith(
+            "error: --cluster=auto: these runs are on Slurm, and no controller answers"
+        )
+    assert [state.name for state in read_runs(RUNS)] == ["n1"]
+    assert len(ledger.entries(run)) == 1
+    assert "on local" in ask(capsys, "run tiny.yaml --dry-run --cluster local")
 
 
 def test_watch_with_nothing_to_watch(capsys: pytest.CaptureFixture[str]) -> None:

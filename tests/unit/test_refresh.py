@@ -231,6 +231,13 @@ def test_a_controller_that_ping_calls_down_is_not_waited_for(commands: Commands,
     assert "squeue" not in commands.calls()
 
 
+def test_a_backup_controller_is_asked(commands: Commands) -> None:
+    primary, backup = ("Slurmctld(primary) at head is DOWN", "Slurmctld(backup) at spare is UP")
+    commands.add("scontrol", f"echo '{primary}'; echo '{backup}'")
+    squeue(commands, "1|RUNNING|100|None")
+    assert SlurmCluster().poll(["1"])["1"].status == "running"
+
+
 def test_where_slurm_is_not_installed_files_tell(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,9 @@ def test_auto_is_slurm_only_where_its_controller_answers(
     warning = capsys.readouterr().err
     assert warning.startswith("warning: sbatch is here but no Slurm controller answers")
     assert warning.count("\n") == 1
-    choose("local")
+    choose("local", on_slurm=True)
+    with pytest.raises(ConfigError, match=r"these runs are on Slurm.* --cluster local"):
+        choose("auto", on_slurm=True)
     assert capsys.readouterr().err == ""
     with pytest.raises(ConfigError, match="no Slurm controller answers"):
         choose("slurm")

@@ -1,0 +1,266 @@
+"""What a training framework adds to each step of a bare loop, in microseconds: ours, and peers beside it.
+
+    python benchmarks/peers.py [--save FILE]
+    pip install lightning accelerate                  # to have the peers in the table
+
+A tiny model, so that nothing but the framework's own work shows; one rank, CPU, the same batches in memory
+and the same optimizer. Ours measures every step and writes its records; the others only train. Blocks of
+steps of each take turns with blocks of the bare loop: the figure is the median over blocks of the difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import itertools
+import json
+import logging
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from disttrain import records
+from disttrain.config import Config, OptimConfig
+from disttrain.data.source import Arrays, Sample, Source
+from disttrain.optim import make_optimizer
+from disttrain.output import Output
+from disttrain.stop import Signals
+from disttrain.train import prepare
+from disttrain.world import open_world
+
+FEATURES, CLASSES, BATCH = 8, 4, 4
+Block = Callable[[int], float]
+"""Takes so many steps; the seconds they took."""
+
+
+class Tiny(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layer(inputs)
+
+
+def source() -> Source:
+    inputs = torch.randn(64, FEATURES, generator=torch.Generator().manual_seed(0))
+    targets = inputs[:, :CLASSES].argmax(1)
+    record = records.Dataset(name="tiny", version=None, sha256=None, train_samples=64, valid_samples=0)
+    data = cast(Dataset[Sample], Arrays(inputs, targets))
+    return Source(data, None, "classification", (FEATURES,), CLASSES, record)
+
+
+def batches() -> Iterator[tuple[Tensor, Tensor]]:
+    data = source().train
+    pairs = [[data[(4 * i + j) % 64] for j in range(BATCH)] for i in range(16)]
+    stacked = [
+        (torch.stack([x for x, _ in p]), torch.stack([torch.as_tensor(y) for _, y in p])) for p in pairs
+    ]
+    return itertools.cycle(stacked)
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return make_optimizer(model, OptimConfig())
+
+
+def bare() -> Block:
+    model, given = Tiny(), batches()
+    optimizer = optimizer_of(model)
+
+    def run(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            inputs, targets = next(given)
+            F.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return time.perf_counter() - began
+
+    return run
+
+
+def ours(folder: Path) -> Block:
+    settings = {
+        "model": {"kind": "benchmarks.peers:Tiny"},
+        "data": {"kind": "benchmarks.peers:source"},
+        "train": {"steps": 10**6, "local_batch_size": BATCH},
+    }
+    config = Config.model_validate(settings)
+    world = open_world(config.resources).__enter__()
+    session = prepare(config, Output.of_job(folder, 0), world, Signals())
+    session.telemetry.start()
+    given, steps = batches(), itertools.count(1)
+
+    def run(count: int) -> float:
+        session.telemetry.clock.start()
+        began = time.perf_counter()
+        for step in itertools.islice(steps, count):
+            loss = session.trainer.step(step, given)
+            session.telemetry.step_done(step, loss, session.trainer.lr)
+            if step >= session.boundary.next_step:
+                session.boundary.meet(step)
+        return time.perf_counter() - began
+
+    return run
+
+
+def fabric() -> Block:
+    from lightning.fabric import Fabric
+
+    made = Fabric(accelerator="cpu", devices=1)
+    model = Tiny()
+    wrapped, optimizer = made.setup(model, optimizer_of(model))
+    given = batches()
+
+    def run(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            inputs, targets = next(given)
+            made.backward(F.cross_entropy(wrapped(inputs), targets))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return time.perf_counter() - began
+
+    return run
+
+
+def accelerate() -> Block:
+    from accelerate import Accelerator
+
+    made = Accelerator(cpu=True)
+    model = Tiny()
+    wrapped, optimizer = made.prepare(model, optimizer_of(model))
+    given = batches()
+
+    def run(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            inputs, targets = next(given)
+            made.backward(F.cross_entropy(wrapped(inputs), targets))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return time.perf_counter() - began
+
+    return run
+
+
+def lightning(folder: Path) -> Block:
+    import lightning as pl
+
+    class Module(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Tiny()
+
+        def training_step(self, batch: Any, _: int) -> Tensor:
+            return F.cross_entropy(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return optimizer_of(self.net)
+
+    class Clock(pl.Callback):
+        """The seconds from the first batch of a fit to its last."""
+
+        began = ended = 0.0
+
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+            if index == 0:
+                self.began = time.perf_counter()
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.ended = time.perf_counter()
+
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    quiet |= {"enable_model_summary": False}
+
+    def run(count: int) -> float:
+        clock = Clock()
+        trainer = pl.Trainer(
+            accelerator="cpu", devices=1, max_steps=count, callbacks=[clock], default_root_dir=folder, **quiet
+        )
+        trainer.fit(Module(), itertools.islice(batches(), count))
+        return clock.ended - clock.began
+
+    return run
+
+
+def measure(block: Block, base: Block, blocks: int, steps: int) -> dict[str, float]:
+    block(steps), base(steps)
+    added = []
+    for number in range(blocks):
+        if number % 2:
+            mine, theirs = block(steps), base(steps)
+        else:
+            theirs, mine = base(steps), block(steps)
+        added.append(1e6 * (mine - theirs) / steps)
+    low, middle, high = statistics.quantiles(added, n=4)
+    return {"added_us": middle, "quartile_low_us": low, "quartile_high_us": high}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--blocks", type=int, default=31)
+    parser.add_argument("--steps", type=int, default=500, help="steps of a block")
+    parser.add_argument("--save", type=Path, help="add the results to this JSON-lines file")
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    base = bare()
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        makers: dict[str, Callable[[], Block]] = {
+            "disttrain": lambda: ours(folder / "run"),
+            "lightning fabric": fabric,
+            "accelerate": accelerate,
+            "lightning trainer": lambda: lightning(folder),
+        }
+        found: dict[str, dict[str, float]] = {}
+        for name, make in makers.items():
+            try:
+                found[name] = measure(make(), base, arguments.blocks, arguments.steps)
+            except ImportError:
+                print(f"{name:18} not installed")
+                continue
+            row = found[name]
+            quartiles = f"quartiles {row['quartile_low_us']:.0f} to {row['quartile_high_us']:.0f}"
+            print(f"{name:18} {row['added_us']:+7.1f} us a step ({quartiles})")
+    if arguments.save:
+        versions = {}
+        for package in ("torch", "lightning", "accelerate"):
+            try:
+                versions[package] = importlib.metadata.version(package)
+            except importlib.metadata.PackageNotFoundError:
+                continue
+        record = {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": " ".join(["peers.py", *sys.argv[1:]]),
+            "cpu_count": os.cpu_count(),
+            "machine": platform.machine(),
+            "versions": versions,
+            "results": found,
+        }
+        with open(arguments.save, "a") as file:
+            file.write(json.dumps(record) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

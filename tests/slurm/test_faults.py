@@ -1,0 +1,193 @@
+"""Nodes and the controller die, a copy of a job is given up and comes back: the run ends all the same.
+
+There is no accounting here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrain.checkpoint.folder import MANIFEST
+from disttrain.rundir import RunDir, read_json, read_json_or_none
+from jobs.minicluster import places
+from tests.support import requeued
+from tests.support.jobs import wait_until
+from tests.support.minicluster import MiniCluster, cluster_verb
+from tests.support.requeued import RANKS, Job, assert_the_same, steps_lost
+
+STEPS = 100
+MANY = 400
+"""Steps of a run that is still at it when Slurm has given its nodes up."""
+EVERY = 20
+
+
+@pytest.fixture(scope="module")
+def plain(can_have_clusters: None) -> Iterator[MiniCluster]:
+    """One node more than the jobs need, and no accounting."""
+    name = f"f{os.getpid()}"
+    try:
+        yield MiniCluster.up(name, "--short-timeouts", "--nodes", str(RANKS + 1), "--no-accounting")
+    finally:
+        if name in places.names():
+            cluster_verb("down", "--name", name)
+
+
+@pytest.fixture
+def faulty(plain: MiniCluster) -> Iterator[MiniCluster]:
+    try:
+        yield plain
+    finally:
+        plain.mend()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return requeued.undisturbed(tmp_path_factory.mktemp("reference"), STEPS)
+
+
+@pytest.fixture(scope="module")
+def long_reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return requeued.undisturbed(tmp_path_factory.mktemp("long"), MANY)
+
+
+def submitted(
+    cluster: MiniCluster, folder: Path, resources: dict[str, int] | None = None, **given: Any
+) -> Job:
+    made = requeued.config(**{"steps": STEPS, "every_steps": EVERY, **given})
+    return Job.submit(cluster, folder, made | ({"resources": resources} if resources else {}))
+
+
+def nodes_of(job: Job, attempt: int) -> list[int]:
+    """Numbers of the nodes that an attempt ran on, in rank order."""
+    return [int(name.rpartition("-")[2]) for name in job.attempt(attempt)["nodes"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("fault", ["dead", "cut off"])
+def test_a_node_is_lost(
+    faulty: MiniCluster, tmp_path: Path, reference: RunDir, rank: int, fault: str
+) -> None:
+    job = submitted(faulty, tmp_path)
+    job.wait_for_step(30)
+    lost = nodes_of(job, 0)[rank]
+    if fault == "dead":
+        faulty.kill_node(lost)
+    else:
+        faulty.link(lost, up=False)
+    assert job.wait_for_end().state == "done"
+    assert len(job.attempts()) == 2
+    assert lost not in nodes_of(job, 1)
+    first, second = job.attempt(0), job.attempt(1)
+    assert (first["job_id"], first["cause"]) == (second["job_id"], "lost")
+    assert (second["cause"], second["restart"]) == ("finished", 1)
+    assert steps_lost(job.run) <= EVERY, "at most what lies between two checkpoints"
+    assert_the_same(job.run, reference)
+
+
+def test_the_controller_dies_and_comes_back(faulty: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    job = submitted(faulty, tmp_path)
+    job.wait_for_step(20)
+    faulty.kill_controller()
+    job.wait_for_step(60)
+    faulty.start_controller()
+    assert job.wait_for_end().state == "done"
+    assert len(job.attempts()) == 1
+    assert steps_lost(job.run) == 0
+    assert "Restarts=0" in faulty.ask("scontrol", "show", "job", job.id)
+    assert_the_same(job.run, reference)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("nodes", "frozen"),
+    [
+        pytest.param(1, "slurmd", id="two whole copies train at once"),
+        pytest.param(1, None, id="the whole old copy wakes within a step"),
+        pytest.param(RANKS, None, id="rank 0 wakes and its peers are gone"),
+    ],
+)
+def test_a_copy_that_was_given_up_keeps_off(
+    faulty: MiniCluster, tmp_path: Path, long_reference: RunDir, nodes: int, frozen: str | None
+) -> None:
+    """The first node of a job stops answering, so Slurm starts the job without it. It lives on, or again."""
+    shape = {"nodes": nodes, "gpus_per_node": RANKS // nodes}
+    job = submitted(faulty, tmp_path, steps=MANY, slow_s=0.15, resources=shape)
+    job.wait_for_step(30)
+    given_up = nodes_of(job, 0)[0]
+    faulty.freeze(given_up, only=frozen)
+    wait_until(lambda: job.attempt(1), requeued.WITHIN_S)
+    with nothing_shared_is_written_by(job.run, attempt=0):
+        if frozen is None:
+            job.wait_for_step(50, attempt=1)
+            faulty.thaw(given_up)
+        # With slurmd frozen nobody ends it: it has to see for itself.
+        wait_until(lambda: not ours(faulty, given_up, job.run))
+        left = state_of(job.run.attempt(0).path)
+        faulty.thaw(given_up)
+        assert job.wait_for_end().state == "done"
+    assert state_of(job.run.attempt(0).path) == left, "nothing more came from the old copy, not even there"
+    assert given_up not in nodes_of(job, 1)
+    assert len(job.attempts()) == 2
+    assert (read_json(job.run.done)["attempt"], job.attempt(1)["cause"]) == (1, "finished")
+    assert job.attempt(0)["cause"] == "lost"
+    assert not job.run.failed.exists()
+    assert_the_same(job.run, long_reference)
+
+
+def ours(cluster: MiniCluster, node: int, run: RunDir) -> list[int]:
+    """Agents, torchruns and ranks of a run on a node."""
+    words = {pid: Path(f"/proc/{pid}/cmdline") for pid in cluster.processes(node)}
+    found = []
+    for pid, path in words.items():
+        with suppress(OSError):
+            command = path.read_bytes().decode(errors="replace").split("\0")
+            if str(run.path) in command and "srun" not in command[0]:
+                found.append(pid)
+    return found
+
+
+@contextmanager
+def nothing_shared_is_written_by(run: RunDir, attempt: int) -> Iterator[None]:
+    """Look at the files that attempts share, again and again, for one that this attempt wrote meanwhile."""
+    before, seen, over = written_by(run, attempt), set(), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.01):
+            seen.update(written_by(run, attempt) - before)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
+    assert not seen
+
+
+def written_by(run: RunDir, attempt: int) -> set[tuple[str, int]]:
+    """Files outside of any attempt's folder that say that they are of this attempt, with their times."""
+    found = set()
+    paths = [run.metrics, run.progress, run.done, run.failed, *run.checkpoints.glob(f"*/{MANIFEST}")]
+    for path in paths:
+        if (read_json_or_none(path) or {}).get("attempt") == attempt:
+            try:
+                found.add((str(path), path.stat().st_mtime_ns))
+            except FileNotFoundError:  # deleted or replaced in this moment
+                continue
+    mark = f".a{attempt:03d}.tmp"
+    found |= {(str(path), 0) for path in run.checkpoints.glob(f"*{mark}")}
+    return found
+
+
+def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Time and content of every file there."""
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(folder.iterdir())}
