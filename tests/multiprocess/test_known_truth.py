@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from benchmarks import exposed
 from disttrain.records import CLASSES, CommSample
@@ -34,7 +35,7 @@ STEP = {
     "model": {"kind": "emulated", "layers": 4, "layer_mb": 0.03125, "forward_s": 0.04, "backward_s": 0.08,
               "optimizer_s": 0.01},
     "data": {"kind": "synthetic", "shape": [8], "classes": 2, "samples": 2048, "valid_samples": 0},
-    "train": {"steps": 28, "local_batch_size": 4, "log_every": 10},
+    "train": {"steps": 23, "local_batch_size": 4, "log_every": 10},
     "telemetry": {"warmup_steps": 3, "sinks": [], "samples": 0},
     "parallel": {"bucket_mb": 0.03125},
 }  # fmt: skip
@@ -117,7 +118,11 @@ def test_jitter_has_its_spread_and_lets_the_others_wait(three_ranks, clean, tmp_
     latest = [max(step) for step in zip(*drawn, strict=True)]
     for rank, each in enumerate(by_rank):
         computed = [line["compute_s"] for line in each]
-        assert spread(computed) == is_about(spread(drawn[rank]))
+        # the median of all slopes: single steps that another process delayed do not count
+        assert stats.theilslopes(computed, drawn[rank]).slope == pytest.approx(1, rel=0.05)
+        assert statistics.median(computed) - clean[rank]["compute_s"] == is_about(
+            statistics.median(drawn[rank])
+        )
         apart = [
             line["comm_wait_s"] - (late - own)
             for line, late, own in zip(each, latest, drawn[rank], strict=True)
@@ -128,14 +133,8 @@ def test_jitter_has_its_spread_and_lets_the_others_wait(three_ranks, clean, tmp_
     assert_accounted_for(tmp_path)
 
 
-def spread(values: list[float]) -> float:
-    """Between the quartiles: single steps that another process delayed do not count."""
-    low, _, high = statistics.quantiles(values, n=4)
-    return high - low
-
-
 def test_a_blocking_checkpoint_slow_on_one_rank(three_ranks, tmp_path):
-    slow_s, every = 0.2, 5
+    slow_s, every = 0.2, 3
     saving = {"checkpoint": {"every_steps": every, "asynchronous": False}}
     quick, slow = tmp_path / "quick", tmp_path / "slow"
     run(three_ranks, quick, **saving)
@@ -160,8 +159,8 @@ def test_communication_under_compute_is_reported_as_hidden(three_ranks, tmp_path
     late = {"slow_ranks": [LATE_RANK], "slow_s": LATE_S}
     sections = {
         "parallel": {"bucket_mb": model["layer_mb"] * layers / buckets},
-        "telemetry": {"samples": 2},
-        "train": {"steps": WARM_UP + 2 * LARGEST_SHARE},
+        "telemetry": {"samples": 1},
+        "train": {"steps": WARM_UP + LARGEST_SHARE},
     }
     run(three_ranks, tmp_path, model=late, **sections)
     hidden_s = model["backward_s"] * (1 - 1 / buckets)
@@ -169,7 +168,7 @@ def test_communication_under_compute_is_reported_as_hidden(three_ranks, tmp_path
         samples = [
             CommSample.model_validate(line) for line in read_jsonl(RunDir(tmp_path).attempt(0).comm(rank))
         ]
-        assert [len(sample.collectives) for sample in samples] == [buckets] * 2
+        assert [len(sample.collectives) for sample in samples] == [buckets]
         clock = {line["step"]: line["comm_exposed_s"] for line in lines(tmp_path, rank)}
         for sample in samples:
             # under the profiler the late rank is later still; how late, the clock says of the same step
@@ -191,5 +190,5 @@ def test_three_methods_agree_on_exposed_communication(two_ranks, late_s):
 
 
 def exposed_by_method(world: World, late_s: float) -> dict[str, float]:
-    model = exposed.build(layers=4, layer_mb=1.0, forward_s=0.02, backward_s=0.04, late_s=late_s)
+    model = exposed.build(layers=4, layer_mb=1.0, forward_s=0.01, backward_s=0.02, late_s=late_s)
     return exposed.compare(world, model, bucket_mb=1.0, rounds=20)

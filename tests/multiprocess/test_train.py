@@ -179,7 +179,9 @@ def test_sampled_steps_tell_what_each_bucket_did_and_are_left_out(two_ranks, tmp
 
 def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
     asked = {"steps": [20, 22], "ranks": [1]}
-    config = make_config(SMALL, 2, train={"steps": 42}, telemetry={"samples": 2}, profile=asked)
+    config = make_config(
+        SMALL, 2, train={"steps": 42, "log_every": 50}, telemetry={"samples": 2}, profile=asked
+    )
     metrics = two_ranks.call(train_on, config, tmp_path)[0]
     assert (metrics.sampled_steps, metrics.measured_steps) == (5, 35)
     attempt = Output.of_job(tmp_path, 0).attempt
