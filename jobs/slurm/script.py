@@ -15,6 +15,7 @@ from typing import Any
 
 from disttrain.errors import ConfigError
 from jobs.cluster import uses_gpus
+from jobs.policy import EXIT_DO_NOT_REQUEUE
 from jobs.slurm import grammar
 from jobs.slurm.profile import GENERIC, Profile
 
@@ -72,8 +73,13 @@ def render(batch: Batch) -> str:
             *_ENVIRONMENT,
             *site(profile),
             "# Jobs run this copy of the code, whatever lies in their working directory.",
+            f"code={shlex.quote(str(batch.code))}",
+            '[ -d "$code" ] || {',
+            '  echo "refused: the copy of the code that this was submitted with is gone: $code" >&2',
+            f"  exit {EXIT_DO_NOT_REQUEUE}",
+            "}",
             "export PYTHONSAFEPATH=1",
-            f"export PYTHONPATH={shlex.quote(str(batch.code))}${{PYTHONPATH:+:$PYTHONPATH}}",
+            "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
             "",
             *_runs(batch.shares),
             "",

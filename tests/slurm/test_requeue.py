@@ -159,6 +159,7 @@ def test_three_starts_without_progress_are_the_end(
     assert ledger.is_revoked(ledger.entry(job.run, 0).claims())
 
 
+@pytest.mark.slow  # restarted, slurmctld waits a minute before it gives the job's nodes away again
 def test_the_controller_is_away_when_the_job_wants_its_requeue(
     jobs: Any, slurm: MiniCluster, reference: RunDir
 ) -> None:

@@ -60,7 +60,7 @@ class Job:
     @classmethod
     def submit(cls, cluster: MiniCluster, folder: Path, made: dict[str, Any]) -> Job:
         (folder / "job.yaml").write_text(yaml.safe_dump(made))
-        cluster.submit("run", "job.yaml", "--cluster", "slurm", cwd=folder)
+        cluster.submit("run", "job.yaml", "--cluster", "slurm", "--no-report", cwd=folder)
         (path,) = (folder / "runs" / "job").glob("*/run.json")
         return cls(cluster, RunDir(path.parent))
 

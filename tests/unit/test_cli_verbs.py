@@ -452,6 +452,11 @@ def test_show_says_what_a_run_is_and_how_it_went(capsys: pytest.CaptureFixture[s
         {"variables": {"OMP_NUM_THREADS": {"value": "1", "reason": "because", "source": "derived"}}},
     )
     write_json(run.attempt(0).record, {"attempt": 0, "started": "2026-01-01T00:00:00", "cause": "crashed"})
+    node = {"node": 0, "host": "node7", "processors_usable": 8, "memory_bytes": 2**34, "driver": "560.35"}
+    node |= {"gpus": [{"name": "NVIDIA H100"}] * 2, "fabrics": [{"name": "mlx5_0", "rate": "400 Gb/sec"}]}
+    node |= {"interfaces": [{"name": "eth0", "speed_mbit": 10_000}, {"name": "ib0", "speed_mbit": None}]}
+    write_json(run.attempt(0).node_record(0), node)
+    write_json(run.attempt(0).path / "node-01.exit.json", {"code": 1})
     metrics = {"samples_per_s": 1234.5, "eval_history": [{"loss": 1.5, "metrics": {"bits_per_byte": 2.25}}]}
     write_json(run.metrics, metrics)
     out = ask(capsys, "show n1")
@@ -460,12 +465,14 @@ def test_show_says_what_a_run_is_and_how_it_went(capsys: pytest.CaptureFixture[s
         "train.steps                       40",
         "OMP_NUM_THREADS=1  because  derived",
         "0       2026-01-01T00:00:00  crashed",
+        "node7: 8 processors, 16 GiB, 2 x NVIDIA H100, driver 560.35, eth0 10 Gbit/s, ib0, mlx5_0 400 Gb/sec",
         "samples/s                 1234.5",
         "validation bits per byte  2.25",
         "logs  runs/tiny/n1/attempts/000",
     ):
         assert text in out
     assert ask_json(capsys, "show tiny/n1")["metrics"] == metrics
+    assert ask_json(capsys, "show tiny/n1")["node_records"] == [node]
     write_json(run.metrics, {})
     run.metrics.write_text("{")
     assert "results" not in ask(capsys, "show n1")
