@@ -211,11 +211,13 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     # What may end it early, and what is left for the next start
     folder = resume.folder_of(config.checkpoint, output.run)
     capture = partial(content.capture, trainer.bare_model, optimizer, telemetry, world)
-    saver = Saver(folder, config.checkpoint, output.attempt, world, capture, described, start.step)
+    saver = Saver(
+        folder, config.checkpoint, output.attempt, telemetry.meetings, capture, described, start.step
+    )
     looks = world.local_rank == 0
     requests = Requests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
     best = best_loss(telemetry.eval_history, world)
-    boundary = Boundary(config, world, output.attempt, requests, saver, telemetry.clock, best)
+    boundary = Boundary(config, telemetry.meetings, output.attempt, requests, saver, telemetry.clock, best)
     content.set_random(start, config.train.seed, world)  # last: making an iterator draws from it
     return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step, example)
 

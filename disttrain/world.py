@@ -37,10 +37,12 @@ class World(Place):
     backend: str | None
     """Null for a single process, which needs no group."""
 
-    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+    def all_reduce(
+        self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+    ) -> torch.Tensor:
         """Sum over ranks, in place; the tensor itself where there is one rank."""
         if self.size > 1:
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, op)
         return tensor
 
     def gather(self, value: Any) -> list[Any]:

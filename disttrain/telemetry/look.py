@@ -60,6 +60,10 @@ class CloseLook:
         if self._profiler is None and (step in self._sampled or self._traces):
             self._profiler = _profiler(self._world.device)
             self._profiler.start()
+        if step in self._sampled or step in self._asked[:1]:
+            self._world.gather(
+                None
+            )  # the profiler takes longer to start on some ranks, and others would wait
         if self._profiler is None:
             yield
             return
@@ -120,6 +124,10 @@ class MarkingClock:
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
+
+    @property
+    def phase(self) -> int:
+        return self._clock.phase
 
     def start(self) -> None:
         self._clock.start()

@@ -18,14 +18,22 @@ import torch
 COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
 """Classes, in the order of `disttrain.records.CLASSES`. One rank cannot tell waiting from transfer: its clock
 knows all exposed communication as COMM, until the ranks have compared (`disttrain.telemetry.waits`)."""
+MEETING = 7
+"""On the clock alone: what ranks do together outside of the backward pass (agree, compare, save). Counts as
+communication, but each time is compared apart: another rank may be late to another meeting."""
 _CLASSES = 7
 
 Parts = list[float]
-"""Seconds in each class of one step, indexed by the constants above."""
+"""Seconds in each class of one step, indexed by the constants above. A clock's has those of each MEETING
+behind them, in order."""
 
 
 class StepClock(Protocol):
     """What the training loop needs of a clock."""
+
+    @property
+    def phase(self) -> int:
+        """The class that time belongs to now."""
 
     def start(self) -> None:
         """Begin the next step now, in class OTHER. Time since the last `end_step` belongs to no step."""
@@ -51,7 +59,7 @@ class HostClock:
         self._now = now
         self._origin: float | None = None
         self._last = self._began = 0.0
-        self._phase = OTHER
+        self.phase = OTHER
         self._parts: Parts = [0.0] * _CLASSES
         self._done: list[tuple[float, Parts]] = []
 
@@ -59,14 +67,14 @@ class HostClock:
         self._last = self._began = self._now()
         if self._origin is None:
             self._origin = self._last
-        self._phase = OTHER
+        self.phase = OTHER
         self._parts = [0.0] * _CLASSES
 
     def switch(self, phase: int) -> None:
         now = self._now()
-        self._parts[self._phase] += now - self._last
+        _add(self._parts, self.phase, now - self._last)
         self._last = now
-        self._phase = phase
+        self.phase = phase
 
     def end_step(self) -> None:
         self.switch(OTHER)
@@ -88,20 +96,24 @@ class CudaClock:
     """
 
     def __init__(self) -> None:
+        self.phase = OTHER
         self._origin: torch.cuda.Event | None = None
         self._marks: list[tuple[int, torch.cuda.Event]] = []
         self._pending: deque[list[tuple[int, torch.cuda.Event]]] = deque()
 
     def start(self) -> None:
+        self.phase = OTHER
         self._marks = [(OTHER, self._event())]
         if self._origin is None:
             self._origin = self._marks[0][1]
 
     def switch(self, phase: int) -> None:
+        self.phase = phase
         self._marks.append((phase, self._event()))
 
     def end_step(self) -> None:
         boundary = self._event()
+        self.phase = OTHER
         self._marks.append((OTHER, boundary))
         self._pending.append(self._marks)
         self._marks = [(OTHER, boundary)]
@@ -114,7 +126,7 @@ class CudaClock:
             marks = self._pending.popleft()
             parts = [0.0] * _CLASSES
             for (phase, begin), (_, end) in itertools.pairwise(marks):
-                parts[phase] += begin.elapsed_time(end) / 1e3
+                _add(parts, phase, begin.elapsed_time(end) / 1e3)
             assert self._origin is not None, "start() comes first"
             done.append((self._origin.elapsed_time(marks[0][1]) / 1e3, parts))
         return done
@@ -124,6 +136,13 @@ class CudaClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+
+def _add(parts: Parts, phase: int, seconds: float) -> None:
+    if phase == MEETING:
+        parts.append(seconds)
+    else:
+        parts[phase] += seconds
 
 
 def make_clock(device: torch.device) -> StepClock:

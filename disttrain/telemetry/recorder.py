@@ -28,6 +28,8 @@ class _Done:
     step: int
     start: float
     parts: Parts
+    exposed_s: list[float]
+    """Its communication: in the backward pass, and in each meeting."""
     loss: float
     lr: float
 
@@ -86,7 +88,10 @@ class StepRecorder:
         """Take the steps that the device has finished from the clock, waiting for the first `await_steps`."""
         for start, parts in self._clock.finished(await_steps):
             step, loss, lr = self._noted.popleft()
-            done = _Done(step, start, parts, float(loss), lr)
+            exposed_s = [parts[COMM], *parts[len(CLASSES) :]]
+            del parts[len(CLASSES) :]
+            parts[COMM] = sum(exposed_s)
+            done = _Done(step, start, parts, exposed_s, float(loss), lr)
             if self._split is None:
                 self._record(done)
             else:
@@ -104,7 +109,7 @@ class StepRecorder:
         self.collect(max(0, due - (len(self._undivided) - self._comparing)))
         if due:
             steps = islice(self._undivided, self._comparing, self._comparing + due)
-            self._split.compare([done.parts[COMM] for done in steps])
+            self._split.compare([done.exposed_s for done in steps])
             self._comparing += due
         for transfer in self._split.ready(wait=everything):
             done = self._undivided.popleft()

@@ -27,6 +27,7 @@ from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import figures, sinks, summary, waits
 from disttrain.telemetry.look import CloseLook
 from disttrain.telemetry.losses import GlobalLoss
+from disttrain.telemetry.meetings import Meetings
 from disttrain.telemetry.node import NodeTelemetry
 from disttrain.telemetry.phases import make_clock
 from disttrain.telemetry.recorder import StepRecorder
@@ -59,12 +60,14 @@ class RunTelemetry:
         self._measures_comm = self.facts["comm_method"] is not None
         if self._measures_comm:
             self.facts["comm_split"] = waits.METHOD
+        self.meetings = Meetings(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
+        """The world, for what ranks do together within a step."""
         self._recorder = StepRecorder(
             self.attempt.steps(self.world.rank),
             self.clock,
             samples_per_step=plan_samples,
             warmup_steps=self.config.telemetry.warmup_steps,
-            split=waits.CommSplit(self.world) if self._measures_comm else None,
+            split=waits.CommSplit(self.meetings) if self._measures_comm else None,
             full_records=self.config.telemetry.full_records,
         )
         self._steps_total: int = self.facts["steps_total"]
@@ -72,7 +75,7 @@ class RunTelemetry:
             self.config, self.attempt, self.world, samples=self._measures_comm, steps=self._steps_total
         )
         self._recorder.looked_at = self.look.steps
-        self._global_loss = GlobalLoss(self.world)
+        self._global_loss = GlobalLoss(self.meetings)
         self._sinks = (
             [sinks.open_sink(name, self.attempt) for name in self.config.telemetry.sinks]
             if self._leads

@@ -2,11 +2,12 @@
 
 All ranks leave a blocking collective together. So in each step, the rank that came to it last had nobody to
 wait for: what it spent there is transfer, and what any other rank spent beyond that is waiting. Durations are
-compared, never times of day.
+compared, never times of day. The backward pass and each meeting outside of it are compared on their own.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Sequence
 
@@ -28,7 +29,7 @@ class CommSplit:
         self._world = world
         self._open = 0  # steps since the last window was closed
         self._windows: deque[int] = deque()
-        self._compared: deque[tuple[torch.Tensor, torch.cuda.Event | None]] = deque()
+        self._compared: deque[tuple[list[int], torch.Tensor, torch.cuda.Event | None]] = deque()
 
     def step_done(self) -> None:
         self._open += 1
@@ -48,27 +49,29 @@ class CommSplit:
             count += self._windows.popleft()
         return count
 
-    def compare(self, exposed_s: Sequence[float]) -> None:
-        """All ranks together: the exposed communication of as many steps as `due` said."""
-        least = torch.tensor(exposed_s, dtype=torch.float64, device=self._world.device)
-        if self._world.size > 1:
-            dist.all_reduce(least, dist.ReduceOp.MIN)
+    def compare(self, exposed_s: Sequence[Sequence[float]]) -> None:
+        """All ranks together: the exposed communication of as many steps as `due` said, each time that they
+        communicated in a step on its own. They did so equally often."""
+        flat = list(itertools.chain.from_iterable(exposed_s))
+        least = torch.tensor(flat, dtype=torch.float64, device=self._world.device)
+        self._world.all_reduce(least, dist.ReduceOp.MIN)
         passed = None
         if least.is_cuda:
             least = least.to("cpu", non_blocking=True)
             passed = torch.cuda.Event()
             passed.record()
-        self._compared.append((least, passed))
+        self._compared.append(([len(step) for step in exposed_s], least, passed))
 
     def ready(self, wait: bool = False) -> list[float]:
         """Transfer time of the steps whose comparison has arrived, oldest first; with `wait`, of all."""
         found: list[float] = []
         while self._compared:
-            least, passed = self._compared[0]
+            counts, least, passed = self._compared[0]
             if passed is not None and wait:
                 passed.synchronize()
             if passed is not None and not passed.query():
                 break
             self._compared.popleft()
-            found += least.tolist()
+            values = iter(least.tolist())
+            found += [sum(itertools.islice(values, count)) for count in counts]
         return found

@@ -19,24 +19,18 @@ import pytest
 from jobs.minicluster import places
 from jobs.minicluster.lifecycle import find
 from tests.support import hand
-from tests.support.minicluster import SUBMIT, MiniCluster, cluster_verb, node_prefix
+from tests.support.links import real_time, stream_bytes_per_s
+from tests.support.minicluster import SUBMIT, MiniCluster, cluster_verb
 
 MIB = 1 << 20
 LAYERS, LAYER_BYTES = 8, 4 * MIB
 FORWARD_S, BACKWARD_S = 0.160, 0.320
 WARM_UP, STEPS = 4, 20
-REAL_TIME = ["chrt", "--rr", "1"]
 
 
 @pytest.fixture(scope="module")
 def ahead() -> list[str]:
-    """What is started so comes before all else on this machine: its load is then no part of the measurement.
-    Where that is not allowed, nothing."""
-    try:
-        subprocess.run([*REAL_TIME, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    return REAL_TIME
+    return real_time()
 
 
 @pytest.fixture(scope="module")
@@ -54,39 +48,10 @@ def fleet(can_have_clusters: None, ahead: list[str]) -> Iterator[MiniCluster]:
             cluster_verb("down", "--name", name)
 
 
-RECEIVER = """
-import socket, time
-listener = socket.create_server(("", 4997))
-print("listening", flush=True)
-stream, _ = listener.accept()
-buffer, skipped = bytearray(1 << 20), 0
-while skipped < 20_000_000:
-    skipped += stream.recv_into(buffer)
-began, received = time.monotonic(), 0
-while size := stream.recv_into(buffer):
-    received += size
-    ended = time.monotonic()
-print(received / (ended - began))
-"""
-SENDER = "import socket, sys; socket.create_connection((sys.argv[1], 4997)).sendall(bytes(100_000_000))"
-
-
 @pytest.fixture(scope="module")
 def link_bytes_per_s(fleet: MiniCluster, ahead: list[str]) -> float:
     """What one TCP stream carries between two nodes."""
-    rates = []
-    for _ in range(3):
-        receiver = subprocess.Popen(
-            [*ahead, *node_prefix(fleet.name, 2), sys.executable, "-c", RECEIVER],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with receiver:
-            assert receiver.stdout is not None
-            assert receiver.stdout.readline() == "listening\n"
-            fleet.ask(*ahead, *node_prefix(fleet.name, 1), sys.executable, "-c", SENDER, f"{fleet.name}-2")
-            rates.append(float(receiver.stdout.readline()))
-    return statistics.median(rates)
+    return stream_bytes_per_s(fleet, ahead)
 
 
 @pytest.mark.parametrize(

@@ -132,6 +132,13 @@ class MiniCluster:
         command = ["ip", "link", "set", network.port(number), "up" if up else "down"]
         self.ask(*places.enter(self._first_process("head")), *command)
 
+    def shape(self, number: int, bits_per_s: int) -> None:
+        """Hold the node's link to another rate, in both directions."""
+        for who, interface in (("head", network.port(number)), (number, network.NODE_INTERFACE)):
+            for command in network.shaping(interface, bits_per_s):
+                words = command.replace("qdisc add", "qdisc replace").split()
+                self.ask(*places.enter(self._first_process(who)), "tc", *words)
+
     def wait_for_node(self, number: int, *states: str, within_s: float = 90.0) -> None:
         """Wait until Slurm says that the node is in one of these states (`sinfo -o %T`, less any mark)."""
         wait_until(lambda: self.node_state(number) in states, within_s)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.telemetry.phases import COMM, COMPUTE, HostClock
+from disttrain.telemetry.phases import CHECKPOINT, COMM, COMPUTE, MEETING, HostClock
 from disttrain.telemetry.recorder import StepRecorder
 from disttrain.telemetry.waits import CommSplit
 from disttrain.world import World
@@ -25,7 +25,8 @@ class Peers(CommSplit):
 
     def compare(self, exposed_s) -> None:
         count = len(exposed_s)
-        super().compare([min(pair) for pair in zip(exposed_s, self.others[:count], strict=True)])
+        pairs = zip(exposed_s, self.others[:count], strict=True)
+        super().compare([[min(mine, theirs), *meetings] for (mine, *meetings), theirs in pairs])
         del self.others[:count]
 
 
@@ -86,3 +87,34 @@ def test_on_a_device_the_newest_window_is_left_for_the_next_time():
         split.step_done()
     assert split.due(everything=False) == 3
     assert split.due(everything=True) == 2
+
+
+def test_each_meeting_is_compared_on_its_own(tmp_path):
+    """This rank waits 0.3 s at the first and is waited for at the second, and 0.2 s is what both take."""
+
+    now = [0.0]
+    clock = HostClock(lambda: now[0])
+    recorder = StepRecorder(
+        tmp_path / "steps.jsonl", clock, samples_per_step=1, warmup_steps=0, split=Together(ALONE)
+    )
+    clock.start()
+    for phase, seconds in ((MEETING, 0.5), (CHECKPOINT, 1.0), (MEETING, 0.2), (COMPUTE, 2.0), (COMM, 0.5)):
+        clock.switch(phase)
+        now[0] += seconds
+    recorder.note(1, torch.tensor(0.0), 0.1)
+    clock.end_step()
+    recorder.divide(everything=True)
+    recorder.close()
+    line = json.loads((tmp_path / "steps.jsonl").read_text())
+    assert line["comm_wait_s"] == pytest.approx(0.3)
+    assert line["comm_transfer_s"] == pytest.approx(0.5 + 0.2 + 0.2)
+    assert (line["checkpoint_s"], line["compute_s"], line["other_s"]) == (1.0, 2.0, 0.0)
+    assert line["step_s"] == pytest.approx(4.2)
+
+
+class Together(CommSplit):
+    """The split of a rank whose peer was as quick in the backward pass, and late to one meeting of two."""
+
+    def compare(self, exposed_s) -> None:
+        theirs = [0.5, 0.2, 0.5]
+        super().compare([[min(pair) for pair in zip(step, theirs, strict=True)] for step in exposed_s])

@@ -1,0 +1,136 @@
+"""Exposed communication by three methods side by side, on steps that wait where others compute.
+
+    torchrun --nproc-per-node 2 benchmarks/exposed.py
+
+| method | exposed communication is |
+|---|---|
+| `ddp_backward_tail` | from the end of this rank's own backward pass to the end of `backward()`: ours |
+| `ddp_logger` | DDP's own span of communication less what overlapped with compute |
+| `no_communication` | a step less the same without: on a copy whose hook sends nothing every other time |
+
+The steps take turns, and ranks begin each together, so that whatever slows this machine slows all methods.
+"""
+# Annotations are real here: DDP refuses a hook whose annotations are text.
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from disttrain.config import ResourcesConfig
+from disttrain.data import synthetic
+from disttrain.emulation.model import Emulated
+from disttrain.models import emulated
+from disttrain.telemetry.phases import after_own_backward
+from disttrain.torchrun import place
+from disttrain.world import World, open_world
+
+WARM_UP = 3
+
+
+class Switch:
+    """What the hook of the copy reads: whether to send."""
+
+    sends = True
+
+
+def hook(switch: Switch, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+    if not switch.sends:
+        nothing: Future[torch.Tensor] = Future()
+        nothing.set_result(bucket.buffer())
+        return nothing
+    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def compare(world: World, model: Emulated, bucket_mb: float, rounds: int) -> dict[str, float]:
+    """Median seconds of exposed communication on this rank, by method. All ranks together."""
+    measured = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+    measured._set_ddp_runtime_logging_sample_rate(1)
+    switch = Switch()
+    copy = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
+    copy.register_comm_hook(switch, hook)
+    tails, logged, sending, silent = [], [], [], []
+    for _ in range(WARM_UP + rounds):
+        tails.append(_pass(world, measured)[1])
+        if len(tails) > WARM_UP + 1:
+            logged.append(_logged(measured))
+        switch.sends = True
+        sending.append(_pass(world, copy)[0])
+        switch.sends = False
+        silent.append(_pass(world, copy)[0])
+    without = [with_ - less for with_, less in zip(sending, silent, strict=True)]
+    return {
+        "ddp_backward_tail": statistics.median(tails[WARM_UP:-1]),
+        "ddp_logger": statistics.median(logged),
+        "no_communication": statistics.median(without[WARM_UP:]),
+    }
+
+
+def _pass(world: World, model: DistributedDataParallel) -> tuple[float, float]:
+    """Seconds of a forward and a backward pass, and of the backward pass's tail."""
+    own_end = 0.0
+
+    def note() -> None:
+        nonlocal own_end
+        own_end = time.perf_counter()
+
+    model.zero_grad(set_to_none=True)
+    world.gather(None)
+    began = time.perf_counter()
+    loss = model(torch.zeros(1, 8)).sum()
+    after_own_backward(loss, note)
+    loss.backward()
+    ended = time.perf_counter()
+    return ended - began, ended - own_end
+
+
+def _logged(model: DistributedDataParallel) -> float:
+    """Of the pass before the last one: the logger looks at a pass when the next one begins."""
+    found = model._get_ddp_logging_data()
+    return float(found["backward_comm_time"] - found["backward_compute_comm_overlap_time"]) / 1e9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--layer-mb", type=float, default=4.0)
+    parser.add_argument("--bucket-mb", type=float, default=8.0)
+    parser.add_argument("--forward-s", type=float, default=0.04)
+    parser.add_argument("--backward-s", type=float, default=0.08)
+    parser.add_argument("--late-s", type=float, default=0.0, help="rank 1 computes so much longer")
+    parser.add_argument("--rounds", type=int, default=20)
+    given = parser.parse_args()
+    here = place()
+    shape = ResourcesConfig(nodes=here.nodes, gpus_per_node=here.local_size, device="cpu")
+    with open_world(shape) as world:
+        model = build(given.layers, given.layer_mb, given.forward_s, given.backward_s, given.late_s)
+        for rank, found in enumerate(world.gather(compare(world, model, given.bucket_mb, given.rounds))):
+            if world.rank == 0:
+                print(f"rank {rank}: " + ", ".join(f"{name} {1e3 * s:.2f} ms" for name, s in found.items()))
+
+
+def build(layers: int, layer_mb: float, forward_s: float, backward_s: float, late_s: float) -> Emulated:
+    return emulated.build(
+        synthetic.build(shape=(8,), classes=2, samples=8),
+        layers=layers,
+        layer_mb=layer_mb,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        slow_ranks=(1,) if late_s else (),
+        slow_s=late_s,
+    )
+
+
+if __name__ == "__main__":
+    main()

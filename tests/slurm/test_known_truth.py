@@ -1,0 +1,131 @@
+"""Known truth on links: a slow one is transfer, a slow rank is waiting, bus bandwidth is the link's rate."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.minicluster import places
+from jobs.minicluster.lifecycle import find
+from tests.support.links import real_time, stream_bytes_per_s
+from tests.support.minicluster import SUBMIT, MiniCluster, cluster_verb
+
+LINK = 1_000_000_000
+BYTES = 32 << 20
+FORWARD_S, BACKWARD_S = 0.04, 0.08
+LATE_S = 0.05
+WARM_UP, STEPS = 4, 46
+
+
+@pytest.fixture(scope="module")
+def ahead() -> list[str]:
+    return real_time()
+
+
+@pytest.fixture(scope="module")
+def pair(can_have_clusters: None, ahead: list[str]) -> Iterator[MiniCluster]:
+    """Two nodes for one rank each, on links of 1 Gbit/s."""
+    name = f"k{os.getpid()}"
+    up = [*ahead, sys.executable, str(SUBMIT), "cluster", "up", "--name", name, "--nodes", "2"]
+    up += ["--gpus-per-node", "1", "--link", "1gbit", "--no-accounting"]
+    try:
+        done = subprocess.run(up, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield MiniCluster(find(name))
+    finally:
+        if name in places.names():
+            cluster_verb("down", "--name", name)
+
+
+@dataclass(frozen=True)
+class Seen:
+    ranks: list[dict[str, float]]
+    """Medians over the measured steps, by rank."""
+    metrics: dict[str, Any]
+
+
+def measure(pair: MiniCluster, root: Path, *settings: str) -> Seen:
+    """All gradients in one bucket, which can set out when the backward pass is over, and not before."""
+    root.mkdir()
+    common = [
+        f"model.forward_s={FORWARD_S}",
+        f"model.backward_s={BACKWARD_S}",
+        "parallel.bucket_mb=32",
+        f"train.steps={STEPS}",
+        f"telemetry.warmup_steps={WARM_UP}",
+        "telemetry.samples=2",
+    ]
+    sweep = SUBMIT.parent / "sweeps" / "emulated.yaml"
+    pair.submit(
+        *("sweep", str(sweep), "--nodes", "2", "--set", *common, *settings),
+        *("--cluster", "slurm", "--wait"),
+        cwd=root,
+    )
+    (run,) = (root / "runs" / "emulated").glob("n*")
+    metrics = json.loads((run / "metrics.json").read_text())
+    left_out = {step for first, last in metrics["left_out"] for step in range(first, last + 1)}
+    ranks = []
+    for rank in range(2):
+        lines = [json.loads(line) for line in (run / "attempts" / "000" / f"steps-{rank:05d}.jsonl").open()]
+        measured = [line for line in lines if line["step"] not in left_out]
+        assert sum(each["other_s"] for each in measured) < 0.02 * sum(each["step_s"] for each in measured)
+        ranks.append(
+            {name: statistics.median(line[name] for line in measured) for name in metrics["composition"]}
+        )
+    return Seen(ranks, metrics)
+
+
+@pytest.fixture(scope="module")
+def clean(pair: MiniCluster, tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    return measure(pair, tmp_path_factory.mktemp("clean") / "run")
+
+
+def is_about(seconds: float) -> Any:
+    return pytest.approx(seconds, rel=0.05, abs=0.002)
+
+
+def more(found: Seen, clean: Seen, rank: int) -> dict[str, float]:
+    return {name: value - clean.ranks[rank][name] for name, value in found.ranks[rank].items()}
+
+
+def test_the_bus_bandwidth_is_the_rate_of_the_link(pair: MiniCluster, ahead: list[str], clean: Seen) -> None:
+    rate = stream_bytes_per_s(pair, ahead)
+    assert clean.metrics["comm"]["bytes"] == BYTES
+    assert clean.metrics["comm"]["bus_bytes_per_s"] == pytest.approx(rate, rel=0.05)
+    assert clean.ranks[0]["comm_transfer_s"] == is_about(BYTES / rate)
+
+
+def test_a_slow_rank_is_waiting_on_its_peer(pair: MiniCluster, clean: Seen, tmp_path: Path) -> None:
+    found = measure(pair, tmp_path / "run", "model.slow_ranks=[1]", f"model.slow_s={LATE_S}")
+    unchanged = dict.fromkeys(clean.ranks[0], 0.0)
+    transfer_s = clean.ranks[0]["comm_transfer_s"]
+    for rank, own in enumerate(("comm_wait_s", "compute_s")):
+        changed = more(found, clean, rank)
+        assert changed.pop("comm_transfer_s") == pytest.approx(0, abs=0.05 * transfer_s)
+        expected = {**unchanged, own: LATE_S}
+        assert changed == {name: is_about(expected[name]) for name in changed}, f"rank {rank}"
+
+
+def test_a_halved_link_is_transfer(pair: MiniCluster, ahead: list[str], clean: Seen, tmp_path: Path) -> None:
+    pair.shape(2, LINK // 2)
+    try:
+        rate = stream_bytes_per_s(pair, ahead)
+        found = measure(pair, tmp_path / "run")
+    finally:
+        pair.shape(2, LINK)
+    assert rate < 0.55 * clean.metrics["comm"]["bus_bytes_per_s"]
+    for rank in range(2):
+        changed = more(found, clean, rank)
+        assert found.ranks[rank]["comm_transfer_s"] == is_about(BYTES / rate)
+        del changed["comm_transfer_s"]
+        assert changed == {name: is_about(0) for name in changed}, f"rank {rank}"
+    assert found.metrics["comm"]["bus_bytes_per_s"] == pytest.approx(rate, rel=0.05)

@@ -1,0 +1,53 @@
+"""What the links of a mini-cluster carry by a plain TCP stream, ahead of all else on a machine."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+
+from tests.support.minicluster import MiniCluster, node_prefix
+
+REAL_TIME = ["chrt", "--rr", "1"]
+RECEIVER = """
+import socket, time
+listener = socket.create_server(("", 4997))
+print("listening", flush=True)
+stream, _ = listener.accept()
+buffer, skipped = bytearray(1 << 20), 0
+while skipped < 20_000_000:
+    skipped += stream.recv_into(buffer)
+began, received = time.monotonic(), 0
+while size := stream.recv_into(buffer):
+    received += size
+    ended = time.monotonic()
+print(received / (ended - began))
+"""
+SENDER = "import socket, sys; socket.create_connection((sys.argv[1], 4997)).sendall(bytes(100_000_000))"
+
+
+def real_time() -> list[str]:
+    """What is started so comes before all else on this machine: its load is then no part of a measurement.
+    Where that is not allowed, nothing."""
+    try:
+        subprocess.run([*REAL_TIME, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return REAL_TIME
+
+
+def stream_bytes_per_s(fleet: MiniCluster, ahead: list[str]) -> float:
+    """What one TCP stream carries from the first node to the second."""
+    rates = []
+    for _ in range(3):
+        receiver = subprocess.Popen(
+            [*ahead, *node_prefix(fleet.name, 2), sys.executable, "-c", RECEIVER],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with receiver:
+            assert receiver.stdout is not None
+            assert receiver.stdout.readline() == "listening\n"
+            fleet.ask(*ahead, *node_prefix(fleet.name, 1), sys.executable, "-c", SENDER, f"{fleet.name}-2")
+            rates.append(float(receiver.stdout.readline()))
+    return statistics.median(rates)
