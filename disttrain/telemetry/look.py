@@ -56,14 +56,14 @@ class CloseLook:
 
     @contextmanager
     def at(self, step: int, loop: HasClock) -> Iterator[None]:
-        """Within, `loop` takes `step`. All ranks together."""
+        """Within, `loop` takes `step`, which begins when all ranks are ready for it. All ranks together."""
         if self._profiler is None and (step in self._sampled or self._traces):
             self._profiler = _profiler(self._world.device)
             self._profiler.start()
         if step in self._sampled or step in self._asked[:1]:
-            self._world.gather(
-                None
-            )  # the profiler takes longer to start on some ranks, and others would wait
+            # the profiler takes longer to start on some ranks, for which the others would seem to wait
+            self._world.gather(None)
+            loop.clock.start()
         if self._profiler is None:
             yield
             return

@@ -36,7 +36,8 @@ def test_a_tutorial_loop_is_measured_like_any_run(two_ranks, tmp_path):
     for theirs, mine in zip(prompt, late, strict=True):
         assert sum(getattr(theirs, name) for name in CLASSES) == pytest.approx(theirs.step_s, abs=1e-6)
         assert mine.compute_s >= 0.02
-        assert min(theirs.comm_wait_s, mine.comm_wait_s) == 0
+        if (theirs.step - 1) % 10:  # else the ranks have compared notes, to which either may come late
+            assert min(theirs.comm_wait_s, mine.comm_wait_s) == 0
         assert mine.comm_transfer_s == theirs.comm_transfer_s
     assert sum(step.comm_wait_s for step in prompt) > 0.5 * steps * 0.02
     assert sum(step.comm_wait_s for step in late) < 0.1 * steps * 0.02

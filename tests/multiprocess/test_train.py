@@ -113,7 +113,7 @@ def test_metrics_count_only_measured_steps_and_say_so(two_ranks, tmp_path):
 
 
 def test_a_slow_rank_shows_in_its_own_compute_and_in_its_peers_communication(two_ranks, tmp_path):
-    config = make_config(SMALL, 2, model={"slow_rank": 1, "slow_s": 0.05})
+    config = make_config(SMALL, 2, model={"slow_rank": 1, "slow_s": 0.05}, train={"log_every": 12})
     two_ranks.call(train_on, config, tmp_path)
     attempt = Output.of_job(tmp_path, 0).attempt
     quick, slow = (list(read_jsonl(attempt.steps(rank))) for rank in range(2))
