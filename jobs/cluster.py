@@ -107,7 +107,10 @@ class Cluster(Protocol):
         """What became of each job, in as few questions as possible."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End these jobs, waiting or running; returns without waiting for their end."""
+        """End these jobs, waiting or running; returns without waiting for their end.
+
+        Raises `ConfigError` when the cluster does not answer.
+        """
 
     def limits(self) -> Limits:
         """What a job has to get by with here."""

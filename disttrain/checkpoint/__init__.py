@@ -7,7 +7,8 @@
       step-00000140.a001.tmp/    being written by attempt 1
       step-00000100.damaged/     found damaged, set aside
 
-`state` turns what is alive into tensors and back, `storage` tensors into files and back, `folder` knows
-the names above and moves between them, `saver` says when and lets training go on meanwhile, `resume`
-finds what to start from.
+`state` turns what is alive into tensors and back, `content` says which of them a run's checkpoint holds,
+`storage` turns tensors into files and back, `manifest` says what they are of, `folder` knows the names
+above and moves between them, `saver` says when and lets training go on meanwhile, `resume` finds what to
+start from.
 """

@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
             cluster = choose(name)
             hit += cancel(refresh(here, cluster), cluster)
         except ConfigError as error:  # the other cluster's runs can still be ended
-            beyond |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
+            why = str(error).removeprefix(f"--cluster={name}: ")
+            beyond |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {why}")
     for state in active:
         if state.run.path in beyond:
             print(f"{find.label(state.run)}: {beyond[state.run.path]}", file=sys.stderr)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from disttrain.errors import ConfigError
 from disttrain.rundir import read_json, write_text
 from jobs import environment, ledger, snapshot
 from jobs.cluster import (
@@ -110,8 +111,8 @@ class SlurmCluster:
         return jobs | {job_id: endings.from_accounting(records, job_id, queue) for job_id in rest}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        if job_ids:
-            commands.cancel(list(job_ids))
+        if job_ids and not commands.cancel(list(job_ids)) and not commands.answers():
+            raise ConfigError("no Slurm controller answers (`scancel`)")
 
     def limits(self) -> Limits:
         return Limits()

@@ -106,8 +106,9 @@ def word(text: str) -> str | None:
     return None if text in ("", "None", "(null)", "N/A") else text
 
 
-def cancel(job_ids: list[str]) -> None:
-    ask(["scancel", *job_ids])
+def cancel(job_ids: list[str]) -> bool:
+    """Have jobs ended; whether scancel took all of them. One that is over is no job to it."""
+    return ask(["scancel", *job_ids]) is not None
 
 
 def hostnames(nodelist: str) -> list[str] | None:

@@ -192,7 +192,8 @@ def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
     assert [each.step for each in record.steps] == [20, 21, 22]
     for each in record.steps:
         assert each.difference.exposed_s == pytest.approx(each.clock.exposed_s - each.profiler.exposed_s)
-        assert each.profiler.step_s == pytest.approx(each.clock.step_s, rel=0.5)
+        # The profiler starts, and ranks meet, within the clock's step and outside of the trace's.
+        assert 0 < each.profiler.step_s < each.clock.step_s + 1e-3
 
 
 def test_a_sampled_step_computes_what_any_step_does(two_ranks, tmp_path):

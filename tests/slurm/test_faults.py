@@ -6,6 +6,7 @@ There is no accounting here.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -86,7 +87,9 @@ def test_a_node_is_lost(
     assert len(job.attempts()) == 2
     assert lost not in nodes_of(job, 1)
     first, second = job.attempt(0), job.attempt(1)
-    assert (first["job_id"], first["cause"]) == (second["job_id"], "lost")
+    assert first["job_id"] == second["job_id"]
+    # Node 0, cut off but alive, sees others end (they share a disk here), and need not learn why.
+    assert first["cause"] == "lost" or ((fault, rank) == ("cut off", 0) and first["cause"] == "preempted")
     assert (second["cause"], second["restart"]) == ("finished", 1)
     assert steps_lost(job.run) <= EVERY, "at most what lies between two checkpoints"
     assert_the_same(job.run, reference)
@@ -109,23 +112,25 @@ def test_the_controller_dies_and_comes_back(faulty: MiniCluster, tmp_path: Path,
 @pytest.mark.parametrize(
     ("nodes", "frozen"),
     [
-        pytest.param(1, "slurmd", id="two whole copies train at once"),
-        pytest.param(1, None, id="the whole old copy wakes within a step"),
-        pytest.param(RANKS, None, id="rank 0 wakes and its peers are gone"),
+        pytest.param(1, False, id="two whole copies train at once"),
+        pytest.param(1, True, id="the whole old copy wakes within a step"),
+        pytest.param(RANKS, True, id="rank 0 wakes and its peers are gone"),
     ],
 )
 def test_a_copy_that_was_given_up_keeps_off(
-    faulty: MiniCluster, tmp_path: Path, long_reference: RunDir, nodes: int, frozen: str | None
+    faulty: MiniCluster, tmp_path: Path, long_reference: RunDir, nodes: int, frozen: bool
 ) -> None:
     """The first node of a job stops answering, so Slurm starts the job without it. It lives on, or again."""
     shape = {"nodes": nodes, "gpus_per_node": RANKS // nodes}
     job = submitted(faulty, tmp_path, steps=MANY, slow_s=0.15, resources=shape)
     job.wait_for_step(30)
     given_up = nodes_of(job, 0)[0]
-    faulty.freeze(given_up, only=frozen)
+    faulty.freeze(given_up, only="slurmd")
+    for pid in ours(faulty, given_up, job.run) if frozen else []:
+        os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: job.attempt(1), requeued.WITHIN_S)
     with nothing_shared_is_written_by(job.run, attempt=0):
-        if frozen is None:
+        if frozen:
             job.wait_for_step(50, attempt=1)
             faulty.thaw(given_up)
         # With slurmd frozen nobody ends it: it has to see for itself.

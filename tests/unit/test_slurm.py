@@ -196,3 +196,13 @@ def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_sib
         "42_0": "pending", "42_1": "gone", "43_1": "missing",
     }  # fmt: skip
     assert told["42_1"].cause == "cancelled"
+
+
+def test_a_cancel_that_nobody_hears_is_no_cancel(commands: Commands) -> None:
+    commands.add("sbatch", "")
+    commands.add("scancel", "exit 1")
+    commands.add("scontrol", 'echo "Slurmctld(primary) at head is UP"')
+    SlurmCluster().cancel(["1"])  # over already, which scancel calls an error
+    commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
+    with pytest.raises(ConfigError, match="no Slurm controller answers"):
+        SlurmCluster().cancel(["1"])
