@@ -134,7 +134,7 @@ def test_jitter_has_its_spread_and_lets_the_others_wait(three_ranks, clean, tmp_
 
 
 def test_a_blocking_checkpoint_slow_on_one_rank(three_ranks, tmp_path):
-    slow_s, every = 0.2, 3
+    slow_s, every = 0.4, 3
     saving = {"checkpoint": {"every_steps": every, "asynchronous": False}}
     quick, slow = tmp_path / "quick", tmp_path / "slow"
     run(three_ranks, quick, **saving)
