@@ -115,6 +115,7 @@ def test_a_slow_rank_is_waiting_on_its_peer(pair: MiniCluster, clean: Seen, tmp_
         assert changed == {name: is_about(expected[name]) for name in changed}, f"rank {rank}"
 
 
+@pytest.mark.slow
 def test_a_halved_link_is_transfer(pair: MiniCluster, ahead: list[str], clean: Seen, tmp_path: Path) -> None:
     pair.shape(2, LINK // 2)
     try:

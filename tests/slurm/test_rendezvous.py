@@ -63,7 +63,7 @@ def log(run: RunDir) -> str:
     return "\n".join(path.read_text() for path in sorted(run.path.glob("attempts/*/node-*.log")))
 
 
-@pytest.mark.parametrize("jobs", [2, 3, *[pytest.param(3, marks=pytest.mark.slow)] * 4])
+@pytest.mark.parametrize("jobs", [2, *[pytest.param(3, marks=pytest.mark.slow)] * 5])
 def test_jobs_on_the_same_nodes_start_at_once(pair: MiniCluster, tmp_path: Path, jobs: int) -> None:
     pair.ask("scontrol", "update", "partitionname=gpu", "state=down")
     try:  # one rank a node, then two, then one
@@ -104,6 +104,7 @@ def says(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+@pytest.mark.slow
 def test_few_ports_are_free_and_one_of_them_is_found(pair: MiniCluster, tmp_path: Path) -> None:
     with squatter(pair, "range", "3") as holder:
         first, _, last = says(holder).removeprefix("free ").partition("-")
@@ -135,6 +136,7 @@ def test_nobody_takes_the_port_before_torchrun_listens(pair: MiniCluster, tmp_pa
     assert read_json(run.metrics)["world_size"] == 2
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_it_all_the_same_is_noticed(pair: MiniCluster, tmp_path: Path) -> None:
     """One that sets SO_REUSEADDR, as torchrun itself does, can be the first to listen. Whoever comes
     second is refused by the kernel: the attempt fails and says so, and the next has another port."""
@@ -163,9 +165,7 @@ def expected(cwd: Path, name: str) -> RunDir:
     ("node", "offset_s"),
     [
         (1, -60),
-        (2, 60),
-        pytest.param(1, 60, marks=pytest.mark.slow),
-        pytest.param(2, -60, marks=pytest.mark.slow),
+        *[pytest.param(*off, marks=pytest.mark.slow) for off in ((1, 60), (2, 60), (2, -60))],
     ],
 )
 def test_a_clock_that_is_off_changes_nothing(

@@ -67,6 +67,7 @@ def test_preempted_with_grace(jobs: Any, slurm: MiniCluster, reference: RunDir) 
     assert_the_same(job.run, reference)
 
 
+@pytest.mark.slow
 def test_preempted_without_grace(jobs: Any, slurm: MiniCluster, reference: RunDir) -> None:
     slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=0")
     try:
