@@ -74,7 +74,8 @@ def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: M
         code=home / "code",
         python=str(python),
     )
-    made.logs.mkdir()
+    for folder in (made.logs, made.code):
+        folder.mkdir()
     write_text(home / "script", render(made))
     job = on_slurm.ask("sbatch", "--parsable", str(home / "script")).strip()
     record = quiet.parent / f"{job}.0"
