@@ -15,7 +15,6 @@ from typing import Any
 
 from disttrain.errors import ConfigError
 from jobs.cluster import uses_gpus
-from jobs.policy import EXIT_DO_NOT_REQUEUE
 from jobs.slurm import grammar
 from jobs.slurm.profile import GENERIC, Profile
 
@@ -74,10 +73,7 @@ def render(batch: Batch) -> str:
             *site(profile),
             "# Jobs run this copy of the code, whatever lies in their working directory.",
             f"code={shlex.quote(str(batch.code))}",
-            '[ -d "$code" ] || {',
-            '  echo "refused: the copy of the code that this was submitted with is gone: $code" >&2',
-            f"  exit {EXIT_DO_NOT_REQUEUE}",
-            "}",
+            '[ -d "$code" ] || echo "the copy of the code that this was submitted with is gone: $code" >&2',
             "export PYTHONSAFEPATH=1",
             "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
             "",
