@@ -78,20 +78,25 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return make_optimizer(model, OptimConfig())
 
 
-def bare() -> Block:
-    model, given = Tiny(), batches()
-    optimizer = optimizer_of(model)
+def loop(model: nn.Module, optimizer: torch.optim.Optimizer, backward: Callable[[Tensor], Any]) -> Block:
+    """The loop a user writes, with whatever a framework wants called in place of `loss.backward()`."""
+    given = batches()
 
     def run(count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
             inputs, targets = next(given)
-            F.cross_entropy(model(inputs), targets).backward()
+            backward(F.cross_entropy(model(inputs), targets))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return time.perf_counter() - began
 
     return run
+
+
+def bare() -> Block:
+    model = Tiny()
+    return loop(model, optimizer_of(model), Tensor.backward)
 
 
 def ours(folder: Path) -> Block:
@@ -125,18 +130,7 @@ def fabric() -> Block:
     made = Fabric(accelerator="cpu", devices=1)
     model = Tiny()
     wrapped, optimizer = made.setup(model, optimizer_of(model))
-    given = batches()
-
-    def run(count: int) -> float:
-        began = time.perf_counter()
-        for _ in range(count):
-            inputs, targets = next(given)
-            made.backward(F.cross_entropy(wrapped(inputs), targets))
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return time.perf_counter() - began
-
-    return run
+    return loop(wrapped, optimizer, made.backward)
 
 
 def accelerate() -> Block:
@@ -145,18 +139,7 @@ def accelerate() -> Block:
     made = Accelerator(cpu=True)
     model = Tiny()
     wrapped, optimizer = made.prepare(model, optimizer_of(model))
-    given = batches()
-
-    def run(count: int) -> float:
-        began = time.perf_counter()
-        for _ in range(count):
-            inputs, targets = next(given)
-            made.backward(F.cross_entropy(wrapped(inputs), targets))
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return time.perf_counter() - began
-
-    return run
+    return loop(wrapped, optimizer, made.backward)
 
 
 def lightning(folder: Path) -> Block:
