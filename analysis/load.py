@@ -50,6 +50,7 @@ COLUMNS: dict[str, str] = {
     "steps": "Int64",
     "steps_total": "Int64",
     "warmup_steps": "Int64",
+    "sampled_steps": "Int64",  # taken under the profiler
     "measured_steps": "Int64",
     "measured_s": "Float64",
     "seconds_total": "Float64",

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from types import FrameType
 from typing import get_args
 
+from disttrain.deadline import stop_time
 from disttrain.records import StopCause
 from disttrain.rundir import read_json_or_none
 
@@ -22,9 +23,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 CAUSES: tuple[StopCause, ...] = get_args(StopCause)
 """In rising rank: where requests of several kinds meet, the last one here names the cause."""
-
-DEADLINE_VARIABLES = ("DISTTRAIN_DEADLINE", "SLURM_JOB_END_TIME")
-"""When the job's time is up, in seconds since the epoch; the first one that is set counts."""
 
 
 class Signals:
@@ -50,22 +48,6 @@ class Signals:
         return not self._came.isdisjoint(self.heeded)
 
 
-def deadline(environment: Mapping[str, str], lead_s: float, now: float) -> float | None:
-    """When to stop, in seconds since the epoch: `lead_s` before the job's time is up.
-
-    A job with no more time than that trains through three quarters of it all the same. None: there is no
-    limit, or none that can be read.
-    """
-    for name in DEADLINE_VARIABLES:
-        try:
-            end = float(environment[name])
-        except (KeyError, ValueError):
-            continue
-        left_s = max(0.0, end - now)
-        return end - (lead_s if lead_s < left_s else left_s / 4)
-    return None
-
-
 class Requests:
     """This rank's view of what asks the run to stop: `stop_file` for the user, `asked` for the agents.
 
@@ -76,14 +58,14 @@ class Requests:
         self._stop_file = stop_file
         self._asked = asked
         self._signals = signals
-        self._deadline = deadline(os.environ, lead_s, time.time())
+        self._stop_time = stop_time(os.environ, lead_s, time.time())
         self._looks = looks
 
     def pending(self) -> int:
         """0, or one more than the index of the cause in `CAUSES`."""
         if self._looks and self._stop_file.exists():
             return 1 + CAUSES.index("stopped")
-        if self._deadline is not None and time.time() >= self._deadline:
+        if self._stop_time is not None and time.time() >= self._stop_time:
             return 1 + CAUSES.index("deadline")
         if self._looks and self._asked.exists():
             cause = (read_json_or_none(self._asked) or {}).get("cause")

@@ -24,6 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from disttrain.deadline import lead_within
 from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, write_json
 from jobs import environment, ledger, node_record, peers, policy, processes, rendezvous, snapshot, watch
 from jobs.attempt import NotAgain, close_attempt, is_ours, not_requeued, open_attempt
@@ -195,7 +196,7 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
             command = launch_command(run, attempt, record, node.rank, len(hosts), meeting)
             _say(f"node {node.rank} of {len(hosts)} on {processes.host()}: {shlex.join(command)}")
             deadline = float(added["DISTTRAIN_DEADLINE"].value)
-            lead_s = float(record["config"]["job"]["stop_lead_s"])
+            lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
             place = watch.Place(attempt, node.rank, len(hosts), deadline, lead_s, node.scheduler)
             node_record.start(attempt, node.rank)
             return watch.run(command, env, sys.stdout.fileno(), place)

@@ -59,6 +59,7 @@ class Place:
     deadline: float
     """When the job's time was up for what was known at its start, in seconds since the epoch."""
     lead_s: float
+    """How long before that ranks stop."""
     scheduler: Scheduler | None
     """None where a supervisor starts the agents, which also ends them."""
 

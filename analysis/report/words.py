@@ -232,7 +232,8 @@ def method(table: pd.DataFrame) -> list[str]:
     warmups = ", ".join(str(value) for value in sorted(used["warmup_steps"].dropna().unique()))
     lines = [
         "Throughput of a launch is the samples of its measured steps divided by their summed duration "
-        f"(a ratio of sums). Warm-up, the first {warmups} steps, is left out; nothing else is.",
+        f"(a ratio of sums). Warm-up, the first {warmups} steps, is left out{_sampled(used)}; "
+        "nothing else is.",
         "Over launches: geometric mean. Speed-up S(N) = X(N) / X(N0) and efficiency E(N) = S(N) N0 / N, "
         "with X the throughput, N the ranks and N0 the base's: one formula for weak and strong scaling.",
         f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage and the launch as their unit: Student's t "
@@ -250,6 +251,12 @@ def method(table: pd.DataFrame) -> list[str]:
         runs = plural(len(unmeasured), "run")
         lines.append(f"Exposed communication was not measured in {runs}; other classes hold it there.")
     return lines
+
+
+def _sampled(used: pd.DataFrame) -> str:
+    """What is left out because it was taken under the profiler."""
+    most = used["sampled_steps"].max()
+    return "" if pd.isna(most) or not most else f", and up to {plural(int(most), 'profiled step')} a launch"
 
 
 def _compared(curve: Curve) -> Point | None:

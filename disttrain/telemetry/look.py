@@ -156,7 +156,8 @@ def _profiler(device: torch.device) -> profile:
 
 
 def _steps_of(trace: dict[str, Any] | None, step: int) -> list[StepTrace]:
-    """None, with a line in the log, where the trace cannot be read: a look at a step must not end the run."""
+    """The steps in a trace that ends with `step`. None, with a line in the log, where it cannot be read:
+    a look at a step must not end the run."""
     try:
         return traces.read(trace) if trace is not None else []
     except (ValueError, KeyError, TypeError) as error:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.deadline import lead_within
 from disttrain.errors import ConfigError
 from jobs.cluster import uses_gpus
 from jobs.slurm import grammar
@@ -225,11 +226,11 @@ def _gpus(config: Mapping[str, Any], profile: Profile) -> dict[str, str]:
 
 
 def _signal_s(job: Mapping[str, Any]) -> int:
-    """How long before the end Slurm warns: when ranks stop by themselves (see `disttrain.stop`).
+    """How long before the end Slurm warns: when ranks stop by themselves.
 
     Slurm is up to a minute early, never late. What the warning is for is pre-emption, where it comes at once.
     """
-    lead_s = min(job["stop_lead_s"], 60 * job["time_limit_min"] / 4)
+    lead_s = lead_within(60 * job["time_limit_min"], job["stop_lead_s"])
     return min(max(1, math.ceil(lead_s)), _LONGEST_SIGNAL_S)
 
 

@@ -27,6 +27,6 @@ case "${STANDIN:-complete}" in
     printf '{"status": "stopped", "stop_cause": "preempted", "attempt": %d, "steps": 3, "steps_total": 9}' \
       "$attempt" > "$run/metrics.json" ;;
   hang) # with a worker in a session of its own, which takes no notice of a polite request
-    setsid sh -c 'trap "" TERM; echo "worker $$" >> "$0/starts"; while :; do sleep 1000; done' "$run" &
-    while :; do sleep 1000; done ;;
+    setsid sh -c 'trap "" TERM; echo "worker $$" >> "$0/starts"; sleep 300' "$run" &
+    sleep 300 ;;
 esac

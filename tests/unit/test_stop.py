@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.deadline import lead_within, stop_time
 from disttrain.rundir import write_json
-from disttrain.stop import CAUSES, SIGNALS, Requests, Signals, deadline
+from disttrain.stop import CAUSES, SIGNALS, Requests, Signals
 
 
 def cause(requests: Requests) -> str | None:
@@ -34,7 +35,12 @@ def cause(requests: Requests) -> str | None:
     ],
 )
 def test_deadline(environment: dict[str, str], expected: float | None) -> None:
-    assert deadline(environment, lead_s=60, now=1000.0) == expected
+    assert stop_time(environment, lead_s=60, now=1000.0) == expected
+
+
+@pytest.mark.parametrize(("left_s", "expected"), [(600, 60), (60, 15), (40, 10), (-5, 0)])
+def test_a_short_job_has_a_short_lead(left_s: float, expected: float) -> None:
+    assert lead_within(left_s, 60) == expected
 
 
 def test_the_strongest_request_names_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
