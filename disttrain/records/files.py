@@ -1,0 +1,40 @@
+"""Which record each file of a run directory holds."""
+
+from __future__ import annotations
+
+from disttrain.record import Record
+from disttrain.records.attempt import AttemptRecord, Outcome, RankError
+from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.communication import CommSample
+from disttrain.records.layers import Layers
+from disttrain.records.metrics import Metrics
+from disttrain.records.node import NodeRecord
+from disttrain.records.planned import EnvRecord, RunRecord, SweepRecord
+from disttrain.records.profile import ProfileRecord
+from disttrain.records.progress import Progress
+from disttrain.records.steps import Step, StepWindow
+from disttrain.records.usage import Usage
+from disttrain.samples import GpuSample, HostSample, NodeGpus
+
+FILES: dict[str, type[Record]] = {
+    "run": RunRecord,
+    "env": EnvRecord,
+    "sweep": SweepRecord,
+    "attempt": AttemptRecord,
+    "node": NodeRecord,
+    "outcome": Outcome,
+    "usage": Usage,
+    "rank-error": RankError,
+    "progress": Progress,
+    "step": Step,
+    "step-window": StepWindow,
+    "gpu-devices": NodeGpus,
+    "gpu-sample": GpuSample,
+    "host-sample": HostSample,
+    "comm-sample": CommSample,
+    "profile": ProfileRecord,
+    "metrics": Metrics,
+    "layers": Layers,
+    "checkpoint": Checkpoint,
+}
+"""Schema name to record: what `docs/schemas/` holds."""

@@ -1,0 +1,34 @@
+"""Traced steps: the profiler beside the step clock."""
+
+from __future__ import annotations
+
+from disttrain.record import Record
+
+
+class Breakdown(Record):
+    """Seconds of one step; null where that instrument cannot see it."""
+
+    step_s: float | None
+    compute_s: float | None
+    comm_s: float | None
+    """While any collective was on its way."""
+    hidden_s: float | None
+    """While one was on its way and this rank computed."""
+    exposed_s: float | None
+    """While this rank waited for one."""
+
+
+class ProfiledStep(Record):
+    step: int
+    profiler: Breakdown
+    clock: Breakdown | None
+    """Null where the run broke off before the step was recorded."""
+    difference: Breakdown | None
+    """Clock less profiler."""
+
+
+class ProfileRecord(Record):
+    """`profile-RRRRR.json`: traced steps of one rank as the profiler saw them and as the step clock did."""
+
+    rank: int
+    steps: list[ProfiledStep]
