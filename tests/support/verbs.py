@@ -1,0 +1,55 @@
+"""The verbs of submit.py, in process, on a cluster that takes jobs and does nothing with them.
+
+The fixture `cluster` of the unit tests is that cluster, and a folder to be in.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import submit
+from disttrain.rundir import RunDir, write_json
+from jobs import ledger
+from jobs.processes import host
+from jobs.state import read_runs, read_state
+
+RUNS = Path("runs")
+TINY = """\
+model: {kind: mlp}
+data: {kind: digits}
+train: {steps: 10, local_batch_size: 8}
+"""
+STATES = ("planned", "queued", "running", "done", "failed", "cancelled", "lost", "corrupt")
+"""Those that `make_run` makes and `status` tells apart."""
+
+
+def ask(capsys: pytest.CaptureFixture[str], command: str, code: int = 0) -> str:
+    """What a command line prints."""
+    given = submit.main(command.split(" "))
+    assert given == code, f"{command}: exit code {given}"
+    return capsys.readouterr().out
+
+
+def ask_json(capsys: pytest.CaptureFixture[str], command: str, code: int = 0) -> Any:
+    return json.loads(ask(capsys, f"{command} --json", code))
+
+
+def states() -> dict[str, str]:
+    return {state.name: state.state for state in read_runs(RUNS)}
+
+
+def end(run: RunDir, cause: str) -> None:
+    """Close the newest submission of a run as its job would have."""
+    state = read_state(run)
+    assert state.submission is not None
+    assert state.code_hash is not None
+    process = {"host": host(), "boot": "before", "pid": 1, "start_ticks": 0}
+    attempt = ledger.claim(
+        run, state.submission, process=process, job_id=state.job_id, code_hash=state.code_hash
+    )
+    outcome = {"cause": cause, "attempt": attempt, "message": None, "retryable": cause == "crashed"}
+    write_json(run.done if cause == "finished" else run.failed, outcome)

@@ -1,0 +1,130 @@
+"""`cancel` and `resume`, and the runs that are left to others."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import submit
+from disttrain.errors import ConfigError
+from disttrain.provenance import code_hash
+from disttrain.rundir import RunDir, read_json, write_json
+from jobs import ledger
+from jobs.cli import cancel
+from jobs.cluster import Job
+from jobs.processes import host, this_process
+from jobs.state import read_state
+from tests.support.jobs import NoCluster
+from tests.support.states import make_run
+from tests.support.verbs import RUNS, ask, ask_json
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: NoCluster) -> None:
+    ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    make_run(RUNS, "other/n1-single-b8-r0")
+    elsewhere = read_state(RunDir(RUNS / "tiny/n2-ddp-b8-r0"))
+    assert submit.main(["cancel", "tiny"]) == 1  # the cluster of these tests is not this host
+    assert "tiny/n2-ddp-b8-r0: runs on elsewhere: cancel it there" in capsys.readouterr().err
+    for name in ("n1-single-b8-r0", "n2-ddp-b8-r0"):
+        ledger.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:5")
+    out = ask(capsys, "cancel tiny/n1-single-b8-r0 n2-ddp-b8-r0 other")
+    assert "cancelled  tiny/n1-single-b8-r0 (was queued)" in out
+    assert "1 more had ended" in out
+    assert cluster.cancelled == [f"{host()}:5"] * 2
+    assert "nothing to cancel" in ask(capsys, "cancel tiny")
+    table = ask(capsys, "status tiny")
+    assert "2 runs: 2 cancelled" in table
+    out = ask_json(capsys, "resume")
+    assert [(run["run"], run["action"], run["state"]) for run in out] == [
+        (elsewhere.name.replace("n2-ddp", "n1-single"), "retry", "queued"),
+        (elsewhere.name, "retry", "queued"),
+    ]
+    assert "on its way" in ask(capsys, "resume tiny")
+    ask(capsys, "resume n2-ddp-b8-r0")
+
+
+def test_a_graceful_cancel_asks_by_file_wherever_the_run_is(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    run = make_run(RUNS, "tiny/n1-single-b8-r0", "running")
+    make_run(RUNS, "tiny/n2-ddp-b8-r0")
+    out = ask(capsys, "cancel --graceful tiny")
+    assert "stopping  tiny/n1-single-b8-r0: it saves" in out
+    assert "1 more had ended" in out
+    assert run.stop.exists()
+    assert cluster.cancelled == []
+
+
+def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        make_run(RUNS, f"tiny/{name}", "queued")
+    intent = ledger.entry(RunDir(RUNS / "tiny/a"), 0).path("intent")
+    write_json(intent, read_json(intent) | {"cluster": "slurm"})
+
+    def one_answers(name: str) -> NoCluster:
+        if name == "slurm":
+            raise ConfigError("no Slurm controller answers")
+        return cluster
+
+    monkeypatch.setattr(cancel, "choose", one_answers)
+    assert submit.main(["cancel", "tiny"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "cancelled  tiny/b (was queued)\n"
+    assert said.err == "tiny/a: not cancelled: no Slurm controller answers\n"
+    assert cluster.cancelled == [f"{host()}:7"]
+
+
+def test_resume_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(RUNS, "tiny/n1-single-b8-r0")
+    assert ask(capsys, "resume").startswith("nothing to resume")
+    assert ask_json(capsys, "resume") == []
+
+
+def by_hand(name: str) -> RunDir:
+    """A run that was started by hand, and runs."""
+    run = make_run(RUNS, name, "planned")
+    run.attempt(0).path.mkdir(parents=True)
+    return run
+
+
+def test_what_was_started_by_hand_is_left_to_who_did(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    run = by_hand("by-hand/mine")
+    assert submit.main(["cancel", "mine"]) == 1
+    assert capsys.readouterr().err == "by-hand/mine: started by hand: end it where it runs\n"
+    assert "left   by-hand/mine: it is running; started by hand" in ask(capsys, "clean mine")
+    assert "1 on its way" in ask(capsys, "resume mine")
+    os.utime(run.attempt(0).path, (1.0, 1.0))
+    assert "not submitted by submit.py: started by hand" in ask(capsys, "resume mine")
+    assert cluster.submitted == []
+
+
+def silent(name: str) -> RunDir:
+    """A run on another host, without a sign of life for long."""
+    run = make_run(RUNS, name, "queued")
+    process = this_process().as_dict() | {"host": "far away"}
+    ledger.claim(run, 0, process=process, job_id=None, code_hash=code_hash())
+    os.utime(run.submissions, (1.0, 1.0))
+    return run
+
+
+def test_a_silent_run_is_said_and_touched_only_by_its_name(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    cluster.job = Job("unknown")
+    silent("tiny/a")
+    assert "  silent for " in ask(capsys, "status")
+    for words in ("resume", "resume tiny"):
+        assert "1 on its way" in ask(capsys, words)
+    assert "left   tiny/a: it is running; silent for " in ask(capsys, "clean tiny")
+    assert cluster.submitted == []
+    assert "1 submitted again" in ask(capsys, "resume a")
+    assert cluster.submitted == [("a", 1)]
+    silent("tiny/b")
+    assert "moved  tiny/b (running)" in ask(capsys, "clean tiny/b")

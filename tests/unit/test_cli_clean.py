@@ -1,0 +1,48 @@
+"""`clean`: what it moves away, and what never."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrain.rundir import write_json
+from tests.support.states import make_run
+from tests.support.verbs import RUNS, STATES, ask, ask_json, states
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def test_clean_moves_and_never_touches_what_is_active(capsys: pytest.CaptureFixture[str]) -> None:
+    for state in STATES:
+        make_run(RUNS, f"tiny/{state}", state)
+    make_run(RUNS, "tiny/old", "done", code="0" * 12)
+    before = files()
+    dry = ask(capsys, "clean --failed --stale --dry-run")
+    assert dry.count("would move") == 5
+    assert files() == before
+    ask(capsys, "clean --failed")
+    assert set(states()) == {"planned", "queued", "running", "done", "old"}
+    ask(capsys, "clean tiny --stale")
+    ask(capsys, "clean done")
+    assert set(states()) == {"planned", "queued", "running"}
+    out = ask(capsys, "clean tiny")
+    assert "left   tiny/queued: it is queued; cancel it first" in out
+    assert "left   tiny/running" in out
+    assert set(states()) == {"queued", "running"}
+    assert files() == before, "something was lost"
+
+
+def files() -> list[tuple[str, bytes]]:
+    """Name and content of every file of a run, wherever the run lies now."""
+    found = [path for path in RUNS.rglob("*") if path.is_file() and path.name != ".lock"]
+    return sorted(("/".join(path.parts[path.parts.index("tiny") :]), path.read_bytes()) for path in found)
+
+
+def test_a_cleaned_out_sweep_frees_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(RUNS, "tiny/n1", "failed")
+    write_json(RUNS / "tiny/sweep.json", {"base": {"optim": {"lr": 5.0}, "sweep": {"base_ranks": 1}}})
+    out = ask_json(capsys, "clean tiny")
+    assert [run["run"] for run in out] == ["tiny/n1"]
+    assert Path(out[0]["to"]).with_name("sweep.json").exists()
+    ask(capsys, "sweep tiny.yaml --nodes 1")

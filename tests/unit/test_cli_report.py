@@ -1,0 +1,98 @@
+"""`report`, and the job that writes one after a sweep."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import submit
+from disttrain.rundir import RunDir, write_json
+from jobs import ledger
+from jobs.cli import live, report
+from jobs.cluster import SubmitError
+from tests.support.jobs import NoCluster
+from tests.support.states import make_run
+from tests.support.verbs import RUNS, ask, ask_json, end
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def test_the_report_is_of_the_newest_sweep(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import analysis.report
+
+    asked: list[tuple[list[Path], Path, str | None]] = []
+
+    def write(sweeps: list[Path], out: Path, *, base: str | None = None) -> Path:
+        asked.append((sweeps, out, base))
+        write_json(out / "report.json", {"title": "t"})
+        return out / "report.html"
+
+    monkeypatch.setattr(analysis.report, "write", write)
+    monkeypatch.setattr(analysis.report, "check", lambda *_, **__: None)
+    for when, sweep in enumerate(("b", "c", "a")):
+        run = make_run(RUNS, f"{sweep}/n1")
+        for path in (run.run_json, ledger.entry(run, 0).path("intent")):
+            os.utime(path, (when, when))
+    assert report.newest_sweep(RUNS) == "a"
+    again = ledger.entry(RunDir(RUNS / "c/n1"), 0).path("intent")
+    os.utime(again, (9, 9))
+    assert report.newest_sweep(RUNS) == "c", "submitted again, which leaves run.json as it was"
+    os.utime(again, (1, 1))
+    assert ask(capsys, "report") == "report of a: runs/a/report/report.html\n"
+    assert ask_json(capsys, "report b c --out both --base n1") == {"title": "t"}
+    assert asked == [([RUNS / "a"], RUNS / "a/report", None), ([RUNS / "b", RUNS / "c"], Path("both"), "n1")]
+
+
+def test_a_report_that_cannot_be_writes_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(RUNS, "a/n1")
+    Path("file").write_text("")
+    monkeypatch.setattr(report, "note", lambda runs: pytest.fail("usage.json is written"))
+    for flags, why in (("--base 7", "base='7' names no"), ("--out file/here", "cannot write the report to")):
+        assert submit.main(["report", *flags.split()]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {why}")
+    assert not (RUNS / "a/report").exists()
+
+
+def test_a_report_follows_unless_somebody_waits_or_wants_none(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    assert "report" not in ask(capsys, "sweep tiny.yaml --nodes 1 --no-report")
+    assert cluster.followed == []
+    out = ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    assert "report: runs/tiny/report/report.html, by job later:1 when these runs have ended" in out
+    assert cluster.followed == [("tiny", ["elsewhere:1", "elsewhere:2"])]
+    ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    assert len(cluster.followed) == 1, "it is there"
+    end(RunDir(RUNS / "tiny/n1-single-b8-r0"), "crashed")
+    ask(capsys, "resume tiny")
+    assert cluster.followed[1:] == [("tiny", ["elsewhere:3", "elsewhere:2"])]
+    assert cluster.cancelled == ["later:1"]
+
+
+def test_whoever_stops_waiting_gets_a_report_too(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*given: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(live, "follow", stop)
+    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1", "--wait"]) == 130
+    assert cluster.followed == [("tiny", ["elsewhere:1"])]
+    assert "by job later:1" in capsys.readouterr().err
+
+
+def test_a_report_that_cannot_be_had_is_no_failure(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> str:
+        raise SubmitError("sbatch refused report-tiny: invalid account")
+
+    monkeypatch.setattr(cluster, "submit_after", refuse)
+    out = ask(capsys, "sweep tiny.yaml --nodes 1")
+    assert "no job will write the report of tiny: sbatch refused report-tiny: invalid account" in out

@@ -1,0 +1,126 @@
+"""`sweep` and `run`: what is submitted, what is left as it is, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import submit
+from disttrain.records import SweepRecord
+from disttrain.rundir import RunDir, read_json, write_json
+from jobs import ledger
+from jobs.cli import place
+from jobs.cluster import Job, Room, choose
+from jobs.state import read_runs
+from tests.support.commands import Commands
+from tests.support.jobs import NoCluster
+from tests.support.states import make_run
+from tests.support.verbs import RUNS, ask, ask_json, end, states
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: NoCluster) -> None:
+    out = ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    assert "2 runs: 2 submitted" in out
+    assert "submit.py watch tiny" in out
+    assert states() == {"n1-single-b8-r0": "queued", "n2-ddp-b8-r0": "queued"}
+    SweepRecord.model_validate(read_json(RUNS / "tiny" / "sweep.json"))
+    again = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
+    assert [(run["run"], run["action"]) for run in again] == [
+        ("n1-single-b8-r0", "wait"),
+        ("n2-ddp-b8-r0", "wait"),
+        ("n4-ddp-b8-r0", "submit"),
+    ]
+    assert len(cluster.submitted) == 3
+
+
+def test_what_is_done_is_kept_and_what_failed_is_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
+    ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
+    for name, cause in (
+        ("n1-single-b8-r0", "finished"),
+        ("n2-ddp-b8-r0", "crashed"),
+        ("n4-ddp-b8-r0", "refused"),
+    ):
+        end(RunDir(RUNS / "tiny" / name), cause)
+    out = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
+    assert [run["action"] for run in out] == ["keep", "retry", "give up"]
+
+
+def test_waiting_ends_with_the_runs_and_tells_how_they_went(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+) -> None:
+    ask(capsys, "sweep tiny.yaml --nodes 1 2")
+    end(RunDir(RUNS / "tiny/n1-single-b8-r0"), "finished")
+    end(RunDir(RUNS / "tiny/n2-ddp-b8-r0"), "refused")
+    assert "tiny/n1-single-b8-r0 done" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=0)
+    assert "1 failed, 1 done" in ask(capsys, "sweep tiny.yaml --nodes 1 2 --wait", code=1)
+    assert len(cluster.submitted) == 2
+
+
+def test_waiting_ends_when_the_cluster_has_lost_the_job(
+    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.job = Job("gone")
+    assert "1 run: 1 lost" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=1)
+
+
+def test_what_there_is_no_room_for_is_said(capsys: pytest.CaptureFixture[str], cluster: NoCluster) -> None:
+    cluster.has_room = Room(jobs=1, why="the limit of 3 jobs (MaxSubmitJobs of account physics)")
+    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1", "2", "4"]) == 1
+    said = capsys.readouterr()
+    assert "3 runs: 1 submitted, 2 left" in said.out
+    assert said.err.splitlines()[-1] == (
+        "2 runs left: the limit of 3 jobs (MaxSubmitJobs of account physics) is reached; "
+        "the same command submits them later"
+    )
+    assert sorted(states().values()) == ["planned", "planned", "queued"]
+    cluster.has_room = Room()
+    assert "2 submitted, 1 on its way" in ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
+
+
+def test_the_cluster_is_named_and_what_spoils_figures_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
+    said = capsys.readouterr()
+    assert "1 run: 1 submitted (cluster: local)\n" in said.out
+    assert said.err.startswith("warning: n1-single-b8-r0: no step will be measured: ")
+    assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
+    assert capsys.readouterr().err == "", "nothing starts"
+
+
+def test_runs_on_slurm_are_not_taken_to_this_machine_unasked(
+    capsys: pytest.CaptureFixture[str], commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "choose", choose)
+    commands.add("sbatch", "exit 1")
+    commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
+    run = make_run(RUNS, "tiny/n1", "failed")
+    intent = ledger.entry(run, 0).path("intent")
+    write_json(intent, read_json(intent) | {"cluster": "slurm"})
+    for command in ("run tiny.yaml", "sweep tiny.yaml --nodes 1 2", "run tiny.yaml --dry-run", "resume tiny"):
+        assert submit.main(command.split()) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert said.err.startswith(
+            "error: --cluster=auto: these runs are on Slurm, and no controller answers"
+        )
+    assert [state.name for state in read_runs(RUNS)] == ["n1"]
+    assert len(ledger.entries(run)) == 1
+    assert "on local" in ask(capsys, "run tiny.yaml --dry-run --cluster local")
+
+
+def test_run_from_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (made,) = ask_json(capsys, "run tiny.yaml --nodes 1 --from runs/other/checkpoints/step-00000010")
+    config = read_json(RUNS / "tiny" / made["run"] / "run.json")["config"]
+    assert config["checkpoint"]["start_from"] == str(tmp_path / "runs/other/checkpoints/step-00000010")
+
+
+def test_secrets_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    with open("tiny.yaml", "a") as file:
+        file.write("job: {env: {HF_TOKEN: hunter2}}\n")
+    ask(capsys, "sweep tiny.yaml --nodes 1")
+    assert "hunter2" not in ask(capsys, "sweep tiny.yaml --nodes 1 --dry-run")
+    assert "1 on its way" in ask(capsys, "sweep tiny.yaml --nodes 1")  # the same base still
+    assert not [path for path in RUNS.rglob("*") if path.is_file() and "hunter2" in path.read_text()]
