@@ -11,12 +11,19 @@ import pytest
 from jobs.minicluster import packages, places
 from jobs.slurm.cluster import SlurmCluster
 from tests.support.jobs import STANDIN, ended_afterwards
+from tests.support.links import real_time
 from tests.support.minicluster import MiniCluster, cluster_verb, need
 
 
 @pytest.fixture(scope="session")
 def can_have_clusters() -> None:
     need(packages.why_not())
+
+
+@pytest.fixture(scope="session")
+def ahead() -> list[str]:
+    """What a cluster is brought up with, and its links are measured with, for timings to be its own."""
+    return real_time()
 
 
 @pytest.fixture(scope="session")

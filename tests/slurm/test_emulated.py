@@ -9,18 +9,14 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from jobs.minicluster import places
-from jobs.minicluster.lifecycle import find
 from tests.support import hand
-from tests.support.links import real_time, stream_bytes_per_s
-from tests.support.minicluster import SUBMIT, MiniCluster, cluster_verb
+from tests.support.links import linked, stream_bytes_per_s
+from tests.support.minicluster import SUBMIT, MiniCluster
 
 MIB = 1 << 20
 LAYERS, LAYER_BYTES = 8, 4 * MIB
@@ -29,23 +25,10 @@ WARM_UP, STEPS = 4, 20
 
 
 @pytest.fixture(scope="module")
-def ahead() -> list[str]:
-    return real_time()
-
-
-@pytest.fixture(scope="module")
 def fleet(can_have_clusters: None, ahead: list[str]) -> Iterator[MiniCluster]:
     """Eight nodes for one rank each, on links of 1 Gbit/s."""
-    name = f"e{os.getpid()}"
-    up = [*ahead, sys.executable, str(SUBMIT), "cluster", "up", "--name", name, "--nodes", "8"]
-    up += ["--gpus-per-node", "1", "--link", "1gbit", "--no-accounting"]
-    try:
-        done = subprocess.run(up, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        yield MiniCluster(find(name))
-    finally:
-        if name in places.names():
-            cluster_verb("down", "--name", name)
+    with linked(f"e{os.getpid()}", 8, ahead) as up:
+        yield up
 
 
 @pytest.fixture(scope="module")

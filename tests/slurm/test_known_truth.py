@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +12,8 @@ from typing import Any
 
 import pytest
 
-from jobs.minicluster import places
-from jobs.minicluster.lifecycle import find
-from tests.support.links import real_time, stream_bytes_per_s
-from tests.support.minicluster import SUBMIT, MiniCluster, cluster_verb
+from tests.support.links import linked, stream_bytes_per_s
+from tests.support.minicluster import SUBMIT, MiniCluster
 
 LINK = 1_000_000_000
 BYTES = 32 << 20
@@ -27,23 +23,10 @@ WARM_UP, STEPS = 4, 46
 
 
 @pytest.fixture(scope="module")
-def ahead() -> list[str]:
-    return real_time()
-
-
-@pytest.fixture(scope="module")
 def pair(can_have_clusters: None, ahead: list[str]) -> Iterator[MiniCluster]:
     """Two nodes for one rank each, on links of 1 Gbit/s."""
-    name = f"k{os.getpid()}"
-    up = [*ahead, sys.executable, str(SUBMIT), "cluster", "up", "--name", name, "--nodes", "2"]
-    up += ["--gpus-per-node", "1", "--link", "1gbit", "--no-accounting"]
-    try:
-        done = subprocess.run(up, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        yield MiniCluster(find(name))
-    finally:
-        if name in places.names():
-            cluster_verb("down", "--name", name)
+    with linked(f"k{os.getpid()}", 2, ahead) as up:
+        yield up
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,16 @@
-"""What the links of a mini-cluster carry by a plain TCP stream, ahead of all else on a machine."""
+"""Mini-clusters on links of a known rate, and what these carry by a plain TCP stream, ahead of all else on a
+machine."""
 
 from __future__ import annotations
 
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from tests.support.minicluster import MiniCluster, node_prefix
+from jobs.minicluster import places
+from tests.support.minicluster import MiniCluster, cluster_verb, node_prefix
 
 REAL_TIME = ["chrt", "--rr", "1"]
 RECEIVER = """
@@ -34,6 +38,17 @@ def real_time() -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         return []
     return REAL_TIME
+
+
+@contextmanager
+def linked(name: str, nodes: int, ahead: list[str]) -> Iterator[MiniCluster]:
+    """A cluster of nodes for one rank each, on links of 1 Gbit/s."""
+    flags = ["--nodes", str(nodes), "--gpus-per-node", "1", "--link", "1gbit", "--no-accounting"]
+    try:
+        yield MiniCluster.up(name, *flags, ahead=ahead)
+    finally:
+        if name in places.names():
+            cluster_verb("down", "--name", name)
 
 
 def stream_bytes_per_s(fleet: MiniCluster, ahead: list[str]) -> float:

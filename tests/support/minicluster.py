@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,9 +41,11 @@ def need(why_not: str | None, environ: Mapping[str, str] = os.environ) -> None:
     pytest.skip(why_not)
 
 
-def cluster_verb(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """`python submit.py cluster ...`, as a user would."""
-    command = [sys.executable, str(SUBMIT), "cluster", *arguments]
+def cluster_verb(
+    *arguments: str, check: bool = True, ahead: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """`python submit.py cluster ...`, as a user would; `ahead` of it, what starts it another way."""
+    command = [*ahead, sys.executable, str(SUBMIT), "cluster", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
@@ -56,8 +58,8 @@ class MiniCluster:
     cluster: Cluster
 
     @classmethod
-    def up(cls, name: str, *flags: str) -> MiniCluster:
-        cluster_verb("up", "--name", name, *flags)
+    def up(cls, name: str, *flags: str, ahead: Sequence[str] = ()) -> MiniCluster:
+        cluster_verb("up", "--name", name, *flags, ahead=ahead)
         return cls(find(name))
 
     @property
