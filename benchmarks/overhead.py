@@ -6,7 +6,9 @@
 Both loops live in one process and take turns, a block of steps each; every pair of neighbouring blocks
 gives one ratio, and the interval (t on log ratios) is over pairs. The losses of both must be identical.
 What telemetry does by the clock (log lines, summaries) falls due about twice as often per instrumented
-step as in a run of its own, because half of the time is the other loop's: the ratio errs upwards.
+step as in a run of its own, because half of the time is the other loop's: the ratio errs upwards. Its
+parts are timed by themselves, too. Samples of the processes are taken beside the steps of both loops, and
+steps that are looked at under the profiler (on several ranks) are in no pair: for these, see their parts.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +34,7 @@ from torch.utils.data import Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import bare
+from benchmarks import bare, parts
 from disttrain import records
 from disttrain.config import Config
 from disttrain.data.source import Sample, Source
@@ -82,19 +85,28 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
     plain = bare.Loop(model, arguments.batch, world.rank, world.size, LR)
 
     ours_losses, bare_losses, next_step = [], [], 1
+    telemetry, trainer = session.telemetry, session.trainer
+    looks = parts.Part()
 
     def run_ours(count: int) -> float:
+        """Seconds; not a number where a step was looked at closely."""
         nonlocal next_step
+        taken = 0.0
+        telemetry.clock.start()
         began = time.perf_counter()
-        session.telemetry.clock.start()
         for step in range(next_step, next_step + count):
-            loss = session.trainer.step(step, session.batches)
-            session.telemetry.step_done(step, loss, session.trainer.lr)
+            look = step in telemetry.look.steps
+            with telemetry.look.at(step, trainer) if look else nullcontext():
+                loss = trainer.step(step, session.batches)
+            telemetry.step_done(step, loss, trainer.lr)
             if step >= session.boundary.next_step:
                 session.boundary.meet(step)
             ours_losses.append(loss)
+            if look:
+                looks.seconds.append(time.perf_counter() - began)
+                taken = math.nan
         next_step += count
-        return time.perf_counter() - began
+        return time.perf_counter() - began + taken
 
     def run_bare(count: int) -> float:
         began = time.perf_counter()
@@ -102,17 +114,22 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
             bare_losses.append(plain.step())
         return time.perf_counter() - began
 
+    telemetry.start()
     run_ours(warm), run_bare(warm)
     ratios, bare_s, extra_s = [], [], []
-    for pair in range(arguments.pairs):
-        if pair % 2:  # who goes first changes, so that a drift favours neither
-            mine, theirs = run_ours(per_block), run_bare(per_block)
-        else:
-            theirs, mine = run_bare(per_block), run_ours(per_block)
-        ratios.append(math.log(mine / theirs))
-        bare_s.append(theirs / per_block)
-        extra_s.append((mine - theirs) / per_block)
-    session.telemetry.finish()
+    with parts.timed() as timed:
+        for pair in range(arguments.pairs):
+            if pair % 2:  # who goes first changes, so that a drift favours neither
+                mine, theirs = run_ours(per_block), run_bare(per_block)
+            else:
+                theirs, mine = run_bare(per_block), run_ours(per_block)
+            if math.isnan(mine):
+                continue
+            ratios.append(math.log(mine / theirs))
+            bare_s.append(theirs / per_block)
+            extra_s.append((mine - theirs) / per_block)
+    timed[parts.LOOK] = looks
+    telemetry.finish()
     identical = torch.equal(torch.stack(ours_losses), torch.stack(bare_losses))
     half = stats.t.ppf(0.975, len(ratios) - 1) * statistics.stdev(ratios) / math.sqrt(len(ratios))
     mean = statistics.fmean(ratios)
@@ -122,9 +139,10 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
         "ratio": math.exp(mean),
         "ratio_95": [math.exp(mean - half), math.exp(mean + half)],
         "extra_us_per_step_median": 1e6 * statistics.median(extra_s),
-        "pairs": arguments.pairs,
+        "pairs": len(ratios),
         "block_steps": per_block,
         "losses_identical": identical,
+        "parts": {name: part.summary() for name, part in timed.items() if part.seconds},
     }
 
 
@@ -148,10 +166,14 @@ def main() -> int:
     low, high = result["ratio_95"]
     print(
         f"{world.size} rank(s): bare step {result['bare_step_ms']:.2f} ms; instrumented / bare = "
-        f"{result['ratio']:.4f} (95 % {low:.4f} to {high:.4f}, {arguments.pairs} pairs of "
+        f"{result['ratio']:.4f} (95 % {low:.4f} to {high:.4f}, {result['pairs']} pairs of "
         f"{arguments.block_steps} steps); {result['extra_us_per_step_median']:+.0f} us a step (median); "
         f"losses identical: {result['losses_identical']}"
     )
+    for name, part in result["parts"].items():
+        print(
+            f"  {name}: {part['median_ms']:.2f} ms (median of {part['calls']}; at most {part['max_ms']:.2f})"
+        )
     if arguments.save:
         machine = {"cpu_count": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__}
         command = " ".join(["overhead.py", *sys.argv[1:]])

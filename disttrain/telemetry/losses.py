@@ -29,11 +29,13 @@ class GlobalLoss:
         if not self._local:
             return
         steps = [step for step, _ in self._local]
-        # in double precision the sum of single-precision losses is exact, so the curve does not depend on
-        # where a window begins, nor on the order of summation: a resumed run's is the same to the last bit
-        window = torch.stack([loss for _, loss in self._local]).double()
+        window = torch.stack([loss for _, loss in self._local])
         self._local = []
-        mean = (self._world.all_reduce(window) / self._world.size).float().to("cpu", non_blocking=True)
+        if self._world.size > 1:
+            # in double precision the sum of single-precision losses is exact: the curve does not depend on
+            # where a window begins, nor on the order of summation, and is a resumed run's to the last bit
+            window = (self._world.all_reduce(window.double()) / self._world.size).float()
+        mean = window.to("cpu", non_blocking=True)
         passed = None
         if window.is_cuda:
             passed = torch.cuda.Event()

@@ -105,21 +105,24 @@ class NodeSampler:
                 ending = False
                 while not ending:
                     ending = self._asked_to_end.is_set()  # then this sample is the last
-                    stretch = self._stretch()
-                    on_gpus, on_host = gpus.read(), hosts.read()
-                    with self._lock:
-                        for gpu, told in on_gpus:
-                            gpu.add(told, stretch)
-                        for process, seen in on_host:
-                            process.add(seen, stretch)
-                    self._live = _live([sample for _, sample in on_gpus + on_host])
-                    self._live_at = time.monotonic()
+                    self._sample(gpus, hosts)
                     due = max(due + self._every_s, time.monotonic())  # one that is late is left out
                     if not ending:
                         self._asked_to_end.wait(due - time.monotonic())
                 hosts.close()
         except Exception as error:
             log.error("sampling ended", kind=type(error).__name__, error=str(error))
+
+    def _sample(self, gpus: _Gpus, hosts: _Hosts) -> None:
+        stretch = self._stretch()
+        on_gpus, on_host = gpus.read(), hosts.read()
+        with self._lock:
+            for gpu, told in on_gpus:
+                gpu.add(told, stretch)
+            for process, seen in on_host:
+                process.add(seen, stretch)
+        self._live = _live([sample for _, sample in on_gpus + on_host])
+        self._live_at = time.monotonic()
 
 
 class _Lines:
