@@ -15,7 +15,10 @@ from typing import Any
 from jobs.cluster import Room
 from jobs.slurm import commands
 
-_REACHED = re.compile(r"(\w*Max\w*Submit\w*|\w*Grp\w*Submit\w*)|job submit limit", re.IGNORECASE)
+_NAMED = re.compile(r"\b(?:Assoc|QOS)\w+")
+_UNNAMED = "job submit limit"
+"""Slurm's sentence for every refusal of an association or QOS has these words in it: of a size, a time and of
+jobs alike."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,11 @@ def tightest(limits: Sequence[Limit], array: int | None) -> Room:
 
 
 def reached(message: str) -> str | None:
-    """Which limit a refusal of `sbatch` speaks of; None if of none."""
-    found = _REACHED.search(message)
-    return f"the limit of jobs ({found[1]})" if found and found[1] else "the limit of jobs" if found else None
+    """Which limit of jobs a refusal of `sbatch` speaks of, one that fewer jobs undo; None if of none."""
+    named = _NAMED.search(message)
+    if named is not None:
+        return f"the limit of jobs ({named[0]})" if "Submit" in named[0] else None
+    return "the limit of jobs" if _UNNAMED in message.lower() else None
 
 
 def parse_config(text: str) -> Controller:

@@ -213,6 +213,12 @@ def test_slurm_s_limits_are_kept_and_what_is_left_is_submitted_later(
     limited.ask("scontrol", "update", "partitionname=gpu", "state=up")
     assert settled(tmp_path / "runs")["n1-single-b16-r5"].state == "done"
     assert states(tmp_path / "runs")["n1-single-b16-r6"].state == "planned"
+    # One that fewer jobs would not undo.
+    limited.ask(*modify, "qos", "normal", "set", "grpsubmitjobs=-1", "maxwall=00:01:00", "flags=DenyOnLimit")
+    third = submit_py(*command)
+    assert third.returncode == 1, third.stderr
+    assert "QOSMaxWallDurationPerJobLimit" in third.stderr
+    assert "submits them later" not in third.stderr
 
 
 LAUNCHER = """\

@@ -130,6 +130,19 @@ echo 'Submitted batch job 42'""",
         impatient.submit([announced(run)])
 
 
+def test_a_refusal_that_fewer_jobs_would_not_undo_is_told_in_slurms_words(
+    commands: Commands, run: RunDir
+) -> None:
+    commands.add("srun", "")
+    policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+    commands.add("sbatch", f'echo "sbatch: error: QOSMaxWallDurationPerJobLimit" "{policy}" >&2; exit 1')
+    with pytest.raises(SubmitError) as refusal:
+        SlurmCluster().submit([announced(run)])
+    assert "refused n3: " in str(refusal.value)
+    assert str(refusal.value).endswith(f"QOSMaxWallDurationPerJobLimit {policy}")
+    assert not isinstance(refusal.value, LimitReached)
+
+
 def test_sbatch_inherits_nothing_of_the_job_around_it(
     commands: Commands, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,8 +168,25 @@ def test_what_cannot_be_asked_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> No
     assert limits.room(None) == Room()
 
 
-def test_a_refusal_that_speaks_of_a_limit() -> None:
-    refusal = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-    named = f"sbatch: error: AssocMaxSubmitJobLimit sbatch: error: Batch job submission failed: {refusal}"
-    assert reached(named) == "the limit of jobs (AssocMaxSubmitJobLimit)"
+POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+
+@pytest.mark.parametrize(
+    ("named", "limit"),
+    [
+        ("AssocMaxSubmitJobLimit", "the limit of jobs (AssocMaxSubmitJobLimit)"),
+        ("QOSMaxSubmitJobPerUserLimit", "the limit of jobs (QOSMaxSubmitJobPerUserLimit)"),
+        ("QOSGrpSubmitJobsLimit", "the limit of jobs (QOSGrpSubmitJobsLimit)"),
+        ("QOSMaxWallDurationPerJobLimit", None),
+        ("AssocMaxCpuPerJobLimit", None),
+        ("QOSMinGRES", None),
+    ],
+)
+def test_a_refusal_that_speaks_of_a_limit(named: str, limit: str | None) -> None:
+    said = f"sbatch: error: {named} sbatch: error: Batch job submission failed: {POLICY}"
+    assert reached(said) == limit
+
+
+def test_a_refusal_without_the_name_of_a_limit() -> None:
+    assert reached(f"sbatch: error: Batch job submission failed: {POLICY}") == "the limit of jobs"
     assert reached("sbatch: error: invalid partition specified: nowhere") is None
