@@ -15,15 +15,25 @@ if __name__ == "__main__":  # what follows takes time, in which a signal must no
 import argparse
 import os
 import sys
+from importlib.util import find_spec
 
 from jobs import agent, policy
 from jobs.slurm import commands
 from jobs.slurm.job import SlurmJob
 
+_NEEDED = ("torch", "pydantic", "yaml")
+"""Packages by which an interpreter that was installed for this is told from another."""
+
 
 def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["--by-hand"]:
+        absent = [name for name in _NEEDED if find_spec(name) is None]
+        if absent:
+            if os.environ["SLURM_NODEID"] == "0":
+                lacks = f"{sys.executable} has no {', '.join(absent)}"
+                print(f"cannot start: {lacks}; name another with DISTTRAIN_PYTHON", file=sys.stderr)
+            return policy.EXIT_DO_NOT_REQUEUE
         from jobs import byhand
 
         return byhand.main(arguments[1:])

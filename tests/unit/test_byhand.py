@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from disttrain.errors import ConfigError
 from disttrain.rundir import RunDir, write_json
 from jobs import byhand
+from jobs.slurm import task
 
 ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
 
@@ -59,3 +63,30 @@ def test_a_later_start_finds_what_the_earlier_ones_were_for(tmp_path: Path) -> N
     assert byhand.Job("7", 0, "35000", 0).former(tmp_path) is None, "another job with that id"
     others = byhand.words_of_others(tmp_path, [RunDir(tmp_path / "a" / "b")])
     assert sorted(path.name for path in others) == ["7-0-31500.json", "77-0-33000.json"]
+
+
+@pytest.mark.parametrize(("node", "absent"), [("0", ["torch"]), ("0", ["torch", "yaml"]), ("1", ["torch"])])
+def test_another_python_is_refused_before_anything_is_planned(
+    node: str,
+    absent: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SLURM_NODEID", node)
+    monkeypatch.setattr(task, "find_spec", lambda name: None if name in absent else name)
+    assert task.main(["--by-hand"]) == 93
+    line = f"cannot start: {sys.executable} has no {', '.join(absent)}; name another with DISTTRAIN_PYTHON\n"
+    assert capsys.readouterr().err == (line if node == "0" else "")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_python_with_nothing_installed_says_so(tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONPATH": str(byhand.snapshot.CODE_ROOT), "SLURM_NODEID": "0"}
+    command = [sys.executable, "-S", "-m", "jobs.slurm.task", "--by-hand"]  # without site-packages
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (93, "")
+    assert " has no torch, pydantic, yaml; " in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not any(tmp_path.iterdir())
