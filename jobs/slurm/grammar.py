@@ -13,10 +13,11 @@ from collections.abc import Mapping
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]*"
 NAMES = rf"{_WORD}(,{_WORD})*"
 """Partitions, accounts, qualities of service, reservations: one, or several with commas."""
-NODES = r"[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*"
+_NODE = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])*"
+NODES = rf"{_NODE}(,{_NODE})*"
 """A node list, such as `gpu[01-04,7],login1`."""
 FEATURES = r"[A-Za-z0-9_\[(!][A-Za-z0-9_.:=+&|*()\[\],!-]*"
-"""A constraint, such as `a100&nvme` or `[rack1|rack2]`."""
+"""A constraint, such as `a100&nvme` or `[rack1|rack2]`; its brackets must be `paired`, too."""
 MEMORY = r"\d+[KMGT]?"
 ADDRESS = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?"
 MODULE = r"[A-Za-z0-9_][A-Za-z0-9_.:+/=@-]*"
@@ -133,6 +134,19 @@ def matching(text: str, pattern: str, what: str) -> str:
     """`text` itself. Raises `ValueError` unless all of it matches."""
     if not re.fullmatch(pattern, clean(text)):
         raise ValueError(f"is not {what}")
+    return text
+
+
+def paired(text: str) -> str:
+    """`text` itself. Raises `ValueError` where a bracket or parenthesis has no counterpart."""
+    awaited = []
+    for sign in text:
+        if sign in "[(":
+            awaited.append("])"["[(".index(sign)])
+        elif sign in "])" and (not awaited or awaited.pop() != sign):
+            raise ValueError(f"has a {sign!r} that closes nothing")
+    if awaited:
+        raise ValueError(f"lacks a {awaited[-1]!r}")
     return text
 
 

@@ -38,6 +38,9 @@ _Line = Annotated[str, StringConstraints(min_length=1), AfterValidator(grammar.c
 _Path = Annotated[_Line, AfterValidator(grammar.command)]
 _NAMES_MEANT = "a name, or several with commas (letters, digits, '_', '.', ':', '@', '+', '-')"
 _Names = Annotated[str, _matches(grammar.NAMES, _NAMES_MEANT)]
+_Features = Annotated[
+    str, _matches(grammar.FEATURES, "a constraint such as a100&nvme"), AfterValidator(grammar.paired)
+]
 _Memory = Annotated[
     str, _matches(grammar.MEMORY, "a size such as 64G; 0 is all memory of a node"), _NUMBER_TOO
 ]
@@ -98,7 +101,7 @@ class Profile(_Model):
     """Account that is charged."""
     qos: _Names | None = None
     """Quality of service."""
-    constraint: Annotated[str, _matches(grammar.FEATURES, "a constraint such as a100&nvme")] | None = None
+    constraint: _Features | None = None
     """Features that nodes must have."""
     reservation: _Names | None = None
     """Reservation to run in."""

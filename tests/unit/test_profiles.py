@@ -75,6 +75,19 @@ def test_values_of_the_command_line_mean_what_they_say() -> None:
     assert Profile.model_validate(recorded) == made, "what run.json keeps is the whole of it"
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    ["n1", "gpu[01-04,7],login1", "rack[1-2]n[3,5]", "node-3.site", "a_b,c", "n[1-3]x", "n[001-128]"],
+)
+def test_node_lists_of_slurm_are_taken(nodes: str) -> None:
+    assert Choice(overrides=(f"exclude={nodes}",)).resolve().exclude == nodes
+
+
+@pytest.mark.parametrize("features", ["a100&nvme", "[rack1|rack2]", "[(a&b)|c*2]", "!a", "(a|b)&c", "a=1"])
+def test_constraints_of_slurm_are_taken(features: str) -> None:
+    assert Choice(overrides=(f"constraint={features}",)).resolve().constraint == features
+
+
 REFUSED = {
     "partition=a\nb": "holds a control character",
     "partition=a\x85b": "holds a control character",
@@ -85,6 +98,18 @@ REFUSED = {
     "account=a;b": "is not a name",
     "memory=64 G": "is not a size such as 64G",
     "exclude=/etc/passwd": "is not a node list",
+    "exclude=node[1-2": "is not a node list",
+    "exclude=node1]": "is not a node list",
+    "exclude=node[]": "is not a node list",
+    "exclude=node[1-]": "is not a node list",
+    "exclude=node[1,]": "is not a node list",
+    "exclude=node[1[2]]": "is not a node list",
+    "exclude=a,,b": "is not a node list",
+    "exclude=a,": "is not a node list",
+    "exclude=[1-2]": "is not a node list",
+    "constraint=[a|b": "constraint='[a|b': lacks a ']'",
+    "constraint=a|b)": "has a ')' that closes nothing",
+    "constraint=[(a|b])": "has a ']' that closes nothing",
     "gpus=gres:2": "input should be 'gpus-per-node', 'gres' or 'none'",
     "gpu_type=a:b": "is not a type such as h100",
     "cpus_per_task=0": "greater than 0",
