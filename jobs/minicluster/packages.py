@@ -38,7 +38,7 @@ def why_not(*, accounting: bool = True) -> str | None:
         return "the mini-cluster makes network namespaces, and needs root for it (sudo)"
     absent = missing(accounting=accounting)
     if absent:
-        return f"{', '.join(absent)} not found; install with: {install_line(accounting=accounting)}"
+        return f"{', '.join(absent)} not found; {_remedy(accounting)}"
     refusal = _refusal()
     return f"no mini-cluster here: {refusal}" if refusal else None
 
@@ -66,9 +66,11 @@ def missing(*, accounting: bool = True) -> list[str]:
     return absent
 
 
-def install_line(*, accounting: bool = True) -> str:
-    """The one command that installs what is missing on Debian and Ubuntu."""
-    return " ".join(["apt-get", "install", "--no-install-recommends", *_packages(accounting)])
+def _remedy(accounting: bool) -> str:
+    if not _is_debian():
+        return "the mini-cluster is made of Debian's or Ubuntu's packages, and this is neither"
+    command = ["apt-get", "install", "--no-install-recommends", *_packages(accounting)]
+    return f"install with: {' '.join(command)}"
 
 
 def _packages(accounting: bool) -> list[str]:

@@ -133,12 +133,17 @@ def test_why_there_can_be_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(packages, "missing", lambda *, accounting: ["slurmd"])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(packages, "_is_debian", lambda: True)
     reason = str(packages.why_not(accounting=False))
     assert reason.startswith(
         "slurmd not found; install with: apt-get install --no-install-recommends slurmctld "
     )
     assert "mariadb" not in reason
     assert "mariadb-server" in str(packages.why_not())
+    monkeypatch.setattr(packages, "_is_debian", lambda: False)
+    assert packages.why_not() == (
+        "slurmd not found; the mini-cluster is made of Debian's or Ubuntu's packages, and this is neither"
+    )
     monkeypatch.setattr(packages, "missing", lambda *, accounting: [])
     assert str(packages.why_not()).endswith(": unshare failed: Operation not permitted")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
