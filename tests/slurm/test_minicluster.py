@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +36,10 @@ def name(can_have_clusters: None) -> Iterator[str]:
 
 def test_it_goes_without_a_trace(name: str) -> None:
     before = links()
-    cluster = MiniCluster.up(name, "--nodes", "2")
+    said = re.match(rf"cluster {name} is up after (\d+\.\d) s: ", cluster_verb("up", "--name", name).stdout)
+    assert said
+    assert float(said[1]) < 10  # a promise, and five times what it takes
+    cluster = MiniCluster(lifecycle.find(name))
     assert len(traces(name)) > 10
     job = cluster.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 1000").strip()
     wait_until(lambda: cluster.ask("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
