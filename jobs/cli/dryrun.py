@@ -39,6 +39,7 @@ _HEAD = (
     "LIMIT",
     "COST",
 )
+_REPORT_JOB = "when they have ended, a small job would write the report (--no-report leaves it out)"
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,8 @@ def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
             }
         )
     else:
-        print(as_text(plan, cluster.name, args.runs, described, warnings, batches))
-        if not (args.wait or args.no_report) and any(action.submits for action in actions):
-            print("when they have ended, a small job would write the report (--no-report leaves it out)")
+        reports = not (args.wait or args.no_report) and any(action.submits for action in actions)
+        print(as_text(plan, cluster.name, args.runs, described, warnings, batches, reports=reports))
     return EXIT_FAILED if any(batch["test"] and not batch["test"]["accepted"] for batch in batches) else 0
 
 
@@ -172,8 +172,10 @@ def as_text(
     runs: list[dict[str, Any]],
     warnings: list[str],
     batches: list[dict[str, Any]],
+    *,
+    reports: bool,
 ) -> str:
-    """The whole description for a reader."""
+    """The whole description for a reader; `reports`: whether a job would write the report."""
     head = f"sweep {plan.name}: {count(len(runs), 'run')} on {cluster} in {root / plan.name}; "
     if plan.base_ranks is None:
         head += "batch sizes as given"
@@ -186,6 +188,7 @@ def as_text(
         "\n".join([_total(runs), *(f"warning: {line}" for line in warnings)]),
         _environments(runs),
         _commands(runs) if cluster == "local" else scripts.as_text(batches),
+        _REPORT_JOB if reports else "",
     ]
     parts = [part for part in parts if part]
     return "\n\n".join([*parts, "dry run: nothing was written or submitted"])

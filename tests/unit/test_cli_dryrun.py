@@ -60,6 +60,12 @@ def test_a_dry_run_says_everything_and_does_nothing(capsys: pytest.CaptureFixtur
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"]
 
 
+@pytest.mark.parametrize("flag", ["--no-report", "--wait"])
+def test_no_report_is_promised_where_none_follows(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run", flag]) == 0
+    assert "would write the report" not in capsys.readouterr().out
+
+
 def test_a_dry_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         submit.main(["sweep", "tiny.yaml", "--cluster", "slurm", "--nodes", "2", "--dry-run", "--json"]) == 0
