@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import sys
 import time
@@ -35,15 +36,17 @@ from jobs.cluster import Room, Submission, SubmitError
 from jobs.policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
 from jobs.reconcile import plan_actions, sweep_lock
 from jobs.refresh import refresh
+from jobs.slurm import commands
 from jobs.slurm.cluster import SlurmCluster
 from jobs.slurm.job import job_id
 from jobs.state import read_runs
 from jobs.submission import carry_out
-from sweeps.expand import GPUS, NODES
+from sweeps.expand import GPUS, NODES, SweepPlan
 
 FOLDER = ".by-hand"
 DEFAULT = snapshot.CODE_ROOT / "sweeps" / "default.yaml"
 _FLAGS = ("--config", "--name")
+_TIME_LIMIT = "job.time_limit_min"
 _LOCK_S = 60.0
 """How long to wait for whoever submits to the same sweep at this moment."""
 _WAIT_S = 180.0
@@ -144,7 +147,12 @@ def read_request(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Na
     gpus = environ.get("SLURM_GPUS_ON_NODE")
     if gpus == "0" or keys.get("resources.device", _device(file)) == "cpu":
         gpus = None
-    for key, allocated, option in ((NODES, True, "--nodes"), (GPUS, gpus, "--gpus-per-node")):
+    given_to_sbatch = (
+        (NODES, True, "--nodes"),
+        (GPUS, gpus, "--gpus-per-node"),
+        (_TIME_LIMIT, True, "--time"),
+    )
+    for key, allocated, option in given_to_sbatch:
         if allocated and key in keys:
             raise ConfigError(f"{key} is what the job has: sbatch {option} {keys[key]}", at=f"--{key}")
     return argparse.Namespace(
@@ -187,7 +195,7 @@ def _plan(job: Job, request: argparse.Namespace) -> dict[str, Any]:
     root, name, cluster = request.runs, sweep_name(request), ThisJob(job)
     with sweep_lock(root / name, _LOCK_S):
         states = refresh(read_runs(root, name), cluster, receipts=True)
-        planned = run_plan(request, states)
+        planned = _limited(run_plan(request, states), commands.time_limit_min(job.id))
         actions = plan_actions(planned, states, code_hash())
         (action,) = actions
         label = f"{name}/{action.name}"
@@ -208,6 +216,16 @@ def _plan(job: Job, request: argparse.Namespace) -> dict[str, Any]:
     other = f" (job {action.state.job_id})" if action.kind == "wait" and action.state else ""
     print(f"refused: {label}: {action.reason}{other}", file=sys.stderr)
     return {"exit": EXIT_DO_NOT_REQUEUE}
+
+
+def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
+    """The plan with the time limit that its job has, in place of the config's. None: the config's stays."""
+    if limit_min is None:
+        return plan
+    (run,) = plan.runs
+    limited = run.config.job.model_copy(update={"time_limit_min": float(limit_min)})
+    config = run.config.model_copy(update={"job": limited})
+    return dataclasses.replace(plan, runs=(dataclasses.replace(run, config=config),))
 
 
 def _wait(job: Job, root: Path) -> dict[str, Any]:

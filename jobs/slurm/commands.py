@@ -138,6 +138,16 @@ def job(job_id: str) -> JobFacts | None:
     )
 
 
+def time_limit_min(job_id: str) -> int | None:
+    """How long a job may run, in whole minutes; None if it has no limit, or nobody says."""
+    listing = ask(["squeue", "--noheader", "--states=all", "--jobs", job_id, "-o", "%l"], _IN_A_HURRY_S) or ""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):\d\d", listing.strip())
+    if found is None:
+        return None
+    days, hours, minutes = (int(number or 0) for number in found.groups())
+    return (24 * days + hours) * 60 + minutes
+
+
 def nodes_down(nodelist: str) -> list[str]:
     """Those of these nodes that do not answer the controller; none where it does not answer either."""
     pairs = _pairs(ask(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _IN_A_HURRY_S))

@@ -79,9 +79,11 @@ def test_both_ways_make_the_same_run(
 ) -> None:
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(SEEING))
     folders = [folder / "submitted", folder / "by-hand"]
-    for each in folders:
+    config = CONFIG.replace("DEVICE", "auto" if gpus else "cpu")
+    limits = ("time_limit_min: 62", "time_limit_min: 5")  # by hand it is the job's
+    for each, limit in zip(folders, limits, strict=True):
         each.mkdir()
-        (each / "my.yaml").write_text(CONFIG.replace("DEVICE", "auto" if gpus else "cpu"))
+        (each / "my.yaml").write_text(config.replace("time_limit_min: 5", limit))
     shape = ["--nodes", "2", *(["--gpus-per-node", str(gpus)] if gpus else [])]
     asked = ["--nodes", "2", "--gpus-per-node", str(gpus or 0), "--cpus-per-task", str(gpus or 1)]
     same = ["--set", "train.steps=10", "train.seed=3", "--no-report", "--cluster", "slurm"]
@@ -89,7 +91,7 @@ def test_both_ways_make_the_same_run(
     subprocess.run(command, cwd=folders[0], check=True, capture_output=True)
     job = by_hand(
         folders[1], "--config", "my.yaml", "--train.steps", "10", "--train.seed=3",
-        options=(*asked, "--time", "5"),
+        options=(*asked, "--time", "62"),
     )  # fmt: skip
     runs = [RunDir(each / "runs" / "my" / name) for each in folders for name in [name_of(folders[0])]]
     for run in runs:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from disttrain.errors import ConfigError
-from disttrain.rundir import RunDir, write_json
+from disttrain.rundir import RunDir, read_json, write_json
+from disttrain.usage import bound_hours
 from jobs import byhand
 from jobs.slurm import task
+from tests.support.commands import Commands
 
 ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
 
@@ -42,7 +44,7 @@ def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
     assert request(tmp_path)["file"] == str(byhand.DEFAULT)
 
 
-@pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node"])
+@pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node", "job.time_limit_min"])
 def test_a_shape_beside_it_is_refused(key: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"--{key}: {key} is what the job has: sbatch --"):
         request(tmp_path, f"--{key}", "8", SLURM_GPUS_ON_NODE="4")
@@ -63,6 +65,28 @@ def test_a_later_start_finds_what_the_earlier_ones_were_for(tmp_path: Path) -> N
     assert byhand.Job("7", 0, "35000", 0).former(tmp_path) is None, "another job with that id"
     others = byhand.words_of_others(tmp_path, [RunDir(tmp_path / "a" / "b")])
     assert sorted(path.name for path in others) == ["7-0-31500.json", "77-0-33000.json"]
+
+
+@pytest.mark.parametrize(
+    ("said", "limit_min"),
+    [("30:00", 30), ("1:30:00", 90), ("2-01:00:00", 2940), ("UNLIMITED", 5), ("INVALID", 5)],
+)
+def test_the_time_limit_is_the_jobs(
+    said: str, limit_min: float, tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my.yaml").write_text(
+        "{model: {kind: mlp}, data: {kind: digits}, resources: {device: cpu},"
+        " train: {steps: 9, local_batch_size: 8}, job: {time_limit_min: 5}}"
+    )
+    commands.add("squeue", f'case "$*" in *--jobs*) echo {said};; esac')
+    became = []
+    monkeypatch.setattr(os, "execve", lambda python, command, env: became.append(command))
+    environ = {**ENVIRON, "SLURM_NODEID": "0", "SLURM_SUBMIT_DIR": str(tmp_path)}
+    byhand.main(["--config", "my.yaml"], environ)
+    ((*_, folder, _, submission),) = became
+    record = read_json(RunDir(Path(folder)).run_json)
+    assert (record["config"]["job"]["time_limit_min"], submission) == (limit_min, "0")
+    assert bound_hours(record) == pytest.approx(2 * limit_min / 60), "of two nodes"
 
 
 @pytest.mark.parametrize(("node", "absent"), [("0", ["torch"]), ("0", ["torch", "yaml"]), ("1", ["torch"])])
