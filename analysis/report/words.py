@@ -207,8 +207,17 @@ def learning(rows: Sequence[Learned]) -> str:
     return f"All end at least {number(min(gains))} bits per byte below {entropy}."
 
 
-def used(rows: Sequence[Used]) -> str:
-    """What all runs used together, beside what they might have by their time limits."""
+def used(rows: Sequence[Used], sweeps: int = 1) -> list[str]:
+    """What the runs of each sweep used together, beside what they might have by their time limits: a line for
+    each, which names it where the report is of several `sweeps`."""
+    lines = []
+    for sweep in dict.fromkeys(row.sweep for row in rows):
+        line = _used([row for row in rows if row.sweep == sweep])
+        lines.append(f"{sweep}: {line}" if sweeps > 1 else line)
+    return lines
+
+
+def _used(rows: Sequence[Used]) -> str:
     sums = []
     for unit in sorted({row.unit for row in rows}):
         own = [row for row in rows if row.unit == unit]

@@ -13,7 +13,7 @@ import pytest
 
 from analysis.efficiency import scaling_curves
 from analysis.load import load
-from analysis.report import figures, render, write
+from analysis.report import figures, render, words, write
 from analysis.report.__main__ import main
 from analysis.report.model import Report
 from analysis.report.summary import summarize
@@ -224,6 +224,21 @@ def test_learning_is_judged_against_the_unigram_entropy(tmp_path: Path) -> None:
     assert "All end at least 2.37 bits per byte below" in render.markdown(report_of([fake_sweep(tmp_path)]))
     sweep = fake_sweep(tmp_path, "bad", eval_history=[])
     assert "unigram" not in render.markdown(report_of([sweep])).split("## What was learned")[1].split("|")[0]
+
+
+def test_what_several_sweeps_used_is_told_of_each(tmp_path: Path) -> None:
+    small, large = fake_sweep(tmp_path, "small", nodes=(1,)), fake_sweep(tmp_path, "a_large", nodes=(2, 4))
+    both = report_of([small, large])
+    own = [
+        f"{name}: {words.used(report_of([sweep]).used)[0]}"
+        for name, sweep in (("small", small), ("a_large", large))
+    ]
+    assert sorted(words.used(both.used, 2)) == sorted(own)
+    assert own[0].startswith("small: 0.0500 CPU rank-hours, of 3.00 if ")
+    text, shown = render.markdown(both), Page(render.page(both, {})).text
+    for line in own:
+        assert f"\n\n{render.cell(line)}\n\n" in text
+        assert render.keep_units(line) in shown
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
