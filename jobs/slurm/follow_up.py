@@ -61,7 +61,8 @@ def render(job: FollowUp) -> str:
         *directives(options),
         "",
         *site(profile),
-        shlex.join([python, *job.command]),
+        # Whatever it is called: bare, `x=1` would be an assignment.
+        f"command {shlex.join([python, *job.command])}",
         "",
     ]
     return "\n".join(lines)

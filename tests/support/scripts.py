@@ -15,6 +15,8 @@ from pydantic import ValidationError
 
 from disttrain.config import Config
 from disttrain.errors import ConfigError
+from jobs.slurm import follow_up
+from jobs.slurm.follow_up import FollowUp
 from jobs.slurm.profile import GENERIC, Profile
 from jobs.slurm.script import Batch, Share, render
 
@@ -117,6 +119,34 @@ def sift_batch(profile: Profile, placed: dict[str, str]) -> Batch:
     return made
 
 
+def sift_follow_up(profile: Profile, placed: dict[str, str]) -> FollowUp:
+    """The job after the runs, of those values that are not refused."""
+    kept = {"name": "demo", "comment": "disttrain:demo/.report:0:abc", "root": "runs", "python": "python3"}
+
+    def made(values: dict[str, str]) -> FollowUp:
+        root, sweep = SHARED / values["root"], values["name"]
+        return FollowUp(
+            name=f"report-{sweep}",
+            comment=values["comment"],
+            after=["1_0", "2"],
+            command=[f"{root}/.code/abc/submit.py", "report", sweep, "--runs", str(root)],
+            logs=root / sweep / ".report" / "submissions",
+            python=values["python"],
+            profile=profile,
+        )
+
+    for name in kept.keys() & placed.keys():
+        with contextlib.suppress(ConfigError):
+            follow_up.render(made(kept | {name: placed[name]}))
+            kept[name] = placed[name]
+    return made(kept)
+
+
+def program(text: str) -> str:
+    """A name that only a stand-in has: no command of this machine, no path."""
+    return "x" + text.replace("/", "").replace("\0", "")
+
+
 def directives(script: str) -> dict[str, str]:
     """The options that sbatch reads from a script, by the rules of its own reader of such lines."""
     found = {}
@@ -155,16 +185,16 @@ def _arguments(line: str) -> list[str]:
 class Trace:
     """What running a script came to."""
 
-    srun: list[str]
-    """The arguments of srun."""
+    started: list[str]
+    """The arguments of srun, or of what the script starts in its place."""
     modules: list[str]
     """The arguments of `module`."""
     environment: dict[str, str]
     """What srun found there."""
 
 
-def run(script: str, folder: Path, *arguments: str, **environment: str) -> Trace:
-    """Run a script where the commands it calls only write down how they are called.
+def run(script: str, folder: Path, *arguments: str, starts: str = "srun", **environment: str) -> Trace:
+    """Run a script where the commands it calls, `starts` the last, only write down how they are called.
 
     Its code is taken to be where it says. Fails if it leaves anything behind where it ran.
     """
@@ -172,9 +202,9 @@ def run(script: str, folder: Path, *arguments: str, **environment: str) -> Trace
     stubs, records, work = folder / "stubs", folder / "records", folder / "work"
     for made in (stubs, records, work):
         made.mkdir(exist_ok=True)
-    for name in ("srun", "module"):
+    for name, record in ((starts, "started"), ("module", "module")):
         stub = stubs / name
-        stub.write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" > {records}/{name}\nenv -0 > {records}/env\n")
+        stub.write_text(f"#!/bin/sh\nprintf '%s\\0' \"$@\" > {records}/{record}\nenv -0 > {records}/env\n")
         stub.chmod(0o755)
     show = stubs / "scontrol"
     show.write_text('#!/bin/sh\nprintf "   UserId=x\\n   Command=%s\\n" "$SHOWN_COMMAND"\n')
@@ -187,7 +217,7 @@ def run(script: str, folder: Path, *arguments: str, **environment: str) -> Trace
     assert done.returncode == 0, done.stderr
     assert sorted(os.listdir(work)) == before, "something injected ran"
     found = dict(pair.partition("=")[::2] for pair in _words(records / "env"))
-    return Trace(_words(records / "srun"), _words(records / "module"), found)
+    return Trace(_words(records / "started"), _words(records / "module"), found)
 
 
 def _words(path: Path) -> list[str]:

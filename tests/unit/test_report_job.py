@@ -94,7 +94,7 @@ def test_its_script() -> None:
         "#SBATCH --partition=cpu",
         "#SBATCH --account=physics",
         "module load cuda/12 || exit",
-        "/venv/bin/python /code/submit.py report demo --runs '/my runs/$HOME'",
+        "command /venv/bin/python /code/submit.py report demo --runs '/my runs/$HOME'",
     ):
         assert f"{line}\n" in script, script
     assert "gpu" not in script

@@ -9,14 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from disttrain.errors import ConfigError
+from jobs.slurm import follow_up
 from jobs.slurm.profile import GENERIC, Profile
 from jobs.slurm.profiles import SHIPPED, Choice
 from jobs.slurm.script import by_hand, render
 from tests.support.scripts import SHARED as ROOT
-from tests.support.scripts import batch, config, directives, fields, placing, run, sift, sift_batch
+from tests.support.scripts import (
+    batch,
+    config,
+    directives,
+    fields,
+    placing,
+    program,
+    run,
+    sift,
+    sift_batch,
+    sift_follow_up,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SITE = """\
@@ -74,7 +86,7 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
     assert trace.modules == ["load", "gcc/13.2", "cuda/12.4"]
     assert trace.environment["TMPDIR"] == f"{tmp_path}/local/7"
     code, runs = tmp_path / "code", tmp_path / "runs" / "demo"
-    assert trace.srun == [
+    assert trace.started == [
         "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=64",
         "--kill-on-bad-exit=0", "--wait=60", "--cpu-bind=none", "--mpi=none", "--container-image=docker://nvcr.io#nvidia/pytorch:25.01-py3",
         f"--container-mounts={code}:{code},{runs}:{runs},/data:/data:ro",
@@ -85,7 +97,7 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
 def test_apptainer_runs_under_srun(tmp_path: Path) -> None:
     container = {"kind": "apptainer", "image": "/img/a b.sif", "arguments": ["--nv"], "mounts": ["/data"]}
     profile = Profile.model_validate({"name": "x", "container": container})
-    words = run(render(batch(tmp_path, profile)), tmp_path / "it").srun
+    words = run(render(batch(tmp_path, profile)), tmp_path / "it").started
     code, runs = tmp_path / "code", tmp_path / "runs" / "demo"
     assert words[6:17] == [
         "apptainer", "exec", "--bind", f"{code}:{code}", "--bind", f"{runs}:{runs}", "--bind", "/data",
@@ -170,15 +182,15 @@ def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, st
         trace = run(script, Path(folder), PYTHONPATH="before")
     python = profile.python or (made.python if profile.container is None else "python3")
     run_dir, submission = str(share.run_dir), str(share.submission)
-    assert trace.srun[-6:] == [python, "-m", "jobs.slurm.task", run_dir, "--submission", submission]
+    assert trace.started[-6:] == [python, "-m", "jobs.slurm.task", run_dir, "--submission", submission]
     assert trace.environment["PYTHONPATH"] == f"{made.code}:before"
     assert trace.modules == (["load", *profile.modules] if profile.modules else [])
     for name, value in profile.srun.items():
-        assert (f"--{name}" if value is True else f"--{name}={value}") in trace.srun
+        assert (f"--{name}" if value is True else f"--{name}={value}") in trace.started
     if profile.container is not None:
-        assert set(profile.container.arguments) <= set(trace.srun)
+        assert set(profile.container.arguments) <= set(trace.started)
         for mount in profile.container.mounts:
-            assert any(mount in word for word in trace.srun)
+            assert any(mount in word for word in trace.started)
     read = directives(script)
     assert (read["job-name"], read["comment"]) == (made.name, made.comment)
     assert read["output"] == f"{str(made.logs).replace('%', '%%')}/%j.log"
@@ -188,6 +200,30 @@ def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, st
         assert read.get(name) == getattr(profile, name)
     assert read.get("mail-user") == profile.mail_user
     assert (read["nodes"], read["ntasks-per-node"]) == ("2", "1"), "an option of ours was overridden"
+
+
+@settings(max_examples=150, deadline=None)
+@given(fields, placing)
+@example({"python": "=1"}, {})
+def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
+    given: dict[str, Any], placed: dict[str, str]
+) -> None:
+    named = {name: program(text) for name, text in placed.items() if name == "python"}
+    profile = sift(given | ({"python": program(given["python"])} if "python" in given else {}))
+    job = sift_follow_up(profile, placed | named)
+    script = follow_up.render(job)
+    python = job.python if profile.container else profile.python or job.python
+    with tempfile.TemporaryDirectory() as folder:
+        trace = run(script, Path(folder), starts=python)
+    assert trace.started == job.command
+    assert trace.modules == (["load", *profile.modules] if profile.modules else [])
+    read = directives(script)
+    assert (read["job-name"], read["comment"]) == (job.name, job.comment)
+    assert read["output"] == f"{str(job.logs).replace('%', '%%')}/%j.log"
+    assert read["dependency"] == "afterany:1_0:2"
+    for name in ("partition", "account", "qos", "reservation", "wckey"):
+        assert read.get(name) == getattr(profile, name)
+    assert (read["nodes"], read["ntasks"]) == ("1", "1"), "an option of ours was overridden"
 
 
 @pytest.mark.parametrize("argument", ["--train.steps=3", "a b", "'", '"', "$(touch canary)", "é", "\\", "*"])
@@ -201,8 +237,8 @@ def test_the_script_by_hand_finds_its_code_and_hands_its_arguments_on(argument: 
         by_hand(config()), tmp_path / "it", *arguments, SHOWN_COMMAND=f"{script} {' '.join(arguments)}",
         SLURM_JOB_NUM_NODES="3", SLURM_CPUS_PER_TASK="20", SLURM_SUBMIT_DIR=str(tmp_path),
     )  # fmt: skip
-    assert trace.srun[:4] == ["--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--cpus-per-task=20"]
-    assert trace.srun[6:] == ["python3", "-m", "jobs.slurm.task", "--by-hand", *arguments]
+    assert trace.started[:4] == ["--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--cpus-per-task=20"]
+    assert trace.started[6:] == ["python3", "-m", "jobs.slurm.task", "--by-hand", *arguments]
     assert trace.environment["PYTHONPATH"] == str(code)
 
 
@@ -215,10 +251,10 @@ def test_the_script_by_hand_without_arguments_or_a_place_of_its_own(tmp_path: Pa
     python.touch(mode=0o755)
     known = {"SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "1", "SLURM_SUBMIT_DIR": str(code)}
     trace = run(by_hand(config()), tmp_path / "a", SHOWN_COMMAND="(null)", **known)
-    assert trace.srun[6:] == [str(python), "-m", "jobs.slurm.task", "--by-hand"]
+    assert trace.started[6:] == [str(python), "-m", "jobs.slurm.task", "--by-hand"]
     shown = f"{code}/jobs/train.sbatch"
     trace = run(by_hand(config()), tmp_path / "b", SHOWN_COMMAND=shown, DISTTRAIN_PYTHON="/x/py", **known)
-    assert trace.srun[6:] == ["/x/py", "-m", "jobs.slurm.task", "--by-hand"]
+    assert trace.started[6:] == ["/x/py", "-m", "jobs.slurm.task", "--by-hand"]
     with pytest.raises(AssertionError, match=r"cannot start: no code of disttrain around /x/train.sbatch"):
         run(
             by_hand(config()),
