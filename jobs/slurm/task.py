@@ -5,16 +5,20 @@ Turns what Slurm says of the job into what `jobs.agent` needs, and becomes it: a
 child of it, the agent gets the signals that Slurm sends.
 """
 
-from __future__ import annotations
-
 import signal
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 -- by hand it may be anybody's, and what follows needs a newer one
+    found = f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}, 3.11 or newer is needed"
+    print(f"cannot start: {found}; name another with DISTTRAIN_PYTHON", file=sys.stderr)
+    sys.exit(93)
 
 if __name__ == "__main__":  # what follows takes time, in which a signal must not end this process
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
 
 import argparse
 import os
-import sys
+import platform
 from importlib.util import find_spec
 
 from jobs import agent, policy
@@ -30,9 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments[:1] == ["--by-hand"]:
         absent = [name for name in _NEEDED if find_spec(name) is None]
         if absent:
-            if os.environ["SLURM_NODEID"] == "0":
-                lacks = f"{sys.executable} has no {', '.join(absent)}"
-                print(f"cannot start: {lacks}; name another with DISTTRAIN_PYTHON", file=sys.stderr)
+            lacks = f"{sys.executable} on {platform.node()} has no {', '.join(absent)}"
+            print(f"cannot start: {lacks}; name another with DISTTRAIN_PYTHON", file=sys.stderr)
             return policy.EXIT_DO_NOT_REQUEUE
         from jobs import byhand
 
