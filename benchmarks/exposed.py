@@ -87,7 +87,7 @@ def _pass(world: World, model: DistributedDataParallel) -> tuple[float, float]:
     world.gather(None)
     began = time.perf_counter()
     loss = model(torch.zeros(1, 8)).sum()
-    after_own_backward(loss, note)
+    after_own_backward([loss], note)
     loss.backward()
     ended = time.perf_counter()
     return ended - began, ended - own_end

@@ -78,7 +78,7 @@ class Trainer:
         clock.switch(COMPUTE)
         loss = self._loss(inputs, targets)
         if self._communicates:
-            after_own_backward(loss, self._own_backward_done)
+            after_own_backward([loss], self._own_backward_done)
         loss.backward()
         clock.switch(OPTIMIZER)
         self._update(step)

@@ -29,8 +29,9 @@ from disttrain.output import Output
 from disttrain.parallel import ddp
 from disttrain.records import Metrics
 from disttrain.rundir import write_json
-from disttrain.telemetry.phases import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock, after_own_backward
+from disttrain.telemetry.phases import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 from disttrain.telemetry.run import RunTelemetry
+from disttrain.telemetry.tail import Tail
 from disttrain.torchrun import place
 from disttrain.train import describe_machine
 from disttrain.world import World
@@ -65,6 +66,7 @@ class LoopTelemetry:
         self._accumulation = accumulation
         self._step = 0
         self._loss: Tensor | None = None
+        self._stepped = False
         device = next(model.parameters()).device
         group = dist.is_initialized()
         self._world = World(**vars(place()), device=device, backend=dist.get_backend() if group else None)
@@ -85,13 +87,12 @@ class LoopTelemetry:
             }
         )
         self._output = Output.by_hand(Path(run_dir), Path("loop"), config, self._world)
-        self._communicates = isinstance(model, DistributedDataParallel) and self._world.size > 1
+        work = _parallel(model, self._world)
         facts = {
             **self._output.identity(),
             **describe_machine(self._world, config),
-            "strategy": "ddp" if self._communicates else "single",
+            **work,
             "strategy_reason": "as the loop wraps its model",
-            "comm_method": ddp.COMM_METHOD if self._communicates else None,
             "model": kind,
             "parameters": sum(p.numel() for p in bare.parameters()),
             "model_flops_per_sample": None,
@@ -109,10 +110,10 @@ class LoopTelemetry:
         self.clock: StepClock = self._telemetry.clock
         self._hooks = [
             model.register_forward_pre_hook(self._forward_begins),
-            model.register_forward_hook(self._forward_done),
-            optimizer.register_step_pre_hook(lambda *_: self.clock.switch(OPTIMIZER)),
+            optimizer.register_step_pre_hook(self._optimizer_begins),
             optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
         ]
+        self._comm = Tail(model, lambda: self.clock) if work["comm_method"] else None
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
@@ -136,7 +137,10 @@ class LoopTelemetry:
                     yield batch
             self._step = step
             loss = torch.tensor(torch.nan) if self._loss is None else self._loss
-            self._telemetry.step_done(self._step, loss, float(self._optimizer.param_groups[0]["lr"]))
+            lr = float(self._optimizer.param_groups[0]["lr"])
+            missed = self._comm.missed(self._stepped) if self._comm else None
+            self._telemetry.step_done(self._step, loss, lr, missed)
+            self._stepped = False
 
     def note(self, loss: Tensor) -> None:
         """The mean loss of this rank's samples in this step, for the loss curve."""
@@ -150,6 +154,8 @@ class LoopTelemetry:
     ) -> None:
         for hook in self._hooks:
             hook.remove()
+        if self._comm is not None:
+            self._comm.close()
         if error is None:
             self.metrics: Metrics = self._telemetry.finish()
             self._output.close(None, self.metrics)
@@ -160,14 +166,19 @@ class LoopTelemetry:
             self._output.close(record)
 
     def _forward_begins(self, model: nn.Module, inputs: Any) -> None:
-        if model.training:
+        if model.training or torch.is_grad_enabled():
             self.clock.switch(COMPUTE)
 
-    def _forward_done(self, model: nn.Module, inputs: Any, output: Any) -> None:
-        if self._communicates and model.training and isinstance(output, Tensor) and output.requires_grad:
-            after_own_backward(output, self._own_backward_done)
+    def _optimizer_begins(self, *_: Any) -> None:
+        self._stepped = True
+        self.clock.switch(OPTIMIZER)
 
-    def _own_backward_done(self) -> None:
-        self.clock.switch(COMM)
-        # the reducer's own callback is queued by now, so this one runs when it is done
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: self.clock.switch(OTHER))
+
+def _parallel(model: nn.Module, world: World) -> dict[str, Any]:
+    """How the ranks work together, and how what they communicate can be measured."""
+    if world.size == 1:
+        return {"strategy": "single", "comm_method": None}
+    if isinstance(model, DistributedDataParallel):
+        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}
+    why = "the model is not wrapped in DistributedDataParallel"
+    return {"strategy": "unknown", "comm_method": None, "comm_reason": why}

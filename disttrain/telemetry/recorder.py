@@ -12,8 +12,8 @@ import torch
 
 from disttrain.records import CLASSES, SCHEMA_VERSION
 from disttrain.rundir import to_json
-from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, Parts, StepClock
-from disttrain.telemetry.waits import CommSplit
+from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, OTHER, Parts, StepClock
+from disttrain.telemetry.waits import UNSEEN, CommSplit
 from disttrain.telemetry.windows import Window
 
 WINDOW = 100
@@ -29,9 +29,19 @@ class _Done:
     start: float
     parts: Parts
     exposed_s: list[float]
-    """Its communication: in the backward pass, and in each meeting."""
+    """Its communication: in the backward pass (which may be UNSEEN), and in each meeting."""
     loss: float
     lr: float
+
+    @property
+    def comm_seen(self) -> bool:
+        return self.exposed_s[0] != UNSEEN
+
+    def unsee(self) -> None:
+        """What of the communication was seen means nothing by itself: it goes to the class of all unknown."""
+        self.exposed_s[0] = UNSEEN
+        self.parts[OTHER] += self.parts[COMM]
+        self.parts[COMM] = 0.0
 
 
 class StepRecorder:
@@ -62,9 +72,13 @@ class StepRecorder:
         self.kept: dict[int, Parts] = {}
         """Of those steps, the seconds in each class."""
         self._split = split
-        self._noted: deque[tuple[int, torch.Tensor, float]] = deque()
+        self._noted: deque[tuple[int, torch.Tensor, float, bool]] = deque()
+        self.comm_unseen = False
+        """Whether there is a measured step in which a rank's communication was not seen."""
         self._full_left = full_records
         self._window = Window()
+        self._window_seen = False
+        """Whether the communication of the steps in it is known."""
         self._undivided: deque[_Done] = deque()
         self._comparing = 0  # of the undivided, those whose comparison is on its way
         self.durations = array("d")
@@ -77,21 +91,23 @@ class StepRecorder:
         """Steps noted and not yet taken from the clock."""
         return len(self._noted)
 
-    def note(self, step: int, loss: torch.Tensor, lr: float) -> None:
+    def note(self, step: int, loss: torch.Tensor, lr: float, comm_seen: bool = True) -> None:
         """Call as the last thing before the clock's `end_step`: the copy of the loss is then done when
-        the step is."""
-        self._noted.append((step, loss.to("cpu", non_blocking=True), lr))
+        the step is. Without `comm_seen`, the clock does not know all communication of this step as such."""
+        self._noted.append((step, loss.to("cpu", non_blocking=True), lr, comm_seen))
         if self._split is not None:
             self._split.step_done()
 
     def collect(self, await_steps: int = 0) -> None:
         """Take the steps that the device has finished from the clock, waiting for the first `await_steps`."""
         for start, parts in self._clock.finished(await_steps):
-            step, loss, lr = self._noted.popleft()
+            step, loss, lr, comm_seen = self._noted.popleft()
             exposed_s = [parts[COMM], *parts[len(CLASSES) :]]
             del parts[len(CLASSES) :]
             parts[COMM] = sum(exposed_s)
             done = _Done(step, start, parts, exposed_s, float(loss), lr)
+            if not comm_seen:
+                done.unsee()
             if self._split is None:
                 self._record(done)
             else:
@@ -114,8 +130,11 @@ class StepRecorder:
         for transfer in self._split.ready(wait=everything):
             done = self._undivided.popleft()
             self._comparing -= 1
-            done.parts[COMM] -= transfer
-            done.parts[COMM_TRANSFER] = transfer
+            if transfer is None:
+                done.unsee()
+            else:
+                done.parts[COMM] -= transfer
+                done.parts[COMM_TRANSFER] = transfer
             self._record(done)
 
     def abandon(self) -> None:
@@ -141,18 +160,23 @@ class StepRecorder:
             self.kept[done.step] = done.parts
         if done.step > self.warm_step and done.step not in self.looked_at:
             self.durations.append(sum(done.parts))
+            self.comm_unseen |= not done.comm_seen
             self._note_ratio(done)
             for index, seconds in enumerate(done.parts):
                 self.measured[index] += seconds
-        self._write(done, divided=self._split is not None)
+        self._write(done, divided=True)
 
     def _note_ratio(self, done: _Done) -> None:
-        if self._split is not None and done.parts[COMPUTE] > 0:
+        if self._split is not None and done.comm_seen and done.parts[COMPUTE] > 0:
             self.ratio_steps.append(done.step)
             self.ratios.append((done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
 
     def _write(self, done: _Done, *, divided: bool) -> None:
-        if self._full_left <= 0 and done.step not in self.looked_at and (divided or self._split is None):
+        seen = self._split is not None and done.comm_seen
+        if self._full_left <= 0 and done.step not in self.looked_at and (divided or not seen):
+            if seen != self._window_seen:
+                self._end_window()
+            self._window_seen = seen
             self._window.add(done.step, done.start, done.parts, done.loss, done.lr)
             if self._window.steps == WINDOW:
                 self._end_window()
@@ -163,7 +187,7 @@ class StepRecorder:
             "step": done.step,
             "start_s": round(done.start, _DECIMALS),
             "step_s": round(sum(done.parts), _DECIMALS),
-            **self._named(done.parts, divided),
+            **_named(done.parts, seen=seen, divided=divided),
             "samples": self._samples,
             "loss": done.loss,
             "lr": done.lr,
@@ -172,13 +196,15 @@ class StepRecorder:
 
     def _end_window(self) -> None:
         if self._window.steps:
-            named = self._named(self._window.sums, self._split is not None)
+            named = _named(self._window.sums, seen=self._window_seen, divided=True)
             self._file.write(to_json(self._window.as_record(named, self._samples)) + "\n")
             self._window = Window()
 
-    def _named(self, parts: Parts, divided: bool) -> dict[str, float | None]:
-        named: dict[str, float | None] = dict(zip(CLASSES, (round(p, _DECIMALS) for p in parts), strict=True))
-        if not divided:
-            named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
-        exposed = None if self._split is None else round(parts[COMM] + parts[COMM_TRANSFER], _DECIMALS)
-        return {**named, "comm_exposed_s": exposed}
+
+def _named(parts: Parts, *, seen: bool, divided: bool) -> dict[str, float | None]:
+    """The fields of a record: of communication only what is known."""
+    named: dict[str, float | None] = dict(zip(CLASSES, (round(p, _DECIMALS) for p in parts), strict=True))
+    if not (seen and divided):
+        named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
+    exposed = round(parts[COMM] + parts[COMM_TRANSFER], _DECIMALS) if seen else None
+    return {**named, "comm_exposed_s": exposed}

@@ -58,6 +58,7 @@ class RunTelemetry:
         plan_samples = self.facts["local_batch_size"] * self.facts["accumulation"]
         self.clock = make_clock(self.world.device)
         self._measures_comm = self.facts["comm_method"] is not None
+        self._comm_reason: str | None = self.facts.pop("comm_reason", None)
         if self._measures_comm:
             self.facts["comm_split"] = waits.METHOD
         self.meetings = Meetings(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
@@ -148,9 +149,13 @@ class RunTelemetry:
         self._began = self._told = time.monotonic()
         self.clock.start()
 
-    def step_done(self, step: int, loss: torch.Tensor, lr: float) -> None:
-        """Close optimizer step `step`, whose mean local loss is `loss` (a scalar, on the device)."""
-        self._recorder.note(step, loss, lr)
+    def step_done(self, step: int, loss: torch.Tensor, lr: float, comm_reason: str | None = None) -> None:
+        """Close optimizer step `step`, whose mean local loss is `loss` (a scalar, on the device).
+
+        `comm_reason` says why the clock does not know all of this step's communication, where that is so.
+        """
+        self._recorder.note(step, loss, lr, comm_seen=comm_reason is None)
+        self._comm_reason = self._comm_reason or comm_reason
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
@@ -297,6 +302,11 @@ class RunTelemetry:
         fields, reasons = figures.of_run(
             facts, samples_per_s, self._node.devices, totals, self.config.telemetry.gpu_every_s
         )
+        measured = [rank.measured for rank in totals]
+        comm_known = self._measures_comm and not self._recorder.comm_unseen
+        if not comm_known:
+            facts |= {"comm_method": None, "comm_split": None}
+            reasons |= summary.no_communication(self._comm_reason, self.world.size)
         return Metrics(
             **facts,
             **fields,
@@ -314,11 +324,11 @@ class RunTelemetry:
             measured_steps=steps,
             measured_s=measured_s,
             step_time=summary.step_time(durations),
-            composition=summary.composition([r.measured for r in totals], steps, self._measures_comm),
+            composition=summary.composition(measured, steps, comm_known),
             comm=comm,
             communication_time_per_step=comm.total_s if comm else None,
-            **summary.communication([r.measured for r in totals], self._measures_comm),
-            communication_computation_history=summary.thin(self._ratios()),
+            **summary.communication(measured, comm_known),
+            communication_computation_history=summary.thin(self._ratios() if comm_known else []),
             peak_memory_bytes=max(rank.peak_memory_bytes for rank in totals),
             loss_history=summary.thin(self.losses),
             eval_history=self.eval_history,

@@ -2,7 +2,7 @@
 
 All ranks leave a blocking collective together. So in each step, the rank that came to it last had nobody to
 wait for: what it spent there is transfer, and what any other rank spent beyond that is waiting. Durations are
-compared, never times of day. The backward pass and each meeting outside of it are compared on their own.
+compared, never times of day. DDP's backward pass and each meeting of the ranks are compared on their own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import torch.distributed as dist
 from disttrain.world import World
 
 METHOD = "min_over_ranks"
+UNSEEN = -1.0
+"""In place of seconds: the rank communicated in this step without being able to tell how long."""
 
 
 class CommSplit:
@@ -51,7 +53,7 @@ class CommSplit:
 
     def compare(self, exposed_s: Sequence[Sequence[float]]) -> None:
         """All ranks together: the exposed communication of as many steps as `due` said, each time that they
-        communicated in a step on its own. They did so equally often."""
+        communicated in a step on its own. They did so equally often. The first of a step may be UNSEEN."""
         flat = list(itertools.chain.from_iterable(exposed_s))
         least = torch.tensor(flat, dtype=torch.float64, device=self._world.device)
         self._world.all_reduce(least, dist.ReduceOp.MIN)
@@ -62,9 +64,12 @@ class CommSplit:
             passed.record()
         self._compared.append(([len(step) for step in exposed_s], least, passed))
 
-    def ready(self, wait: bool = False) -> list[float]:
-        """Transfer time of the steps whose comparison has arrived, oldest first; with `wait`, of all."""
-        found: list[float] = []
+    def ready(self, wait: bool = False) -> list[float | None]:
+        """Transfer time of the steps whose comparison has arrived, oldest first; with `wait`, of all.
+
+        None where some rank's communication was UNSEEN.
+        """
+        found: list[float | None] = []
         while self._compared:
             counts, least, passed = self._compared[0]
             if passed is not None and wait:
@@ -73,5 +78,7 @@ class CommSplit:
                 break
             self._compared.popleft()
             values = iter(least.tolist())
-            found += [sum(itertools.islice(values, count)) for count in counts]
+            for count in counts:
+                step = list(itertools.islice(values, count))
+                found.append(None if step[0] < 0 else sum(step))
         return found

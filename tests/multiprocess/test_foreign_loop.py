@@ -29,9 +29,7 @@ def test_a_tutorial_loop_is_measured_like_any_run(two_ranks, tmp_path):
     assert sum(metrics.composition.values()) == pytest.approx(metrics.measured_s / metrics.measured_steps)
     assert metrics.loss_history[-1].loss < metrics.loss_history[0].loss
     attempt = RunDir(folder).attempt(0)
-    prompt, late = (
-        [Step.model_validate(line) for line in read_jsonl(attempt.steps(rank))] for rank in range(2)
-    )
+    prompt, late = (steps_of(folder, rank) for rank in range(2))
     assert [step.step for step in prompt] == list(range(1, steps + 1))
     for theirs, mine in zip(prompt, late, strict=True):
         assert sum(getattr(theirs, name) for name in CLASSES) == pytest.approx(theirs.step_s, abs=1e-6)
@@ -45,11 +43,49 @@ def test_a_tutorial_loop_is_measured_like_any_run(two_ranks, tmp_path):
     assert sum(each.bytes for each in sample.collectives) == 4 * metrics.parameters
 
 
+@pytest.mark.parametrize("returns", ["tuple", "dict", "dataclass", "model output"])
+def test_waiting_is_seen_whatever_the_model_returns(two_ranks, tmp_path, returns):
+    two_ranks.call(run, tmp_path / "n2", {"late": 1, "late_s": 0.02, "returns": returns})
+    metrics = Metrics.model_validate(read_json(tmp_path / "n2" / "metrics.json"))
+    assert (metrics.comm_method, metrics.comm_split) == ("ddp_backward_tail", "min_over_ranks")
+    prompt, late = (steps_of(tmp_path / "n2", rank) for rank in range(2))
+    assert sum(step.comm_wait_s for step in prompt) > 0.5 * len(prompt) * 0.02
+    assert sum(step.comm_wait_s for step in late) < 0.1 * len(late) * 0.02
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"returns": "opaque"}, "in the Opaque that the model returned no tensor was found"),
+        ({"nested": True}, "the last gradients come from a reentrant checkpoint"),
+    ],
+    ids=["opaque output", "nested backward"],
+)
+def test_communication_that_cannot_be_seen_is_null_with_the_reason(two_ranks, tmp_path, options, reason):
+    two_ranks.call(run, tmp_path / "n2", options)
+    metrics = Metrics.model_validate(read_json(tmp_path / "n2" / "metrics.json"))
+    assert metrics.status == "completed"
+    for name in ("comm_method", "comm_split", "communication_overhead_percent"):
+        assert getattr(metrics, name) is None
+        assert metrics.null_reasons[name].startswith(reason)
+    assert metrics.composition["comm_wait_s"] is metrics.composition["comm_transfer_s"] is None
+    assert metrics.communication_computation_history == []
+    for rank in range(2):
+        for step in steps_of(tmp_path / "n2", rank):
+            assert step.comm_wait_s is step.comm_transfer_s is step.comm_exposed_s is None
+            known = sum(getattr(step, name) or 0.0 for name in CLASSES)
+            assert known == pytest.approx(step.step_s, abs=1e-6)
+
+
+def steps_of(folder: Path, rank: int) -> list[Step]:
+    return [Step.model_validate(line) for line in read_jsonl(RunDir(folder).attempt(0).steps(rank))]
+
+
 def test_its_runs_are_reported_with_all_others(tmp_path):
     train(0, 1, str(tmp_path / "mine" / "n1"))
     [row] = load([tmp_path / "mine"]).to_dict("records")
     assert (row["run"], row["included"], row["steps"]) == ("n1", True, EPOCHS * SAMPLES // BATCH)
-    assert row["model"] == "torch.nn.modules.container:Sequential"
+    assert row["model"] == "tests.support.tutorial:Classifier"
 
 
 def test_a_loop_that_fails_keeps_its_records_and_says_why(two_ranks, tmp_path):

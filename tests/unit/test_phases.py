@@ -88,9 +88,21 @@ def test_own_backward_callback_runs_after_every_gradient_and_before_callbacks_qu
 
     weight.register_hook(queue_late)  # as DDP does, when a gradient is ready
     loss = (weight * 2).sum()
-    after_own_backward(loss, lambda: order.append(COMM))
+    after_own_backward([loss], lambda: order.append(COMM))
     loss.backward()
     assert order == ["gradient", COMM, "reducer waits"]
+
+
+def test_the_callback_runs_once_in_each_backward_pass_whichever_outputs_it_comes_through():
+    calls = []
+    weight = torch.nn.Parameter(torch.ones(3))
+    hidden = weight * 2
+    unused, used = hidden + 1, hidden.sum()
+    after_own_backward([unused, hidden, used], lambda: calls.append(weight.grad is not None))
+    used.backward(retain_graph=True)
+    assert calls == [True]
+    (unused.sum() + used).backward()
+    assert calls == [True, True]
 
 
 class FakeEvent:

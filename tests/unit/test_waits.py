@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from disttrain.telemetry.phases import CHECKPOINT, COMM, COMPUTE, MEETING, HostClock
 from disttrain.telemetry.recorder import StepRecorder
-from disttrain.telemetry.waits import CommSplit
+from disttrain.telemetry.waits import UNSEEN, CommSplit
 from disttrain.world import World
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
@@ -30,18 +30,21 @@ class Peers(CommSplit):
         del self.others[:count]
 
 
-def recorded(path, exposed, others, look_ups):
-    """The lines of a run of one second of compute and `exposed` communication in each step."""
+def recorded(path, exposed, others, look_ups=(), unseen=(), full=100):
+    """The lines of a run of one second of compute and `exposed` communication in each step, which is not seen
+    in those of `unseen`."""
     now = [0.0]
     clock = HostClock(lambda: now[0])
-    recorder = StepRecorder(path, clock, samples_per_step=1, warmup_steps=0, split=Peers(list(others)))
+    recorder = StepRecorder(
+        path, clock, samples_per_step=1, warmup_steps=0, split=Peers(list(others)), full_records=full
+    )
     clock.start()
     for step, seconds in enumerate(exposed, 1):
         clock.switch(COMPUTE)
         now[0] += 1
         clock.switch(COMM)
         now[0] += seconds
-        recorder.note(step, torch.tensor(0.0), 0.1)
+        recorder.note(step, torch.tensor(0.0), 0.1, comm_seen=step not in unseen)
         clock.end_step()
         if step in look_ups:
             recorder.divide()
@@ -76,6 +79,32 @@ def test_a_run_that_breaks_off_keeps_what_was_never_compared(tmp_path):
     assert [line["comm_transfer_s"] for line in lines] == [0.25] * 3 + [None] * 2
     assert [line["comm_exposed_s"] for line in lines] == [0.25] * 5
     assert len(recorder.durations) == 3, "figures are of steps that are divided"
+
+
+@pytest.mark.parametrize(
+    ("others", "unseen"), [([0.5] * 3, {2}), ([0.5, UNSEEN, 0.5], ())], ids=["this rank", "another rank"]
+)
+def test_what_one_rank_did_not_see_is_null_on_all(tmp_path, others, unseen):
+    recorder = recorded(tmp_path / "steps.jsonl", [0.25] * 3, others, unseen=unseen)
+    recorder.divide(everything=True)
+    recorder.close()
+    lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert [line["comm_transfer_s"] for line in lines] == [0.25, None, 0.25]
+    assert [line["comm_exposed_s"] for line in lines] == [0.25, None, 0.25]
+    assert [line["other_s"] for line in lines] == [0.0, 0.25, 0.0]
+    assert recorder.comm_unseen
+    assert list(recorder.ratio_steps) == [1, 3]
+    assert sum(recorder.measured) == pytest.approx(3 * 1.25)
+
+
+def test_steps_with_and_without_their_communication_are_never_put_together(tmp_path):
+    recorder = recorded(tmp_path / "steps.jsonl", [0.25] * 5, [0.25] * 5, unseen={2, 3}, full=0)
+    recorder.divide(everything=True)
+    recorder.close()
+    lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert [(line["first"], line["last"]) for line in lines] == [(1, 1), (2, 3), (4, 5)]
+    assert [line["comm_transfer_s"] for line in lines] == [0.25, None, 0.5]
+    assert [line["comm_exposed_s"] for line in lines] == [0.25, None, 0.5]
 
 
 def test_on_a_device_the_newest_window_is_left_for_the_next_time():

@@ -1,0 +1,25 @@
+"""Where gradients begin: the tensors in what a model returned."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+
+def grad_tensors(output: Any) -> Iterator[Tensor]:
+    """Those that require a gradient, at any depth of tuples, lists, mappings, dataclasses and whatever else
+    torch was told how to flatten."""
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor):
+            if leaf.requires_grad:
+                yield leaf
+        elif isinstance(leaf, Mapping):  # of a class that torch was not told of
+            for value in leaf.values():
+                yield from grad_tensors(value)
+        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            for field in dataclasses.fields(leaf):
+                yield from grad_tensors(getattr(leaf, field.name, None))
