@@ -40,6 +40,8 @@ _SAME = {
 _COMM_METHODS = {
     "ddp_backward_tail": "from the end of a rank's own backward pass until the last gradients have arrived. "
     "It holds waiting for slower peers and transfer together; what is hidden under compute is not in it",
+    "fsdp_custom_collectives": "the time of each all-gather and reduce-scatter of a sharded model. It holds "
+    "waiting for slower peers and transfer together",
 }
 """What `Metrics.comm_method` stands for."""
 

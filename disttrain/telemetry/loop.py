@@ -6,7 +6,8 @@
             telemetry.note(loss)  # optional: the loss curve
 
 What begins when is heard from hooks: `next(loader)`, the model's forward pass, the end of backward, the
-optimizer's step. The records, `metrics.json` and the report are those of any run.
+optimizer's step, the collectives of `fully_shard`. The records, `metrics.json` and the report are those of
+any run.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from disttrain.output import Output
 from disttrain.parallel import ddp
 from disttrain.records import Metrics
 from disttrain.rundir import write_json
+from disttrain.telemetry import sharded
 from disttrain.telemetry.phases import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.tail import Tail
@@ -44,7 +46,7 @@ class LoopTelemetry:
 
     Args:
         run_dir: where the records go; on all ranks rank 0's choice counts.
-        model: wrapped in `DistributedDataParallel` by the caller, or alone.
+        model: wrapped in `DistributedDataParallel` or sharded by `fully_shard` by the caller, or alone.
         steps: optimizer steps of the whole loop.
         samples_per_step: samples that this rank trains on in one optimizer step.
         accumulation: batches that share one optimizer step.
@@ -71,7 +73,8 @@ class LoopTelemetry:
         group = dist.is_initialized()
         self._world = World(**vars(place()), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
-        kind = f"{type(bare).__module__}:{type(bare).__qualname__}"
+        cls = sharded.original_class(bare)
+        kind = f"{cls.__module__}:{cls.__qualname__}"
         local = samples_per_step // accumulation
         config = Config.model_validate(
             {
@@ -109,11 +112,15 @@ class LoopTelemetry:
         self._telemetry = RunTelemetry(self._output.run, self._output.attempt, self._world, config, facts)
         self.clock: StepClock = self._telemetry.clock
         self._hooks = [
-            model.register_forward_pre_hook(self._forward_begins),
+            model.register_forward_pre_hook(self._forward_begins, prepend=True),  # before fully_shard gathers
             optimizer.register_step_pre_hook(self._optimizer_begins),
             optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
         ]
-        self._comm = Tail(model, lambda: self.clock) if work["comm_method"] else None
+        self._comm: Tail | sharded.Collectives | None = None
+        if work["comm_method"] == ddp.COMM_METHOD:
+            self._comm = Tail(model, lambda: self.clock)
+        elif work["comm_method"] == sharded.COMM_METHOD:
+            self._comm = sharded.Collectives(model, self._world, lambda: self.clock)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
@@ -180,5 +187,14 @@ def _parallel(model: nn.Module, world: World) -> dict[str, Any]:
         return {"strategy": "single", "comm_method": None}
     if isinstance(model, DistributedDataParallel):
         return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}
-    why = "the model is not wrapped in DistributedDataParallel"
-    return {"strategy": "unknown", "comm_method": None, "comm_reason": why}
+    if not sharded.is_sharded(model):
+        why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
+        return {"strategy": "unknown", "comm_method": None, "comm_reason": why}
+    elsewhere = sharded.not_among_all(model, world)
+    why_not = elsewhere or sharded.not_timed(model, world)
+    return {
+        "strategy": "fsdp2",
+        "comm_method": None if why_not else sharded.COMM_METHOD,
+        "comm_reason": why_not,
+        "samples_comm": elsewhere is None,
+    }

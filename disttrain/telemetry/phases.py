@@ -19,8 +19,8 @@ COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
 """Classes, in the order of `disttrain.records.CLASSES`. One rank cannot tell waiting from transfer: its clock
 knows all exposed communication as COMM, until the ranks have compared (`disttrain.telemetry.waits`)."""
 MEETING = 7
-"""On the clock alone: what ranks do together outside of the backward pass (agree, compare, save). Counts as
-communication, but each time is compared apart: another rank may be late to another meeting."""
+"""On the clock alone: what ranks do together in one call (agree, compare, save, gather or scatter a shard).
+Counts as communication, but each time is compared apart: another rank may be late to another meeting."""
 _CLASSES = 7
 
 Parts = list[float]

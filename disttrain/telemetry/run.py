@@ -59,6 +59,7 @@ class RunTelemetry:
         self.clock = make_clock(self.world.device)
         self._measures_comm = self.facts["comm_method"] is not None
         self._comm_reason: str | None = self.facts.pop("comm_reason", None)
+        self._samples_comm: bool = self.facts.pop("samples_comm", self._measures_comm)
         if self._measures_comm:
             self.facts["comm_split"] = waits.METHOD
         self.meetings = Meetings(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
@@ -73,7 +74,7 @@ class RunTelemetry:
         )
         self._steps_total: int = self.facts["steps_total"]
         self.look = CloseLook(
-            self.config, self.attempt, self.world, samples=self._measures_comm, steps=self._steps_total
+            self.config, self.attempt, self.world, samples=self._samples_comm, steps=self._steps_total
         )
         self._recorder.looked_at = self.look.steps
         self._global_loss = GlobalLoss(self.meetings)
