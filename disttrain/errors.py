@@ -23,6 +23,11 @@ class Superseded(RuntimeError):
     """A later attempt of this run has begun, so this one must not write any more."""
 
 
+def in_one_line(error: BaseException) -> str:
+    """What went wrong: the kind and the message."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` for the closest allowed word, or an empty string."""
     candidates = list(allowed)

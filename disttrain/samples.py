@@ -24,7 +24,7 @@ class GpuDevice(Record):
     unsupported: dict[str, str] = {}
     """Fields that are null in every sample, and why."""
     errors: dict[str, str] = {}
-    """Fields that are null in some samples: the first error of each."""
+    """Fields that are null in some samples: the first error of each; `sample` is of whole ones."""
     lost: str | None = None
     """What NVML said when the GPU was gone; its samples end there."""
 

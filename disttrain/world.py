@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from disttrain.config import ResourcesConfig
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, in_one_line
 from disttrain.torchrun import Place, place
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
@@ -62,7 +62,7 @@ class World(Place):
         try:
             value = act()
         except Exception as error:
-            problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            problem = in_one_line(error)
         answers = self.gather((value, problem))
         for rank, (_, failed) in enumerate(answers):
             if failed is not None:

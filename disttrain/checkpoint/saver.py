@@ -23,6 +23,7 @@ from disttrain.checkpoint import storage
 from disttrain.checkpoint.state import on_host
 from disttrain.checkpoint.storage import PlannedSave, State
 from disttrain.config import CheckpointConfig
+from disttrain.errors import in_one_line
 from disttrain.records import Checkpoint, CheckpointFile
 from disttrain.rundir import Attempt
 from disttrain.world import FailedTogether, World
@@ -150,7 +151,7 @@ def _write(planned: PlannedSave, path: Path, step_records: Path) -> Written:
             os.fsync(records.fileno())
         return Written(results, files)
     except Exception as error:
-        return Written([], {}, f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return Written([], {}, in_one_line(error))
 
 
 def _prune(folder: Path, keep: int, attempt: Attempt) -> None:

@@ -2,7 +2,8 @@
 
 GPUs are found by UUID or PCI bus id, never by index: torch and NVML count them differently as soon as
 CUDA_VISIBLE_DEVICES or a container hides some. Each reading stands alone: one that the device, the driver or
-the permissions refuse is null from then on, with the reason kept once, and the rest go on.
+the permissions refuse is null from then on, with the reason kept once, and the rest go on. So they do when a
+binding trips over what the driver says (a name that is no UTF-8): that costs one value, and is kept, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from disttrain.errors import in_one_line
 from disttrain.samples import GpuDevice
 
 THROTTLE_REASONS = {
@@ -33,7 +35,8 @@ PCIE_EVERY = 10
 _ALL_LINKS = 0xFFFFFFFF  # as NVML's scope: the sum over the links of a GPU
 
 Way = Callable[[Any], Any]
-"""A reading: from the handle to the value. Raises NVMLError, or AttributeError where `pynvml` is too old."""
+"""A reading: from the handle to the value. NVMLError is a refusal, AttributeError a `pynvml` that is too old,
+all else an accident."""
 
 
 class Unavailable(RuntimeError):
@@ -75,11 +78,11 @@ class Nvml:
             raise Unavailable(f"no module pynvml (package nvidia-ml-py): {error}") from None
         try:
             pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
+        except Exception as error:
             raise Unavailable(f"NVML: {error}") from None
         self.api: Any = pynvml
         self.driver: str | None = None
-        with contextlib.suppress(pynvml.NVMLError):
+        with contextlib.suppress(pynvml.NVMLError, ValueError):
             self.driver = pynvml.nvmlSystemGetDriverVersion()
 
     def find(self, gpu: GpuId) -> Any:
@@ -195,6 +198,9 @@ class GpuReader:
                     return None  # perhaps the next time
             except (AttributeError, Unsupported) as error:
                 reason = str(error)
+            except Exception as error:  # the binding's own: no reading may end the others
+                self.device.errors.setdefault(field, in_one_line(error))
+                return None
             del ways[0]
             if not ways:
                 self.device.unsupported[field] = reason

@@ -1,8 +1,9 @@
 """Samples of the GPUs and processes of one node's ranks, by one light thread beside the training loop.
 
 The thread sleeps, asks, appends lines, and never touches the step: NVML is called without the interpreter's
-lock, and all that is shared with the loop is a number the loop keeps anyway. Whatever goes wrong here ends
-the samples, never the training.
+lock, and all that is shared with the loop is a number the loop keeps anyway. A reading that fails costs its
+own value (`gpu`, `host`), a GPU that cannot be read its own sample. Whatever else goes wrong ends the samples
+of the GPUs or those of the processes, never both, and never the training.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol, TypeVar
 
 from disttrain import log
+from disttrain.errors import in_one_line
 from disttrain.records import SCHEMA_VERSION
 from disttrain.rundir import Attempt, to_json, write_json
 from disttrain.samples import GpuSample, HostSample, NodeGpus
@@ -23,6 +26,7 @@ from disttrain.telemetry.gpu import GpuId, GpuReader, Nvml, Unavailable
 from disttrain.telemetry.host import ProcessReader, host_memory
 from disttrain.telemetry.usage import GpuTally, HostTally
 
+T = TypeVar("T")
 LINES_AT_FULL_RATE = 20_000
 """Samples of a GPU or process that are written as they come; then every 2nd, after as many lines every 4th,
 and so on: a year at one second is 200,000 lines. The figures take every sample."""
@@ -98,31 +102,64 @@ class NodeSampler:
         return self._live if fresh else {}
 
     def _run(self) -> None:
-        try:
-            with _Gpus(self._attempt, self._node, self._ranks, self._every_s, self._usage) as gpus:
-                hosts = _Hosts(self._attempt, self._node, self._ranks, self._usage)
-                due = time.monotonic()
-                ending = False
-                while not ending:
-                    ending = self._asked_to_end.is_set()  # then this sample is the last
-                    self._sample(gpus, hosts)
-                    due = max(due + self._every_s, time.monotonic())  # one that is late is left out
-                    if not ending:
-                        self._asked_to_end.wait(due - time.monotonic())
-                hosts.close()
-        except Exception as error:
-            log.error("sampling ended", kind=type(error).__name__, error=str(error))
+        what = (self._attempt, self._node, self._ranks, self._usage)
+        opened: dict[str, _Part | None] = {
+            "GPUs": _attempted("GPUs", lambda: _Gpus(*what, self._every_s)),
+            "processes": _attempted("processes", lambda: _Hosts(*what)),
+        }
+        parts = {name: part for name, part in opened.items() if part}
+        due = time.monotonic()
+        ending = False
+        while parts and not ending:
+            ending = self._asked_to_end.is_set()  # then this sample is the last
+            self._sample(parts)
+            due = max(due + self._every_s, time.monotonic())  # one that is late is left out
+            if not ending:
+                self._asked_to_end.wait(due - time.monotonic())
+        for name, part in parts.items():
+            _attempted(name, part.close)
 
-    def _sample(self, gpus: _Gpus, hosts: _Hosts) -> None:
+    def _sample(self, parts: dict[str, _Part]) -> None:
+        """Take a sample of each of `parts`, and leave out from now on what goes wrong."""
         stretch = self._stretch()
-        on_gpus, on_host = gpus.read(), hosts.read()
-        with self._lock:
-            for gpu, told in on_gpus:
-                gpu.add(told, stretch)
-            for process, seen in on_host:
-                process.add(seen, stretch)
-        self._live = _live([sample for _, sample in on_gpus + on_host])
+        samples: list[GpuSample | HostSample] = []
+        for name, part in list(parts.items()):
+            taken = _attempted(name, partial(self._take, part, stretch))
+            if taken is None:
+                _attempted(name, parts.pop(name).close)
+            else:
+                samples += taken
+        self._live = _live(samples)
         self._live_at = time.monotonic()
+
+    def _take(self, part: _Part, stretch: int | None) -> list[GpuSample | HostSample]:
+        found = part.read()
+        with self._lock:
+            for tally, sample in found:
+                tally.add(sample, stretch)
+        return [sample for _, sample in found]
+
+
+class _Tally(Protocol):
+    def add(self, sample: Any, stretch: int | None) -> None: ...
+
+
+class _Part(Protocol):
+    """What is sampled together."""
+
+    def read(self) -> Sequence[tuple[_Tally, GpuSample | HostSample]]:
+        """One sample of each thing, written."""
+
+    def close(self) -> None: ...
+
+
+def _attempted(part: str, act: Callable[[], T]) -> T | None:
+    """What `act` gives; None, with a line in the log, where it raises: `part` is sampled no more."""
+    try:
+        return act()
+    except Exception as error:
+        log.error("sampling ended", of=part, kind=type(error).__name__, error=str(error))
+        return None
 
 
 class _Lines:
@@ -150,7 +187,7 @@ class _Gpus:
     """The GPUs of the node: opened in the thread, since a driver can take seconds to wake."""
 
     def __init__(
-        self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], every_s: float, usage: NodeUsage
+        self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], usage: NodeUsage, every_s: float
     ) -> None:
         self._path = attempt.gpu_devices(node)
         self._every_s = every_s
@@ -172,10 +209,7 @@ class _Gpus:
             self._lines = _Lines(attempt.gpu_samples(node))
             self._describe()
 
-    def __enter__(self) -> _Gpus:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._lines:
             self._lines.close()
             self._describe()
@@ -189,7 +223,11 @@ class _Gpus:
             if reader.lost:
                 continue
             now, wall = time.monotonic(), time.time()
-            told = reader.read(now)
+            try:
+                told = reader.read(now)
+            except Exception as error:
+                reader.device.errors.setdefault("sample", in_one_line(error))
+                continue
             if reader.lost:
                 tally.lost = True
                 log.error("GPU lost", rank=rank.rank, said=reader.device.lost or "")
@@ -208,6 +246,9 @@ class _Gpus:
                 reader = GpuReader(self._nvml, gpu, [r.rank for r in ranks])
             except Unavailable as error:
                 reasons.append(str(error))
+                continue
+            except Exception as error:
+                reasons.append(f"{gpu.uuid or gpu.pci_bus_id}: {in_one_line(error)}")
                 continue
             tally = GpuTally(reader.device.sm_clock_max_mhz)
             self._readers.append((ranks[0], reader, tally))
@@ -229,7 +270,8 @@ class _Hosts:
     """The processes of the node's ranks."""
 
     def __init__(self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], usage: NodeUsage) -> None:
-        self._readers = [(rank, ProcessReader(rank.pid), HostTally()) for rank in ranks]
+        readers = [(rank, ProcessReader(rank.pid)) for rank in ranks]
+        self._readers = [(rank, reader, HostTally(reader.errors)) for rank, reader in readers]
         usage.hosts = [tally for _, _, tally in self._readers]
         self._lines = _Lines(attempt.host_samples(node))
 

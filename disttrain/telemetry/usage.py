@@ -15,6 +15,8 @@ from disttrain.samples import GpuSample, GpuUsage, HostSample, ProcessUsage
 
 _RATES = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
 _NO_TELLING = "no GPU told it"
+_READ_AS = {"cpu_percent": "cpu_percent", "rss_peak_bytes": "rss_bytes", "threads_max": "threads"}
+"""Figures of processes, by the field of a sample that they are made of."""
 
 
 @dataclass
@@ -150,8 +152,9 @@ def _grown(tallies: Sequence[GpuTally], name: str) -> int | None:
 
 @dataclass
 class HostTally:
-    """One rank's process so far."""
+    """One rank's process so far. `errors` are its reader's."""
 
+    errors: dict[str, str] = field(default_factory=dict)
     samples: int = 0
     cpu: Series = field(default_factory=Series)
     rss: Series = field(default_factory=Series)
@@ -185,7 +188,11 @@ def process_usage(tallies: Sequence[HostTally]) -> tuple[ProcessUsage, dict[str,
         threads_max=None if threads is None else int(threads),
         host_memory_used_peak=all_["memory"].most,
     )
-    why = {name: "the system did not tell" for name in ProcessUsage.model_fields}
+    why = dict.fromkeys(ProcessUsage.model_fields, "the system did not tell")
+    for name, read in _READ_AS.items():
+        errors = [tally.errors[read] for tally in tallies if read in tally.errors]
+        if errors:
+            why[name] = errors[0]
     if not samples:
         why["cpu_percent"] = "no sample fell into measured steps"
     return usage, {f"processes.{name}": why[name] for name in why if getattr(usage, name) is None}

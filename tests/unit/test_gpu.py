@@ -92,6 +92,28 @@ def test_a_passing_error_costs_one_value(replay):
     assert "utilization" not in reader.device.unsupported
 
 
+@pytest.mark.parametrize("error", [UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), ValueError("odd")])
+def test_what_the_binding_trips_over_costs_that_value_alone(replay, error):
+    fake = replay()
+    fake.nvmlDeviceGetName = fake.nvmlDeviceGetPowerUsage = fake.nvmlEventSetWait_v2 = raising(error)
+    reader, samples = read()
+    assert [s["power_w"] for s in samples] == [s["xids"] for s in samples] == [None] * 4
+    assert samples[0]["utilization"] == 0.35
+    assert (reader.device.name, reader.device.power_limit_w) == (None, 700)
+    text = f"{type(error).__name__}: {error}"
+    assert {field: reader.device.errors[field] for field in ("name", "power_w", "xids")} == dict.fromkeys(
+        ("name", "power_w", "xids"), text
+    )
+    assert not {"name", "power_w"} & set(reader.device.unsupported)
+
+
+def raising(error):
+    def call(*_):
+        raise error
+
+    return call
+
+
 def test_older_names_of_a_call_are_tried(replay):
     fake = replay()
     reader, _ = read()
@@ -272,15 +294,56 @@ def test_without_nvml_nothing_is_written_of_gpus(replay, tmp_path, monkeypatch):
     assert not {name for name in rounds.sampler.live() if name.startswith("gpu")}
 
 
-def test_what_goes_wrong_ends_the_samples_and_nothing_else(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("part", "left"), [("processes", "gpu_samples"), ("GPUs", "host_samples")])
+def test_what_goes_wrong_ends_one_kind_of_samples_and_nothing_else(replay, tmp_path, monkeypatch, part, left):
+    replay()
+    told = []
+    monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields)))
+    attempt = RunDir(tmp_path).attempt(0)
+    broken = {"processes": attempt.host_samples(0), "GPUs": attempt.gpu_samples(0)}[part]
+    broken.mkdir(parents=True)  # cannot be written
+    rounds = Rounds(monkeypatch, ranks_on(GpuId(WELL, None)), attempt)
+    rounds.next()
+    rounds.end()
+    assert [(message, fields["of"], fields["kind"]) for message, fields in told] == [
+        ("sampling ended", part, "IsADirectoryError")
+    ]
+    assert len(list(read_jsonl(getattr(attempt, left)(0)))) == 3
+
+
+def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["error"])))
     monkeypatch.setattr(node_sampler, "host_memory", lambda: 1 / 0)
+    monkeypatch.setattr(node_sampler, "_Gpus", raising(ValueError("odd")))
     sampler = NodeSampler(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01, lambda: None)
     sampler.start()
     sampler._thread.join(20)
-    sampler.close()
-    assert told == [("sampling ended", "division by zero")]
+    assert not sampler._thread.is_alive()
+    assert told == [("sampling ended", "odd"), ("sampling ended", "division by zero")]
+
+
+def test_a_gpu_that_cannot_be_opened_or_read_costs_the_others_nothing(replay, tmp_path, monkeypatch):
+    fake = replay()
+    real_read, real_look = GpuReader.read, fake.nvmlDeviceGetHandleByUUID
+
+    def read_or_raise(reader, now):
+        return raising(TypeError("odd counter"))() if reader.device.uuid == LOST else real_read(reader, now)
+
+    def look_or_raise(uuid):
+        return raising(ValueError("odd name"))() if uuid == "GPU-odd" else real_look(uuid)
+
+    monkeypatch.setattr(GpuReader, "read", read_or_raise)
+    fake.nvmlDeviceGetHandleByUUID = look_or_raise
+    attempt = RunDir(tmp_path).attempt(0)
+    gpus = (GpuId("GPU-odd", None), GpuId(LOST, None), GpuId(WELL, None))
+    rounds = Rounds(monkeypatch, ranks_on(*gpus), attempt)
+    rounds.end()
+    assert rounds.sampler.usage().gpu_reason == "GPU-odd: ValueError: odd name"
+    assert [line["rank"] for line in read_jsonl(attempt.gpu_samples(0))] == [2, 2]
+    devices = read_json(attempt.gpu_devices(0))["gpus"]
+    assert [device["errors"] for device in devices] == [{"sample": "TypeError: odd counter"}, {}]
+    assert len(list(read_jsonl(attempt.host_samples(0)))) == 6
 
 
 def test_a_driver_that_never_answers_does_not_hold_the_end(replay, tmp_path, monkeypatch):
@@ -386,6 +449,22 @@ def test_processes_of_the_system():
     assert second["rss_bytes"] > 1e6
     assert second["threads"] >= 1
     assert host.host_memory()["host_memory_total_bytes"] > host.host_memory()["host_memory_used_bytes"]
+
+
+def test_a_reading_of_a_process_that_fails_is_null_with_the_reason_and_costs_no_other(monkeypatch):
+    monkeypatch.setattr(host.psutil.Process, "num_threads", raising(ValueError("a line of /proc")))
+    reader = host.ProcessReader(os.getpid())
+    told = [reader.read() for _ in range(2)][1]
+    assert told["threads"] is None
+    assert told["rss_bytes"] > 1e6
+    assert told["cpu_percent"] is not None
+    tally = HostTally(reader.errors)
+    empty = dict.fromkeys(HostSample.model_fields)
+    tally.add(HostSample.model_construct(**empty | told), 0)
+    usage, reasons = process_usage([tally])
+    assert (usage.threads_max, usage.rss_peak_bytes) == (None, told["rss_bytes"])
+    assert reasons["processes.threads_max"] == "ValueError: a line of /proc"
+    assert reasons["processes.host_memory_used_peak"] == "the system did not tell"
 
 
 def test_a_process_that_is_gone_or_a_system_that_fails_gives_nulls(monkeypatch):
