@@ -40,9 +40,12 @@ from disttrain.seeding import seed_all
 from disttrain.stop import Requests, Signals
 from disttrain.task import Task
 from disttrain.telemetry.layers import layer_times
+from disttrain.telemetry.nulls import NOT_EMULATED
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.trainer import Batch, Trainer
 from disttrain.world import World, device_name, machine_id, nccl_version, usable_cpus
+
+LATE_AT_THE_END = "the ranks compare it when the run ends"
 
 
 def train(config: Config, output: Output, world: World, signals: Signals | None = None) -> Metrics:
@@ -172,6 +175,7 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         "accumulation": plan.accumulation,
         "global_batch_size": plan.global_,
         "resumed_step": origin.step if origin else None,
+        "late_reason": LATE_AT_THE_END if isinstance(strategy.bare(model), Emulated) else NOT_EMULATED,
         "tokens_per_sample": source.tokens_per_sample,
         "samples_are_images": source.images,
     }
@@ -243,10 +247,13 @@ def evaluation_is_due(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
-def lateness(model: nn.Module, world: World) -> dict[str, float]:
-    """The field of `Metrics` about how well an emulated model kept its time. All ranks call this together."""
-    if not isinstance(model, Emulated) or model.late_s is None:
+def lateness(model: nn.Module, world: World) -> dict[str, float | str]:
+    """The fact about how well an emulated model kept its time, or why it is not known. All ranks call this
+    together."""
+    if not isinstance(model, Emulated):
         return {}
+    if model.late_s is None:
+        return {"late_reason": model.late_reason}
     return {"emulation_late_s": world.maximum([model.late_s])[0]}
 
 

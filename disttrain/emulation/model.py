@@ -74,6 +74,11 @@ class Emulated(nn.Module):
         late_s = self._late_sum_s()
         return (late_s - self._late_before_s) / self._steps if late_s is not None and self._steps else None
 
+    @property
+    def late_reason(self) -> str:
+        """Why `late_s` is null, where it is."""
+        return "the device does not tell when a pass ended" if self._steps else "this attempt did no step"
+
     def _late_sum_s(self) -> float | None:
         return self.clock.device.late_s if self.clock.ready else None
 

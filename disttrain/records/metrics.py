@@ -169,7 +169,9 @@ class Metrics(Record):
     processes: ProcessUsage | None = None
     """What the operating system told of the ranks' processes."""
     null_reasons: dict[str, str] = {}
-    """Why a figure above is null, by its name (`gpu.energy_j` is `energy_j` of `gpu`)."""
+    """Why a figure is null, by its name (`gpu.energy_j` is `energy_j` of `gpu`). Without a reason only facts
+    are null, where there is no such thing: `stop_cause`, `backend`, `nccl`, `resumed_step`, `checkpoint_step`
+    and what is in `dataset`."""
 
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and last are always there."""

@@ -1,6 +1,7 @@
 """Throughput, utilisation and memory as `metrics.json` names them: pure functions.
 
-Each gives fields of `Metrics`, and for those that are null the reason.
+Each gives fields of `Metrics`, and for those that are null the reason. `disttrain.telemetry.nulls` has the
+reasons of all other fields.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from disttrain.telemetry.node_sampler import NodeUsage
+from disttrain.telemetry.nulls import NO_FLOPS, NOTHING_MEASURED
 from disttrain.telemetry.totals import RankTotals
 from disttrain.telemetry.usage import gpu_usage, process_usage
 
@@ -66,7 +68,7 @@ def throughput(
         and samples_per_s * tokens_per_sample / ranks,
         "throughput_images_per_sec": samples_per_s if images else None,
     }
-    reasons = dict.fromkeys((name for name, value in fields.items() if value is None), "no step was measured")
+    reasons = dict.fromkeys((name for name, value in fields.items() if value is None), NOTHING_MEASURED)
     if not tokens_per_sample:
         why = "samples are not known to be token sequences"
         reasons |= {"tokens_per_s": why, "tokens_per_s_per_rank": why}
@@ -95,14 +97,12 @@ def utilisation(
         why = peak_reason or "no peak was looked up"
         reasons |= {"peak_flops": why, "peak_source": why, "mfu": why}
     elif achieved is None:
-        reasons["mfu"] = "no step was measured"
+        reasons["mfu"] = NOTHING_MEASURED
     elif mfu is not None and mfu > 1:
         reasons["mfu"] = f"{mfu:.2f} of the peak: products are not computed in the dtype it is for"
         mfu = None
     if achieved is None:
-        reasons["model_flops_per_s_per_rank"] = (
-            "no step was measured" if flops_per_sample else "the model's FLOPs could not be counted"
-        )
+        reasons["model_flops_per_s_per_rank"] = NOTHING_MEASURED if flops_per_sample else NO_FLOPS
     return {"model_flops_per_s_per_rank": achieved and achieved / ranks, "mfu": mfu}, reasons
 
 

@@ -48,8 +48,9 @@ class CloseLook:
         spread = sampled_steps(
             config.telemetry.samples if samples else 0, config.telemetry.warmup_steps, steps
         )
-        self._sampled = spread - set(self._asked)
-        self.steps = self._sampled | set(self._asked)
+        self.sampled = spread - set(self._asked)
+        """Steps taken for their collectives."""
+        self.steps = self.sampled | set(self._asked)
         """Steps to be taken within `at`."""
         self._profiler: profile | None = None
         self._seen: list[tuple[int, StepTrace]] = []
@@ -57,10 +58,10 @@ class CloseLook:
     @contextmanager
     def at(self, step: int, loop: HasClock) -> Iterator[None]:
         """Within, `loop` takes `step`, which begins when all ranks are ready for it. All ranks together."""
-        if self._profiler is None and (step in self._sampled or self._traces):
+        if self._profiler is None and (step in self.sampled or self._traces):
             self._profiler = _profiler(self._world.device)
             self._profiler.start()
-        if step in self._sampled or step in self._asked[:1]:
+        if step in self.sampled or step in self._asked[:1]:
             # the profiler takes longer to start on some ranks, for which the others would seem to wait
             self._world.gather(None)
             loop.clock.start()
@@ -81,7 +82,7 @@ class CloseLook:
         if step in self._asked and step != self._asked[-1]:
             return
         trace = self._stop(step)
-        if step in self._sampled:
+        if step in self.sampled:
             read = _steps_of(trace, step)
             self._sampler.add(describe(step, read[0]) if read else None)
             return

@@ -24,7 +24,7 @@ from disttrain.checkpoint.storage import State
 from disttrain.config import Config
 from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
-from disttrain.telemetry import figures, sinks, summary, waits
+from disttrain.telemetry import figures, nulls, sinks, summary, waits
 from disttrain.telemetry.look import CloseLook
 from disttrain.telemetry.losses import GlobalLoss
 from disttrain.telemetry.meetings import Meetings
@@ -300,6 +300,7 @@ class RunTelemetry:
         sampled = self._sampled_before + len(self._sampled())
         comm = self.look.summary()
         facts, seconds = dict(self.facts), self._seconds()
+        late_reason = facts.pop("late_reason", nulls.NOT_EMULATED)
         fields, reasons = figures.of_run(
             facts, samples_per_s, self._node.devices, totals, self.config.telemetry.gpu_every_s
         )
@@ -307,8 +308,7 @@ class RunTelemetry:
         comm_known = self._measures_comm and not self._recorder.comm_unseen
         if not comm_known:
             facts |= {"comm_method": None, "comm_split": None}
-            reasons |= summary.no_communication(self._comm_reason, self.world.size)
-        return Metrics(
+        metrics = Metrics(
             **facts,
             **fields,
             null_reasons=reasons,
@@ -334,6 +334,13 @@ class RunTelemetry:
             loss_history=summary.thin(self.losses),
             eval_history=self.eval_history,
         )
+        sampling = nulls.Sampling(
+            asked=self.config.telemetry.samples,
+            planned=len(self.look.sampled),
+            taken=sum(self._first_step < step <= self._step for step in self.look.sampled),
+        )
+        reasons = nulls.reasons(metrics, sampling, late=late_reason, comm=self._comm_reason)
+        return metrics.model_copy(update={"null_reasons": reasons})
 
     def _totals(self) -> RankTotals:
         return own_totals(self._recorder.measured, self.world, self._node.usage())

@@ -58,13 +58,6 @@ def communication(ranks: Sequence[Parts], measures_comm: bool) -> dict[str, floa
     return dict(zip(names, (float(np.mean(overhead)), float(np.mean(ratio))), strict=True))
 
 
-def no_communication(reason: str | None, ranks: int) -> dict[str, str]:
-    """Why the fields about exposed communication are null, for `Metrics.null_reasons`."""
-    why = reason or ("a rank did not see it" if ranks > 1 else "one rank has nobody to communicate with")
-    names = ("comm_method", "comm_split", "communication_overhead_percent", "communication_computation_ratio")
-    return dict.fromkeys(names, why)
-
-
 def thin(points: Sequence[_T], limit: int = 1000) -> list[_T]:
     """At most `limit` of the points, evenly spaced, the first and the last among them."""
     if len(points) <= limit:
