@@ -55,10 +55,13 @@ class CommSplit:
         """All ranks together: the exposed communication of as many steps as `due` said, each time that they
         communicated in a step on its own. They did so equally often. The first of a step may be UNSEEN."""
         flat = list(itertools.chain.from_iterable(exposed_s))
-        least = torch.tensor(flat, dtype=torch.float64, device=self._world.device)
+        on_device = self._world.device.type == "cuda"
+        # from pinned memory: a copy from any other would wait for all that the device has yet to do
+        own = torch.tensor(flat, dtype=torch.float64, pin_memory=on_device)
+        least = own.to(self._world.device, non_blocking=True)
         self._world.all_reduce(least, dist.ReduceOp.MIN)
         passed = None
-        if least.is_cuda:
+        if on_device:
             least = least.to("cpu", non_blocking=True)
             passed = torch.cuda.Event()
             passed.record()
