@@ -114,13 +114,13 @@ def _device(wanted: str, local_rank: int, local_size: int) -> torch.device:
     if wanted == "shared":
         if not count:
             raise ConfigError("resources.device=shared, but no CUDA device is visible")
-        torch.cuda.set_device(0)
-        return torch.device("cuda", 0)
-    if wanted == "cuda" and count < local_size:
-        raise ConfigError(
-            f"resources.device=cuda, but {count} CUDA devices are visible to {local_size} ranks on this node"
-        )
-    if count < local_size:
+        local_rank = 0
+    elif count < local_size:
+        if wanted == "cuda":
+            raise ConfigError(
+                f"resources.device=cuda, but {count} CUDA devices are visible to "
+                f"{local_size} ranks on this node"
+            )
         return torch.device("cpu")
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)

@@ -1,4 +1,5 @@
-"""Long-lived ranks: real processes in a real gloo group, started once and shared by many tests.
+"""Long-lived ranks: real processes in a real gloo group, started once and shared by many tests. They compute
+on the CPU, or all on one GPU.
 
 Starting ranks costs seconds, calling a function on them microseconds. A function to be called is
 importable and takes the `World` first; what it returns comes back pickled, by rank.
@@ -22,9 +23,9 @@ class RankFailed(AssertionError):
 
 
 class Ranks:
-    """`size` ranks, standing for `nodes` nodes of equally many."""
+    """`size` ranks, standing for `nodes` nodes of equally many. `device` is as in `resources.device`."""
 
-    def __init__(self, size: int, nodes: int) -> None:
+    def __init__(self, size: int, nodes: int, device: str = "cpu") -> None:
         self.size = size
         context = mp.get_context("spawn")
         with socket.socket() as probe:
@@ -34,7 +35,7 @@ class Ranks:
         self._processes = []
         for rank in range(size):
             ours, theirs = context.Pipe()
-            arguments = (rank, size, nodes, port, theirs)
+            arguments = (rank, size, nodes, device, port, theirs)
             process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             theirs.close()
@@ -59,7 +60,7 @@ class Ranks:
             process.kill()
 
 
-def _serve(rank: int, size: int, nodes: int, port: int, pipe: Connection) -> None:
+def _serve(rank: int, size: int, nodes: int, device: str, port: int, pipe: Connection) -> None:
     local_size = size // nodes
     os.environ.update(
         RANK=str(rank),
@@ -72,7 +73,7 @@ def _serve(rank: int, size: int, nodes: int, port: int, pipe: Connection) -> Non
     )
     from disttrain.world import open_world
 
-    resources = ResourcesConfig(nodes=nodes, gpus_per_node=local_size, device="cpu")
+    resources = ResourcesConfig(nodes=nodes, gpus_per_node=local_size, device=device)
     with open_world(resources) as world:
         while True:
             try:

@@ -116,7 +116,7 @@ def parameter_hash(session: Session) -> str:
     bare, optimizer = session.trainer.bare_model, session.trainer.optimizer
     moments = [value for each in bare.parameters() for _, value in sorted(optimizer.state[each].items())]
     for value in [*bare.state_dict().values(), *moments]:
-        digest.update(value.numpy().tobytes())
+        digest.update(value.cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -1,0 +1,75 @@
+"""Several ranks on one real GPU, through gloo: how a program for many GPUs is tried on one."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from disttrain.config import Config
+from disttrain.records import CLASSES, Metrics
+from disttrain.rundir import RunDir, read_jsonl
+from tests.multiprocess.test_train import SMALL, alone, make_config, train_on
+from tests.support.ranks import Ranks
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+FORWARD_S, BACKWARD_S = 0.02, 0.04
+EMULATED = {
+    "model": {"kind": "emulated", "layers": 4, "layer_mb": 0.25, "forward_s": FORWARD_S,
+              "backward_s": BACKWARD_S, "optimizer_s": 0.0},
+    "data": {"kind": "synthetic", "shape": [8], "classes": 2, "samples": 512, "valid_samples": 4},
+    "train": {"steps": 12, "local_batch_size": 4, "log_every": 5},
+    "telemetry": {"warmup_steps": 3, "sinks": [], "samples": 0},
+    "parallel": {"bucket_mb": 0.25},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    ranks = Ranks(2, nodes=1, device="shared")
+    yield ranks
+    ranks.close()
+
+
+def shared(base: dict[str, Any], **sections: dict[str, Any]) -> Config:
+    resources = {"nodes": 1, "gpus_per_node": 2, "device": "shared"}
+    made = make_config(base, 2, **sections).as_dict() | {"resources": resources}
+    return Config.model_validate(made)
+
+
+def lines(folder: Path, rank: int) -> list[dict[str, Any]]:
+    return list(read_jsonl(RunDir(folder).attempt(0).steps(rank)))
+
+
+@pytest.mark.parametrize("work", ["wait", "matmul"])
+def test_emulated_ranks(ranks: Ranks, tmp_path: Path, work: str) -> None:
+    metrics: Metrics = ranks.call(train_on, shared(EMULATED, model={"work": work}), tmp_path)[0]
+    assert (metrics.backend, metrics.device) == ("gloo", torch.cuda.get_device_name(0))
+    assert metrics.oversubscribed is (work == "matmul"), "sleeping ranks do not disturb each other"
+    assert metrics.measured_steps == 9
+    for rank in range(2):
+        steps = lines(tmp_path, rank)
+        for step in steps:
+            assert sum(step[name] for name in CLASSES) == pytest.approx(step["step_s"], abs=1e-5)
+            assert step["comm_exposed_s"] > 0
+        # ranks that calibrate and compute at the same time may do so by half
+        assert statistics.median(step["compute_s"] for step in steps) > 0.4 * (FORWARD_S + BACKWARD_S)
+
+
+def test_a_real_model_learns_what_one_rank_on_a_cpu_does(ranks: Ranks, tmp_path: Path) -> None:
+    sections = {
+        "train": {"steps": 20, "global_batch_size": 8, "local_batch_size": None},
+        "optim": {"name": "sgd", "lr": 0.1},
+    }
+    one = train_on(alone(), make_config(SMALL, 1, **sections), tmp_path / "one")
+    two: Metrics = ranks.call(train_on, shared(SMALL, **sections), tmp_path / "two")[0]
+    assert two.backend == "gloo"
+    assert two.oversubscribed
+    losses = [[point.loss for point in metrics.loss_history] for metrics in (one, two)]
+    assert len(losses[0]) == 20
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)

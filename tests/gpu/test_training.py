@@ -1,0 +1,78 @@
+"""The trainer on a real GPU: it runs ahead of the device in every step, and resumes to the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from disttrain.output import Output
+from disttrain.stop import Signals
+from disttrain.telemetry.waits import CommSplit
+from disttrain.train import prepare
+from disttrain.world import World
+from tests.support.stopping import config, train_until
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+DEVICE = torch.device("cuda", 0)
+ON_GPU = World(rank=0, size=1, local_rank=0, local_size=1, device=DEVICE, backend=None)
+
+
+@pytest.fixture(params=["single", "ddp"])
+def strategy(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Its name. DDP gets a group of one rank, whose steps are those of any other rank."""
+    if request.param == "ddp":
+        dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=DEVICE)
+    yield request.param
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_no_step_waits_for_the_device(strategy, tmp_path):
+    made = config(
+        train={"steps": 40, "local_batch_size": 4, "global_batch_size": 8, "log_every": 5},
+        parallel={"strategy": strategy},
+        resources={"device": "cuda"},
+        telemetry={"samples": 0, "gpu_every_s": 0},
+    )
+    session = prepare(made, Output.of_job(tmp_path, 0), ON_GPU, Signals())
+    trainer, telemetry = session.trainer, session.telemetry
+    telemetry.start()
+    try:
+        for step in range(1, 31):
+            if step == 16:  # DDP itself waits for its own clock in its first ten steps
+                torch.cuda.set_sync_debug_mode("error")
+            telemetry.step_done(step, trainer.step(step, session.batches), trainer.lr)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert telemetry.finish().measured_steps == 28
+    session.saver.close()
+
+
+def test_nor_does_a_comparison_of_ranks():
+    split = CommSplit(ON_GPU)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with pytest.raises(RuntimeError):
+            torch.tensor([1.0], device=DEVICE)  # what the mode is there to see
+        split.compare([[0.25], [0.5, 0.125]])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert split.ready(wait=True) == [0.25, 0.625]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["exact", "without the GPU's random numbers"])
+def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path, monkeypatch, kept):
+    """With dropout; and the second one sees that the state of the GPU's generator is what it takes."""
+    made = config(resources={"device": "cuda"}, train={"eval_every": 5})
+    whole = train_until(ON_GPU, made, tmp_path / "whole", 0, None)
+    if not kept:
+        monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *_: None)
+    parts = [train_until(ON_GPU, made, tmp_path / "parts", k, stop) for k, stop in enumerate([4, 9, None])]
+    assert [part.metrics.steps for part in parts] == [4, 9, 12]
+    assert [batch for part in parts for batch in part.inputs] == whole.inputs
+    assert (parts[-1].parameters == whole.parameters) is kept
+    assert (parts[-1].metrics.loss_history == whole.metrics.loss_history) is kept

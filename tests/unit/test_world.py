@@ -1,0 +1,75 @@
+"""Which device a rank computes on, and what it talks through: on a machine with GPUs, played by patches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from disttrain.config import ResourcesConfig
+from disttrain.errors import ConfigError
+from disttrain.world import open_world
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Opens the world of a rank of one node; gives its device, its backend, and the devices chosen in torch.
+
+    `opened(wanted, gpus, rank, ranks)`: `gpus` are visible on the node.
+    """
+
+    def open_(wanted: str, gpus: int, rank: int, ranks: int):
+        chosen: list[torch.device] = []
+        joined: list[tuple[str, torch.device | None]] = []
+        where = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
+        for name, value in where.items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+        monkeypatch.setattr(
+            dist,
+            "init_process_group",
+            lambda backend, timeout, device_id: joined.append((backend, device_id)),
+        )
+        threads = torch.get_num_threads()
+        try:
+            with open_world(ResourcesConfig(gpus_per_node=ranks, device=wanted)) as world:
+                bound = world.device if world.backend == "nccl" else None
+                assert joined == ([(world.backend, bound)] if ranks > 1 else [])
+                return str(world.device), world.backend, [str(device) for device in chosen]
+        finally:
+            torch.set_num_threads(threads)
+
+    return open_
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "rank", "ranks", "device", "backend"),
+    [
+        ("auto", 2, 1, 2, "cuda:1", "nccl"),
+        ("auto", 4, 0, 1, "cuda:0", None),
+        ("auto", 1, 1, 2, "cpu", "gloo"),
+        ("auto", 0, 0, 1, "cpu", None),
+        ("cuda", 2, 1, 2, "cuda:1", "nccl"),
+        ("cpu", 2, 1, 2, "cpu", "gloo"),
+        ("shared", 1, 0, 2, "cuda:0", "gloo"),
+        ("shared", 1, 1, 2, "cuda:0", "gloo"),
+        ("shared", 4, 3, 4, "cuda:0", "gloo"),
+        ("shared", 1, 0, 1, "cuda:0", None),
+    ],
+)
+def test_the_device_and_what_ranks_talk_through(opened, wanted, gpus, rank, ranks, device, backend):
+    chosen = [] if device == "cpu" else [device]
+    assert opened(wanted, gpus, rank, ranks) == (device, backend, chosen)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "message"),
+    [
+        ("shared", 0, "resources.device=shared, but no CUDA device is visible"),
+        ("cuda", 1, "resources.device=cuda, but 1 CUDA devices are visible to 2 ranks on this node"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(opened, wanted, gpus, message):
+    with pytest.raises(ConfigError, match=message):
+        opened(wanted, gpus, 0, 2)
