@@ -24,6 +24,7 @@ from disttrain.config import Config, model_waits
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
+from disttrain.emulation.device import each_after, make_device
 from disttrain.emulation.model import Emulated
 from disttrain.errors import ConfigError
 from disttrain.evaluate import Evaluation
@@ -207,7 +208,12 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         telemetry.resume(start.step, start.history, start.own)
     mine = RankBatches(GlobalOrder(samples, config.train.seed), plan, world.rank, steps, start.step)
     seed = (config.train.seed, world.rank)
-    batches = iter(make_loader(source.train, mine, config.data, world.device, seed=seed, first=mine.first))
+    loader = make_loader(source.train, mine, config.data, world.device, seed=seed, first=mine.first)
+    batches: Iterator[Batch] = iter(loader)
+    bare = trainer.bare_model
+    if isinstance(bare, Emulated) and bare.table.input_s:
+        late_s = bare.table.input_s * bare.table.share(plan.local)
+        batches = each_after(late_s, batches, make_device("wait", world.device))
     evaluate = None
     if source.valid is not None:
         evaluate = Evaluation(source.valid, task, world, plan.local, config.train.eval_samples)

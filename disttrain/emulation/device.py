@@ -12,13 +12,15 @@ alone, and contend.
 from __future__ import annotations
 
 import time
-from typing import Literal, Protocol
+from collections.abc import Iterator
+from typing import Literal, Protocol, TypeVar
 
 import torch
 
 from disttrain.emulation.wait import Pace
 
 Work = Literal["wait", "matmul"]
+_Item = TypeVar("_Item")
 
 _SLEEP_CYCLES = 50_000_000
 _PRODUCT = {"cpu": 128, "cuda": 1024}
@@ -113,6 +115,17 @@ def make_device(work: Work, device: torch.device) -> Device:
     if work == "matmul":
         return Multiplying(device)
     return Sleeping(device) if device.type == "cuda" else Waiting()
+
+
+def each_after(seconds: float, items: Iterator[_Item], device: Device) -> Iterator[_Item]:
+    """The same items, each behind so many seconds more of `device`.
+
+    Of the device, because a host that waits alone is hidden where the device has work before it.
+    """
+    for item in items:
+        device.start()
+        device.advance(seconds)
+        yield item
 
 
 def _cycles_per_second(device: torch.device) -> float:

@@ -83,9 +83,7 @@ class Emulated(nn.Module):
         return self.clock.device.late_s if self.clock.ready else None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        samples = self.table.samples
-        share = len(inputs) / samples if samples else 1.0
-        self.clock.begin(inputs.device, share * self._step_factor)
+        self.clock.begin(inputs.device, self.table.share(len(inputs)) * self._step_factor)
         device = self.clock.device
         x = torch.zeros((), device=inputs.device, requires_grad=torch.is_grad_enabled())
         x = _Edge.apply(x, device.end)

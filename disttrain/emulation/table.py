@@ -46,8 +46,14 @@ class Table(Entry):
     """Of one parameter: 4 or 2."""
     optimizer_s: NonNegativeFloat | None = None
     """Seconds of the optimizer; null: a real optimizer updates the parameters."""
+    input_s: NonNegativeFloat | None = None
+    """Seconds that a micro-batch is waited for; null: only as long as loading it takes."""
     source: str | None = None
     """Where the numbers are from."""
+
+    def share(self, samples: int) -> float:
+        """What seconds are multiplied by where so many samples are in a micro-batch."""
+        return samples / self.samples if self.samples else 1.0
 
     @property
     def forward_s(self) -> float:

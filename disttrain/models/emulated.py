@@ -37,8 +37,9 @@ def build(
 
     Parameters
     ----------
-    table : a file (.yaml, .json) or the value itself: layers with name, bytes, forward_s and backward_s; or
-        resnet50, gpt-124m, gpt-350m or gpt-1.3b, at `rate_tflops`. Null: equal layers, by the next options.
+    table : a file (.yaml, .json) or the value itself: layers with name, bytes, forward_s and backward_s, and
+        what is common to them (docs/emulation.md); or resnet50, gpt-124m, gpt-350m or gpt-1.3b, at
+        `rate_tflops`. Null: equal layers, by the next options.
     layers : number of equal layers; this and the next three only without `table`.
     layer_mb : parameters of each, in MiB.
     forward_s, backward_s : seconds of a whole pass, whatever the batch size.

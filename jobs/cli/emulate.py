@@ -26,8 +26,9 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(
         f"wrote {out}: {len(table.layers)} layers, {number(table.bytes / 2**20)} MiB, "
-        f"{number(table.forward_s)} s forward and {number(table.backward_s)} s backward "
-        f"for {table.samples} samples"
+        f"{number(table.forward_s)} s forward, {number(table.backward_s)} s backward and "
+        f"{number(table.input_s)} s of input for {table.samples} samples, "
+        f"{number(table.optimizer_s)} s of the optimizer"
     )
     print(
         f"run it:  python submit.py run sweeps/emulated.yaml --name NAME "
@@ -40,7 +41,8 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
     """The table of a measured run.
 
     Layers were timed beside the training, with hooks on each. So they say how the time is divided, and the
-    run's own steps say how much it is: compute per micro-batch, mean over the measured steps.
+    run's own steps say how much it is: compute per micro-batch, mean over the measured steps. So do they of
+    the waiting for input, and of the optimizer.
     """
     compute_s, optimizer_s = metrics.composition["compute_s"], metrics.composition["optimizer_s"]
     timed_s = sum(layer.forward_s + layer.backward_s for layer in layers.layers)
@@ -60,6 +62,7 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
         samples=layers.samples,
         dtype_bytes=layers.dtype_bytes,
         optimizer_s=optimizer_s,
+        input_s=(metrics.composition["input_s"] or 0.0) / metrics.accumulation,
         source=f"{label} on {layers.device}, {layers.passes} passes x {scale:.3f} to meet the run's compute"
         + (" (itself emulated)" if layers.emulated else ""),
     )

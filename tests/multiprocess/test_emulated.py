@@ -99,6 +99,36 @@ def test_a_slow_loader_is_input_on_its_rank(two_ranks, tmp_path):
     assert steps(tmp_path, 0, "input_s") < 0.02
 
 
+def waits_for_input(input_s: float) -> dict:
+    """A table of one layer, for 8 samples."""
+    layer = {"name": "a", "bytes": 1024, "forward_s": 0.02, "backward_s": 0.04}
+    return {"layers": [layer], "samples": 8, "optimizer_s": 0.0, "input_s": input_s}
+
+
+def test_the_input_of_a_table_is_input_of_each_micro_batch(two_ranks, tmp_path):
+    model = {"table": waits_for_input(0.03), "optimizer_s": None}
+    config = make_config(SMALL, 2, model=model, train={"global_batch_size": 16})
+    assert two_ranks.call(train_on, config, tmp_path)[0].accumulation == 2
+    for rank in range(2):  # half as long for half the samples, twice in a step
+        assert steps(tmp_path, rank, "input_s") == pytest.approx(0.03, abs=0.003)
+        assert steps(tmp_path, rank, "compute_s") == pytest.approx(0.06, abs=0.006)
+
+
+def test_loader_processes_that_are_ahead_do_not_hide_the_input_of_a_table(tmp_path):
+    """For it is what was left to wait for."""
+    model = {"table": waits_for_input(0.06), "optimizer_s": None}
+    train_on(alone(), make_config(SMALL, 1, model=model, data={"workers": 1}), tmp_path)
+    assert steps(tmp_path, 0, "input_s") == pytest.approx(0.03, abs=0.005)
+
+
+def test_a_slow_loader_comes_on_top_of_the_input_of_a_table(two_ranks, tmp_path):
+    model = {"table": waits_for_input(0.06), "optimizer_s": None}
+    config = make_config(SMALL, 2, model=model, data={"delay_s": 0.05, "delay_ranks": [1]})
+    two_ranks.call(train_on, config, tmp_path)
+    assert steps(tmp_path, 0, "input_s") == pytest.approx(0.03, abs=0.005)
+    assert steps(tmp_path, 1, "input_s") == pytest.approx(0.08, abs=0.005)
+
+
 def test_an_emulated_optimizer_is_optimizer_time(two_ranks, tmp_path):
     two_ranks.call(train_on, make_config(SMALL, 2, model={"optimizer_s": 0.04}), tmp_path)
     assert steps(tmp_path, 0, "optimizer_s") == pytest.approx(0.04, abs=0.02)

@@ -79,6 +79,22 @@ def test_lateness_does_not_add_up_within_a_pass():
     assert pace.late_s == pytest.approx(0.004 + 0.003, abs=2e-4)
 
 
+def test_input_comes_later_by_what_is_asked_on_top_of_loading():
+    clock = FakeTime()
+
+    def load():
+        for item in "ab":
+            clock.now_s += 0.5
+            yield item
+
+    batches = devices.each_after(0.25, load(), Pace(clock.now, clock.sleep))
+    for item in "ab":
+        began = clock.now_s
+        assert next(batches) == item
+        assert clock.now_s - began == pytest.approx(0.5 + 0.25, abs=1e-4)
+    assert next(batches, None) is None
+
+
 def test_resnet50_has_its_true_bytes_and_flops():
     table = shapes.known("resnet50", 1.0, 4)
     source = replace(shaped(), train=Arrays(torch.zeros(1, 3, 224, 224), torch.zeros(1)))
@@ -260,6 +276,11 @@ def test_products_are_calibrated_by_running_them():
         ({"layer_mb": 0}, r"no parameters"),
         ({"forward_s": -1.0}, r"model.forward_s=-1.0: must not be negative"),
         ({"slow_s": 1.0}, r"need model.slow_ranks"),
+        (
+            {"table": {"layers": LAYERS, "input_s": -1.0}},
+            r"model.table: input_s: .*greater than or equal to 0",
+        ),
+        ({"table": {"layers": LAYERS, "inputs": 1.0}}, r"model.table: inputs: .*did you mean 'input_s'"),
         ({"table": [{**LAYERS[0], "byte": 4}]}, r"model.table: layers.0.byte: .*allowed: .*mean 'bytes'"),
         ({"table": [{"name": "a"}]}, r"model.table: layers.0.bytes: field required"),
         ({"table": []}, r"model.table: layers: "),

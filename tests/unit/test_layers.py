@@ -97,6 +97,7 @@ def test_a_table_is_divided_as_the_layers_and_sums_to_the_runs_compute(tmp_path)
     assert [layer.forward_s / per_pass_s for layer in table.layers] == pytest.approx([0.1, 0.2])
     assert [layer.bytes for layer in table.layers] == [400, 800]
     assert (table.samples, table.optimizer_s) == (8, metrics.composition["optimizer_s"])
+    assert table.input_s == metrics.composition["input_s"] / 2 > 0
     with pytest.raises(ConfigError, match="has no measured steps"):
         table_of(
             LAYERS, metrics.model_copy(update={"composition": {"compute_s": None, "optimizer_s": None}}), "x"
