@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,26 @@ from jobs.cli import find
 from jobs.cli.render import print_json
 from jobs.cli.text import number
 
+_NOTEWORTHY = 1.5
+"""A factor beyond which it is said what it means."""
+
 
 def run(args: argparse.Namespace) -> int:
     found = find.one_run(args.runs, args.from_run)
     layers, metrics = _measured(found)
+    scale = scale_of(layers, metrics, find.label(found))
     table = table_of(layers, metrics, find.label(found))
     out = args.out or Path(f"{found.name}-table.yaml")
     write_table(table, out)
+    if scale > _NOTEWORTHY:
+        print(
+            f"warning: a step computed {number(scale, 3)} times as long as the passes that timed the layers, "
+            "which ran by themselves: processors were shared in the steps, or caches were cold; how the time "
+            "is divided among layers is less certain",
+            file=sys.stderr,
+        )
     if args.json:
-        print_json({"table": str(out), **table.model_dump(mode="json")})
+        print_json({"table": str(out), "scale": scale, **table.model_dump(mode="json")})
         return 0
     print(
         f"wrote {out}: {len(table.layers)} layers, {number(table.bytes / 2**20)} MiB, "
@@ -30,11 +42,24 @@ def run(args: argparse.Namespace) -> int:
         f"{number(table.input_s)} s of input for {table.samples} samples, "
         f"{number(table.optimizer_s)} s of the optimizer"
     )
+    print(f"layers as timed x {number(scale)}, to sum to the compute of the measured steps")
     print(
         f"run it:  python submit.py run sweeps/emulated.yaml --name NAME "
         f"--set model.table={out} {_same(metrics)}"
     )
     return 0
+
+
+def scale_of(layers: Layers, metrics: Metrics, label: str) -> float:
+    """How much longer the measured steps computed, per micro-batch, than the passes that timed the layers.
+
+    Raises `ConfigError` where no step was measured.
+    """
+    compute_s = metrics.composition["compute_s"]
+    timed_s = sum(layer.forward_s + layer.backward_s for layer in layers.layers)
+    if not compute_s or not timed_s:
+        raise ConfigError(f"{label} has no measured steps: train more of them than telemetry.warmup_steps")
+    return compute_s / metrics.accumulation / timed_s
 
 
 def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
@@ -44,11 +69,7 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
     run's own steps say how much it is: compute per micro-batch, mean over the measured steps. So do they of
     the waiting for input, and of the optimizer.
     """
-    compute_s, optimizer_s = metrics.composition["compute_s"], metrics.composition["optimizer_s"]
-    timed_s = sum(layer.forward_s + layer.backward_s for layer in layers.layers)
-    if not compute_s or not timed_s:
-        raise ConfigError(f"{label} has no measured steps: train more of them than telemetry.warmup_steps")
-    scale = compute_s / metrics.accumulation / timed_s
+    scale, composition = scale_of(layers, metrics, label), metrics.composition
     return Table(
         layers=tuple(
             Layer(
@@ -61,8 +82,8 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
         ),
         samples=layers.samples,
         dtype_bytes=layers.dtype_bytes,
-        optimizer_s=optimizer_s,
-        input_s=(metrics.composition["input_s"] or 0.0) / metrics.accumulation,
+        optimizer_s=composition["optimizer_s"],
+        input_s=(composition["input_s"] or 0.0) / metrics.accumulation,
         source=f"{label} on {layers.device}, {layers.passes} passes x {scale:.3f} to meet the run's compute"
         + (" (itself emulated)" if layers.emulated else ""),
     )

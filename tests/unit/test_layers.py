@@ -21,7 +21,7 @@ from disttrain.task import Task
 from disttrain.telemetry.layers import Timeline, layer_times, summarize
 from disttrain.telemetry.phases import HostClock
 from disttrain.trainer import Trainer
-from jobs.cli.emulate import table_of
+from jobs.cli.emulate import scale_of, table_of
 from tests.support.fake_runs import fake_run
 
 
@@ -121,3 +121,35 @@ def test_the_verb_writes_what_the_model_reads(tmp_path, capsys):
     assert [layer.name for layer in table.layers] == ["a", "b"]
     assert submit.main([*words, "--out", str(tmp_path / "t.txt")]) == 2
     assert not (tmp_path / "t.txt").exists()
+
+
+@pytest.mark.parametrize(("scale", "warns"), [(0.8, False), (1.45, False), (5.925, True)])
+def test_what_layers_were_multiplied_by_is_said_and_what_a_large_factor_means(tmp_path, capsys, scale, warns):
+    run = measured(tmp_path)
+    metrics = Metrics.model_validate(read_json(run.metrics))
+    quick = scale_of(LAYERS, metrics, "real/n1") / scale
+    layers = [
+        layer.model_copy(
+            update={"forward_s": layer.forward_s * quick, "backward_s": layer.backward_s * quick}
+        )
+        for layer in LAYERS.layers
+    ]
+    write_json(run.attempt(0).layers, LAYERS.model_copy(update={"layers": layers}).model_dump(mode="json"))
+    words = [
+        "emulate",
+        "--runs",
+        str(tmp_path / "runs"),
+        "--from",
+        "real/n1",
+        "--out",
+        str(tmp_path / "t.yaml"),
+    ]
+    assert submit.main(words) == 0
+    said = capsys.readouterr()
+    assert f"layers as timed x {scale:.4g}, to sum to the compute of the measured steps" in said.out
+    assert said.err.count("\n") == warns
+    assert (f"warning: a step computed {scale:.3g} times as long as the passes" in said.err) == warns
+    assert submit.main([*words, "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["scale"] == pytest.approx(scale)
+    assert said.err.startswith("warning") == warns
