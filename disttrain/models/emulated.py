@@ -30,6 +30,7 @@ def build(
     slow_ranks: tuple[int, ...] = (),
     slow_s: float = 0.0,
     slow_factor: float = 1.0,
+    slow_optimizer_s: float = 0.0,
     seed: int = 0,
     work: Literal["wait", "matmul"] = "wait",
 ) -> Emulated:
@@ -49,25 +50,42 @@ def build(
         says, or else the real one of `optim`.
     jitter_s : standard deviation, in seconds, of a forward and backward pass together: normal, drawn for each
         step and rank from `seed`; all layers stretch alike.
-    slow_ranks : ranks that `slow_s` and `slow_factor` are for; those that a small run lacks are passed over.
+    slow_ranks : ranks that the next three are for; those that a small run lacks are passed over.
     slow_s : seconds that they take longer for a forward and backward pass together.
     slow_factor : what their time is multiplied by.
+    slow_optimizer_s : seconds that their emulated optimizer takes longer.
     work : wait leaves the processor to others (a GPU sleeps); matmul computes as long, calibrated at start.
     """
     found = _table(source, table, (layers, layer_mb, forward_s, backward_s), rate_tflops, dtype_bytes)
     if not found.bytes:
         raise ConfigError("model.table has no parameters: give at least one layer some bytes")
-    for name, value in {"jitter_s": jitter_s, "slow_s": slow_s, "optimizer_s": optimizer_s or 0.0}.items():
+    seconds = {
+        "jitter_s": jitter_s,
+        "slow_s": slow_s,
+        "slow_optimizer_s": slow_optimizer_s,
+        "optimizer_s": optimizer_s or 0.0,
+    }
+    for name, value in seconds.items():
         if value < 0:
             raise ConfigError(f"model.{name}={value}: must not be negative")
     if slow_factor <= 0:
         raise ConfigError(f"model.slow_factor={slow_factor}: must be more than 0")
     here = place()
-    if not slow_ranks and (slow_s or slow_factor != 1.0):
-        raise ConfigError("model.slow_s and model.slow_factor need model.slow_ranks: which ranks?")
-    if optimizer_s is not None:
-        found = found.model_copy(update={"optimizer_s": optimizer_s})
+    if not slow_ranks and (slow_s or slow_factor != 1.0 or slow_optimizer_s):
+        raise ConfigError(
+            "model.slow_s, model.slow_factor and model.slow_optimizer_s need model.slow_ranks: which ranks?"
+        )
     slow = here.rank in slow_ranks
+    if optimizer_s is None:
+        optimizer_s = found.optimizer_s
+    if slow_optimizer_s:
+        if optimizer_s is None:
+            raise ConfigError(
+                f"model.slow_optimizer_s={slow_optimizer_s}: the optimizer is a real one; "
+                "give model.optimizer_s as well"
+            )
+        optimizer_s += slow_optimizer_s if slow else 0.0
+    found = found.model_copy(update={"optimizer_s": optimizer_s})
     speed = Speed(
         rank=here.rank,
         jitter_s=jitter_s,

@@ -238,6 +238,19 @@ def test_only_the_ranks_that_are_named_are_slow(monkeypatch):
         assert tape.said[1] == pytest.approx(first)
 
 
+@pytest.mark.parametrize(("rank", "expected_s"), [("0", 5.0), ("1", 7.0)])
+@pytest.mark.parametrize("where", ["option", "table"])
+def test_only_the_optimizer_of_ranks_that_are_named_is_slow(monkeypatch, rank, expected_s, where):
+    monkeypatch.setenv("RANK", rank)
+    table = {"layers": LAYERS, "optimizer_s": 5.0 if where == "table" else 1.0}
+    options = {"optimizer_s": 5.0} if where == "option" else {}
+    model, tape = on_tape(monkeypatch, table=table, slow_ranks=(1,), slow_optimizer_s=2.0, **options)
+    passes(model)
+    model.optimizer().step()
+    assert tape.said[1] == 1.0
+    assert tape.said[-1] == expected_s
+
+
 def test_a_gpu_sleeps_as_many_cycles_as_the_seconds_have(monkeypatch):
     slept: list[int] = []
     monkeypatch.setattr(devices, "_cycles_per_second", lambda device: 1.5e9)
@@ -276,6 +289,15 @@ def test_products_are_calibrated_by_running_them():
         ({"layer_mb": 0}, r"no parameters"),
         ({"forward_s": -1.0}, r"model.forward_s=-1.0: must not be negative"),
         ({"slow_s": 1.0}, r"need model.slow_ranks"),
+        ({"slow_optimizer_s": 1.0}, r"need model.slow_ranks"),
+        (
+            {"slow_ranks": (0,), "slow_optimizer_s": 1.0},
+            r"model.slow_optimizer_s=1.0: .*real one; give model.optimizer_s",
+        ),
+        (
+            {"slow_ranks": (0,), "slow_optimizer_s": -1.0},
+            r"model.slow_optimizer_s=-1.0: must not be negative",
+        ),
         (
             {"table": {"layers": LAYERS, "input_s": -1.0}},
             r"model.table: input_s: .*greater than or equal to 0",
