@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.ranks import Ranks
 
+pytest.register_assert_rewrite("tests.support.truth")
+
 
 def _ranks(size: int, nodes: int) -> Iterator[Ranks]:
     ranks = Ranks(size, nodes)

@@ -1,4 +1,5 @@
-"""Known truth on links: a slow one is transfer, a slow rank is waiting, bus bandwidth is the link's rate."""
+"""Known truth on links: a slow one is transfer, a slow rank is waiting, bus bandwidth is the link's rate, and
+whatever else is slow on one node is found there as it is on ranks of one machine."""
 
 from __future__ import annotations
 
@@ -11,10 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from disttrain.records import CommSample
+from disttrain.rundir import RunDir, read_jsonl
+from disttrain.telemetry.sampling import LARGEST_SHARE
+from tests.support import truth
 from tests.support.links import linked, stream_bytes_per_s
 from tests.support.minicluster import SUBMIT, MiniCluster
+from tests.support.truth import Classes, is_about
 
+MIB = 1 << 20
 LINK = 1_000_000_000
 BYTES = 32 << 20
 FORWARD_S, BACKWARD_S = 0.04, 0.08
@@ -72,10 +80,6 @@ def clean(pair: MiniCluster, tmp_path_factory: pytest.TempPathFactory) -> Seen:
     return measure(pair, tmp_path_factory.mktemp("clean") / "run")
 
 
-def is_about(seconds: float) -> Any:
-    return pytest.approx(seconds, rel=0.05, abs=0.002)
-
-
 def more(found: Seen, clean: Seen, rank: int) -> dict[str, float]:
     return {name: value - clean.ranks[rank][name] for name, value in found.ranks[rank].items()}
 
@@ -113,3 +117,69 @@ def test_a_halved_link_is_transfer(pair: MiniCluster, ahead: list[str], clean: S
         del changed["comm_transfer_s"]
         assert changed == {name: is_about(0) for name in changed}, f"rank {rank}"
     assert found.metrics["comm"]["bus_bytes_per_s"] == pytest.approx(rate, rel=0.05)
+
+
+def train_there(pair: MiniCluster, root: Path, **sections: dict[str, Any]) -> Path:
+    """The folder of a run on both nodes of what `truth` says, whose gradients are too small for the link."""
+    root.mkdir()
+    file = root / "truth.yaml"
+    file.write_text(yaml.safe_dump(truth.config(2, **sections).as_dict()))
+    pair.submit("run", str(file), "--cluster", "slurm", "--wait", cwd=root)
+    (run,) = (root / "runs" / "truth").glob("n*")
+    return run
+
+
+@pytest.fixture(scope="module")
+def small(pair: MiniCluster, tmp_path_factory: pytest.TempPathFactory) -> list[Classes]:
+    """Medians by rank of a run in which nothing is slow."""
+    return truth.medians(train_there(pair, tmp_path_factory.mktemp("small") / "run"), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["slow loader", "slow optimizer"])
+def test_a_late_rank_is_found(pair: MiniCluster, small: list[Classes], tmp_path: Path, name: str) -> None:
+    late = truth.LATE[name]
+    truth.assert_one_is_late(train_there(pair, tmp_path / "run", **late.sections), small, late)
+
+
+@pytest.mark.slow
+def test_jitter_has_its_spread(pair: MiniCluster, small: list[Classes], tmp_path: Path) -> None:
+    truth.assert_jitter(train_there(pair, tmp_path / "run", **truth.JITTER), small)
+
+
+@pytest.mark.slow
+def test_a_blocking_checkpoint_slow_on_one_node(pair: MiniCluster, tmp_path: Path) -> None:
+    quick = train_there(pair, tmp_path / "quick", **truth.SAVING)
+    slow = train_there(pair, tmp_path / "slow", **truth.SLOW_SAVING)
+    truth.assert_saving_is_slow(slow, quick, 2)
+
+
+@pytest.mark.slow
+def test_what_travels_under_compute_is_hidden(pair: MiniCluster, ahead: list[str], tmp_path: Path) -> None:
+    """Buckets arrive before the next ones set out, but for the last: the step waits for that one alone."""
+    layers, layer_mb, samples = 4, 4, 3
+    rate = stream_bytes_per_s(pair, ahead)
+    run = train_there(
+        pair,
+        tmp_path / "run",
+        model={"layers": layers, "layer_mb": layer_mb, "forward_s": 0.02, "backward_s": 0.2},
+        parallel={"bucket_mb": layer_mb},
+        telemetry={"samples": samples},
+        train={"steps": truth.WARM_UP + samples * LARGEST_SHARE},
+    )
+    travels_s = layer_mb * MIB / rate
+    for rank, classes in enumerate(truth.medians(run, 2)):
+        assert classes["comm_transfer_s"] == is_about(travels_s)
+        assert classes["comm_wait_s"] == is_about(0)
+        looked = [CommSample.model_validate(line) for line in read_jsonl(RunDir(run).attempt(0).comm(rank))]
+        assert [len(sample.collectives) for sample in looked] == [layers] * samples
+        hidden = [[each.hidden_s for each in sample.collectives] for sample in looked]
+        *first, last = map(statistics.median, zip(*hidden, strict=True))
+        assert first == [is_about(travels_s)] * (layers - 1)
+        assert last == is_about(0)
+        assert statistics.median(sample.hidden_s for sample in looked) == is_about((layers - 1) * travels_s)
+        # under the profiler one rank may wait for the other; for how long, the clock says of the same step
+        clock = {line["step"]: line["comm_exposed_s"] for line in truth.lines(run, rank)}
+        for sample in looked:
+            assert sample.exposed_s == is_about(clock[sample.step])
+    truth.assert_accounted_for(run, 2)
