@@ -104,11 +104,14 @@ class RunTelemetry:
     def state(self) -> tuple[State, State]:
         """What a resumed run goes on from: for all (on rank 0, else empty), and of this rank alone.
 
-        All ranks call this together. What the state says was done is then in the step records, too.
+        All ranks call this together. Of each step done the record is then in the file of this attempt or, of
+        those that share the next line there, in the state.
         """
         self._look_up(wait=True)  # the sums that travel are of every step before this one
-        self._recorder.flush(close_window=True)  # so that a resumed run goes on where a record ends
+        self._recorder.flush()
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
+        if (window := self._recorder.open_window()) is not None:
+            own["window"] = as_tensor(window)
         if not self._leads:
             return {}, own
         return {
@@ -123,14 +126,16 @@ class RunTelemetry:
             "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
         }, own
 
-    def resume(self, step: int, history: State, own: State) -> None:
-        """Go on after `step` from what `state` gave. Without `own`, another number of ranks measured the
-        steps before, so the figures of speed are about the steps from here on."""
+    def resume(self, step: int, history: State, own: State, *, same_run: bool) -> None:
+        """Go on after `step` from what `state` gave, in this run or in another one. Without `own`, another
+        number of ranks measured the steps before: figures of speed are about the steps from here on."""
         self._step = self._first_step = self._told_step = step
         self._recorder.warm_step = step + self.config.telemetry.warmup_steps
         self._left_out_before = [(1, step)]
         if own:
             self._recorder.measured = own["measured"].tolist()
+            if same_run and "window" in own:
+                self._recorder.take_up(as_value(own["window"]))
         if not history:
             return
         pairs = zip(history["loss_steps"].tolist(), history["losses"].tolist(), strict=True)
