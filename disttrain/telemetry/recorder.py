@@ -13,6 +13,7 @@ import torch
 
 from disttrain.records import CLASSES, SCHEMA_VERSION
 from disttrain.rundir import to_json
+from disttrain.telemetry.curve import Curve
 from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, OTHER, Parts, StepClock
 from disttrain.telemetry.waits import UNSEEN, CommSplit
 from disttrain.telemetry.windows import DECIMALS, Window
@@ -82,7 +83,7 @@ class StepRecorder:
         self._undivided: deque[_Done] = deque()
         self._comparing = 0  # of the undivided, those whose comparison is on its way
         self.durations = array("d")
-        self.ratio_steps, self.ratios = array("q"), array("d")
+        self.ratios = Curve()
         """Exposed communication / compute of each measured step."""
         self.measured: Parts = [0.0] * len(CLASSES)
 
@@ -175,8 +176,7 @@ class StepRecorder:
 
     def _note_ratio(self, done: _Done) -> None:
         if self._split is not None and done.comm_seen and done.parts[COMPUTE] > 0:
-            self.ratio_steps.append(done.step)
-            self.ratios.append((done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
+            self.ratios.add(done.step, (done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
 
     def _write(self, done: _Done, *, divided: bool) -> None:
         seen = self._split is not None and done.comm_seen
