@@ -351,7 +351,7 @@ class RunTelemetry:
         return metrics.model_copy(update={"null_reasons": reasons})
 
     def _totals(self) -> RankTotals:
-        return own_totals(self._recorder.measured, self.world, self._node.usage())
+        return own_totals(self._recorder.measured, self._node.device, self.world, self._node.usage())
 
     def _send(self, step: int, values: dict[str, float]) -> None:
         for sink in self._sinks:
