@@ -237,6 +237,31 @@ def latency(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np.flo
     return figure
 
 
+@_drawn
+def busy(curves: Sequence[Curve], found: pd.DataFrame) -> Figure:
+    """Use of rank 0's GPU over steps, or, where no run has GPU samples, of the processors: one line a run;
+    `found` as `busy.over_steps` makes it."""
+    figure, axes = _new(2.8)
+    on_gpu = (found["what"] == "gpu").any()
+    shown = found[found["what"] == ("gpu" if on_gpu else "processors")]
+    by_run = {key: frame for key, frame in shown.groupby(["sweep", "run"])}
+    named = set()
+    for curve, point, colour in _rows(curves):
+        label = plural(point.size, curve.unit) if len(curves) == 1 else _short(curve.label)
+        for run in point.runs:
+            if (frame := by_run.get((curve.sweep, run))) is not None:
+                axes.plot(frame["step"], frame["busy"], color=colour, label=None if label in named else label)
+                named.add(label)
+    _from_zero(axes, max(shown["busy"].max(), 1.0))
+    if on_gpu:
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("time with a kernel at work" if on_gpu else "processors at work")
+    axes.set_xlim(left=0)
+    _legend(figure, axes)
+    return figure
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG, whole or not at all."""
     image = io.BytesIO()

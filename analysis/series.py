@@ -78,7 +78,7 @@ def _recorded(run: Path, metrics: Metrics) -> NDArray[np.float64]:
         times = [
             durations(record["bins"]) if "bins" in record else np.array([record["step_s"]], dtype=np.float64)
             for step, (_, record) in found.items()
-            if "bins" in record or not any(first <= step <= last for first, last in left_out)
+            if not any(first <= step <= last for first, last in left_out)
         ]
     except (OSError, CorruptFile, KeyError, TypeError, ValueError):
         return np.empty(0)

@@ -175,8 +175,8 @@ class TelemetryConfig(Section):
     """Passes after the last step in which each layer is timed, for `submit.py emulate`; they belong to no
     step and to no figure. 0: none."""
     full_records: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100_000
-    """Steps of an attempt that get a line of their own in the step records; after them, a hundred steps share
-    one, which keeps sums, extremes and the distribution."""
+    """Steps of a run, the first ones, that get a line of their own in the step records; after them, a hundred
+    steps share one, which keeps sums, extremes and the distribution."""
     flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 5.0
     """Seconds between writes of step records and of `metrics.json`."""
     gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0

@@ -204,8 +204,8 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     if strategy.SETTLES:
         trainer.settle(example())
     start = content.restore(origin, trainer.bare_model, optimizer, world) if origin else Start()
-    if start.step:
-        telemetry.resume(start.step, start.history, start.own)
+    if origin and start.step:
+        telemetry.resume(start.step, start.history, start.own, same_run=origin.same_run)
     mine = RankBatches(GlobalOrder(samples, config.train.seed), plan, world.rank, steps, start.step)
     seed = (config.train.seed, world.rank)
     loader = make_loader(source.train, mine, config.data, world.device, seed=seed, first=mine.first)

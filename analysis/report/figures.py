@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import plots, series
+from analysis import busy, plots, series
 from analysis.efficiency import Curve
 from analysis.report.model import Picture
 
@@ -47,6 +47,13 @@ PICTURES = (
         reading="How long single steps took on rank 0, all launches pooled. Steps slower than the right edge "
         "are counted in the last bar.",
         alt="Histogram of step durations, one row a size",
+    ),
+    Picture(
+        file="busy.png",
+        title="How busy rank 0 was",
+        reading="How much of the time a kernel ran on rank 0's GPU or, on a CPU, how many processors its "
+        "process kept at work. One line a run, from the samples that fell in its steps.",
+        alt="Use of rank 0's GPU or processors over optimizer steps",
     ),
 )
 
@@ -91,10 +98,16 @@ def _latency(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
     return plots.latency(curves, times) if any(each.size for each in times.values()) else None
 
 
+def _busy(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
+    found = busy.over_steps(table)
+    return None if found.empty else plots.busy(curves, found)
+
+
 _DRAWERS: dict[str, Callable[[pd.DataFrame, Sequence[Curve]], Figure | None]] = {
     "scaling.png": lambda table, curves: plots.scaling(curves),
     "efficiency.png": _efficiency,
     "composition.png": _composition,
     "training.png": _training,
     "latency.png": _latency,
+    "busy.png": _busy,
 }

@@ -23,6 +23,8 @@ class Origin(Kept):
 
     only_model: bool = False
     """Whether the model alone is taken, to begin at step 1."""
+    same_run: bool = False
+    """Whether this run made it itself."""
 
     @property
     def step(self) -> int | None:
@@ -49,7 +51,7 @@ def find(
     found = newest(folder, attempt, world)
     if found is not None:
         manifest.refuse_other_config(found, expected)
-        origin = Origin(**vars(found))
+        origin = Origin(**vars(found), same_run=True)
     elif config.start_from is not None:
         origin = Origin(**vars(_named(config.start_from, world)), only_model=config.start_with == "model")
     else:

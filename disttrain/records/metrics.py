@@ -118,6 +118,7 @@ class Metrics(Record):
     samples_per_s: float | None
     """Global samples of the measured steps / `measured_s`: a ratio of sums."""
     samples_per_s_per_rank: float | None
+    """`samples_per_s` / ranks, also where several ranks share a GPU."""
     tokens_per_s: float | None
     """Null where samples are no token sequences."""
     model_flops_per_s_per_rank: float | None
@@ -155,13 +156,16 @@ class Metrics(Record):
     """Model FLOPs utilisation: model FLOP/s of all ranks / (`peak_flops` x devices)."""
 
     samples_per_second_per_gpu: float | None = None
-    """`samples_per_s` / devices; a CPU rank counts as one."""
+    """`samples_per_s` / GPUs, each counted once however many ranks share it; a CPU rank counts as one."""
     throughput_images_per_sec: float | None = None
     """`samples_per_s` where a sample is an image (channels, height, width) to classify."""
     tokens_per_s_per_rank: float | None = None
+    """`tokens_per_s` / ranks."""
+    tokens_per_s_per_gpu: float | None = None
+    """`tokens_per_s` / GPUs, counted as for `samples_per_second_per_gpu`."""
     gpu_memory_utilization: float | None = None
-    """Share of the device's memory that torch held at its peak: `max_memory_reserved` / total, the largest
-    over ranks."""
+    """Share of a device's memory that torch held at its peak: `max_memory_reserved` of all ranks on it /
+    total, the largest over devices."""
     training_time: float | None = None
     """Seconds in the training loop, validation included: `seconds_total` by another name."""
     gpu: GpuUsage | None = None

@@ -46,15 +46,17 @@ class Step(Record):
 class StepWindow(Record):
     """One line of `steps-RRRRR.jsonl` of a long run: consecutive steps on one rank put together.
 
-    After `telemetry.full_records` steps of an attempt, its lines are of this kind, but for sampled steps.
+    After step `telemetry.full_records` its lines are of this kind, but for sampled steps. No window holds
+    steps of an attempt's warm-up and others.
     """
 
     first: int
     last: int
     steps: int
-    """How many are in it: all from the first to the last but sampled ones."""
-    start_s: float
-    """When the first of them began, since this rank's loop began."""
+    """How many are in it: all from the first to the last."""
+    start_s: float | None
+    """When the first of them began, since this rank's loop began. Null in the first line of an attempt that
+    holds what was in no line yet at the checkpoint, of an earlier attempt."""
     step_s: float
     """Sum, as the classes below are."""
     compute_s: float

@@ -43,9 +43,7 @@ def of_run(
             peak_flops=facts.get("peak_flops"),
             peak_reason=facts.pop("peak_reason", None),
         ),
-        memory(
-            [rank.reserved_memory_bytes for rank in totals], [rank.device_memory_bytes for rank in totals]
-        ),
+        memory(totals),
         usage([rank.usage for rank in totals if rank.usage], every_s),
     ]
     return (
@@ -58,20 +56,20 @@ def throughput(
     samples_per_s: float | None, ranks: int, devices: int, *, tokens_per_sample: int | None, images: bool
 ) -> Figures:
     """Samples, tokens and images per second, of all and of each."""
+    tokens_per_s = samples_per_s * tokens_per_sample if samples_per_s and tokens_per_sample else None
     fields: dict[str, float | None] = {
         "samples_per_s": samples_per_s,
         "samples_per_s_per_rank": samples_per_s and samples_per_s / ranks,
         "samples_per_second_per_gpu": samples_per_s and samples_per_s / devices,
-        "tokens_per_s": tokens_per_sample and samples_per_s and samples_per_s * tokens_per_sample,
-        "tokens_per_s_per_rank": tokens_per_sample
-        and samples_per_s
-        and samples_per_s * tokens_per_sample / ranks,
+        "tokens_per_s": tokens_per_s,
+        "tokens_per_s_per_rank": tokens_per_s and tokens_per_s / ranks,
+        "tokens_per_s_per_gpu": tokens_per_s and tokens_per_s / devices,
         "throughput_images_per_sec": samples_per_s if images else None,
     }
     reasons = dict.fromkeys((name for name, value in fields.items() if value is None), NOTHING_MEASURED)
     if not tokens_per_sample:
-        why = "samples are not known to be token sequences"
-        reasons |= {"tokens_per_s": why, "tokens_per_s_per_rank": why}
+        names = (name for name in fields if name.startswith("tokens"))
+        reasons |= dict.fromkeys(names, "samples are not known to be token sequences")
     if not images:
         reasons["throughput_images_per_sec"] = "samples are not known to be images"
     return fields, reasons
@@ -106,15 +104,17 @@ def utilisation(
     return {"model_flops_per_s_per_rank": achieved and achieved / ranks, "mfu": mfu}, reasons
 
 
-def memory(reserved: Sequence[int | None], totals: Sequence[int | None]) -> Figures:
-    """What torch's allocator held at its peak, from each rank's bytes and those of its device."""
-    held = [bytes_ for bytes_ in reserved if bytes_ is not None]
-    shares = [
-        part / whole for part, whole in zip(reserved, totals, strict=True) if part is not None and whole
-    ]
+def memory(ranks: Sequence[RankTotals]) -> Figures:
+    """What torch's allocator held at its peak. Of a GPU that is the sum over the ranks that share it."""
+    held = [rank.reserved_memory_bytes for rank in ranks if rank.reserved_memory_bytes is not None]
+    shares: dict[str, float] = {}
+    for rank in ranks:
+        if rank.reserved_memory_bytes is not None and rank.device_memory_bytes:
+            own = rank.reserved_memory_bytes / rank.device_memory_bytes
+            shares[rank.device] = shares.get(rank.device, 0.0) + own
     fields = {
         "peak_reserved_memory_bytes": max(held, default=None),
-        "gpu_memory_utilization": max(shares, default=None),
+        "gpu_memory_utilization": max(shares.values(), default=None),
     }
     return fields, {name: "no rank has a GPU" for name, value in fields.items() if value is None}
 
@@ -126,7 +126,8 @@ def usage(nodes: Sequence[NodeUsage], every_s: float) -> Figures:
         why = "telemetry.gpu_every_s is 0" if not every_s else "this node's samples are not here"
         return fields, {"gpu": why, "processes": why}
     reasons: dict[str, str] = {}
-    gpus = [tally for node in nodes for tally in node.gpus]
+    # nodes of one machine may share a GPU, and each samples it
+    gpus = list({tally.device: tally for node in reversed(nodes) for tally in node.gpus}.values())
     missing = sorted({node.gpu_reason for node in nodes if node.gpu_reason})
     if gpus:
         fields["gpu"], why_null = gpu_usage(gpus)

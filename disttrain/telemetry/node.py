@@ -21,6 +21,8 @@ class NodeTelemetry:
     def __init__(self, attempt: Attempt, world: World, every_s: float) -> None:
         self.devices = world.size
         """Devices of the whole run, known after `start`: fewer than ranks where several share a GPU."""
+        self.device = ""
+        """Names that of this rank (see `LocalRank`); known after `start`."""
         self._attempt = attempt
         self._world = world
         self._every_s = every_s
@@ -41,7 +43,8 @@ class NodeTelemetry:
         node = self._world.rank // self._world.local_size
         own = LocalRank(self._world.rank, node, os.getpid(), identify(device), origin_s)
         ranks: list[LocalRank] = self._world.gather(own)
-        self.devices = len({(rank.node, rank.gpu) for rank in ranks if rank.gpu}) or self._world.size
+        self.device = own.device
+        self.devices = len({rank.device for rank in ranks})
         if self._every_s and self._world.local_rank == 0:
 
             def stretch() -> int | None:

@@ -45,6 +45,14 @@ class LocalRank:
     origin_s: float
     """The monotonic clock when the rank's loop began; one clock for all processes of a host."""
 
+    @property
+    def device(self) -> str:
+        """Names what it computes on, the same for all ranks there, be they of several nodes: one machine may
+        stand for those."""
+        if self.gpu is None:
+            return f"rank {self.rank}"
+        return self.gpu.uuid or f"{self.gpu.pci_bus_id} of node {self.node}"
+
 
 @dataclass
 class NodeUsage:
@@ -250,7 +258,7 @@ class _Gpus:
             except Exception as error:
                 reasons.append(f"{gpu.uuid or gpu.pci_bus_id}: {in_one_line(error)}")
                 continue
-            tally = GpuTally(reader.device.sm_clock_max_mhz)
+            tally = GpuTally(ranks[0].device, reader.device.sm_clock_max_mhz)
             self._readers.append((ranks[0], reader, tally))
             self._usage.gpus.append(tally)
         if reasons:

@@ -7,18 +7,19 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from disttrain.records import CLASSES, SCHEMA_VERSION
 from disttrain.rundir import to_json
+from disttrain.telemetry.curve import Curve
 from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, OTHER, Parts, StepClock
 from disttrain.telemetry.waits import UNSEEN, CommSplit
-from disttrain.telemetry.windows import Window
+from disttrain.telemetry.windows import DECIMALS, Window
 
 WINDOW = 100
 """Steps in one record, once each step has had its own for long enough."""
-_DECIMALS = 7  # a tenth of a microsecond: what a host clock can tell apart
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,14 @@ class StepRecorder:
         self._noted: deque[tuple[int, torch.Tensor, float, bool]] = deque()
         self.comm_unseen = False
         """Whether there is a measured step in which a rank's communication was not seen."""
-        self._full_left = full_records
+        self._full_records = full_records
         self._window = Window()
         self._window_seen = False
         """Whether the communication of the steps in it is known."""
         self._undivided: deque[_Done] = deque()
         self._comparing = 0  # of the undivided, those whose comparison is on its way
         self.durations = array("d")
-        self.ratio_steps, self.ratios = array("q"), array("d")
+        self.ratios = Curve()
         """Exposed communication / compute of each measured step."""
         self.measured: Parts = [0.0] * len(CLASSES)
 
@@ -145,11 +146,18 @@ class StepRecorder:
         self._undivided.clear()
         self._comparing = 0
 
-    def flush(self, *, close_window: bool = False) -> None:
-        """Hand what was written to the system; with `close_window`, every step recorded so far."""
-        if close_window:
-            self._end_window()
+    def flush(self) -> None:
+        """Hand what was written to the system."""
         self._file.flush()
+
+    def open_window(self) -> dict[str, Any] | None:
+        """The record, so far, of the steps that are in no line yet. It travels in checkpoints: one that ended
+        the window would make short lines of frequent checkpoints, as many as there are of those."""
+        return self._window_record() if self._window.steps else None
+
+    def take_up(self, window: dict[str, Any]) -> None:
+        """Begin with the `open_window` of an earlier attempt, whose clock this one knows nothing of."""
+        self._file.write(to_json(window | {"start_s": None}) + "\n")
 
     def close(self) -> None:
         self._end_window()
@@ -168,25 +176,25 @@ class StepRecorder:
 
     def _note_ratio(self, done: _Done) -> None:
         if self._split is not None and done.comm_seen and done.parts[COMPUTE] > 0:
-            self.ratio_steps.append(done.step)
-            self.ratios.append((done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
+            self.ratios.add(done.step, (done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
 
     def _write(self, done: _Done, *, divided: bool) -> None:
         seen = self._split is not None and done.comm_seen
-        if self._full_left <= 0 and done.step not in self.looked_at and (divided or not seen):
-            if seen != self._window_seen:
-                self._end_window()
+        alone = done.step <= self._full_records or done.step in self.looked_at
+        if not alone and (divided or not seen):
+            if seen != self._window_seen or self._window.last <= self.warm_step < done.step:
+                self._end_window()  # the steps of one window are measured all, or none
             self._window_seen = seen
             self._window.add(done.step, done.start, done.parts, done.loss, done.lr)
             if self._window.steps == WINDOW:
                 self._end_window()
             return
-        self._full_left -= 1
+        self._end_window()  # lines are in the order of the steps
         record = {
             "schema_version": SCHEMA_VERSION,
             "step": done.step,
-            "start_s": round(done.start, _DECIMALS),
-            "step_s": round(sum(done.parts), _DECIMALS),
+            "start_s": round(done.start, DECIMALS),
+            "step_s": round(sum(done.parts), DECIMALS),
             **_named(done.parts, seen=seen, divided=divided),
             "samples": self._samples,
             "loss": done.loss,
@@ -196,15 +204,18 @@ class StepRecorder:
 
     def _end_window(self) -> None:
         if self._window.steps:
-            named = _named(self._window.sums, seen=self._window_seen, divided=True)
-            self._file.write(to_json(self._window.as_record(named, self._samples)) + "\n")
+            self._file.write(to_json(self._window_record()) + "\n")
             self._window = Window()
+
+    def _window_record(self) -> dict[str, Any]:
+        named = _named(self._window.sums, seen=self._window_seen, divided=True)
+        return self._window.as_record(named, self._samples)
 
 
 def _named(parts: Parts, *, seen: bool, divided: bool) -> dict[str, float | None]:
     """The fields of a record: of communication only what is known."""
-    named: dict[str, float | None] = dict(zip(CLASSES, (round(p, _DECIMALS) for p in parts), strict=True))
+    named: dict[str, float | None] = dict(zip(CLASSES, (round(p, DECIMALS) for p in parts), strict=True))
     if not (seen and divided):
         named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
-    exposed = round(parts[COMM] + parts[COMM_TRANSFER], _DECIMALS) if seen else None
+    exposed = round(parts[COMM] + parts[COMM_TRANSFER], DECIMALS) if seen else None
     return {**named, "comm_exposed_s": exposed}

@@ -7,7 +7,6 @@ clock, the log and live state once a second, files and the interval summary ever
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from disttrain import log
@@ -24,7 +22,8 @@ from disttrain.checkpoint.storage import State
 from disttrain.config import Config
 from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
-from disttrain.telemetry import figures, nulls, sinks, summary, waits
+from disttrain.telemetry import curve, figures, nulls, sinks, summary, waits
+from disttrain.telemetry.curve import Curve
 from disttrain.telemetry.look import CloseLook
 from disttrain.telemetry.losses import GlobalLoss
 from disttrain.telemetry.meetings import Meetings
@@ -52,7 +51,6 @@ class RunTelemetry:
     config: Config
     facts: dict[str, Any]
     eval_history: list[EvalPoint] = field(default_factory=list)
-    losses: list[LossPoint] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         plan_samples = self.facts["local_batch_size"] * self.facts["accumulation"]
@@ -78,6 +76,7 @@ class RunTelemetry:
         )
         self._recorder.looked_at = self.look.steps
         self._global_loss = GlobalLoss(self.meetings)
+        self._losses = Curve()  # on rank 0
         self._sinks = (
             [sinks.open_sink(name, self.attempt) for name in self.config.telemetry.sinks]
             if self._leads
@@ -92,7 +91,7 @@ class RunTelemetry:
         self._lr = 0.0
         self._began = self._told = time.monotonic()
         self._told_step = 0
-        self._told_loss: LossPoint | None = None
+        self._told_loss: int | None = None  # of which step
         self._flush_due = self._began + self.config.telemetry.flush_every_s
         self._rate: float | None = None
         self._node = NodeTelemetry(self.attempt, self.world, self.config.telemetry.gpu_every_s)
@@ -104,45 +103,50 @@ class RunTelemetry:
     def state(self) -> tuple[State, State]:
         """What a resumed run goes on from: for all (on rank 0, else empty), and of this rank alone.
 
-        All ranks call this together. What the state says was done is then in the step records, too.
+        All ranks call this together. Of each step done the record is then in the file of this attempt or, of
+        those that share the next line there, in the state.
         """
         self._look_up(wait=True)  # the sums that travel are of every step before this one
-        self._recorder.flush(close_window=True)  # so that a resumed run goes on where a record ends
+        self._recorder.flush()
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
+        if (window := self._recorder.open_window()) is not None:
+            own["window"] = as_tensor(window)
         if not self._leads:
             return {}, own
+        loss_steps, losses = self._losses.tensors()
+        ratio_steps, ratios = self._recorder.ratios.tensors()
         return {
-            "loss_steps": torch.tensor([point.step for point in self.losses]),
-            "losses": torch.tensor([_number(point.loss) for point in self.losses], dtype=torch.float64),
+            "loss_steps": loss_steps,
+            "losses": losses,
             "evaluations": as_tensor([point.model_dump(mode="json") for point in self.eval_history]),
-            "durations": torch.from_numpy(np.array(self._recorder.durations, dtype=np.float64)),
+            "durations": curve.as_tensor(self._recorder.durations),
             "left_out": as_tensor(self._left_out()),
             "sampled": torch.tensor(self._sampled_before + len(self._sampled())),
-            "ratio_steps": torch.tensor(self._recorder.ratio_steps.tolist(), dtype=torch.int64),
-            "ratios": torch.tensor(self._recorder.ratios.tolist(), dtype=torch.float64),
+            "ratio_steps": ratio_steps,
+            "ratios": ratios,
             "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
         }, own
 
-    def resume(self, step: int, history: State, own: State) -> None:
-        """Go on after `step` from what `state` gave. Without `own`, another number of ranks measured the
-        steps before, so the figures of speed are about the steps from here on."""
+    def resume(self, step: int, history: State, own: State, *, same_run: bool) -> None:
+        """Go on after `step` from what `state` gave, in this run or in another one. Without `own`, another
+        number of ranks measured the steps before: figures of speed are about the steps from here on."""
         self._step = self._first_step = self._told_step = step
         self._recorder.warm_step = step + self.config.telemetry.warmup_steps
         self._left_out_before = [(1, step)]
         if own:
             self._recorder.measured = own["measured"].tolist()
+            if same_run and "window" in own:
+                self._recorder.take_up(as_value(own["window"]))
         if not history:
             return
-        pairs = zip(history["loss_steps"].tolist(), history["losses"].tolist(), strict=True)
-        self.losses = [LossPoint(step=at, loss=_finite(loss)) for at, loss in pairs]
+        self._losses.extend(history["loss_steps"], history["losses"])
         self.eval_history = [EvalPoint.model_validate(point) for point in as_value(history["evaluations"])]
         self._seconds_before = history["seconds"].item()
         if own:
-            self._recorder.durations.extend(history["durations"].tolist())
+            curve.extend(self._recorder.durations, history["durations"])
             self._left_out_before = [(first, last) for first, last in as_value(history["left_out"])]
             self._sampled_before = int(history["sampled"].item())
-            self._recorder.ratio_steps.extend(history["ratio_steps"].tolist())
-            self._recorder.ratios.extend(history["ratios"].tolist())
+            self._recorder.ratios.extend(history["ratio_steps"], history["ratios"])
 
     def start(self) -> None:
         """The first step begins now. All ranks call this together."""
@@ -229,7 +233,8 @@ class RunTelemetry:
             self._recorder.divide(everything=wait)
         fresh = self._global_loss.ready(wait)
         if self._leads:
-            self.losses.extend(LossPoint(step=step, loss=loss) for step, loss in fresh)
+            for step, loss in fresh:
+                self._losses.add(step, loss)
 
     def _tell(self, now: float) -> None:
         """Say how it goes: a log line, scalars, `progress.json`."""
@@ -240,13 +245,14 @@ class RunTelemetry:
             return  # the next meeting of the ranks ends this attempt
         left = (self._steps_total - self._step) * self.facts["global_batch_size"]
         usage = self._node.live()
+        newest = self._losses.newest
         progress = Progress(
             attempt=self.attempt.number,
             step=self._step,
             steps=self._steps_total,
             emulated=self.config.emulated,
             samples_per_s=self._rate,
-            loss=self.losses[-1].loss if self.losses else None,
+            loss=newest[1] if newest else None,
             eta_s=left / self._rate if self._rate else None,
             updated=time.time(),
             **usage,
@@ -254,13 +260,12 @@ class RunTelemetry:
         write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
         live = {"lr": self._lr} | ({"samples_per_s": self._rate} if self._rate else {})
         self._send(self._step, live | {_scalar(name): value for name, value in usage.items()})
-        if self.losses:  # the newest loss that all ranks have agreed on, up to `log_every` steps back
-            newest = self.losses[-1]
-            assert newest.loss is not None
-            if newest is not self._told_loss:
-                self._send(newest.step, {"loss/train": newest.loss})
-            self._told_loss = newest
-            live |= {"loss": newest.loss, "loss_step": newest.step}
+        if newest:  # the newest loss that all ranks have agreed on, up to `log_every` steps back
+            step, loss = newest
+            if step != self._told_loss:
+                self._send(step, {"loss/train": loss})
+            self._told_loss = step
+            live |= {"loss": loss, "loss_step": step}
         log.info("step", step=self._step, steps=self._steps_total, **live)
 
     def _flush(self) -> None:
@@ -329,9 +334,12 @@ class RunTelemetry:
             comm=comm,
             communication_time_per_step=comm.total_s if comm else None,
             **summary.communication(measured, comm_known),
-            communication_computation_history=summary.thin(self._ratios() if comm_known else []),
+            communication_computation_history=[
+                RatioPoint(step=step, ratio=ratio)
+                for step, ratio in (self._recorder.ratios.thinned() if comm_known else [])
+            ],
             peak_memory_bytes=max(rank.peak_memory_bytes for rank in totals),
-            loss_history=summary.thin(self.losses),
+            loss_history=[LossPoint(step=step, loss=loss) for step, loss in self._losses.thinned()],
             eval_history=self.eval_history,
         )
         sampling = nulls.Sampling(
@@ -343,11 +351,7 @@ class RunTelemetry:
         return metrics.model_copy(update={"null_reasons": reasons})
 
     def _totals(self) -> RankTotals:
-        return own_totals(self._recorder.measured, self.world, self._node.usage())
-
-    def _ratios(self) -> list[RatioPoint]:
-        pairs = zip(self._recorder.ratio_steps, self._recorder.ratios, strict=True)
-        return [RatioPoint(step=step, ratio=ratio) for step, ratio in pairs]
+        return own_totals(self._recorder.measured, self._node.device, self.world, self._node.usage())
 
     def _send(self, step: int, values: dict[str, float]) -> None:
         for sink in self._sinks:
@@ -364,11 +368,3 @@ class RunTelemetry:
 def _scalar(name: str) -> str:
     """`gpu_power_w` of `Progress` is `gpu/power_w` in the sinks, and what is not a GPU's is the host's."""
     return name.replace("gpu_", "gpu/", 1) if name.startswith("gpu_") else f"host/{name}"
-
-
-def _number(loss: float | None) -> float:
-    return math.nan if loss is None else loss
-
-
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None

@@ -17,6 +17,8 @@ class RankTotals:
     """One rank's share of the summary."""
 
     measured: Parts
+    device: str
+    """Names what it computes on, the same for ranks that share a GPU."""
     peak_memory_bytes: int
     reserved_memory_bytes: int | None
     device_memory_bytes: int | None
@@ -24,13 +26,14 @@ class RankTotals:
     """Of the whole node, from the rank that samples it."""
 
 
-def own_totals(measured: Parts, world: World, usage: NodeUsage | None) -> RankTotals:
+def own_totals(measured: Parts, device: str, world: World, usage: NodeUsage | None) -> RankTotals:
     """This rank's, as of now."""
     if world.device.type != "cuda":
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB
-        return RankTotals(measured, peak, None, None, usage)
+        return RankTotals(measured, device, peak, None, None, usage)
     return RankTotals(
         measured,
+        device,
         torch.cuda.max_memory_allocated(world.device),
         torch.cuda.max_memory_reserved(world.device),
         torch.cuda.get_device_properties(world.device).total_memory,

@@ -45,8 +45,9 @@ class Series:
 
 @dataclass
 class GpuTally:
-    """One GPU's samples so far. `sm_clock_max_mhz` is of the device."""
+    """One GPU's samples so far. `device` names it among those of the run; `sm_clock_max_mhz` is its own."""
 
+    device: str
     sm_clock_max_mhz: float | None
     lost: bool = False
     samples: int = 0

@@ -11,6 +11,8 @@ from disttrain.bins import bin_of
 from disttrain.records import SCHEMA_VERSION
 from disttrain.telemetry.phases import Parts
 
+DECIMALS = 7  # a tenth of a microsecond: what a host clock can tell apart
+
 
 @dataclass
 class Window:
@@ -50,12 +52,12 @@ class Window:
             "first": self.first,
             "last": self.last,
             "steps": self.steps,
-            "start_s": self.start,
-            "step_s": sum(self.sums),
+            "start_s": round(self.start, DECIMALS),
+            "step_s": round(sum(self.sums), DECIMALS),
             **named,
-            "shortest_s": self.shortest[0],
+            "shortest_s": round(self.shortest[0], DECIMALS),
             "shortest_step": self.shortest[1],
-            "longest_s": self.longest[0],
+            "longest_s": round(self.longest[0], DECIMALS),
             "longest_step": self.longest[1],
             "bins": [[place, self.bins[place]] for place in sorted(self.bins)],
             "samples": samples_per_step * self.steps,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.series import read_steps
 from disttrain.records import Step
 from disttrain.rundir import RunDir, read_jsonl
 from tests.support.ranks import Ranks
@@ -113,6 +114,50 @@ def test_every_sample_once_an_epoch(tmp_path: Path) -> None:
     parts = [[train_until(alone(), made, tmp_path, k, s)] for k, s in enumerate([3, 7, None])]
     samples = [sample for part in parts for sample in samples_of(part)]
     assert len(set(samples)) == len(samples) == 40
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_steps_that_share_a_line_share_it_over_stops(tmp_path: Path, world: int, request) -> None:
+    """Saved after every second step, most of the time in the middle of a line."""
+    made = config(ranks=world, telemetry={"full_records": 2}, checkpoint={"every_steps": 2})
+    ranks = request.getfixturevalue("three_ranks") if world > 1 else None
+    parts = [
+        ranks.call(train_until, made, tmp_path, attempt, stop)
+        if ranks
+        else [train_until(alone(), made, tmp_path, attempt, stop)]
+        for attempt, stop in enumerate([5, 8, None])
+    ]
+    metrics = parts[-1][0].metrics
+    for rank in range(world):
+        found = read_steps(RunDir(tmp_path), rank)
+        # two steps of warm-up after each start; the line of step 5 was open when the run was stopped
+        assert {first: attempt for first, (attempt, _) in found.items()} == {
+            1: 0,
+            2: 0,
+            3: 1,
+            6: 1,
+            8: 2,
+            9: 2,
+            11: 2,
+        }
+        lines = [line for _, line in found.values()]
+        assert [line.get("last", line.get("step")) for line in lines] == [1, 2, 5, 7, 8, 10, 12]
+        assert sum(line["samples"] for line in lines) == STEPS * 4
+    measured_s = [
+        sum(read_steps(RunDir(tmp_path), rank)[first][1]["step_s"] for first in (3, 8, 11))
+        for rank in range(world)
+    ]
+    assert metrics.measured_s == pytest.approx(sum(measured_s) / world, abs=1e-5)
+    assert metrics.measured_steps == 6
+
+
+def test_a_run_that_goes_on_from_another_one_has_records_of_its_own_steps_alone(tmp_path: Path) -> None:
+    made = config(telemetry={"full_records": 2})
+    train_until(alone(), made, tmp_path / "one", 0, 5)
+    [saved] = (tmp_path / "one" / "checkpoints").glob("step-*")
+    other = config(telemetry={"full_records": 2}, checkpoint={"start_from": str(saved)})
+    train_until(alone(), other, tmp_path / "other", 0, None)
+    assert list(read_steps(RunDir(tmp_path / "other"), 0)) == [6, 8]
 
 
 def test_a_run_that_was_finished_has_nothing_left_to_do(tmp_path: Path) -> None:

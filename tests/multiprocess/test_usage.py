@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from analysis import busy
 from disttrain.config import Config
 from disttrain.output import Output
 from disttrain.records import HostSample, Metrics, Progress
@@ -71,6 +72,12 @@ def test_samples_join_to_the_steps_of_their_rank(three_ranks, tmp_path):
         assert own == sorted(own)
         assert own[0] < steps[-1]["start_s"]  # from about the first step
         assert own[-1] > end - 1e-4  # to a last sample after the last one
+        joined = busy.step_at(own, steps)
+        inside = [(at, step) for at, step in zip(own, joined, strict=True) if step == step]
+        assert inside
+        for at, step in inside:
+            line = steps[int(step) - 1]
+            assert line["start_s"] <= at < line["start_s"] + line["step_s"]
     assert len(list(RunDir(tmp_path).attempt(0).path.glob("host-node*"))) == 1
 
 

@@ -31,6 +31,7 @@ from disttrain.records import (
     StepTime,
 )
 from disttrain.rundir import RunDir, write_json, write_text
+from disttrain.samples import HostSample
 
 WHEN = "2026-01-02T03:04:05Z"
 End = Literal["done", "failed", "running", "planned"]
@@ -109,6 +110,8 @@ def fake_run(
     attempt = run.attempt(0)
     _write(attempt.record, _attempt(nodes, end, message))
     write_text(attempt.steps(0), "".join(record.model_dump_json() + "\n" for record in records))
+    samples = _samples(records[-1].start_s + records[-1].step_s)
+    write_text(attempt.host_samples(0), "".join(sample.model_dump_json() + "\n" for sample in samples))
     metrics = _metrics(run, config, records, world, local_batch_size, accumulation, steps)
     status = {"done": "completed", "failed": "failed", "running": "running"}[end]
     _write(run.metrics, Metrics.model_validate(metrics.model_dump() | {"status": status} | (overrides or {})))
@@ -208,6 +211,23 @@ def _steps(count: int, mean_s: float, samples: int, world: int) -> list[Step]:
         )
         clock_s += step_s
     return records
+
+
+def _samples(end_s: float) -> list[HostSample]:
+    """Of rank 0's process, twice a second."""
+    return [
+        HostSample(
+            rank=0,
+            at_s=0.5 * number,
+            time=1.7e9 + 0.5 * number,
+            cpu_percent=90 + 5 * math.sin(number) if number else None,
+            rss_bytes=300 * 2**20,
+            threads=9,
+            host_memory_used_bytes=2**32,
+            host_memory_total_bytes=2**34,
+        )
+        for number in range(int(2 * end_s) + 1)
+    ]
 
 
 def _loss(step: int) -> float:

@@ -13,7 +13,7 @@ from disttrain import log
 from disttrain.records import FILES
 from disttrain.rundir import RunDir, read_json, read_jsonl
 from disttrain.samples import GpuSample, HostSample
-from disttrain.telemetry import host, node_sampler
+from disttrain.telemetry import figures, host, node_sampler
 from disttrain.telemetry.gpu import GpuId, GpuReader, Nvml, Unavailable, identify, throttle_names
 from disttrain.telemetry.node_sampler import LocalRank, NodeSampler
 from disttrain.telemetry.usage import GpuTally, HostTally, gpu_usage, process_usage
@@ -267,6 +267,25 @@ def test_ranks_that_share_a_gpu_share_its_samples(replay, tmp_path, monkeypatch)
     assert len(rounds.sampler.usage().gpus) == 1
 
 
+def test_a_gpu_counts_once_however_many_ranks_and_nodes_share_it(replay, tmp_path, monkeypatch):
+    """Two nodes of one machine share a GPU; another one has no UUID, so it is told apart by its node."""
+    places = [(0, WELL), (0, WELL), (1, WELL), (0, LOST), (0, None), (1, None)]
+    gpus = [LocalRank(i, node, 1, GpuId(uuid, "00:1"), 0.0) for i, (node, uuid) in enumerate(places)]
+    assert len({rank.device for rank in gpus}) == 4
+    assert len({LocalRank(i, 0, 1, None, 0.0).device for i in range(3)}) == 3
+
+    replay()
+    usages = []
+    for node in (0, 1):
+        rounds = Rounds(monkeypatch, [gpus[2 * node]], RunDir(tmp_path).attempt(node))
+        rounds.end()
+        usages.append(rounds.sampler.usage())
+    fields, _ = figures.usage(usages, 1.0)
+    assert fields["gpu"].gpus == 1
+    assert fields["gpu"].samples == usages[0].gpus[0].samples
+    assert fields["processes"].ranks == 2
+
+
 def test_live_figures_are_of_the_newest_sample(replay, tmp_path, monkeypatch):
     replay()
     rounds = Rounds(monkeypatch, ranks_on(GpuId(WELL, None)), RunDir(tmp_path).attempt(0))
@@ -386,7 +405,7 @@ def gpu_sample(at_s, **values):
 
 
 def test_only_measured_samples_count_and_counters_within_a_stretch():
-    tally = GpuTally(sm_clock_max_mhz=2000.0)
+    tally = GpuTally("gpu", 2000.0)
     samples = [  # at_s, stretch, energy, power, utilization
         (0.0, None, 0.0, 900.0, 0.0),  # warm-up
         (1.0, 0, 100.0, 300.0, 0.8),
@@ -408,7 +427,7 @@ def test_only_measured_samples_count_and_counters_within_a_stretch():
 
 
 def test_usage_over_gpus():
-    one, two = GpuTally(2000.0), GpuTally(1000.0)
+    one, two = GpuTally("one", 2000.0), GpuTally("two", 1000.0)
     for at_s in (0.0, 1.0):
         one.add(
             gpu_sample(at_s, energy_j=at_s * 100, power_w=100, sm_clock_mhz=1500, throttle=["power_cap"]), 0
@@ -426,7 +445,7 @@ def test_usage_over_gpus():
 
 
 def test_figures_without_samples_are_null_with_a_reason():
-    tally = GpuTally(2000.0)
+    tally = GpuTally("gpu", 2000.0)
     tally.add(gpu_sample(0.0, energy_j=0.0), None)
     usage, reasons = gpu_usage([tally])
     assert (usage.energy_j, usage.power_mean_w) == (None, None)
@@ -435,7 +454,7 @@ def test_figures_without_samples_are_null_with_a_reason():
     usage, reasons = gpu_usage([tally])
     assert usage.energy_j is None
     assert reasons["gpu.energy_j"] == "a GPU without two samples in one stretch of measured steps"
-    other = GpuTally(2000.0)
+    other = GpuTally("gpu", 2000.0)
     for at_s in (0.0, 1.0):
         other.add(gpu_sample(at_s), 0)
     assert gpu_usage([other])[1]["gpu.energy_j"] == "a GPU without an energy counter"

@@ -116,6 +116,16 @@ def test_step_times_leave_out_warm_up_and_tolerate_a_truncated_line(tmp_path: Pa
     assert times.sum() == pytest.approx(measured_s)
 
 
+def test_step_times_leave_out_a_line_of_warm_up_steps(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    lines = [
+        {"first": 1, "last": 10, "bins": [[5, 10]]},
+        {"first": 11, "last": 110, "bins": [[0, 99], [9, 1]]},
+    ]
+    write_text(run.attempt(0).steps(0), "".join(f"{json.dumps(line)}\n" for line in lines))
+    assert series.step_times_s(load([tmp_path / "s"]))["s", "run"].size == 100
+
+
 def write_steps(run: RunDir, attempt: int, first: int, last: int) -> None:
     lines = [json.dumps({"step": step, "step_s": attempt + step / 100}) for step in range(first, last + 1)]
     write_text(run.attempt(attempt).steps(0), "".join(f"{line}\n" for line in lines))

@@ -2,8 +2,11 @@
 
 import pytest
 
-from disttrain.rundir import RunDir, write_json
+from disttrain.records import CommSummary
+from disttrain.rundir import RunDir, read_json, write_json
+from disttrain.samples import GpuUsage, ProcessUsage
 from disttrain.telemetry import sinks
+from tests.support.fake_runs import fake_run
 
 mlflow = pytest.importorskip("mlflow.tracking")
 
@@ -45,10 +48,43 @@ def test_a_run_is_one_run_there_through_all_attempts_and_comparable_with_others(
     assert two.data.params["train.steps"] == "7"
     curve = client.get_metric_history(two.info.run_id, "loss/train")
     assert [(point.step, point.value) for point in curve] == [(1, 3.0), (2, 2.5), (3, 2.0)]
-    assert two.data.metrics["summary/compute_s"] == 0.5
+    assert two.data.metrics["summary/composition.compute_s"] == 0.5
     rates = [each.data.metrics["summary/samples_per_s"] for each in (two, four)]
     assert rates == [12.5, 20.0]
     assert "summary/emulated" not in two.data.metrics
+
+
+def whole(model, **values):
+    """A record with a number wherever one may be."""
+    return {
+        name: values.get(name, 1.5 if "float" in str(field.annotation) else 3)
+        for name, field in model.model_fields.items()
+    }
+
+
+def test_every_figure_of_the_summary_can_be_compared_and_no_history_is_there(run):
+    parts = {
+        "comm": whole(CommSummary, method="m", collectives=[]),
+        "gpu": whole(GpuUsage, throttled={"power_cap": 0.25}, xids={"79": 1}),
+        "processes": whole(ProcessUsage),
+    }
+    fake_run(run.path, nodes=2, overrides=parts)
+    metrics = read_json(run.metrics)
+    sinks.open_sink("mlflow", run.attempt(0)).close()
+    _, [one] = stored(run)
+    found = {name.removeprefix("summary/"): value for name, value in one.data.metrics.items()}
+    for part in ("step_time", "composition", "comm", "gpu", "processes", "dataset"):
+        numbers = {
+            name: value
+            for name, value in metrics[part].items()
+            if isinstance(value, int | float) and name != "schema_version"
+        }
+        assert len(numbers) > 2
+        assert {name: found[f"{part}.{name}"] for name in numbers} == numbers
+    assert (found["gpu.throttled.power_cap"], found["gpu.xids.79"]) == (0.25, 1)
+    assert found["steps"] == metrics["steps"]
+    assert not [name for name in found if name.endswith("schema_version")]
+    assert len(found) < 120, "one value a figure"
 
 
 def test_a_store_that_fails_costs_a_line_and_nothing_else(run, monkeypatch, caplog):

@@ -7,6 +7,7 @@ from torch import nn
 from disttrain import mfu, peaks
 from disttrain.flops import CONVOLUTION, MATMUL
 from disttrain.telemetry import figures
+from disttrain.telemetry.totals import RankTotals
 
 DTYPES = {"float32", "tf32", "bfloat16", "float16", "float8"}
 
@@ -163,9 +164,10 @@ def test_null_throughput_has_reasons():
     fields, reasons = figures.throughput(100.0, 4, 2, tokens_per_sample=None, images=True)
     assert fields["throughput_images_per_sec"] == 100
     assert (fields["samples_per_s_per_rank"], fields["samples_per_second_per_gpu"]) == (25, 50)
-    assert set(reasons) == {"tokens_per_s", "tokens_per_s_per_rank"}
-    fields, reasons = figures.throughput(100.0, 4, 4, tokens_per_sample=8, images=False)
-    assert (fields["tokens_per_s"], fields["tokens_per_s_per_rank"]) == (800, 200)
+    assert set(reasons) == {"tokens_per_s", "tokens_per_s_per_rank", "tokens_per_s_per_gpu"}
+    fields, reasons = figures.throughput(100.0, 4, 2, tokens_per_sample=8, images=False)
+    names = ("tokens_per_s", "tokens_per_s_per_rank", "tokens_per_s_per_gpu")
+    assert [fields[name] for name in names] == [800, 200, 400]
     assert reasons == {"throughput_images_per_sec": "samples are not known to be images"}
     fields, reasons = figures.throughput(None, 4, 4, tokens_per_sample=8, images=True)
     assert set(fields.values()) == {None}
@@ -173,10 +175,15 @@ def test_null_throughput_has_reasons():
 
 
 def test_memory_at_its_peak():
-    fields, reasons = figures.memory([30, 60], [100, 100])
+    def rank(device, held, whole=100):
+        return RankTotals([], device, 0, held, whole, None)
+
+    fields, reasons = figures.memory([rank("a", 30), rank("b", 60)])
     assert fields == {"peak_reserved_memory_bytes": 60, "gpu_memory_utilization": 0.6}
     assert reasons == {}
-    fields, reasons = figures.memory([None], [None])
+    fields, _ = figures.memory([rank("a", 50), rank("b", 60), rank("a", 25)])
+    assert fields == {"peak_reserved_memory_bytes": 60, "gpu_memory_utilization": 0.75}
+    fields, reasons = figures.memory([rank("rank 0", None, None)])
     assert set(fields.values()) == {None}
     assert set(reasons) == set(fields)
 

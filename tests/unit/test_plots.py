@@ -7,10 +7,11 @@ from pathlib import Path
 
 import matplotlib.image
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.container import BarContainer
 
-from analysis import plots, series
+from analysis import busy, plots, series
 from analysis.efficiency import Curve, scaling_curves
 from analysis.load import load
 from analysis.stats import Estimate
@@ -107,6 +108,19 @@ def test_latency_counts_every_step_also_the_ones_beyond_the_edge(curves: list[Cu
     assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [300, 300, 300]
     assert figure.axes[-1].get_xlim()[1] < 1000  # ms: one step of a minute does not squeeze the rest
     assert "max 60.0 s" in figure.axes[2].get_title(loc="right")
+
+
+def test_busy_has_a_line_a_run_of_gpus_where_there_are_any(tmp_path: Path) -> None:
+    table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=2)])
+    found = busy.over_steps(table)
+    (axes,) = plots.busy(scaling_curves(table), found).axes
+    assert len(axes.lines) == 4
+    assert axes.get_ylabel() == "processors at work"
+    assert 0.8 < np.mean(axes.lines[0].get_ydata()) < 1
+    gpu = found[found["run"] == "n2x1-r0"].assign(what="gpu")
+    (axes,) = plots.busy(scaling_curves(table), pd.concat([found, gpu])).axes
+    assert len(axes.lines) == 1
+    assert axes.get_ylabel() == "time with a kernel at work"
 
 
 def test_many_sizes_use_logarithmic_axes(tmp_path: Path) -> None:

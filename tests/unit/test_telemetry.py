@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from disttrain.config import Config
 from disttrain.errors import ConfigError
-from disttrain.records import CLASSES, Dataset, Step
+from disttrain.records import CLASSES, Dataset, LossPoint, Step
 from disttrain.rundir import RunDir, read_json, read_jsonl
 from disttrain.telemetry import run as run_module
 from disttrain.telemetry import sinks
+from disttrain.telemetry.curve import Curve
 from disttrain.telemetry.losses import GlobalLoss
 from disttrain.telemetry.phases import COMPUTE, HostClock
 from disttrain.telemetry.recorder import StepRecorder
@@ -120,6 +121,19 @@ def test_global_loss_of_one_rank_is_its_own():
     assert losses.ready() == []
 
 
+def test_a_curve_is_thinned_like_a_list_and_goes_on_from_its_tensors():
+    before, after = Curve(), Curve()
+    for step in range(1, 2001):
+        before.add(step, math.nan if step == 1 else step / 3)
+    after.extend(*before.tensors())
+    after.add(2001, math.inf)
+    points = [(1, None), *((step, step / 3) for step in range(2, 2001)), (2001, None)]
+    assert after.thinned() == thin(points)
+    assert len(before.thinned()) == 1000
+    assert after.newest == (2001, math.inf)
+    assert Curve().newest is None
+
+
 def test_tensorboard_files_open_in_their_own_reader(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -206,6 +220,32 @@ def test_no_batch_of_records_is_large(telemetry, monkeypatch):
     monkeypatch.setattr(made._recorder, "collect", note_size)
     take_steps(made, clockwork, 1, 5000, 0.0001)
     assert 0 < max(sizes) <= run_module.RECORDS_AT_ONCE + made.config.train.log_every
+
+
+def test_a_summary_makes_no_more_points_than_it_shows(telemetry, monkeypatch):
+    made, clockwork = telemetry
+    points = []
+    monkeypatch.setattr(
+        run_module, "LossPoint", lambda **fields: points.append(fields) or LossPoint(**fields)
+    )
+    take_steps(made, clockwork, 1, 3000, 0.001)
+    metrics = made.finish()
+    assert len(points) == len(metrics.loss_history) == 1000
+    assert metrics.loss_history == thin([LossPoint(step=step, loss=1.0) for step in range(1, 3001)])
+
+
+def test_a_run_whose_loss_was_not_finite_goes_on(telemetry):
+    made, clockwork = telemetry
+    made.resume(
+        7,
+        {**made.state()[0], "loss_steps": torch.tensor([7]), "losses": torch.tensor([math.nan]).double()},
+        {},
+        same_run=True,
+    )
+    clockwork.now += 2 * run_module.TELL_EVERY_S
+    made.step_done(8, torch.tensor(1.0), 0.1)
+    assert read_json(made.run.progress)["loss"] is None
+    assert [(p.step, p.loss) for p in made.finish().loss_history] == [(7, None), (8, 1.0)]
 
 
 def test_a_failing_run_keeps_its_numbers_and_never_hides_the_cause(telemetry, monkeypatch):

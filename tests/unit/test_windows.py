@@ -1,5 +1,6 @@
 """Long runs: steps that share a record keep their sums, extremes and distribution, in a bounded file."""
 
+import itertools
 import json
 
 import numpy as np
@@ -10,30 +11,46 @@ from hypothesis import strategies as st
 
 from analysis.series import read_steps
 from disttrain.bins import RESOLUTION, bin_of, durations
+from disttrain.config import TelemetryConfig
 from disttrain.records import CLASSES, Step, StepWindow
 from disttrain.rundir import RunDir, read_jsonl
-from disttrain.telemetry.phases import COMPUTE, OPTIMIZER, HostClock
+from disttrain.telemetry.phases import COMM, COMPUTE, MEETING, OPTIMIZER, HostClock
 from disttrain.telemetry.recorder import WINDOW, StepRecorder
+from disttrain.telemetry.waits import CommSplit
+from disttrain.world import World
+
+ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 
 
-def take(path, seconds, *, full, sampled=(), close_at=None):
-    """Record steps of these durations, a tenth of each for the optimizer."""
+def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
+    """Record the steps after `after`, of these durations, a tenth of each for the optimizer: the recorder,
+    and by step the window that a checkpoint would take along."""
     now = [0.0]
     clock = HostClock(lambda: now[0])
-    recorder = StepRecorder(path, clock, samples_per_step=4, warmup_steps=0, split=None, full_records=full)
+    recorder = StepRecorder(
+        path, clock, samples_per_step=4, warmup_steps=after + warmup, split=None, full_records=full
+    )
     recorder.looked_at = frozenset(sampled)
+    if window is not None:
+        recorder.take_up(window)
+    opened = {after: window}
     clock.start()
-    for step, step_s in enumerate(seconds, 1):
+    for step, step_s in enumerate(seconds, after + 1):
         clock.switch(COMPUTE)
         now[0] += 0.9 * step_s
         clock.switch(OPTIMIZER)
         now[0] += 0.1 * step_s
         recorder.note(step, torch.tensor(float(step)), 0.5)
         clock.end_step()
-        if step == close_at:
-            recorder.collect()
-            recorder.flush(close_window=True)
-    recorder.collect()
+        recorder.collect()
+        recorder.flush()
+        opened[step] = recorder.open_window()
+    return recorder, opened
+
+
+def take(path, seconds, **how):
+    """The lines of steps recorded to the end."""
+    recorder, _ = record(path, seconds, **how)
     recorder.close()
     return list(read_jsonl(path))
 
@@ -65,34 +82,87 @@ def test_windows_lose_no_sum_no_extreme_and_keep_the_distribution(tmp_path_facto
 def test_sampled_steps_keep_lines_of_their_own(tmp_path):
     lines = take(tmp_path / "steps.jsonl", [0.1] * 20, full=5, sampled={12})
     assert [line["step"] for line in lines if "step" in line] == [1, 2, 3, 4, 5, 12]
-    [window] = [line for line in lines if "first" in line]
-    assert (window["first"], window["last"], window["steps"]) == (6, 20, 14)
+    windows = [(line["first"], line["last"], line["steps"]) for line in lines if "first" in line]
+    assert windows == [(6, 11, 6), (13, 20, 8)]
 
 
-def test_a_window_ends_where_a_checkpoint_is_taken(tmp_path):
-    lines = take(tmp_path / "steps.jsonl", [0.1] * 50, full=0, close_at=30)
-    assert [(line["first"], line["last"]) for line in lines] == [(1, 30), (31, 50)]
+@given(st.data())
+def test_over_attempts_no_step_is_lost_or_counted_twice(tmp_path_factory, data):
+    """Each attempt is stopped, or killed some steps after its last checkpoint, which may be at any step."""
+    run = RunDir(tmp_path_factory.mktemp("run"))
+    full, warmup = data.draw(st.sampled_from([0, 40, 150])), data.draw(st.integers(0, 3))
+    sampled = data.draw(st.frozensets(st.integers(1, 400), max_size=5))
+    saved, window, warm = 0, None, set()
+    kept = {}
+    for attempt in range(data.draw(st.integers(1, 4))):
+        warm = {step for step in warm if step <= saved} | set(range(saved + 1, saved + 1 + warmup))
+        seconds = data.draw(st.lists(st.floats(0.01, 10), min_size=1, max_size=200))
+        kept = {step: s for step, s in kept.items() if step <= saved} | dict(enumerate(seconds, saved + 1))
+        path = run.attempt(attempt).steps(0)
+        recorder, opened = record(
+            path, seconds, full=full, sampled=sampled, after=saved, warmup=warmup, window=window
+        )
+        killed = data.draw(st.booleans())
+        saved = data.draw(st.integers(saved, saved + len(seconds))) if killed else max(opened)
+        window = opened[saved]
+        if not killed:
+            recorder.close()
+    recorder.close()
+    found = [line for _, line in read_steps(run, 0).values()]
+    alone = [line["step"] for line in found if "step" in line]
+    windows = [StepWindow.model_validate(line) for line in found if "first" in line]
+    inside = [set(range(each.first, each.last + 1)) for each in windows]
+    assert [len(steps) for steps in inside] == [window.steps for window in windows]
+    assert sorted([*alone, *itertools.chain(*inside)]) == sorted(kept)
+    assert set(alone) == {step for step in kept if step <= full or step in sampled}
+    assert all(steps <= warm or not steps & warm for steps in inside)
+    for steps, each in zip(inside, windows, strict=True):
+        assert each.step_s == pytest.approx(sum(kept[step] for step in steps), abs=1e-5)
+    assert len(windows) <= len(kept) / WINDOW + 3 * len(run.attempts()) + len(sampled)
 
 
-def test_a_resumed_run_replaces_whole_windows(tmp_path):
-    run = RunDir(tmp_path)
-    take(run.attempt(0).steps(0), [0.1] * 50, full=0, close_at=30)
-    path = run.attempt(1).steps(0)
-    take(path, [0.1] * 20, full=0)
-    line = json.loads(path.read_text()) | {"first": 31, "last": 50}
-    path.write_text(json.dumps(line) + "\n")
-    assert {step: attempt for step, (attempt, _) in read_steps(run, 0).items()} == {1: 0, 31: 1}
+def test_what_an_earlier_attempt_had_in_no_line_is_in_the_first_one_of_the_next(tmp_path):
+    _, opened = record(tmp_path / "before.jsonl", [0.1] * 130, full=0)
+    lines = take(tmp_path / "after.jsonl", [0.2] * 20, full=0, after=130, window=opened[130])
+    assert [(line["first"], line["last"], line["start_s"]) for line in lines] == [
+        (101, 130, None),
+        (131, 150, 0.0),
+    ]
 
 
-def test_a_million_steps_stay_below_a_hundred_megabytes(tmp_path):
-    spread = np.random.default_rng(0).lognormal(-3, 0.5, 3000)  # far more bins in use than real steps need
-    lines = (tmp_path / "steps.jsonl", list(spread))
-    take(*lines, full=1000)
-    sizes = [(len(line) + 1, "first" in json.loads(line)) for line in lines[0].read_text().splitlines()]
-    full_bytes = max(size for size, window in sizes if not window)
-    window_bytes = max(size for size, window in sizes if window)
-    full = 100_000
-    assert full * full_bytes + (1_000_000 - full) / WINDOW * window_bytes < 100e6
+def realistic(path, *, full, steps=2000):
+    """The last steps of a million, as DDP on a GPU node has them, each followed by a checkpoint."""
+    random = np.random.default_rng(0)
+    now = [1e6 / 3]
+    clock = HostClock(lambda: now[0])
+    split = CommSplit(ALONE)
+    recorder = StepRecorder(
+        path, clock, samples_per_step=512, warmup_steps=10, split=split, full_records=full
+    )
+    clock._origin = 0.0
+    clock.start()
+    for step in range(10**6 - steps, 10**6):
+        for phase in (*range(MEETING), MEETING, MEETING, COMM):
+            clock.switch(phase)
+            now[0] += random.lognormal(-3, 0.5)  # far more bins in use than real steps need
+        recorder.note(step, torch.tensor(random.uniform(1, 9)), 3e-4 * random.uniform())
+        clock.end_step()
+        recorder.divide(everything=True)
+        recorder.open_window()
+    recorder.close()
+    return [len(line) + 1 for line in path.read_text().splitlines()]
+
+
+def test_a_million_steps_stay_below_a_hundred_megabytes_however_often_they_are_saved(tmp_path):
+    full, attempts = TelemetryConfig().full_records, 50
+    alone = realistic(tmp_path / "alone.jsonl", full=10**6)
+    windows = realistic(tmp_path / "windows.jsonl", full=0)
+    assert (len(alone), len(windows)) == (2000, 2000 / WINDOW)
+    line = json.loads((tmp_path / "alone.jsonl").read_text().splitlines()[0])
+    assert line["comm_wait_s"] is not None
+    assert line["start_s"] > 1e5
+    lines = (10**6 - full) / WINDOW + 3 * attempts
+    assert full * max(alone) + lines * max(windows) < 100e6
 
 
 @given(st.floats(1e-8, 1e5))

@@ -115,22 +115,21 @@ class _Store:
             self._client.log_batch(self._id, metrics=batch)
 
     def finish(self) -> None:
-        """The figures of `metrics.json` that are numbers, and how the run ended."""
+        """The figures of `metrics.json`, and how the run ended."""
         metrics = read_json_or_none(self._run.metrics) or {}
         now, step = int(1000 * time.time()), int(metrics.get("steps") or 0)
-        figures = {f"summary/{name}": value for name, value in metrics.items() if _is_figure(name, value)}
-        figures |= {
-            f"summary/{name}": value
-            for name, value in (metrics.get("composition") or {}).items()
-            if value is not None
-        }
-        self.write([(step, name, float(value), now) for name, value in figures.items()])
+        self.write([(step, f"summary/{name}", value, now) for name, value in _figures(metrics)])
         ended = {"completed": "FINISHED", "stopped": "KILLED"}.get(metrics.get("status", ""), "FAILED")
         self._client.set_terminated(self._id, status=ended)
 
 
-def _is_figure(name: str, value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and name != "schema_version"
+def _figures(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers in it, those of its parts as `part.name`. Lists (histories, histograms) are left out."""
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", figure) for inner, figure in _figures(value))
+        elif isinstance(value, int | float) and not isinstance(value, bool) and name != "schema_version":
+            yield name, float(value)
 
 
 def _flat(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

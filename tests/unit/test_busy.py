@@ -1,0 +1,81 @@
+"""Samples of GPUs and processes, joined to the steps that they fell in."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis import busy
+from analysis.load import load
+from disttrain.rundir import RunDir, write_text
+from tests.support.fake_runs import fake_run
+
+SPAN = st.floats(0.01, 100)
+
+
+@given(st.lists(st.tuples(SPAN, st.none() | SPAN, st.floats(0, 0.99)), min_size=1, max_size=50))
+def test_a_sample_belongs_to_the_step_it_fell_in_and_one_in_a_pause_to_none(steps) -> None:
+    """After some steps there is a pause, as for a validation."""
+    now, lines, inside, between = 0.0, [], [], []
+    for number, (step_s, pause_s, share) in enumerate(steps, 7):
+        lines.append({"step": number, "start_s": now, "step_s": step_s})
+        inside.append(now + share * step_s)
+        now += step_s
+        if pause_s:
+            between.append(now + 0.5 * pause_s)
+            now += pause_s
+    assert list(busy.step_at(inside, lines[::-1])) == list(range(7, 7 + len(steps)))
+    assert np.isnan(busy.step_at([-1.0, *between, now], lines)).all()
+
+
+def test_a_sample_in_a_line_of_many_steps_is_placed_among_them() -> None:
+    before = {"first": 96, "last": 100, "steps": 5, "start_s": None, "step_s": 5.0}  # of an earlier attempt
+    window = {"first": 101, "last": 104, "steps": 4, "start_s": 20.0, "step_s": 8.0}
+    profiled = {"step": 105, "start_s": 28.0, "step_s": 9.0}
+    found = busy.step_at([1.0, 20.0, 23.5, 27.99, 28.0, 36.9, 37.0], [before, window, profiled])
+    assert list(found[1:6]) == [101, 102, 104, 105, 105]
+    assert np.isnan(found[[0, 6]]).all()
+    assert np.isnan(busy.step_at([1.0], [before])).all()
+
+
+def write_lines(path: Path, lines: list[dict]) -> None:
+    write_text(path, "".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path) -> None:
+    """Attempt 0 was killed after step 10, and attempt 1 went on from 5; each step took a second."""
+    run: RunDir = fake_run(tmp_path / "s" / "run")
+    for attempt, (first, last, cpu_percent) in enumerate([(1, 10, 100.0), (6, 12, 300.0)]):
+        steps = range(first, last + 1)
+        made = run.attempt(attempt)
+        write_lines(made.steps(0), [{"step": s, "start_s": s - first, "step_s": 1.0} for s in steps])
+        samples = [
+            {
+                "rank": rank,
+                "at_s": s - first + 0.5,
+                "cpu_percent": None if s == 1 else (rank + 1) * cpu_percent,
+            }
+            for s in steps
+            for rank in (0, 1)
+        ]
+        write_lines(made.host_samples(0), samples)
+    metrics = json.loads(run.metrics.read_text())
+    run.metrics.write_text(json.dumps(metrics | {"attempt": 1}))
+    found = busy.over_steps(load([tmp_path / "s"]))
+    assert set(found["what"]) == {"processors"}
+    assert list(found["step"]) == list(range(2, 13))
+    assert list(found["busy"]) == pytest.approx([1.0] * 4 + [3.0] * 7)
+
+
+def test_a_long_run_is_thinned_and_one_without_samples_is_left_out(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run", steps=1100)
+    found = busy.over_steps(load([tmp_path / "s"]))
+    assert 30 < len(found) <= 60
+    assert found["step"].is_monotonic_increasing
+    run.attempt(0).host_samples(0).unlink()
+    assert busy.over_steps(load([tmp_path / "s"])).empty
