@@ -14,6 +14,7 @@ from jobs import ledger
 from jobs.cluster import LimitReached, Submission, SubmitError, Unreachable, choose, uses_gpus
 from jobs.slurm.cluster import SlurmCluster
 from jobs.slurm.commands import answers
+from jobs.slurm.job import SlurmJob
 from jobs.slurm.transient import Patience
 from jobs.submission import handle
 from tests.support.commands import Commands
@@ -219,3 +220,12 @@ def test_a_cancel_that_nobody_hears_is_no_cancel(commands: Commands) -> None:
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     with pytest.raises(ConfigError, match="no Slurm controller answers"):
         SlurmCluster().cancel(["1"])
+
+
+def test_a_job_requeues_itself_by_an_id_that_means_no_other(commands: Commands) -> None:
+    commands.add("scontrol", "exit 0")
+    task = {"SLURM_JOB_ID": "70", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "0"}
+    assert SlurmJob(task).requeue(until=0)
+    assert SlurmJob({"SLURM_JOB_ID": "71"}).requeue(until=0)
+    asked = [line.partition("requeue ")[2] for line in commands.calls().splitlines()]
+    assert asked == ["70_0", "71"], "70 is the whole array"
