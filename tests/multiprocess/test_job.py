@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
@@ -91,6 +92,39 @@ def test_an_ended_job_says_so_and_asks_for_nothing(
     assert job.requeues == []
     assert read_state(job.run).state == ("queued" if restarts else "failed")
     assert not any(Path(f"/proc/{pid}").exists() for pid in started_pids(job.run))
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize(("restarts", "code"), [(0, 1), (1, 0)], ids=["cancelled", "taken back"])
+def test_a_node_that_waits_for_node_0_ends_with_its_job(
+    tmp_path: Path, claimed: bool, restarts: int, code: int
+) -> None:
+    job = planned(tmp_path, "hang", nodes=2)
+    if claimed:  # and has not said where to meet
+        assert ledger.claim(job.run, 0, process={}, job_id="42", code_hash="") == 0
+        job.run.attempt(0).path.mkdir(parents=True)
+    job.says(running=False, restarts=restarts)
+    process = job.start(node=1)
+    wait_until(lambda: blocked(process.pid, signal.SIGTERM))
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == code
+    assert starts(job.run) == []
+
+
+def test_a_warning_while_it_waits_for_node_0_is_for_the_ranks(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave", nodes=2)
+    job.says(end=time.time() + 3600)
+    other = job.start(node=1)
+    wait_until(lambda: blocked(other.pid, signal.SIGTERM))
+    other.send_signal(signal.SIGTERM)
+    first = job.start()
+    assert [ended(first), ended(other)] == [0, 0]
+    assert (job.outcome()["cause"], job.requeues) == ("preempted", ["0"])
+
+
+def blocked(pid: int, number: int) -> bool:
+    (mask,) = re.findall(r"^SigBlk:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> number - 1 & 1)
 
 
 def test_a_requeue_that_is_refused(tmp_path: Path) -> None:
