@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.deadline import lead_within
-from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, write_json
+from disttrain.rundir import Attempt, CorruptFile, RunDir, create_exclusive, read_json, write_json
 from jobs import (
     environment,
     ledger,
     node_record,
+    oom,
     peers,
     policy,
     processes,
@@ -211,10 +212,23 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
             lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
             place = watch.Place(attempt, node.rank, len(hosts), deadline, lead_s, node.scheduler)
             node_record.start(attempt, node.rank)
-            return watch.run(command, env, sys.stdout.fileno(), place)
+            killed_before = oom.kills()
+            ended = watch.run(command, env, sys.stdout.fileno(), place)
+            _note_kills(attempt, node.rank, killed_before)
+            return ended
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
         return watch.Ended(policy.EXIT_LAUNCH_FAILED)
+
+
+def _note_kills(attempt: Attempt, node: int, before: int | None) -> None:
+    """Leave word if the kernel has ended processes here for want of memory."""
+    after = oom.kills()
+    if before is None or after is None or after <= before:
+        return
+    _say(f"out of memory: the kernel ended {after - before} of this job's processes on this node")
+    with contextlib.suppress(OSError):  # how it ended is worth more than why
+        create_exclusive(attempt.node_oom(node), {"kills": after - before})
 
 
 def _added_environment(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json, write_json
+from disttrain.rundir import RunDir, read_json, write_json, write_text
 from jobs import ledger
 from jobs.reconcile import cancel
 from jobs.state import read_state
@@ -144,6 +144,28 @@ def test_a_crash_without_progress_is_not_tried_again(tmp_path: Path) -> None:
     assert ended(job.start()) == 69
     assert job.requeues == []
     assert "it made no checkpoint" in str(read_state(job.run).message)
+
+
+@pytest.mark.parametrize("before", [2, 3], ids=["more than before", "no more than before"])
+def test_a_rank_that_the_kernel_ended_for_want_of_memory(tmp_path: Path, before: int) -> None:
+    job = planned(tmp_path, "out-of-memory")
+    events = group_of(job, f"low 0\nhigh 5\nmax 0\noom 7\noom_kill {before}\noom_group_kill 9\n")
+    record = read_json(job.run.run_json)
+    record["config"]["job"]["env"]["EVENTS"] = str(events)
+    write_json(job.run.run_json, record)
+    code = ended(job.start())
+    cause, counts = ("out_of_memory", 93) if before == 2 else ("killed", 1)
+    assert (job.outcome()["cause"], code) == (cause, counts)
+    assert read_state(job.run).retryable == (cause == "killed")
+
+
+def group_of(job: Scheduler, events: str) -> Path:
+    """A control group for its agents; the file that counts what the kernel did."""
+    machine = job.folder / "machine"
+    write_text(machine / "proc/self/cgroup", "0::/job_42/task_0\n")
+    path = machine / "sys/fs/cgroup/job_42/task_0/memory.events"
+    write_text(path, events)
+    return path
 
 
 def test_asked_to_stop_while_it_waits_it_stops(tmp_path: Path) -> None:

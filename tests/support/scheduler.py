@@ -2,7 +2,7 @@
 `python -m tests.support.scheduler FOLDER RESTART ...`.
 
 `facts.json` there is what the scheduler says of the job (silent without it); each requeue that it is asked
-for adds a line to `requeues`, unless `refuses` is there.
+for adds a line to `requeues`, unless `refuses` is there. Control groups are those below `machine`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import RunDir, read_json_or_none, write_json
-from jobs import agent
+from jobs import agent, oom
 from jobs.scheduler import JobFacts
 from tests.support.jobs import agent_environment
 
@@ -80,4 +80,5 @@ class Scheduler:
 
 
 if __name__ == "__main__":
+    oom.ROOT = Path(sys.argv[1]) / "machine"
     sys.exit(agent.main(sys.argv[3:], FolderJob(Path(sys.argv[1]), int(sys.argv[2]))))
