@@ -195,6 +195,10 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
         if problem is not None:
             _say(f"refused: {problem}")
             return watch.Ended(policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
+        lacks = node.scheduler.lacks(record) if node.scheduler else None
+        if lacks is not None:
+            _say(f"cannot start: {lacks}")
+            return watch.Ended(policy.EXIT_LAUNCH_FAILED)
         with contextlib.ExitStack() as held:
             if node.rank == 0:
                 meeting, reserved = rendezvous.publish(attempt, hosts[0])

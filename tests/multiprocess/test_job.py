@@ -235,6 +235,20 @@ def written(run: RunDir) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in paths if path.name != "starts"}
 
 
+def test_a_start_that_lacks_what_the_run_asked_for_trains_on_nothing_else(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave")
+    process = job.start()
+    launched(job)
+    process.send_signal(signal.SIGUSR1)  # it saves
+    ended(process)
+    (job.folder / "lacks").write_text("0 of 4 GPUs")
+    assert ended(job.start(restart=1)) == 0
+    assert starts(job.run) == [(0, 0)]
+    outcome = job.outcome()
+    assert (outcome["cause"], outcome["next"]) == ("launch_failed", "requeue")
+    assert "cannot start: 0 of 4 GPUs" in outcome["message"]
+
+
 def test_lost_three_times_without_progress_is_the_end(tmp_path: Path) -> None:
     job = planned(tmp_path, "hang")
     for restart in range(3):

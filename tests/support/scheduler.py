@@ -2,7 +2,8 @@
 `python -m tests.support.scheduler FOLDER RESTART ...`.
 
 `facts.json` there is what the scheduler says of the job (silent without it); each requeue that it is asked
-for adds a line to `requeues`, unless `refuses` is there. Control groups are those below `machine`.
+for adds a line to `requeues`, unless `refuses` is there. `lacks` says what its nodes lack; their control
+groups are those below `machine`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class FolderJob:
     def facts(self) -> JobFacts | None:
         told = read_json_or_none(self.folder / "facts.json")
         return JobFacts(**told) if told else None
+
+    def lacks(self, record: Any) -> str | None:
+        path = self.folder / "lacks"
+        return path.read_text() if path.exists() else None
 
     def nodes_down(self) -> list[str]:
         return []
