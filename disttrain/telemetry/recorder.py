@@ -12,6 +12,7 @@ import torch
 
 from disttrain.records import CLASSES, SCHEMA_VERSION
 from disttrain.rundir import to_json
+from disttrain.telemetry.lines import LineFile
 from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, OTHER, Parts, StepClock
 from disttrain.telemetry.waits import UNSEEN, CommSplit
 from disttrain.telemetry.windows import Window
@@ -62,8 +63,7 @@ class StepRecorder:
         split: CommSplit | None,
         full_records: int = 100_000,
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a")  # noqa: SIM115 -- closed in close()
+        self._file = LineFile(path)
         self._clock = clock
         self._samples = samples_per_step
         self.warm_step = warmup_steps
@@ -192,12 +192,12 @@ class StepRecorder:
             "loss": done.loss,
             "lr": done.lr,
         }
-        self._file.write(to_json(record) + "\n")
+        self._file.add(to_json(record))
 
     def _end_window(self) -> None:
         if self._window.steps:
             named = _named(self._window.sums, seen=self._window_seen, divided=True)
-            self._file.write(to_json(self._window.as_record(named, self._samples)) + "\n")
+            self._file.add(to_json(self._window.as_record(named, self._samples)))
             self._window = Window()
 
 
