@@ -93,6 +93,10 @@ class Attempt:
         """How a node's share of the attempt ended, for the node that closes it."""
         return self.path / f"node-{node:02d}.exit.json"
 
+    def node_oom(self, node: int) -> Path:
+        """There if the kernel ended processes of a node's share for want of memory: how many."""
+        return self.path / f"node-{node:02d}.oom.json"
+
     def superseded_by(self) -> int | None:
         """The newest attempt, if there is one after this: whoever is behind writes nothing shared any more.
 

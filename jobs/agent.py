@@ -25,14 +25,25 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.deadline import lead_within
-from disttrain.rundir import Attempt, CorruptFile, RunDir, read_json, write_json
-from jobs import environment, ledger, node_record, peers, policy, processes, rendezvous, snapshot, watch
+from disttrain.rundir import Attempt, CorruptFile, RunDir, create_exclusive, read_json, write_json
+from jobs import (
+    environment,
+    ledger,
+    node_record,
+    oom,
+    peers,
+    policy,
+    processes,
+    rendezvous,
+    snapshot,
+    waiting,
+    watch,
+)
 from jobs.attempt import NotAgain, close_attempt, is_ours, not_requeued, open_attempt
 from jobs.outcome import Verdict
 from jobs.scheduler import Scheduler
 
 _CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError, KeyError)
-_POLL_S = 0.2
 _REQUEUE_WITHIN_S = 600.0
 """How long to go on trying to have a job requeued that has more time than this left."""
 _MARGIN_S = 2.0
@@ -77,7 +88,7 @@ def main(argv: list[str] | None = None, scheduler: Scheduler | None = None) -> i
         if given.attempt is not None:
             return _run_node(node, run.attempt(given.attempt)).code
         return _run_first_node(node) if node.rank == 0 else _run_other_node(node)
-    except NotAgain as why:
+    except (NotAgain, waiting.JobEnded) as why:
         _say(f"nothing to do: {why}")
         return why.exit_code
     except _CANNOT_START as error:
@@ -153,17 +164,18 @@ def _run_other_node(node: Node) -> int:
 def _claimed_attempt(node: Node) -> Attempt | None:
     """The attempt that node 0 claimed for this start of the job, None if it is not to start. Waits."""
     timeout_s = float(read_json(node.run.run_json)["config"]["job"]["rendezvous_timeout_s"])
-    deadline = time.monotonic() + timeout_s
-    while True:
+
+    def settled() -> list[dict[str, Any]] | None:
         claims = ledger.entry(node.run, node.submission).claims()
-        if ledger.is_revoked(claims):
-            return None
-        if claims and claims[-1].get("restart", 0) >= node.restart:
-            ours = claims[-1].get("restart", 0) == node.restart
-            return node.run.attempt(int(claims[-1]["attempt"])) if ours else None
-        if time.monotonic() > deadline:
-            raise rendezvous.RendezvousError(f"node 0 claimed nothing within {timeout_s:g} s")
-        time.sleep(_POLL_S)
+        of_this_start = claims and claims[-1].get("restart", 0) >= node.restart
+        return claims if of_this_start or ledger.is_revoked(claims) else None
+
+    claims = waiting.wait_for(settled, timeout_s, node.scheduler)
+    if claims is None:
+        raise rendezvous.RendezvousError(f"node 0 claimed nothing within {timeout_s:g} s")
+    if ledger.is_revoked(claims) or claims[-1].get("restart", 0) != node.restart:
+        return None
+    return node.run.attempt(int(claims[-1]["attempt"]))
 
 
 def _not_ours(claims: Sequence[Mapping[str, Any]]) -> int:
@@ -183,12 +195,17 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
         if problem is not None:
             _say(f"refused: {problem}")
             return watch.Ended(policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
+        lacks = node.scheduler.lacks(record) if node.scheduler else None
+        if lacks is not None:
+            _say(f"cannot start: {lacks}")
+            return watch.Ended(policy.EXIT_LAUNCH_FAILED)
         with contextlib.ExitStack() as held:
             if node.rank == 0:
                 meeting, reserved = rendezvous.publish(attempt, hosts[0])
                 held.enter_context(reserved)
             else:  # once it is published, attempt.json is there as well
-                meeting = rendezvous.wait(attempt, float(record["config"]["job"]["rendezvous_timeout_s"]))
+                timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])
+                meeting = rendezvous.wait(attempt, timeout_s, node.scheduler)
             added = _added_environment(record, attempt, node)
             if node.rank == 0 and is_ours(run, attempt):
                 write_json(run.env_json, environment.as_record(added))
@@ -199,10 +216,23 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
             lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
             place = watch.Place(attempt, node.rank, len(hosts), deadline, lead_s, node.scheduler)
             node_record.start(attempt, node.rank)
-            return watch.run(command, env, sys.stdout.fileno(), place)
+            killed_before = oom.kills()
+            ended = watch.run(command, env, sys.stdout.fileno(), place)
+            _note_kills(attempt, node.rank, killed_before)
+            return ended
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
         return watch.Ended(policy.EXIT_LAUNCH_FAILED)
+
+
+def _note_kills(attempt: Attempt, node: int, before: int | None) -> None:
+    """Leave word if the kernel has ended processes here for want of memory."""
+    after = oom.kills()
+    if before is None or after is None or after <= before:
+        return
+    _say(f"out of memory: the kernel ended {after - before} of this job's processes on this node")
+    with contextlib.suppress(OSError):  # how it ended is worth more than why
+        create_exclusive(attempt.node_oom(node), {"kills": after - before})
 
 
 def _added_environment(

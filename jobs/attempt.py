@@ -227,12 +227,14 @@ def gather(
     asked = read_json_or_none(attempt.stop) or {}
     tails = {node: _tail(attempt.node_log(node)) for node in exit_codes}
     # Not every node's exit code need be known here, but every node's log is.
-    killed = [killed_worker(_tail(path)) for path in sorted(attempt.path.glob("node-*.log"))]
+    logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
+    killed = {node: worker for node, path in logs.items() if (worker := killed_worker(_tail(path)))}
     return Evidence(
         completed=own.get("status") == "completed",
         exit_codes=exit_codes,
         rank_errors=_rank_errors(attempt),
-        killed_workers=[worker for worker in killed if worker is not None],
+        killed_workers=list(killed.values()),
+        without_memory=[rank for node, (rank, _) in killed.items() if attempt.node_oom(node).exists()],
         stopped=stopped,
         stopped_message=stopped_message,
         asked=asked.get("cause"),

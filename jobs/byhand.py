@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import os
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,11 +35,13 @@ from jobs.cluster import Room, Submission, SubmitError
 from jobs.policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
 from jobs.reconcile import plan_actions, sweep_lock
 from jobs.refresh import refresh
+from jobs.scheduler import Scheduler
 from jobs.slurm import commands
 from jobs.slurm.cluster import SlurmCluster
-from jobs.slurm.job import job_id
+from jobs.slurm.job import SlurmJob, job_id
 from jobs.state import read_runs
 from jobs.submission import carry_out
+from jobs.waiting import JobEnded, wait_for
 from sweeps.expand import GPUS, NODES, SweepPlan
 
 FOLDER = ".by-hand"
@@ -51,7 +52,6 @@ _LOCK_S = 60.0
 """How long to wait for whoever submits to the same sweep at this moment."""
 _WAIT_S = 180.0
 """How long other nodes wait for node 0."""
-_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
                 print(f"error: {error}", file=sys.stderr)
             return EXIT_DO_NOT_REQUEUE
         print(f"warning: {error}; job {job.id} goes on as it was planned", file=sys.stderr)
-    said = _decide(job, root, former, request) if job.node == 0 else _wait(job, root)
+    said = _decide(job, root, former, request) if job.node == 0 else _wait(job, root, SlurmJob(environ))
     if said["run"] is None:
         return int(said["exit"])
     return _become_task(RunDir(root / said["run"]), said["submission"], secrets, environ)
@@ -228,15 +228,23 @@ def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
     return dataclasses.replace(plan, runs=(dataclasses.replace(run, config=config),))
 
 
-def _wait(job: Job, root: Path) -> dict[str, Any]:
+def _wait(job: Job, root: Path, scheduler: Scheduler) -> dict[str, Any]:
     """What node 0 says."""
-    deadline = time.monotonic() + _WAIT_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(FileNotFoundError):
-            return read_json(job.word(root))
-        time.sleep(_POLL_S)
-    print(f"cannot start: node 0 did not say within {_WAIT_S:g} s which run this is", file=sys.stderr)
-    return {"run": None, "exit": EXIT_LAUNCH_FAILED}
+    try:
+        said = wait_for(lambda: _said(job.word(root)), _WAIT_S, scheduler)
+    except JobEnded as why:
+        print(f"nothing to do: {why}", flush=True)
+        return {"run": None, "exit": why.exit_code}
+    if said is None:
+        print(f"cannot start: node 0 did not say within {_WAIT_S:g} s which run this is", file=sys.stderr)
+        return {"run": None, "exit": EXIT_LAUNCH_FAILED}
+    return said
+
+
+def _said(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError):
+        return read_json(path)
+    return None
 
 
 def _become_task(run: RunDir, submission: int, secrets: Mapping[str, str], environ: Mapping[str, str]) -> int:

@@ -28,6 +28,8 @@ class Evidence:
     """The error files of the ranks (`records.RankError`)."""
     killed_workers: Sequence[tuple[int, int]] = ()
     """(rank, signal) of the first worker to fail on a node, where a signal ended it."""
+    without_memory: Sequence[int] = ()
+    """Those of these ranks on whose node the kernel ended processes for want of memory."""
     stopped: str | None = None
     """When the attempt was ended from outside: `timeout` or `cancelled`, or where Slurm took the job back
     into its queue `preempted` or `lost`."""
@@ -83,6 +85,12 @@ def _of_ranks(evidence: Evidence) -> Verdict | None:
     # A worker killed from outside writes nothing, and its peers then fail on its broken connection: what
     # torchrun saw comes before what they wrote. Except for an abort, by which a peer may end itself.
     killed = [(rank, number) for rank, number in evidence.killed_workers if number != signal.SIGTERM]
+    starved = [
+        rank for rank, number in killed if number == signal.SIGKILL and rank in evidence.without_memory
+    ]
+    if starved:
+        why = f"rank {min(starved)} was ended by the kernel: its node had no memory left for it"
+        return Verdict("out_of_memory", why)
     for rank, number in sorted(killed):
         if number != signal.SIGABRT or not evidence.rank_errors:
             return Verdict("killed", f"rank {rank} was ended by {_signal_name(number)}")

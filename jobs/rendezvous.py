@@ -12,15 +12,15 @@ import fcntl
 import random
 import socket
 import struct
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.rundir import Attempt, read_json, write_json
+from jobs.scheduler import Scheduler
+from jobs.waiting import wait_for
 
 _SIOCGIFADDR = 0x8915
 _SPAN = 8192
-_POLL_S = 0.1
 
 
 class RendezvousError(RuntimeError):
@@ -97,16 +97,18 @@ def publish(attempt: Attempt, address: str) -> tuple[Rendezvous, socket.socket]:
     return meeting, reserved
 
 
-def wait(attempt: Attempt, timeout_s: float) -> Rendezvous:
-    """The published address. Raises `RendezvousError` when it does not appear in time."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            found = read_json(attempt.rendezvous)
-            return Rendezvous(found["address"], int(found["port"]))
-        except FileNotFoundError:
-            if time.monotonic() > deadline:
-                raise RendezvousError(
-                    f"node 0 did not publish {attempt.rendezvous.name} within {timeout_s:g} s"
-                ) from None
-            time.sleep(_POLL_S)
+def wait(attempt: Attempt, timeout_s: float, scheduler: Scheduler | None = None) -> Rendezvous:
+    """The published address. Raises `RendezvousError` when it does not appear in time, and `JobEnded` when
+    the job of `scheduler` is being ended."""
+    found = wait_for(lambda: _published(attempt), timeout_s, scheduler)
+    if found is None:
+        raise RendezvousError(f"node 0 did not publish {attempt.rendezvous.name} within {timeout_s:g} s")
+    return found
+
+
+def _published(attempt: Attempt) -> Rendezvous | None:
+    try:
+        found = read_json(attempt.rendezvous)
+    except FileNotFoundError:
+        return None
+    return Rendezvous(found["address"], int(found["port"]))

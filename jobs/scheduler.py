@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Scheduler(Protocol):
 
     def facts(self) -> JobFacts | None:
         """Asked in a few seconds; None if the scheduler does not answer."""
+
+    def lacks(self, record: Mapping[str, Any]) -> str | None:
+        """What this node was not given that a run asked for, in one line; `record` is its `run.json`."""
 
     def nodes_down(self) -> list[str]:
         """Those of the job's nodes that the scheduler has lost sight of."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from disttrain import log
 from disttrain.errors import in_one_line
@@ -24,6 +24,7 @@ from disttrain.rundir import Attempt, to_json, write_json
 from disttrain.samples import GpuSample, HostSample, NodeGpus
 from disttrain.telemetry.gpu import GpuId, GpuReader, Nvml, Unavailable
 from disttrain.telemetry.host import ProcessReader, host_memory
+from disttrain.telemetry.lines import LineFile
 from disttrain.telemetry.usage import GpuTally, HostTally
 
 T = TypeVar("T")
@@ -174,15 +175,15 @@ class _Lines:
     """A file of samples that grows ever more slowly."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[str] = open(path, "a")  # noqa: SIM115 -- closed in close()
+        self._file = LineFile(path)
         self._rounds = 0
         self._written = 0
 
     def add(self, samples: Sequence[GpuSample] | Sequence[HostSample]) -> None:
         """Take one round of samples, one of each thing that is sampled."""
         if self._rounds % 2 ** (self._written // LINES_AT_FULL_RATE) == 0:
-            self._file.writelines(to_json(dict(sample)) + "\n" for sample in samples)
+            for sample in samples:
+                self._file.add(to_json(dict(sample)))
             self._file.flush()
             self._written += 1
         self._rounds += 1

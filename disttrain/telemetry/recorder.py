@@ -14,6 +14,7 @@ import torch
 from disttrain.records import CLASSES, SCHEMA_VERSION
 from disttrain.rundir import to_json
 from disttrain.telemetry.curve import Curve
+from disttrain.telemetry.lines import LineFile
 from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, OTHER, Parts, StepClock
 from disttrain.telemetry.waits import UNSEEN, CommSplit
 from disttrain.telemetry.windows import DECIMALS, Window
@@ -63,8 +64,7 @@ class StepRecorder:
         split: CommSplit | None,
         full_records: int = 100_000,
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "a")  # noqa: SIM115 -- closed in close()
+        self._file = LineFile(path)
         self._clock = clock
         self._samples = samples_per_step
         self.warm_step = warmup_steps
@@ -157,7 +157,7 @@ class StepRecorder:
 
     def take_up(self, window: dict[str, Any]) -> None:
         """Begin with the `open_window` of an earlier attempt, whose clock this one knows nothing of."""
-        self._file.write(to_json(window | {"start_s": None}) + "\n")
+        self._file.add(to_json(window | {"start_s": None}))
 
     def close(self) -> None:
         self._end_window()
@@ -200,11 +200,11 @@ class StepRecorder:
             "loss": done.loss,
             "lr": done.lr,
         }
-        self._file.write(to_json(record) + "\n")
+        self._file.add(to_json(record))
 
     def _end_window(self) -> None:
         if self._window.steps:
-            self._file.write(to_json(self._window_record()) + "\n")
+            self._file.add(to_json(self._window_record()))
             self._window = Window()
 
     def _window_record(self) -> dict[str, Any]:

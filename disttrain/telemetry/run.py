@@ -24,6 +24,7 @@ from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoin
 from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import curve, figures, nulls, sinks, summary, waits
 from disttrain.telemetry.curve import Curve
+from disttrain.telemetry.lines import is_full, unless_full
 from disttrain.telemetry.look import CloseLook
 from disttrain.telemetry.losses import GlobalLoss
 from disttrain.telemetry.meetings import Meetings
@@ -257,7 +258,8 @@ class RunTelemetry:
             updated=time.time(),
             **usage,
         )
-        write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
+        with unless_full():
+            write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
         live = {"lr": self._lr} | ({"samples_per_s": self._rate} if self._rate else {})
         self._send(self._step, live | {_scalar(name): value for name, value in usage.items()})
         if newest:  # the newest loss that all ranks have agreed on, up to `log_every` steps back
@@ -274,7 +276,8 @@ class RunTelemetry:
         began = time.monotonic()
         if self._leads and self.attempt.superseded_by() is None:
             metrics = self._metrics("running", [self._totals()])
-            write_json(self.run.metrics, metrics.model_dump(mode="json"), durable=False)
+            with unless_full():
+                write_json(self.run.metrics, metrics.model_dump(mode="json"), durable=False)
             self._send(self._step, {f"step/{k}": v for k, v in metrics.composition.items() if v is not None})
         now = time.monotonic()
         self._flush_due = now + max(self.config.telemetry.flush_every_s, (now - began) / FLUSH_SHARE)
@@ -354,14 +357,21 @@ class RunTelemetry:
         return own_totals(self._recorder.measured, self._node.device, self.world, self._node.usage())
 
     def _send(self, step: int, values: dict[str, float]) -> None:
-        for sink in self._sinks:
-            sink.scalars(step, values)
+        for sink in self._sinks[:]:
+            try:
+                sink.scalars(step, values)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                log.error("no room on the disk: a sink ends", sink=type(sink).__module__)
+                self._sinks.remove(sink)
 
     def _close(self) -> None:
         self._node.close()
         self._recorder.close()
         for sink in self._sinks:
-            sink.close()
+            with unless_full():
+                sink.close()
         self._sinks = []
 
 

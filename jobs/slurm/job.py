@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from typing import Any
 
+from jobs.cluster import uses_gpus
 from jobs.scheduler import JobFacts
 from jobs.slurm import commands
 
@@ -25,9 +27,17 @@ class SlurmJob:
         self.restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
         self._nodes = environ.get("SLURM_JOB_NODELIST", "")
         self._end = environ.get("SLURM_JOB_END_TIME", "")
+        self._environ = environ
 
     def facts(self) -> JobFacts | None:
         return commands.job(self.job_id)
+
+    def lacks(self, record: Mapping[str, Any]) -> str | None:
+        """GPUs: a job that is started again may come without them, and would train on processors."""
+        asked, given = _gpus_asked(self._environ, record), _gpus_given(self._environ)
+        if asked <= given:
+            return None
+        return f"Slurm gave this node {given} of the {asked} GPUs that the job asked for"
 
     def nodes_down(self) -> list[str]:
         return commands.nodes_down(self._nodes) if self._nodes else []
@@ -56,6 +66,24 @@ class SlurmJob:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return True
+
+
+def _gpus_asked(environ: Mapping[str, str], record: Mapping[str, Any]) -> int:
+    """For each node. Only one way of asking leaves a variable; the other is known by the site's profile."""
+    resources = record["config"]["resources"]
+    if not uses_gpus(resources["device"], "slurm", resources["gpus_per_node"]):
+        return 0
+    if "SLURM_GPUS_PER_NODE" in environ:  # 4, or a100:4, or several types with commas
+        return sum(int(count) for count in re.findall(r"(\d+)(?:,|$)", environ["SLURM_GPUS_PER_NODE"]))
+    return int(resources["gpus_per_node"]) if (record.get("profile") or {}).get("gpus") == "gres" else 0
+
+
+def _gpus_given(environ: Mapping[str, str]) -> int:
+    told = environ.get("SLURM_GPUS_ON_NODE", "")
+    if told.isdigit():
+        return int(told)
+    visible = environ.get("CUDA_VISIBLE_DEVICES") or environ.get("ROCR_VISIBLE_DEVICES") or ""
+    return len([word for word in visible.split(",") if word not in ("", "NoDevFiles")])
 
 
 def job_id(environ: Mapping[str, str]) -> str:

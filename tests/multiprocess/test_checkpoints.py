@@ -117,13 +117,28 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
     made = config(ranks=3, checkpoint={"every_steps": 4, "keep": 9})
     three_ranks.call(train_until, made, tmp_path, 0, 6)
     assert names(tmp_path) == ["step-00000004", "step-00000006"]
-    damage(tmp_path / "checkpoints" / "step-00000006", how)
-    seen = three_ranks.call(train_until, made, tmp_path, 1, None)
+    damaged = tmp_path / "checkpoints" / "step-00000006"
+    damage(damaged, how)
+    answers = three_ranks.call(errors_told, made, tmp_path, 1)
+    seen = [rank for rank, _ in answers]
+    (told,) = [call for _, calls in answers for call in calls]
+    assert told[0] == "damaged checkpoint set aside"
+    assert (told[1]["path"], told[1]["aside"]) == (str(damaged), "step-00000006.damaged")
+    assert {"bit": "checksum", "truncated": "bytes", "manifest": "manifest"}[how] in told[1]["problem"]
     assert [rank.metrics.resumed_step for rank in seen] == [4, 4, 4]
     assert "step-00000006.damaged" in names(tmp_path)
     whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None)
     assert [rank.parameters for rank in seen] == [rank.parameters for rank in whole]
     assert seen[0].metrics.loss_history == whole[0].metrics.loss_history
+
+
+def errors_told(
+    world: World, made: Config, folder: Path, attempt: int
+) -> tuple[Seen, list[tuple[str, dict[str, object]]]]:
+    """What a rank saw of an attempt, and the errors it put into its log: message and fields."""
+    with patch.object(log, "error", wraps=log.error) as said:
+        seen = train_until(world, made, folder, attempt, None)
+    return seen, [(call.args[0], dict(call.kwargs)) for call in said.call_args_list]
 
 
 def test_another_number_of_ranks_goes_on_with_the_same_samples(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json, write_json
+from disttrain.rundir import RunDir, read_json, write_json, write_text
 from jobs import ledger
 from jobs.reconcile import cancel
 from jobs.state import read_state
@@ -93,6 +94,39 @@ def test_an_ended_job_says_so_and_asks_for_nothing(
     assert not any(Path(f"/proc/{pid}").exists() for pid in started_pids(job.run))
 
 
+@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize(("restarts", "code"), [(0, 1), (1, 0)], ids=["cancelled", "taken back"])
+def test_a_node_that_waits_for_node_0_ends_with_its_job(
+    tmp_path: Path, claimed: bool, restarts: int, code: int
+) -> None:
+    job = planned(tmp_path, "hang", nodes=2)
+    if claimed:  # and has not said where to meet
+        assert ledger.claim(job.run, 0, process={}, job_id="42", code_hash="") == 0
+        job.run.attempt(0).path.mkdir(parents=True)
+    job.says(running=False, restarts=restarts)
+    process = job.start(node=1)
+    wait_until(lambda: blocked(process.pid, signal.SIGTERM))
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == code
+    assert starts(job.run) == []
+
+
+def test_a_warning_while_it_waits_for_node_0_is_for_the_ranks(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave", nodes=2)
+    job.says(end=time.time() + 3600)
+    other = job.start(node=1)
+    wait_until(lambda: blocked(other.pid, signal.SIGTERM))
+    other.send_signal(signal.SIGTERM)
+    first = job.start()
+    assert [ended(first), ended(other)] == [0, 0]
+    assert (job.outcome()["cause"], job.requeues) == ("preempted", ["0"])
+
+
+def blocked(pid: int, number: int) -> bool:
+    (mask,) = re.findall(r"^SigBlk:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> number - 1 & 1)
+
+
 def test_a_requeue_that_is_refused(tmp_path: Path) -> None:
     job = planned(tmp_path, "leave")
     (job.folder / "refuses").touch()
@@ -110,6 +144,28 @@ def test_a_crash_without_progress_is_not_tried_again(tmp_path: Path) -> None:
     assert ended(job.start()) == 69
     assert job.requeues == []
     assert "it made no checkpoint" in str(read_state(job.run).message)
+
+
+@pytest.mark.parametrize("before", [2, 3], ids=["more than before", "no more than before"])
+def test_a_rank_that_the_kernel_ended_for_want_of_memory(tmp_path: Path, before: int) -> None:
+    job = planned(tmp_path, "out-of-memory")
+    events = group_of(job, f"low 0\nhigh 5\nmax 0\noom 7\noom_kill {before}\noom_group_kill 9\n")
+    record = read_json(job.run.run_json)
+    record["config"]["job"]["env"]["EVENTS"] = str(events)
+    write_json(job.run.run_json, record)
+    code = ended(job.start())
+    cause, counts = ("out_of_memory", 93) if before == 2 else ("killed", 1)
+    assert (job.outcome()["cause"], code) == (cause, counts)
+    assert read_state(job.run).retryable == (cause == "killed")
+
+
+def group_of(job: Scheduler, events: str) -> Path:
+    """A control group for its agents; the file that counts what the kernel did."""
+    machine = job.folder / "machine"
+    write_text(machine / "proc/self/cgroup", "0::/job_42/task_0\n")
+    path = machine / "sys/fs/cgroup/job_42/task_0/memory.events"
+    write_text(path, events)
+    return path
 
 
 def test_asked_to_stop_while_it_waits_it_stops(tmp_path: Path) -> None:
@@ -177,6 +233,20 @@ def written(run: RunDir) -> dict[str, bytes]:
     )
     paths += run.path.glob("attempts/*/attempt.json")
     return {str(path): path.read_bytes() for path in paths if path.name != "starts"}
+
+
+def test_a_start_that_lacks_what_the_run_asked_for_trains_on_nothing_else(tmp_path: Path) -> None:
+    job = planned(tmp_path, "leave")
+    process = job.start()
+    launched(job)
+    process.send_signal(signal.SIGUSR1)  # it saves
+    ended(process)
+    (job.folder / "lacks").write_text("0 of 4 GPUs")
+    assert ended(job.start(restart=1)) == 0
+    assert starts(job.run) == [(0, 0)]
+    outcome = job.outcome()
+    assert (outcome["cause"], outcome["next"]) == ("launch_failed", "requeue")
+    assert "cannot start: 0 of 4 GPUs" in outcome["message"]
 
 
 def test_lost_three_times_without_progress_is_the_end(tmp_path: Path) -> None:

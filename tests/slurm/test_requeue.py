@@ -12,7 +12,7 @@ from analysis.series import read_steps
 from disttrain.rundir import RunDir, read_json
 from jobs import ledger, policy
 from tests.support import requeued
-from tests.support.jobs import STANDIN, wait_until
+from tests.support.jobs import STANDIN, settled, starts, states, wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.requeued import Job, assert_the_same, steps_lost
 
@@ -122,6 +122,30 @@ def test_a_signal_before_training_begins(jobs: Any) -> None:
     assert (left["cause"], left["next"], left["checkpoint_after"]) == ("preempted", "requeue", None)
     assert job.wait_for_end().state == "done"
     assert len(job.attempts()) == 2
+
+
+def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster) -> None:
+    shared = "model: {kind: mlp}\ndata: {kind: digits}\ntrain: {steps: 9, local_batch_size: 1}\n"
+    (root.parent / "a.yaml").write_text(shared + "job: {time_limit_min: 5, env: {STANDIN: leave-once}}\n")
+    sweep = ("sweep", "a.yaml", "--nodes", "1", "--repeats", "2", "--cluster", "slurm", "--no-report")
+    slurm.submit(*sweep, cwd=root.parent)
+    wait_until(lambda: all(starts(state.run) for state in states(root).values()), requeued.WITHIN_S)
+    # The one whose plain job id is the array's: by that id, Slurm would requeue both.
+    listed = slurm.ask("squeue", "--noheader", "--array", "-o", "%i %A %F").splitlines()
+    (asked,) = (task for task, own, array in map(str.split, listed) if own == array)
+    by_task = {str(state.job_id): state.run for state in states(root).values()}
+    assert len(by_task) == len(listed) == 2
+    leaves = by_task.pop(asked)
+    (stays,) = by_task.values()
+    slurm.ask("scancel", "--signal=USR1", asked)
+    wait_until(lambda: len(starts(leaves)) == 2, requeued.WITHIN_S)
+    assert len(starts(stays)) == 1
+    for run in (leaves, stays):
+        (run.path / "go").touch()
+    assert {state.state for state in settled(root, requeued.WITHIN_S).values()} == {"done"}
+    ended = [read_json(attempt.record) for attempt in leaves.attempts()]
+    assert [(one["job_id"], one["cause"]) for one in ended] == [(asked, "preempted"), (asked, "finished")]
+    assert starts(stays) == [(0, 0)], "the other task goes on undisturbed"
 
 
 def test_cancelled_while_it_waits_for_its_requeue(jobs: Any, slurm: MiniCluster) -> None:

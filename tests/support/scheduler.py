@@ -2,7 +2,8 @@
 `python -m tests.support.scheduler FOLDER RESTART ...`.
 
 `facts.json` there is what the scheduler says of the job (silent without it); each requeue that it is asked
-for adds a line to `requeues`, unless `refuses` is there.
+for adds a line to `requeues`, unless `refuses` is there. `lacks` says what its nodes lack; their control
+groups are those below `machine`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.rundir import RunDir, read_json_or_none, write_json
-from jobs import agent
+from jobs import agent, oom
 from jobs.scheduler import JobFacts
 from tests.support.jobs import agent_environment
 
@@ -32,6 +33,10 @@ class FolderJob:
     def facts(self) -> JobFacts | None:
         told = read_json_or_none(self.folder / "facts.json")
         return JobFacts(**told) if told else None
+
+    def lacks(self, record: Any) -> str | None:
+        path = self.folder / "lacks"
+        return path.read_text() if path.exists() else None
 
     def nodes_down(self) -> list[str]:
         return []
@@ -80,4 +85,5 @@ class Scheduler:
 
 
 if __name__ == "__main__":
+    oom.ROOT = Path(sys.argv[1]) / "machine"
     sys.exit(agent.main(sys.argv[3:], FolderJob(Path(sys.argv[1]), int(sys.argv[2]))))

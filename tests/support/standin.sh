@@ -26,6 +26,16 @@ case "${STANDIN:-complete}" in
     mkdir -p "$run/checkpoints/step-0000000$((attempt + 1))"
     printf '{"status": "stopped", "stop_cause": "preempted", "attempt": %d, "steps": 3, "steps_total": 9}' \
       "$attempt" > "$run/metrics.json" ;;
+  leave-once) # the same; not asked, or started again, it completes as soon as `go` is there
+    folder=$(printf '%s/attempts/%03d' "$run" "$attempt") status=completed
+    while [ ! -e "$run/go" ] && [ "$status" = completed ]; do
+      if [ "$attempt" = 0 ] && [ -e "$folder/stop.json" ]; then status=stopped; else sleep 0.05; fi
+    done
+    printf '{"status": "%s", "stop_cause": "preempted", "attempt": %d, "steps": 3, "steps_total": 9}' \
+      "$status" "$attempt" > "$run/metrics.json" ;;
+  out-of-memory) # as torchrun reports a rank that the kernel ended, and as its control group counts it
+    printf 'Root Cause (first observed failure):\n  rank      : 0 (local_rank: 0)\n  exitcode  : -9 (pid: 1)\n'
+    echo "oom_kill 3" > "$EVENTS"; exit 1 ;;
   hang) # with a worker in a session of its own, which takes no notice of a polite request
     setsid sh -c 'trap "" TERM; echo "worker $$" >> "$0/starts"; sleep 300' "$run" &
     sleep 300 ;;

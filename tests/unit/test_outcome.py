@@ -68,6 +68,13 @@ def error(rank: int, time: float, cause: str = "crashed", message: str = "boom")
         (Evidence(False, {0: 1}, [error(0, 1.0, "out_of_memory")]), "out_of_memory", "rank 0"),
         (Evidence(False, {0: 1}, [error(0, 1.0, "refused", "world\nsize")]), "refused", "world size"),
         (Evidence(False, {0: 1, 1: 1}, [error(0, 1.0)], [(1, 9)]), "killed", "rank 1 was ended by SIGKILL"),
+        (
+            Evidence(False, {0: 1, 1: 1}, [error(0, 1.0)], [(1, 9)], without_memory=[1]),
+            "out_of_memory",
+            "rank 1 was ended by the kernel",
+        ),
+        (Evidence(False, {0: 1, 1: 1}, [], [(0, 6), (1, 9)], without_memory=[1]), "out_of_memory", "rank 1"),
+        (Evidence(False, {0: 1}, [], [(1, signal.SIGSEGV)], without_memory=[1]), "killed", "SIGSEGV"),
         (Evidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGABRT)]), "crashed", "rank 0"),
         (Evidence(False, {0: 1}, [], [(1, signal.SIGABRT)]), "killed", "SIGABRT"),
         (Evidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGTERM)]), "crashed", "rank 0"),
@@ -119,6 +126,18 @@ def test_closing_an_attempt_reads_what_it_left(tmp_path: Path) -> None:
     assert read_json(run.failed)["message"] == verdict.message
     assert read_json(attempt.record)["exit_codes"] == {"0": 1}
     assert not run.done.exists()
+
+
+def test_the_kernel_ended_the_rank_of_a_node_that_had_no_memory_left(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "sweep" / "run")
+    attempt = run.attempt(0)
+    write_json(attempt.record, {"attempt": 0, "ended": None})
+    write_text(attempt.node_log(0), "all is well\n")
+    write_text(attempt.node_log(1), TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)"))
+    write_json(attempt.node_oom(0), {"kills": 1})
+    assert close_attempt(run, attempt, {0: 1, 1: 1}).cause == "killed"
+    write_json(attempt.node_oom(1), {"kills": 1})
+    assert close_attempt(run, attempt, {0: 1, 1: 1}).cause == "out_of_memory"
 
 
 def test_ranks_that_left_in_good_order_say_why(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from jobs import ledger
 from jobs.cluster import LimitReached, Submission, SubmitError, Unreachable, choose, uses_gpus
 from jobs.slurm.cluster import SlurmCluster
 from jobs.slurm.commands import answers
+from jobs.slurm.job import SlurmJob
 from jobs.slurm.transient import Patience
 from jobs.submission import handle
 from tests.support.commands import Commands
@@ -219,3 +220,36 @@ def test_a_cancel_that_nobody_hears_is_no_cancel(commands: Commands) -> None:
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     with pytest.raises(ConfigError, match="no Slurm controller answers"):
         SlurmCluster().cancel(["1"])
+
+
+def test_a_job_requeues_itself_by_an_id_that_means_no_other(commands: Commands) -> None:
+    commands.add("scontrol", "exit 0")
+    task = {"SLURM_JOB_ID": "70", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "0"}
+    assert SlurmJob(task).requeue(until=0)
+    assert SlurmJob({"SLURM_JOB_ID": "71"}).requeue(until=0)
+    asked = [line.partition("requeue ")[2] for line in commands.calls().splitlines()]
+    assert asked == ["70_0", "71"], "70 is the whole array"
+
+
+@pytest.mark.parametrize(
+    ("environ", "lacks"),
+    [
+        ({"SLURM_GPUS_PER_NODE": "4", "SLURM_GPUS_ON_NODE": "4"}, None),
+        ({"SLURM_GPUS_PER_NODE": "a100:4", "SLURM_GPUS_ON_NODE": "2"}, "2 of the 4"),
+        ({"SLURM_GPUS_PER_NODE": "a100:1,v100:3", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, None),
+        ({"SLURM_GPUS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "0 of the 4"),
+        ({"SLURM_GPUS_PER_NODE": "4"}, "0 of the 4"),
+        ({"SLURM_GPUS_PER_NODE": "0"}, None),
+        ({}, None),  # by hand, without GPUs
+        ({"gpus": "gres", "SLURM_GPUS_ON_NODE": "4"}, None),
+        ({"gpus": "gres", "ROCR_VISIBLE_DEVICES": "0,1"}, "2 of the 4"),
+        ({"gpus": "gres", "device": "shared"}, None),
+        ({"SLURM_GPUS_PER_NODE": "4", "device": "cpu"}, None),
+    ],
+)
+def test_a_start_without_the_gpus_it_asked_for(environ: dict[str, str], lacks: str | None) -> None:
+    environ = {"SLURM_JOB_ID": "7", **environ}
+    resources = {"device": environ.pop("device", "auto"), "gpus_per_node": 4}
+    record = {"config": {"resources": resources}, "profile": {"gpus": environ.pop("gpus", "gpus-per-node")}}
+    said = SlurmJob(environ).lacks(record)
+    assert said == (lacks and f"Slurm gave this node {lacks} GPUs that the job asked for")

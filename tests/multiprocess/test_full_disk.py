@@ -1,0 +1,65 @@
+"""Training on a disk that is full for a while."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.telemetry import run as run_module
+from disttrain.telemetry.recorder import StepRecorder
+from tests.support.stopping import alone, config, train_until
+
+pytestmark = pytest.mark.multiprocess
+STEPS = 120
+FULL_FROM, FULL_TO = 10, 90
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of half a megabyte."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here: that takes root")
+    yield path
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+def fill(path: Path) -> None:
+    with suppress(OSError), open(path, "wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard's own
+@pytest.mark.parametrize("sinks", [(), ("tensorboard",)], ids=["files", "tensorboard"])
+def test_no_step_and_no_record_is_lost(
+    disk: Path, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
+) -> None:
+    original = StepRecorder.note
+
+    def note(self: StepRecorder, step: int, *known: Any, **more: Any) -> None:
+        original(self, step, *known, **more)
+        if step == FULL_FROM:
+            fill(disk / "filler")
+        if step == FULL_TO:
+            assert len(list(read_jsonl(RunDir(disk).attempt(0).steps(0)))) < FULL_TO - 1, "it was full"
+            (disk / "filler").unlink()
+
+    monkeypatch.setattr(run_module, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(run_module, "FLUSH_SHARE", 1e9)
+    made = config(train={"steps": STEPS}, telemetry={"flush_every_s": 1e-9, "sinks": sinks})
+    with patch.object(StepRecorder, "note", note):
+        seen = train_until(alone(), made, disk, 0, None)
+    run = RunDir(disk)
+    assert [line["step"] for line in read_jsonl(run.attempt(0).steps(0))] == list(range(1, STEPS + 1))
+    assert seen.metrics.status == read_json(run.metrics)["status"] == "completed"
+    assert read_json(run.progress)["step"] == STEPS

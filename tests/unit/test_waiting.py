@@ -1,0 +1,105 @@
+"""Waiting for node 0 ends with the job."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from disttrain.rundir import write_json
+from jobs import byhand, policy, waiting
+from jobs.scheduler import JobFacts
+from jobs.waiting import JobEnded, wait_for
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+LONG_S = 60.0
+
+
+@pytest.fixture
+def send(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Sends a signal to this process, which blocks it."""
+    monkeypatch.setattr(waiting, "_POLL_S", 0.001)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    yield lambda number: signal.pthread_kill(threading.get_ident(), number)
+    while signal.sigtimedwait(SIGNALS, 0) is not None:
+        pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def scheduler(*answers: JobFacts | None) -> Mock:
+    return Mock(restart=1, facts=Mock(side_effect=answers))
+
+
+def facts(*, running: bool = True, restarts: int = 1) -> JobFacts:
+    return JobFacts(running, restarts, None)
+
+
+def test_it_finds_what_comes_and_nothing_in_time() -> None:
+    assert wait_for(lambda: "word", LONG_S, None) == "word"
+    assert wait_for(lambda: None, 0, None) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "job", "code"),
+    [
+        (signal.SIGTERM, None, policy.EXIT_FAILED),
+        (signal.SIGINT, scheduler(), policy.EXIT_FAILED),
+        (signal.SIGTERM, scheduler(facts(running=False)), policy.EXIT_FAILED),
+        (signal.SIGTERM, scheduler(facts(running=False, restarts=2)), policy.EXIT_DONE),
+    ],
+    ids=["nobody to ask", "interrupted", "ended", "taken back"],
+)
+def test_a_job_that_is_ended_is_left(
+    send: Callable[[int], None], number: int, job: Mock | None, code: int
+) -> None:
+    send(number)
+    with pytest.raises(JobEnded, match="while this node waited for node 0") as left:
+        wait_for(lambda: None, LONG_S, job)
+    assert left.value.exit_code == code
+
+
+@pytest.mark.parametrize("answer", [facts(), None], ids=["running", "silent"])
+def test_a_warning_is_left_to_whoever_comes_after(
+    send: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, answer: JobFacts | None
+) -> None:
+    """And the same signal, sent again, may be the end: Slurm is asked again."""
+    monkeypatch.setattr(waiting, "_ASK_S", 0.0)
+    job = scheduler(answer, answer, facts(running=False))
+    send(signal.SIGTERM)
+    with pytest.raises(JobEnded):
+        wait_for(lambda: None, LONG_S, job)
+    assert job.facts.call_count == 3
+    assert signal.SIGTERM in signal.sigpending()
+
+
+def test_slurm_is_not_asked_all_the_time_nor_without_need(send: Callable[[int], None]) -> None:
+    job, looked = scheduler(facts()), 0
+
+    def look() -> str | None:
+        nonlocal looked
+        looked += 1
+        if looked == 2:
+            send(signal.SIGUSR1)
+        if looked == 4:
+            assert job.facts.call_count == 0, "no such signal ends a job"
+            send(signal.SIGTERM)
+        return "word" if looked == 9 else None
+
+    assert wait_for(look, LONG_S, job) == "word"
+    assert job.facts.call_count == 1
+
+
+def test_a_job_by_hand_whose_node_0_says_nothing(
+    send: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = byhand.Job("7", 0, "31000", 1)
+    send(signal.SIGTERM)
+    said = byhand._wait(job, tmp_path, scheduler(facts(running=False)))
+    assert said == {"run": None, "exit": policy.EXIT_FAILED}
+    assert "nothing to do: the job was ended while this node waited" in capsys.readouterr().out
+    write_json(job.word(tmp_path), {"run": "a/b"})
+    assert byhand._wait(job, tmp_path, scheduler()) == {"run": "a/b"}
