@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import default_collate
 
 from disttrain import log
@@ -88,8 +87,7 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
     if session.start_step < session.steps and (cause := boundary.meet(session.start_step)):
         return cause
     for step in range(session.start_step + 1, session.steps + 1):
-        with telemetry.look.at(step, trainer) if step in telemetry.look.steps else nullcontext():
-            loss = trainer.step(step, session.batches)
+        loss = take(step, session)
         telemetry.step_done(step, loss, trainer.lr)
         if session.evaluate and evaluation_is_due(step, session.steps, config.train.eval_every):
             with telemetry.outside_steps():
@@ -100,6 +98,17 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
             return cause
     boundary.finish(session.steps)
     return None
+
+
+def take(step: int, session: Session) -> Tensor:
+    """Run optimizer step `step`, looking at what it is to be looked at for; its mean local loss."""
+    trainer, telemetry = session.trainer, session.telemetry
+    if step in telemetry.look.steps:
+        with telemetry.look.at(step, trainer):
+            return trainer.step(step, session.batches)
+    if step in telemetry.calibration.steps:
+        return telemetry.calibration.at(step, trainer, session.batches)
+    return trainer.step(step, session.batches)
 
 
 def finish(session: Session, config: Config, world: World, stop_cause: StopCause | None) -> Metrics:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 
 from disttrain.batch import BatchPlan
-from disttrain.checkpoint.state import untouched
+from disttrain.checkpoint.state import dropped_gradients, untouched
 from disttrain.config import OptimConfig
 from disttrain.emulation.model import Emulated
 from disttrain.optim import learning_rate, set_learning_rate
@@ -51,7 +52,7 @@ class Trainer:
         self._device = next(model.parameters()).device
         self._communicates = strategy.COMM_METHOD is not None
         bare = self.bare_model
-        self._tell_step = bare.begin_step if isinstance(bare, Emulated) else None
+        self._emulated = bare if isinstance(bare, Emulated) else None
 
     @property
     def bare_model(self) -> nn.Module:
@@ -61,8 +62,8 @@ class Trainer:
     def step(self, step: int, batches: Iterator[Batch]) -> Tensor:
         """Run optimizer step `step` (1 is the first) on the next micro-batches; its mean local loss."""
         clock = self.clock
-        if self._tell_step is not None:
-            self._tell_step(step)
+        if self._emulated is not None:
+            self._emulated.begin_step(step)
         losses = []
         for _ in range(self.plan.accumulation - 1):
             clock.switch(INPUT)
@@ -99,7 +100,12 @@ class Trainer:
 
         `mark` is called with `forward`, `backward` and `end` when each begins, and after the last.
         """
-        with untouched(self.model, self._device), self.strategy.without_sync(self.model):
+        with ExitStack() as stack:
+            stack.enter_context(untouched(self.model, self._device))
+            stack.enter_context(self.strategy.alone(self.model))
+            stack.enter_context(dropped_gradients(self.model))
+            if self._emulated is not None:
+                stack.enter_context(self._emulated.aside())
             inputs, targets = self._load(iter([batch]))
             mark("forward")
             loss = self._loss(inputs, targets)

@@ -114,6 +114,21 @@ def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
         put_random(numbers, device)
 
 
+@contextmanager
+def dropped_gradients(model: nn.Module) -> Iterator[None]:
+    """Within, each gradient is dropped as it comes, so that they need no memory beside DDP's buckets."""
+
+    def drop(parameter: Tensor) -> None:
+        parameter.grad = None
+
+    hooks = [p.register_post_accumulate_grad_hook(drop) for p in model.parameters() if p.requires_grad]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def on_host(state: State) -> State:
     """A copy in host memory that training leaves alone."""
     return {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,15 @@ class Emulated(nn.Module):
             self._late_before_s = self._late_sum_s() or 0.0
         self._steps += 1
         self._step_factor = self.speed.factor(step, self.table.forward_s + self.table.backward_s)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Passes within belong to no step."""
+        before_s = self._late_sum_s() or 0.0
+        try:
+            yield
+        finally:
+            self._late_before_s += (self._late_sum_s() or 0.0) - before_s
 
     @property
     def late_s(self) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -18,6 +19,8 @@ SETTLES = True
 """DDP lays its gradient buckets out anew after the first backward pass, by the order in which gradients
 came. That changes the order of summation: a resumed process would sum its first step otherwise than the
 one that never stopped, and from three ranks on that shows in the weights."""
+_LOGGED_EVERY = 100
+"""One pass in so many is timed by DDP's logger where nobody asks for more: PyTorch's own."""
 
 
 def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
@@ -34,6 +37,35 @@ def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
 def without_sync(model: nn.Module) -> AbstractContextManager[None]:
     assert isinstance(model, DistributedDataParallel)
     return model.no_sync()
+
+
+@contextmanager
+def alone(model: nn.Module) -> Iterator[None]:
+    assert isinstance(model, DistributedDataParallel)
+    # a pass without sync broadcasts buffers if the one before had sync, and then the next one does not
+    broadcasts = model.require_forward_param_sync
+    model.require_forward_param_sync = False
+    try:
+        with model.no_sync():
+            yield
+    finally:
+        model.require_forward_param_sync = broadcasts
+
+
+def log_pass(model: nn.Module) -> None:
+    with suppress(AttributeError):  # a prototype, by its documentation
+        model._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[operator]
+
+
+def logged_exposed_s(model: nn.Module) -> float | None:
+    """Seconds that the span of communication went on beyond compute; null where DDP does not tell."""
+    try:
+        model.logger.set_runtime_stats_and_log()  # type: ignore[union-attr, operator]
+        model._set_ddp_runtime_logging_sample_rate(_LOGGED_EVERY)  # type: ignore[operator]
+        found = model._get_ddp_logging_data()  # type: ignore[operator]
+        return (found["backward_comm_time"] - found["backward_compute_comm_overlap_time"]) / 1e9
+    except (AttributeError, KeyError, RuntimeError):
+        return None
 
 
 def bare(model: nn.Module) -> nn.Module:

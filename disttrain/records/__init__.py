@@ -11,7 +11,14 @@ from disttrain.record import SCHEMA_VERSION, Record
 from disttrain.records.attempt import AttemptRecord, Outcome, RankError
 from disttrain.records.causes import Cause, Next, StopCause
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
-from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
+from disttrain.records.communication import (
+    CalibratedStep,
+    CollectiveSummary,
+    CommCheck,
+    CommSample,
+    CommSummary,
+    SampledCollective,
+)
 from disttrain.records.dataset import Dataset
 from disttrain.records.files import FILES
 from disttrain.records.layers import Layers, LayerTime
@@ -31,11 +38,13 @@ __all__ = [
     "SCHEMA_VERSION",
     "AttemptRecord",
     "Breakdown",
+    "CalibratedStep",
     "Cause",
     "Checkpoint",
     "CheckpointFile",
     "Code",
     "CollectiveSummary",
+    "CommCheck",
     "CommSample",
     "CommSummary",
     "Dataset",

@@ -6,7 +6,7 @@ from typing import Literal
 
 from disttrain.record import Record
 from disttrain.records.causes import StopCause
-from disttrain.records.communication import CommSummary
+from disttrain.records.communication import CommCheck, CommSummary
 from disttrain.records.dataset import Dataset
 from disttrain.samples import GpuUsage, ProcessUsage
 
@@ -110,6 +110,9 @@ class Metrics(Record):
     """Steps left out of the figures below: the first ones after each start."""
     sampled_steps: int = 0
     """Steps left out because they were taken under the profiler."""
+    calibration_passes: int = 0
+    """Forward and backward passes of this attempt that were made without communication, for `comm_check`;
+    they belong to no step."""
     left_out: list[tuple[int, int]] = []
     """First and last step of each stretch of steps that were left out."""
     measured_steps: int
@@ -132,6 +135,8 @@ class Metrics(Record):
     """How it was divided into wait and transfer."""
     comm: CommSummary | None = None
     """Collectives, hidden ones too, from sampled steps; null without communication or samples."""
+    comm_check: CommCheck | None = None
+    """Exposed communication of a few steps by three instruments; null where nothing was calibrated."""
     communication_time_per_step: float | None = None
     """`comm.total_s`: seconds a step in which any collective was on its way, hidden ones included."""
     communication_overhead_percent: float | None = None

@@ -6,15 +6,14 @@ these are passes of their own, after the last one. On CUDA the moments are event
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from disttrain.records import LayerTime
+from disttrain.telemetry.moments import moments
 from disttrain.trainer import Batch, Trainer
 
 _WARM_UP = 2
@@ -95,7 +94,7 @@ def _distinct(owned: dict[str, list[nn.Parameter]]) -> dict[str, list[nn.Paramet
 def _timed(trainer: Trainer, batch: Batch, names: list[str]) -> Timeline:
     model = trainer.bare_model
     device = next(model.parameters()).device
-    with _marks(device) as (mark, read):
+    with moments(device) as (mark, read):
         forward: list[tuple[str, int]] = []
         backward: list[tuple[str, int]] = []
         begins: dict[str, int] = {}
@@ -125,30 +124,3 @@ def _timed(trainer: Trainer, batch: Batch, names: list[str]) -> Timeline:
         [(name, times[number]) for name, number in backward],
         {what: times[number] for what, number in begins.items()},
     )
-
-
-@contextmanager
-def _marks(device: torch.device) -> Iterator[tuple[Callable[[], int], Callable[[], list[float]]]]:
-    """A function that marks this moment and gives its number, and one that reads all moments, in seconds."""
-    if device.type != "cuda":
-        moments: list[float] = []
-
-        def mark() -> int:
-            moments.append(time.perf_counter())
-            return len(moments) - 1
-
-        yield mark, lambda: moments
-        return
-    events: list[torch.cuda.Event] = []
-
-    def record() -> int:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
-        events.append(event)
-        return len(events) - 1
-
-    def read() -> list[float]:
-        torch.cuda.synchronize(device)
-        return [events[0].elapsed_time(event) / 1e3 for event in events]
-
-    yield record, read

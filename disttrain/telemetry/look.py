@@ -57,14 +57,16 @@ class CloseLook:
 
     @contextmanager
     def at(self, step: int, loop: HasClock) -> Iterator[None]:
-        """Within, `loop` takes `step`, which begins when all ranks are ready for it. All ranks together."""
+        """Within, `loop` takes `step`. It begins when all ranks are ready for it, and later ones of a trace
+        when this rank is; what happened since the last step belongs to none. All ranks together."""
         if self._profiler is None and (step in self.sampled or self._traces):
             self._profiler = _profiler(self._world.device)
             self._profiler.start()
+            self._drain()
         if step in self.sampled or step in self._asked[:1]:
             # the profiler takes longer to start on some ranks, for which the others would seem to wait
             self._world.gather(None)
-            loop.clock.start()
+        loop.clock.start()
         if self._profiler is None:
             yield
             return
@@ -73,6 +75,7 @@ class CloseLook:
         mark(OTHER)
         try:
             yield
+            self._drain()  # the host runs ahead: what it asked for is of this step
         finally:
             loop.clock = clock
             mark(traces.END)
@@ -103,12 +106,15 @@ class CloseLook:
             record = compare(self._world.rank, self._seen, own)
             write_json(self._attempt.profile(self._world.rank), record.model_dump(mode="json"))
 
+    def _drain(self) -> None:
+        """Wait for the device. The step is left out of all figures, so it may."""
+        if self._world.device.type == "cuda":
+            torch.cuda.synchronize(self._world.device)
+
     def _stop(self, step: int) -> dict[str, Any] | None:
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return None
-        if self._world.device.type == "cuda":
-            torch.cuda.synchronize(self._world.device)  # no step is being measured
         try:
             profiler.stop()
             with tempfile.TemporaryDirectory(prefix="disttrain-") as folder:

@@ -8,11 +8,19 @@ from disttrain.records import Breakdown, ProfiledStep, ProfileRecord
 from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, Parts
 from disttrain.telemetry.trace import StepTrace, length, merged, overlap
 
+_UNSEEN_BY_CLOCK = dict.fromkeys(
+    ("clock.comm_s", "clock.hidden_s"), "the step clock does not see what compute hides"
+)
+_NOTHING_COMPUTED = dict.fromkeys(
+    ("profiler.compute_s", "profiler.hidden_s", "profiler.exposed_s"),
+    "the trace has no operator of a backward pass on the training thread",
+)
+
 
 def compare(rank: int, seen: Iterable[tuple[int, StepTrace]], own: Mapping[int, Parts]) -> ProfileRecord:
     """`seen` are the profiler's steps, `own` the seconds in each class that the step clock measured of them.
 
-    The clock cannot see communication that compute hides, so its `comm_s` and `hidden_s` are null.
+    A figure that an instrument has no means to see is null, and so is its difference.
     """
     steps = []
     for step, trace in seen:
@@ -24,6 +32,7 @@ def compare(rank: int, seen: Iterable[tuple[int, StepTrace]], own: Mapping[int, 
                 profiler=profiler,
                 clock=clock,
                 difference=_difference(profiler, clock) if clock else None,
+                null_reasons=_UNSEEN_BY_CLOCK | ({} if trace.busy is not None else _NOTHING_COMPUTED),
             )
         )
     return ProfileRecord(rank=rank, steps=steps)
@@ -31,13 +40,13 @@ def compare(rank: int, seen: Iterable[tuple[int, StepTrace]], own: Mapping[int, 
 
 def _of_trace(trace: StepTrace) -> Breakdown:
     union = merged(each.interval for each in trace.collectives)
-    hidden = overlap(union, trace.compute)
+    hidden_s = None if trace.busy is None else overlap(union, trace.busy)
     return Breakdown(
         step_s=length([trace.step]),
-        compute_s=length(trace.compute),
+        compute_s=None if trace.busy is None else length(trace.busy),
         comm_s=length(union),
-        hidden_s=hidden,
-        exposed_s=length(union) - hidden,
+        hidden_s=hidden_s,
+        exposed_s=None if hidden_s is None else length(union) - hidden_s,
     )
 
 

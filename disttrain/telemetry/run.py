@@ -23,6 +23,7 @@ from disttrain.config import Config
 from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import curve, figures, nulls, sinks, summary, waits
+from disttrain.telemetry.calibration import Calibration
 from disttrain.telemetry.curve import Curve
 from disttrain.telemetry.lines import is_full, unless_full
 from disttrain.telemetry.look import CloseLook
@@ -76,6 +77,14 @@ class RunTelemetry:
             self.config, self.attempt, self.world, samples=self._samples_comm, steps=self._steps_total
         )
         self._recorder.looked_at = self.look.steps
+        self.calibration = Calibration(
+            self.config,
+            self.world,
+            communicates=self._measures_comm,
+            steps=self._steps_total,
+            looked_at=self.look.steps,
+        )
+        self._recorder.calibrated = self.calibration.steps
         self._global_loss = GlobalLoss(self.meetings)
         self._losses = Curve()  # on rank 0
         self._sinks = (
@@ -168,6 +177,9 @@ class RunTelemetry:
         if step in self.look.steps:
             with self.outside_steps():
                 self.look.step_done(step)
+        if self.calibration.due:
+            with self.outside_steps():
+                self.calibration.step_done(step, self._recorder.passes_of)
         if step % self._log_every == 0:
             self._look_up()
         now = time.monotonic()
@@ -316,10 +328,12 @@ class RunTelemetry:
         comm_known = self._measures_comm and not self._recorder.comm_unseen
         if not comm_known:
             facts |= {"comm_method": None, "comm_split": None}
+        checked, unchecked = self.calibration.figures()
         metrics = Metrics(
             **facts,
             **fields,
-            null_reasons=reasons,
+            **checked,
+            null_reasons=reasons | unchecked,
             status=status,
             stop_cause=stop_cause,
             attempt=self.attempt.number,

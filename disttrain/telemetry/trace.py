@@ -1,9 +1,9 @@
 """What a profiler trace says of one step: when collectives ran, and what of them compute hid. Pure functions.
 
 A trace is the JSON that `torch.profiler` exports. Collectives are gloo's annotations on a CPU, NCCL's kernels
-on a device. Compute is the union of all other kernels there; on a CPU it is the time that the step clock
-was in its class `compute`, which leaves marks in the trace. Several collectives may run at once, so intervals
-are merged before they are measured, never summed.
+on a device. Compute is the union of the other kernels there, but for the optimizer's; on a CPU it is the time
+that the step clock was in its class `compute`, which leaves marks in the trace. Several collectives may run
+at once, so intervals are merged before they are measured, never summed.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from disttrain.telemetry.phases import COMPUTE
+from disttrain.telemetry.phases import COMM, COMPUTE
 
 MARK = "disttrain::phase-"
 """Name of the marks of the step clock, followed by the class that begins there."""
@@ -25,6 +25,9 @@ Interval = tuple[float, float]
 """Begin and end in seconds."""
 
 _GLOO = "gloo:"
+_BACKWARD = "autograd::engine::evaluate_function"
+_LOADING = "enumerate(DataLoader)"
+_OPTIMIZER = "Optimizer."
 _BYTES = {
     "double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "int": 4,
     "unsigned char": 1, "bool": 1,  # gloo's, then NCCL's
@@ -59,8 +62,10 @@ class StepTrace:
 
     step: Interval
     compute: list[Interval]
+    busy: list[Interval] | None
+    """What the profiler alone knows of compute: kernels, or on a CPU operators. None where it saw none."""
     collectives: list[Collective]
-    """By their begin."""
+    """By their begin; none lasts longer than the step."""
 
 
 def read(trace: Mapping[str, Any]) -> list[StepTrace]:
@@ -71,24 +76,56 @@ def read(trace: Mapping[str, Any]) -> list[StepTrace]:
     if not ends:
         raise ValueError("the trace has no marks of the step clock")
     begins = [0, *(end + 1 for end in ends[:-1])]
-    return [_step(trace, events, marks[begin : end + 1]) for begin, end in zip(begins, ends, strict=True)]
+    thread = next(_thread(event) for event in events if _is_mark(event))
+    return [
+        _step(trace, events, marks[begin : end + 1], thread) for begin, end in zip(begins, ends, strict=True)
+    ]
 
 
-def _step(trace: Mapping[str, Any], all_events: list[Any], marks: list[tuple[float, int]]) -> StepTrace:
-    """The step that these marks are of. On a device, kernels may end after the host has left the step."""
+def _step(
+    trace: Mapping[str, Any], all_events: list[Any], marks: list[tuple[float, int]], thread: object
+) -> StepTrace:
+    """The step that these marks, left by the training `thread`, are of. A device has nothing left to do at
+    its first mark and at its last one."""
     origin, end = marks[0][0], marks[-1][0]
     events = [event for event in all_events if origin <= _begin(event) < end]
     kernels = [event for event in events if event.get("cat") == "kernel"]
     if kernels:
-        compute = [_interval(event, origin) for event in kernels if not _is_nccl(event)]
+        updating = _named(_OPTIMIZER, (e for e in events if e.get("cat") == "gpu_user_annotation"))
+        computing = (event for event in kernels if not _is_nccl(event))
+        compute = [_interval(event, origin) for event in computing if not _is_within(event, updating)]
+        busy: list[Interval] | None = merged(compute)
         found = [_nccl(event, origin) for event in kernels if _is_nccl(event)]
+        over = []
     else:
-        pairs = itertools.pairwise(marks)
+        pairs = list(itertools.pairwise(marks))
         compute = [(a - origin, b - origin) for (a, phase), (b, _) in pairs if phase == COMPUTE]
+        busy = _operators([event for event in events if _thread(event) == thread], origin)
         ranks = trace.get("distributedInfo", {}).get("world_size", 1)
         found = [_gloo(event, origin, ranks) for event in events if event["name"].startswith(_GLOO)]
-    found.sort(key=lambda each: each.interval)
-    return StepTrace((0.0, end - origin), merged(compute), found)
+        # gloo's annotation ends with its own thread's work, up to milliseconds after backward() went on
+        over = [b - origin for (_, phase), (b, _) in pairs if phase == COMM]
+    over.append(end - origin)
+    found = sorted((_ended(each, over) for each in found), key=lambda each: each.interval)
+    return StepTrace((0.0, end - origin), merged(compute), busy, found)
+
+
+def _ended(collective: Collective, over: Sequence[float]) -> Collective:
+    """None is under way any more when the rank has stopped waiting for it: at the next of these times."""
+    begin, end = collective.interval
+    return replace(collective, interval=(begin, min(end, next(at for at in over if at > begin))))
+
+
+def _operators(events: list[Any], origin: float) -> list[Interval] | None:
+    """When operators ran on the training thread, from the first one to the last one of a backward pass. Those
+    that load data are left out. None where there is no backward pass."""
+    loading = _named(_LOADING, events)
+    operators = [event for event in events if event.get("cat") == "cpu_op" and not _is_within(event, loading)]
+    backward = _named(_BACKWARD, operators)
+    if not backward:
+        return None
+    last = max(end for _, end in backward)
+    return merged(_interval(event, origin) for event in operators if _begin(event) < last)
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
@@ -133,6 +170,19 @@ def bus_factor(kind: str, ranks: int) -> float:
 def _is_mark(event: Mapping[str, Any]) -> bool:
     # A device trace shows each annotation a second time, where its kernels ran.
     return event["name"].startswith(MARK) and event.get("cat") == "user_annotation"
+
+
+def _thread(event: Mapping[str, Any]) -> tuple[Any, Any]:
+    return event.get("pid"), event.get("tid")
+
+
+def _named(begin: str, events: Iterable[Mapping[str, Any]]) -> list[Interval]:
+    """When the events ran whose names begin so, in the trace's time."""
+    return [_interval(event, 0.0) for event in events if event["name"].startswith(begin)]
+
+
+def _is_within(event: Mapping[str, Any], intervals: Iterable[Interval]) -> bool:
+    return any(begin <= _begin(event) < end for begin, end in intervals)
 
 
 def _is_nccl(event: Mapping[str, Any]) -> bool:

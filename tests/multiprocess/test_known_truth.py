@@ -3,13 +3,14 @@ and nowhere else."""
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import pytest
 
 from benchmarks import exposed
-from disttrain.records import CommSample
-from disttrain.rundir import RunDir, read_jsonl
+from disttrain.records import CommSample, ProfileRecord
+from disttrain.rundir import RunDir, read_json, read_jsonl
 from disttrain.telemetry.sampling import LARGEST_SHARE
 from disttrain.world import World
 from tests.support import truth
@@ -77,6 +78,25 @@ def test_communication_under_compute_is_reported_as_hidden(three_ranks, tmp_path
             if rank != LATE_RANK:
                 assert sample.hidden_s == is_about(hidden_s)
                 assert sample.total_s == is_about(hidden_s + clock[sample.step])
+
+
+def test_the_profiler_and_the_clock_agree_on_traced_steps(three_ranks, tmp_path):
+    """Layers wait within operators, so both see the same, and what they see is known."""
+    late = {"slow_ranks": [LATE_RANK], "slow_s": LATE_S}
+    run(three_ranks, tmp_path, model=late, profile={"steps": [6, 14], "ranks": [0, 1, 2]})
+    for rank in range(RANKS):
+        record = ProfileRecord.model_validate(read_json(RunDir(tmp_path).attempt(0).profile(rank)))
+        known = {
+            "compute_s": STEP["model"]["forward_s"] + STEP["model"]["backward_s"],
+            "exposed_s": LATE_S,
+        }
+        if rank == LATE_RANK:
+            known = {"compute_s": known["compute_s"] + LATE_S, "exposed_s": 0.0}
+        for name, seconds in known.items():
+            seen = [(getattr(s.profiler, name), getattr(s.difference, name)) for s in record.steps]
+            figure, difference = map(statistics.median, zip(*seen, strict=True))
+            assert figure == is_about(seconds), name
+            assert difference == is_about(0), name
 
 
 @pytest.mark.parametrize("late_s", [0.0, LATE_S])

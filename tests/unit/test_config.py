@@ -66,6 +66,7 @@ def test_noise_is_what_cannot_change_the_numbers():
         "checkpoint.keep",
         "checkpoint.dir",
         "telemetry.samples",
+        "telemetry.calibrations",
         "telemetry.full_records",
         "telemetry.flush_every_s",
         "telemetry.gpu_every_s",

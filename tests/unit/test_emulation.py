@@ -202,6 +202,19 @@ def test_language_and_regression_sources_get_what_they_need(monkeypatch):
     assert tape.said[-1] == "end"
 
 
+def test_what_is_late_aside_is_not_late_in_a_step():
+    model = emulated.build(SOURCE, layers=1, layer_mb=0.001, forward_s=0.0, backward_s=0.0)
+    passes(model)
+    model.begin_step(1)
+    pace = model.clock.device
+    pace.late_s += 0.2
+    in_step_s = model.late_s
+    with model.aside():
+        pace.late_s += 5
+    assert model.late_s == pytest.approx(in_step_s)
+    assert in_step_s == pytest.approx(0.2, abs=0.01)
+
+
 def test_an_emulated_optimizer_takes_its_time_and_changes_nothing(monkeypatch):
     model, tape = on_tape(monkeypatch, table=LAYERS, optimizer_s=5.0)
     optim = check(Draft({"train": {"steps": 1, "local_batch_size": 1}})).optim

@@ -1,15 +1,24 @@
 """What is read from a profiler's trace, and the figures made of it."""
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disttrain.config import Config
 from disttrain.records import CommSample
+from disttrain.rundir import RunDir, read_jsonl
+from disttrain.telemetry import look
 from disttrain.telemetry import trace as traces
 from disttrain.telemetry.overlap import compare
 from disttrain.telemetry.phases import COMM, COMPUTE, OPTIMIZER, OTHER
 from disttrain.telemetry.sampling import describe, sampled_steps, summarise
 from disttrain.telemetry.trace import MARK, bus_factor, length, merged, overlap
+from disttrain.world import World
 
 
 def annotation(name, begin_ms, ms, **arguments):
@@ -21,10 +30,15 @@ def kernel(name, begin_ms, ms, **arguments):
     return annotation(name, begin_ms, ms, **arguments) | {"cat": "kernel"}
 
 
+def operator(name, begin_ms, ms, **thread):
+    return annotation(name, begin_ms, ms) | {"cat": "cpu_op"} | thread
+
+
 def marks(*at):
     return [annotation(f"{MARK}{phase}", begin_ms, 0.01) for phase, begin_ms in at]
 
 
+BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
 HOST = marks((OTHER, 0), (COMPUTE, 10), (COMM, 50), (OPTIMIZER, 70), (traces.END, 80))
 
 
@@ -54,6 +68,43 @@ def test_collectives_at_the_same_time_are_merged_not_summed():
     assert sum(each.duration_s for each in sample.collectives) == pytest.approx(0.04)
 
 
+def test_a_collective_is_over_when_the_rank_stops_waiting_for_it():
+    late = gloo("all_reduce", 45, 27, 1)  # gloo's thread closed it 2 ms after backward() had returned
+    after = gloo("all_reduce", 75, 10, 1)  # somebody's own, past the end of the step
+    sample = describe(1, only({"traceEvents": [*HOST, late, after]}))
+    assert [each.duration_s for each in sample.collectives] == pytest.approx([0.025, 0.005])
+    assert (sample.hidden_s, sample.exposed_s) == pytest.approx((0.005, 0.025))
+
+
+times = st.floats(0, 100, allow_nan=False)
+
+
+@given(
+    st.lists(times, min_size=5, max_size=5, unique=True),
+    st.lists(st.tuples(times, times), max_size=6),
+    st.booleans(),
+)
+def test_no_communication_is_longer_than_its_step_nor_exposed_beyond_itself(at, lasting, on_device):
+    phases = (OTHER, COMPUTE, COMM, OPTIMIZER, traces.END)
+    kinds = (gloo("all_reduce", 0, 0, 1), kernel("ncclKernel", 0, 0), kernel("gemm", 0, 0))
+    found = [
+        event | {"ts": 5e9 + begin * 1e3, "dur": ms * 1e3}
+        for begin, ms in lasting
+        for event in (kinds[1:] if on_device else kinds[:1])
+    ]
+    events = [*marks(*zip(phases, sorted(at), strict=True)), operator(BACKWARD, 1, 50), *found]
+    trace = only({"traceEvents": events})
+    sample = describe(1, trace)
+    figures = compare(0, [(1, trace)], {}).steps[0].profiler
+    tiny = 1e-9
+    for each in (sample, figures):
+        total_s = sample.total_s if each is sample else figures.comm_s
+        hidden_s, exposed_s = each.hidden_s or 0.0, each.exposed_s or 0.0
+        assert -tiny <= exposed_s <= total_s + tiny <= each.step_s + 2 * tiny
+        assert hidden_s >= -tiny
+    assert sample.hidden_s == pytest.approx(sample.total_s - sample.exposed_s)
+
+
 def test_a_device_trace_is_about_its_kernels():
     sizes = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 250, "Out msg nelems": 250}
     gathered = {"Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 100}
@@ -62,6 +113,8 @@ def test_a_device_trace_is_about_its_kernels():
         annotation(f"{MARK}{COMPUTE}", 12, 30) | {"cat": "gpu_user_annotation"},
         kernel("gemm", 10, 20),
         kernel("gemm", 25, 15),
+        annotation("Optimizer.step#AdamW.step", 70, 9) | {"cat": "gpu_user_annotation"},
+        kernel("multi_tensor_apply_kernel", 71, 7),
         kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 30, 20, **sizes),
         kernel("ncclDevKernel_AllGather_RING_LL", 60, 5, **gathered, **{"Out msg nelems": 800}),
     ]
@@ -92,14 +145,105 @@ def test_several_steps_in_one_trace_each_have_their_own():
     assert [each.interval for each in second.collectives] == [pytest.approx((0.06, 0.065))]
 
 
+def test_on_a_cpu_the_profilers_compute_is_its_operators():
+    """Not the marks of our own clock, which says 40 ms: to these there would be no difference, ever."""
+    events = [
+        *HOST,
+        annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1, 8),
+        operator("aten::stack", 2, 6),
+        operator("aten::mm", 12, 10),
+        operator(BACKWARD, 30, 12),
+        operator("aten::mm", 31, 8),
+        operator("aten::copy_", 30, 19, tid=7),
+        operator("aten::norm", 71, 2),
+    ]
+    trace = only({"traceEvents": events})
+    assert length(trace.busy) == pytest.approx(0.022)
+    assert length(trace.compute) == pytest.approx(0.04)
+
+
+def test_without_a_backward_pass_the_profiler_cannot_tell_compute():
+    own = [0.04, 0.0, 0.004, 0.012, 0.01, 0.0, 0.014]
+    trace = only({"traceEvents": [*HOST, operator("aten::mm", 12, 10), gloo("all_reduce", 45, 20, 500)]})
+    [step] = compare(3, [(7, trace)], {7: own}).steps
+    assert (step.profiler.compute_s, step.profiler.exposed_s, step.difference.exposed_s) == (None,) * 3
+    assert step.profiler.comm_s == pytest.approx(0.02)
+    for name in ("profiler.compute_s", "profiler.hidden_s", "profiler.exposed_s"):
+        assert "no operator of a backward pass" in step.null_reasons[name]
+
+
+class RunningAhead:
+    """A device and a host that only asks: the profiler of a CUDA rank, with the functions it looks at."""
+
+    def __init__(self) -> None:
+        self.host_ms = self.device_ms = 0.0
+        self.events: list[dict] = []
+
+    def takes(self, ms: float) -> None:
+        self.host_ms += ms
+
+    def launch(self, name: str, ms: float, **arguments) -> None:
+        self.takes(1)
+        begin_ms = max(self.host_ms, self.device_ms)
+        self.device_ms = begin_ms + ms
+        self.events.append(kernel(name, begin_ms, ms, **arguments))
+
+    def mark(self, phase: int) -> None:
+        self.events += marks((phase, self.host_ms))
+
+    def synchronize(self, device: torch.device) -> None:
+        self.host_ms = max(self.host_ms, self.device_ms)
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+    def export_chrome_trace(self, path: str) -> None:
+        Path(path).write_text(json.dumps({"traceEvents": self.events}))
+
+
+def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_path):
+    device = RunningAhead()
+    monkeypatch.setattr(look, "_profiler", lambda _: device)
+    monkeypatch.setattr(look, "mark", device.mark)
+    monkeypatch.setattr(torch.cuda, "synchronize", device.synchronize)
+    world = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda"), backend="nccl")
+    attempt = RunDir(tmp_path).attempt(0)
+    attempt.path.mkdir(parents=True)
+    config = Config.model_validate({"profile": {"steps": [2, 3]}, "telemetry": {"warmup_steps": 4}})
+    closely = look.CloseLook(config, attempt, world, samples=True, steps=24)
+    starts: list[float] = []
+    clock = SimpleNamespace(start=lambda: starts.append(device.host_ms), switch=lambda phase: None)
+    loop = SimpleNamespace(clock=clock)
+    [sampled] = closely.steps - {2, 3}
+    device.launch("gemm", 50)  # of the step before, still on its way
+    for step in (2, 3, sampled):
+        if step == sampled:
+            device.events.clear()
+        device.takes(5)  # what happens between steps
+        began_ms = max(device.host_ms, device.device_ms)
+        with closely.at(step, loop):
+            loop.clock.switch(COMPUTE)
+            device.launch("gemm", 30)
+            device.launch("ncclDevKernel_AllReduce", 10)
+        assert starts.pop() == began_ms, "the clock's step begins where the trace's does"
+        closely.step_done(step)
+    closely.finish({})
+    [sample] = map(CommSample.model_validate, read_jsonl(attempt.comm(0)))
+    figures = [(sample.step_s, sample.compute_s, sample.total_s)]
+    record = json.loads(attempt.profile(0).read_text())
+    figures += [tuple(s["profiler"][n] for n in ("step_s", "compute_s", "comm_s")) for s in record["steps"]]
+    assert figures == [pytest.approx((0.041, 0.03, 0.01))] * 3
+
+
 def test_the_profilers_figures_stand_beside_the_clocks_with_their_difference():
-    events = [*HOST, gloo("all_reduce", 45, 20, 500)]
+    events = [*HOST, gloo("all_reduce", 45, 20, 500), operator("aten::mm", 10, 35), operator(BACKWARD, 46, 4)]
     own = [0.04, 0.0, 0.004, 0.012, 0.01, 0.0, 0.014]
     record = compare(3, [(7, only({"traceEvents": events})), (8, only({"traceEvents": events}))], {7: own})
     first, second = record.steps
-    assert (record.rank, first.step, first.profiler.hidden_s) == (3, 7, pytest.approx(0.005))
+    assert (record.rank, first.step, first.profiler.hidden_s) == (3, 7, pytest.approx(0.004))
     assert (first.clock.exposed_s, first.clock.hidden_s) == (pytest.approx(0.016), None)
-    assert first.difference.exposed_s == pytest.approx(0.016 - 0.015)
+    assert (first.difference.compute_s, first.difference.exposed_s) == pytest.approx((0.001, 0.0))
+    assert list(first.null_reasons) == ["clock.comm_s", "clock.hidden_s"]
     assert (second.clock, second.difference) == (None, None)
 
 
@@ -132,8 +276,9 @@ def test_bus_bandwidth_is_nccl_tests():
 
 
 def sample(wait_ms: float) -> CommSample:
-    """A rank that comes `wait_ms` earlier than the last one to a transfer of 10 ms of 1,000 bytes."""
-    events = [*HOST, gloo("all_reduce", 60 - wait_ms, 10 + wait_ms, 250)]
+    """A rank that comes `wait_ms` earlier than the last one to a transfer of 10 ms of 1,000 bytes, which gloo
+    closes 2 ms late."""
+    events = [*HOST, gloo("all_reduce", 60 - wait_ms, 12 + wait_ms, 250)]
     return describe(1, only({"traceEvents": events}))
 
 
