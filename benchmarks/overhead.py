@@ -3,12 +3,15 @@
     python benchmarks/overhead.py                                        one rank
     torchrun --nproc-per-node 2 benchmarks/overhead.py                   two ranks, DDP
 
-Both loops live in one process and take turns, a block of steps each; every pair of neighbouring blocks
-gives one ratio, and the interval (t on log ratios) is over pairs. The losses of both must be identical.
-What telemetry does by the clock (log lines, summaries) falls due about twice as often per instrumented
-step as in a run of its own, because half of the time is the other loop's: the ratio errs upwards. Its
-parts are timed by themselves, too. Samples of the processes are taken beside the steps of both loops, and
-steps that are looked at under the profiler (on several ranks) are in no pair: for these, see their parts.
+Three loops live in one process and take turns, a block of steps each: ours, and before and after it in turn
+two bare ones. Each round gives the ratio of ours to their geometric mean, with an interval (t on log ratios)
+over rounds; that of the two bare ones, beside it, tells how far the figures can be trusted: where a model's
+memory lies is worth some tenths of a percent. The losses of all must be identical.
+
+The clock of the telemetry stands still in the others' turns, so what it does by the clock (log lines,
+summaries) falls due as in a run of its own. Its parts are timed by themselves, too. Samples of the processes
+are taken beside the steps of all loops, and steps that are looked at under the profiler (on several ranks)
+are in no round: for these, see their parts.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ from disttrain.config import Config
 from disttrain.data.source import Sample, Source
 from disttrain.output import Output
 from disttrain.stop import Signals
+from disttrain.telemetry import run as telemetry_run
 from disttrain.torchrun import place
 from disttrain.train import prepare
 from disttrain.world import World, open_world
@@ -73,77 +77,113 @@ def config_of(arguments: argparse.Namespace, steps: int) -> Config:
     })  # fmt: skip
 
 
-def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[str, Any]:
-    warm, per_block = arguments.warmup, arguments.block_steps
-    steps = warm + arguments.pairs * per_block
-    session = prepare(config_of(arguments, steps), Output.of_job(folder, 0), world, Signals())
+class OwnTime:
+    """Stands in for `time` in the telemetry: `monotonic` counts the instrumented loop's turns alone."""
 
-    torch.manual_seed(0)
-    model: torch.nn.Module = bare.Net(width=arguments.width).to(world.device)
-    if world.size > 1:
-        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    plain = bare.Loop(model, arguments.batch, world.rank, world.size, LR)
+    time = staticmethod(time.time)
 
-    ours_losses, bare_losses, next_step = [], [], 1
-    telemetry, trainer = session.telemetry, session.trainer
-    looks = parts.Part()
+    def __init__(self) -> None:
+        self.others_s = 0.0
 
-    def run_ours(count: int) -> float:
+    def monotonic(self) -> float:
+        return time.monotonic() - self.others_s
+
+
+class Ours:
+    """The instrumented loop, `run_loop` of the trainer in blocks."""
+
+    def __init__(self, config: Config, folder: Path, world: World) -> None:
+        self.session = prepare(config, Output.of_job(folder, 0), world, Signals())
+        self.losses: list[torch.Tensor] = []
+        self.looks = parts.Part()
+
+    def start(self) -> None:
+        self.session.telemetry.start()
+
+    def run(self, count: int) -> float:
         """Seconds; not a number where a step was looked at closely."""
-        nonlocal next_step
-        taken = 0.0
+        trainer, telemetry, boundary = self.session.trainer, self.session.telemetry, self.session.boundary
+        not_counted = 0.0
         telemetry.clock.start()
         began = time.perf_counter()
-        for step in range(next_step, next_step + count):
+        for step in range(len(self.losses) + 1, len(self.losses) + 1 + count):
             look = step in telemetry.look.steps
             with telemetry.look.at(step, trainer) if look else nullcontext():
-                loss = trainer.step(step, session.batches)
+                loss = trainer.step(step, self.session.batches)
             telemetry.step_done(step, loss, trainer.lr)
-            if step >= session.boundary.next_step:
-                session.boundary.meet(step)
-            ours_losses.append(loss)
+            if step >= boundary.next_step:
+                boundary.meet(step)
+            self.losses.append(loss)
             if look:
-                looks.seconds.append(time.perf_counter() - began)
-                taken = math.nan
-        next_step += count
-        return time.perf_counter() - began + taken
+                self.looks.seconds.append(time.perf_counter() - began)
+                not_counted = math.nan
+        return time.perf_counter() - began + not_counted
 
-    def run_bare(count: int) -> float:
+
+class Bare:
+    """The bare loop, in blocks that are no time to `clock`."""
+
+    def __init__(self, arguments: argparse.Namespace, world: World, clock: OwnTime) -> None:
+        torch.manual_seed(0)
+        model: torch.nn.Module = bare.Net(width=arguments.width).to(world.device)
+        if world.size > 1:
+            model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        self._loop = bare.Loop(model, arguments.batch, world.rank, world.size, LR)
+        self._clock = clock
+        self.losses: list[torch.Tensor] = []
+
+    def run(self, count: int) -> float:
         began = time.perf_counter()
         for _ in range(count):
-            bare_losses.append(plain.step())
-        return time.perf_counter() - began
+            self.losses.append(self._loop.step())
+        seconds = time.perf_counter() - began
+        self._clock.others_s += seconds
+        return seconds
 
-    telemetry.start()
-    run_ours(warm), run_bare(warm)
-    ratios, bare_s, extra_s = [], [], []
+
+def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[str, Any]:
+    warm, per_block = arguments.warmup, arguments.block_steps
+    clock = OwnTime()
+    vars(telemetry_run)["time"] = clock
+    first = Bare(arguments, world, clock)
+    ours = Ours(config_of(arguments, warm + arguments.rounds * per_block), folder, world)
+    second = Bare(arguments, world, clock)
+
+    ours.start()
+    for loop in (first, ours, second):
+        loop.run(warm)
+    rounds = []
     with parts.timed() as timed:
-        for pair in range(arguments.pairs):
-            if pair % 2:  # who goes first changes, so that a drift favours neither
-                mine, theirs = run_ours(per_block), run_bare(per_block)
-            else:
-                theirs, mine = run_bare(per_block), run_ours(per_block)
-            if math.isnan(mine):
-                continue
-            ratios.append(math.log(mine / theirs))
-            bare_s.append(theirs / per_block)
-            extra_s.append((mine - theirs) / per_block)
-    timed[parts.LOOK] = looks
-    telemetry.finish()
-    identical = torch.equal(torch.stack(ours_losses), torch.stack(bare_losses))
-    half = stats.t.ppf(0.975, len(ratios) - 1) * statistics.stdev(ratios) / math.sqrt(len(ratios))
-    mean = statistics.fmean(ratios)
+        for number in range(arguments.rounds):
+            before, after = (first, second) if number % 2 else (second, first)
+            times = {loop: loop.run(per_block) / per_block for loop in (before, ours, after)}
+            rounds.append((times[ours], times[first], times[second]))
+    timed[parts.LOOK] = ours.looks
+    ours.session.telemetry.finish()
+    rounds = [times for times in rounds if not math.isnan(times[0])]
+    ratio, ratio_95 = mean_ratio([2 * math.log(o) - math.log(a) - math.log(b) for o, a, b in rounds], 2)
+    control, control_95 = mean_ratio([math.log(a / b) for _, a, b in rounds])
+    losses = [torch.stack(loop.losses) for loop in (ours, first, second)]
     return {
         "world_size": world.size,
-        "bare_step_ms": 1e3 * statistics.median(bare_s),
-        "ratio": math.exp(mean),
-        "ratio_95": [math.exp(mean - half), math.exp(mean + half)],
-        "extra_us_per_step_median": 1e6 * statistics.median(extra_s),
-        "pairs": len(ratios),
+        "bare_step_ms": 1e3 * statistics.median((a + b) / 2 for _, a, b in rounds),
+        "ratio": ratio,
+        "ratio_95": ratio_95,
+        "bare_to_bare": control,
+        "bare_to_bare_95": control_95,
+        "extra_us_per_step_median": 1e6 * statistics.median(o - (a + b) / 2 for o, a, b in rounds),
+        "rounds": len(rounds),
         "block_steps": per_block,
-        "losses_identical": identical,
+        "losses_identical": all(torch.equal(losses[0], others) for others in losses[1:]),
         "parts": {name: part.summary() for name, part in timed.items() if part.seconds},
     }
+
+
+def mean_ratio(logs: list[float], times: int = 1) -> tuple[float, list[float]]:
+    """Geometric mean of ratios given as `times` their logarithms, and its 95 % interval."""
+    mean = statistics.fmean(logs)
+    half = stats.t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean / times), [math.exp((mean - half) / times), math.exp((mean + half) / times)]
 
 
 def main() -> int:
@@ -154,9 +194,9 @@ def main() -> int:
         "--width", type=int, default=128, help="width of the model: sets the length of a step"
     )
     parser.add_argument("--batch", type=int, default=8, help="samples per rank and step")
-    parser.add_argument("--pairs", type=int, default=60, help="pairs of blocks")
-    parser.add_argument("--block-steps", type=int, default=20)
-    parser.add_argument("--warmup", type=int, default=40, help="steps of each loop before the first pair")
+    parser.add_argument("--rounds", type=int, default=300, help="turns of each loop")
+    parser.add_argument("--block-steps", type=int, default=2, help="steps of a turn")
+    parser.add_argument("--warmup", type=int, default=40, help="steps of each loop before the first turn")
     parser.add_argument("--save", type=Path, help="add the result to this JSON-lines file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, open_world(config_of(arguments, 1).resources) as world:
@@ -166,10 +206,12 @@ def main() -> int:
     low, high = result["ratio_95"]
     print(
         f"{world.size} rank(s): bare step {result['bare_step_ms']:.2f} ms; instrumented / bare = "
-        f"{result['ratio']:.4f} (95 % {low:.4f} to {high:.4f}, {result['pairs']} pairs of "
+        f"{result['ratio']:.4f} (95 % {low:.4f} to {high:.4f}, {result['rounds']} rounds of "
         f"{arguments.block_steps} steps); {result['extra_us_per_step_median']:+.0f} us a step (median); "
         f"losses identical: {result['losses_identical']}"
     )
+    low, high = result["bare_to_bare_95"]
+    print(f"  a bare loop / another: {result['bare_to_bare']:.4f} (95 % {low:.4f} to {high:.4f})")
     for name, part in result["parts"].items():
         print(
             f"  {name}: {part['median_ms']:.2f} ms (median of {part['calls']}; at most {part['max_ms']:.2f})"
