@@ -10,8 +10,8 @@ memory lies is worth some tenths of a percent. The losses of all must be identic
 
 The clock of the telemetry stands still in the others' turns, so what it does by the clock (log lines,
 summaries) falls due as in a run of its own. Its parts are timed by themselves, too. Samples of the processes
-are taken beside the steps of all loops, and steps that are looked at under the profiler (on several ranks)
-are in no round: for these, see their parts.
+are taken beside the steps of all loops, and steps that are looked at under the profiler or calibrated (on
+several ranks) are in no round: for these, see their parts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import statistics
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -45,7 +44,7 @@ from disttrain.output import Output
 from disttrain.stop import Signals
 from disttrain.telemetry import run as telemetry_run
 from disttrain.torchrun import place
-from disttrain.train import prepare
+from disttrain.train import prepare, take
 from disttrain.world import World, open_world
 
 LR = 1e-3
@@ -95,28 +94,29 @@ class Ours:
     def __init__(self, config: Config, folder: Path, world: World) -> None:
         self.session = prepare(config, Output.of_job(folder, 0), world, Signals())
         self.losses: list[torch.Tensor] = []
-        self.looks = parts.Part()
+        telemetry = self.session.telemetry
+        self.special = {parts.LOOK: telemetry.look.steps, parts.CALIBRATION: telemetry.calibration.steps}
+        self.seconds = {name: parts.Part() for name in self.special}
 
     def start(self) -> None:
         self.session.telemetry.start()
 
     def run(self, count: int) -> float:
-        """Seconds; not a number where a step was looked at closely."""
-        trainer, telemetry, boundary = self.session.trainer, self.session.telemetry, self.session.boundary
+        """Seconds; not a number where a step was looked at closely or calibrated."""
+        telemetry, boundary = self.session.telemetry, self.session.boundary
         not_counted = 0.0
         telemetry.clock.start()
         began = time.perf_counter()
         for step in range(len(self.losses) + 1, len(self.losses) + 1 + count):
-            look = step in telemetry.look.steps
-            with telemetry.look.at(step, trainer) if look else nullcontext():
-                loss = trainer.step(step, self.session.batches)
-            telemetry.step_done(step, loss, trainer.lr)
+            loss = take(step, self.session)
+            telemetry.step_done(step, loss, self.session.trainer.lr)
             if step >= boundary.next_step:
                 boundary.meet(step)
             self.losses.append(loss)
-            if look:
-                self.looks.seconds.append(time.perf_counter() - began)
-                not_counted = math.nan
+            for name, steps in self.special.items():
+                if step in steps:
+                    self.seconds[name].seconds.append(time.perf_counter() - began)
+                    not_counted = math.nan
         return time.perf_counter() - began + not_counted
 
 
@@ -158,7 +158,7 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
             before, after = (first, second) if number % 2 else (second, first)
             times = {loop: loop.run(per_block) / per_block for loop in (before, ours, after)}
             rounds.append((times[ours], times[first], times[second]))
-    timed[parts.LOOK] = ours.looks
+    timed |= ours.seconds
     ours.session.telemetry.finish()
     rounds = [times for times in rounds if not math.isnan(times[0])]
     ratio, ratio_95 = mean_ratio([2 * math.log(o) - math.log(a) - math.log(b) for o, a, b in rounds], 2)

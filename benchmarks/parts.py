@@ -19,6 +19,7 @@ METHODS: dict[str, tuple[type, str]] = {
     "sample of the processes, once a second, beside the steps": (NodeSampler, "_sample"),
 }
 LOOK = "a step under the profiler, `telemetry.samples` times in a run"
+CALIBRATION = "a step with passes beside it, `telemetry.calibrations` times in a run"
 
 
 @dataclass

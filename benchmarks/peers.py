@@ -46,6 +46,7 @@ from disttrain.train import prepare
 from disttrain.world import open_world
 
 FEATURES, CLASSES, BATCH = 8, 4, 4
+FEWEST_BLOCKS = 6
 Block = Callable[[int], float]
 """Takes so many steps; the seconds they took."""
 
@@ -206,6 +207,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=500, help="steps of a block")
     parser.add_argument("--save", type=Path, help="add the results to this JSON-lines file")
     arguments = parser.parse_args()
+    if arguments.blocks < FEWEST_BLOCKS:
+        parser.error(f"--blocks: {arguments.blocks} are too few for an interval, at least {FEWEST_BLOCKS}")
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)

@@ -54,8 +54,8 @@ def _leave_if_ended(pending: Set[int], scheduler: Scheduler | None) -> None:
     ended, taken_back = pending != {signal.SIGTERM}, False
     if signal.SIGTERM in pending:
         facts = scheduler.facts() if scheduler else None
-        ended = ended or scheduler is None or (facts is not None and not facts.running)
         taken_back = scheduler is not None and facts is not None and facts.restarts > scheduler.restart
+        ended = ended or scheduler is None or taken_back or (facts is not None and not facts.running)
     if ended:
         what = "taken back into the queue" if taken_back else "ended"
         code = policy.EXIT_DONE if taken_back else policy.EXIT_FAILED

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from disttrain.config import Config
 from disttrain.records import CalibratedStep, CommCheck
+from disttrain.telemetry import nulls
 from disttrain.telemetry.figures import Figures
 from disttrain.telemetry.moments import moments
 from disttrain.telemetry.recorder import Passes
@@ -35,12 +36,20 @@ class Calibration:
     """Decides which steps have such passes beside them, makes these and compares. All ranks together."""
 
     def __init__(
-        self, config: Config, world: World, *, communicates: bool, steps: int, looked_at: Collection[int]
+        self,
+        config: Config,
+        world: World,
+        *,
+        communicates: bool,
+        repeatable: bool,
+        steps: int,
+        looked_at: Collection[int],
     ) -> None:
         self._world = world
         self._wanted = config.telemetry.calibrations
         self._communicates = communicates
-        count = self._wanted if communicates else 0
+        self._repeatable = repeatable
+        count = self._wanted if communicates and repeatable else 0
         self.steps = calibrated_steps(count, config.telemetry.warmup_steps, steps, looked_at)
         """Steps to be taken by `at`."""
         self._taken: tuple[Trainer, list[Batch]] | None = None
@@ -85,8 +94,9 @@ class Calibration:
 
     def _why_none(self) -> str:
         if not self._communicates:
-            alone = self._world.size == 1
-            return "one rank has nobody to communicate with" if alone else "communication is not measured"
+            return nulls.ALONE if self._world.size == 1 else "communication is not measured"
+        if not self._repeatable:
+            return "the passes of a loop that is not ours cannot be made again"
         if not self._wanted:
             return "telemetry.calibrations is 0"
         if not self.steps:

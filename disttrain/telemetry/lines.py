@@ -22,7 +22,7 @@ def is_full(error: OSError) -> bool:
 
 @contextmanager
 def unless_full() -> Iterator[None]:
-    """What the block writes is left out where the disk is full: live state, which is soon written anew."""
+    """What the block writes is left out where the disk is full: no more than the training can do without."""
     try:
         yield
     except OSError as error:

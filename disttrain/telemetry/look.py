@@ -22,6 +22,7 @@ from disttrain.config import Config
 from disttrain.records import CommSummary
 from disttrain.rundir import Attempt, write_bytes, write_json
 from disttrain.telemetry import trace as traces
+from disttrain.telemetry.lines import unless_full
 from disttrain.telemetry.overlap import compare
 from disttrain.telemetry.phases import OTHER, Parts, StepClock
 from disttrain.telemetry.sampling import Sampler, describe, sampled_steps
@@ -87,13 +88,14 @@ class CloseLook:
         trace = self._stop(step)
         if step in self.sampled:
             read = _steps_of(trace, step)
-            self._sampler.add(describe(step, read[0]) if read else None)
+            self._sampler.add(describe(step, read[-1]) if read else None)  # before it may be one given up
             return
         if trace is not None:
             read = _steps_of(trace, step)
             self._seen = list(zip(range(step - len(read) + 1, step + 1), read, strict=True))
             packed = gzip.compress(json.dumps(trace).encode(), compresslevel=5)
-            write_bytes(self._attempt.trace(self._world.rank), packed, durable=False)
+            with unless_full():
+                write_bytes(self._attempt.trace(self._world.rank), packed, durable=False)
         self._world.gather(None)  # else the next step would show the others waiting for this
 
     def summary(self) -> CommSummary | None:

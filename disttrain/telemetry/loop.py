@@ -109,7 +109,9 @@ class LoopTelemetry:
             "global_batch_size": samples_per_step * self._world.size,
             "tokens_per_sample": None,
         }
-        self._telemetry = RunTelemetry(self._output.run, self._output.attempt, self._world, config, facts)
+        self._telemetry = RunTelemetry(
+            self._output.run, self._output.attempt, self._world, config, facts, repeatable=False
+        )
         self.clock: StepClock = self._telemetry.clock
         self._hooks = [
             model.register_forward_pre_hook(self._forward_begins, prepend=True),  # before fully_shard gathers
@@ -143,7 +145,7 @@ class LoopTelemetry:
                         return
                     yield batch
             self._step = step
-            loss = torch.tensor(torch.nan) if self._loss is None else self._loss
+            loss = torch.tensor(torch.nan, device=self._world.device) if self._loss is None else self._loss
             lr = float(self._optimizer.param_groups[0]["lr"])
             missed = self._comm.missed(self._stepped) if self._comm else None
             self._telemetry.step_done(self._step, loss, lr, missed)

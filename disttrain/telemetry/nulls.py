@@ -15,6 +15,7 @@ from disttrain.telemetry.sampling import LARGEST_SHARE
 
 NOTHING_MEASURED = "no step was measured"
 NO_FLOPS = "the model's FLOPs could not be counted"
+ALONE = "one rank has nobody to communicate with"
 NOT_EMULATED = "the model is not emulated"
 _NO_BYTES = "the profiler did not tell the bytes of a collective"
 _COLLECTIVES = {
@@ -68,7 +69,7 @@ def _communication(metrics: Metrics, sampling: Sampling, reason: str | None) -> 
     sampled = ("comm", "communication_time_per_step")
     if metrics.comm_method is None:
         alone = metrics.world_size == 1
-        why = reason or ("one rank has nobody to communicate with" if alone else "a rank did not see it")
+        why = reason or (ALONE if alone else "a rank did not see it")
         parts = ("composition.comm_wait_s", "composition.comm_transfer_s")
         return {
             **dict.fromkeys(("comm_method", "comm_split", *exposed, *parts), why),

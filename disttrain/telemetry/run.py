@@ -52,6 +52,8 @@ class RunTelemetry:
     world: World
     config: Config
     facts: dict[str, Any]
+    repeatable: bool = True
+    """Whether the passes of a step can be made again, to calibrate."""
     eval_history: list[EvalPoint] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -81,6 +83,7 @@ class RunTelemetry:
             self.config,
             self.world,
             communicates=self._measures_comm,
+            repeatable=self.repeatable,
             steps=self._steps_total,
             looked_at=self.look.steps,
         )

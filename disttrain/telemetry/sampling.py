@@ -13,6 +13,7 @@ import numpy as np
 
 from disttrain.records import CollectiveSummary, CommSample, CommSummary, SampledCollective
 from disttrain.rundir import to_json
+from disttrain.telemetry.lines import unless_full
 from disttrain.telemetry.trace import StepTrace, bus_factor, length, merged, overlap
 from disttrain.world import World
 
@@ -71,7 +72,7 @@ class Sampler:
     def add(self, sample: CommSample | None) -> None:
         """All ranks together."""
         if sample is not None:
-            with open(self._path, "a") as file:
+            with unless_full(), open(self._path, "a") as file:
                 file.write(to_json(sample.model_dump(mode="json")) + "\n")
         ranks = [each for each in self._world.gather(sample) if each is not None]
         if self._world.rank == 0 and len(ranks) == self._world.size and len(set(map(_layout, ranks))) == 1:

@@ -113,5 +113,5 @@ def test_three_instruments_find_the_communication_that_is_known(three_ranks, tmp
         statistics.median(
             abs(logged - clock) for logged, clock in zip(apart["ddp_logger_s"], apart["clock_s"], strict=True)
         )
-        < 0.0005
+        < 0.001
     )

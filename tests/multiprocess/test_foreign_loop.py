@@ -28,6 +28,7 @@ def test_a_tutorial_loop_is_measured_like_any_run(two_ranks, tmp_path):
     assert metrics.samples_per_s == pytest.approx(2 * BATCH * metrics.measured_steps / metrics.measured_s)
     assert sum(metrics.composition.values()) == pytest.approx(metrics.measured_s / metrics.measured_steps)
     assert metrics.loss_history[-1].loss < metrics.loss_history[0].loss
+    assert "cannot be made again" in metrics.null_reasons["comm_check"]
     attempt = RunDir(folder).attempt(0)
     prompt, late = (steps_of(folder, rank) for rank in range(2))
     assert [step.step for step in prompt] == list(range(1, steps + 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -195,12 +196,14 @@ def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
     assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])
     record = ProfileRecord.model_validate(read_json(attempt.profile(1)))
     assert [each.step for each in record.steps] == [20, 21, 22]
-    for each in record.steps:
-        assert each.profiler.compute_s > 0
-        # it sleeps between two operators, which the clock counts as compute and the profiler does not
-        assert slow_s <= each.difference.compute_s < 1.5 * slow_s
-        assert abs(each.difference.exposed_s) < 0.5 * slow_s
-        assert 0 < each.difference.step_s < 0.5 * slow_s
+    assert all(each.profiler.compute_s > 0 for each in record.steps)
+    differences = [each.difference for each in record.steps]
+    # it sleeps between two operators, which the clock counts as compute and the profiler does not
+    assert all(each.compute_s >= slow_s for each in differences)
+    # medians: another process may delay a single step
+    assert statistics.median(each.compute_s for each in differences) < 1.5 * slow_s
+    assert abs(statistics.median(each.exposed_s for each in differences)) < 0.5 * slow_s
+    assert 0 < statistics.median(each.step_s for each in differences) < 0.5 * slow_s
 
 
 def test_a_sampled_step_computes_what_any_step_does(two_ranks, tmp_path):

@@ -21,10 +21,21 @@ import pynvml
 
 SESSION = Path(__file__).with_name("nvml_session.json")
 Session = dict[str, Any]
+WELL, LOST = "GPU-5a2c0b6e-9d1f-4e3a-8b7c-1f2e3d4c5b6a", "GPU-77d1e0aa-0c2b-4f7d-9a55-6b8c9d0e1f2a"
+"""The GPUs in it; the second one is lost."""
 
 
 def load(path: Path = SESSION) -> Session:
     return json.loads(path.read_text())
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A call that fails so."""
+
+    def call(*_: Any) -> Any:
+        raise error
+
+    return call
 
 
 def module(session: Session) -> types.ModuleType:

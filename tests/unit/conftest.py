@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobs.cli import cancel, place
+from tests.support import nvml
 from tests.support.commands import Commands
 from tests.support.jobs import NoCluster
 from tests.support.verbs import TINY
@@ -29,3 +33,17 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NoCluster:
     for module in (place, cancel):
         monkeypatch.setattr(module, "choose", lambda *_, **__: made)
     return made
+
+
+@pytest.fixture
+def replay(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Puts a recorded NVML in the place of `pynvml`: called with changes to it, gives the stand-in."""
+
+    def put(change: Callable[[Any], object] = lambda session: None) -> Any:
+        session = nvml.load()
+        change(session)
+        fake = nvml.module(session)
+        monkeypatch.setitem(sys.modules, "pynvml", fake)
+        return fake
+
+    return put

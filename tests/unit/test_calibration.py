@@ -61,17 +61,19 @@ def test_gradients_of_a_pass_aside_are_never_there_together():
 
 
 @pytest.mark.parametrize(
-    ("communicates", "wanted", "steps", "why"),
+    ("communicates", "repeatable", "wanted", "steps", "why"),
     [
-        (False, 4, 1000, "one rank has nobody to communicate with"),
-        (True, 0, 1000, "telemetry.calibrations is 0"),
-        (True, 4, 29, "too few steps: at most one in 20 has a calibration beside it"),
-        (True, 4, 1000, "no calibration was made in this attempt"),
+        (False, True, 4, 1000, "one rank has nobody to communicate with"),
+        (True, False, 4, 1000, "the passes of a loop that is not ours cannot be made again"),
+        (True, True, 0, 1000, "telemetry.calibrations is 0"),
+        (True, True, 4, 29, "too few steps: at most one in 20 has a calibration beside it"),
+        (True, True, 4, 1000, "no calibration was made in this attempt"),
     ],
 )
-def test_where_there_is_no_check_the_reason_is_told(communicates, wanted, steps, why):
+def test_where_there_is_no_check_the_reason_is_told(communicates, repeatable, wanted, steps, why):
     config = Config.model_validate({"telemetry": {"calibrations": wanted}})
-    calibration = Calibration(config, alone(), communicates=communicates, steps=steps, looked_at=())
+    can = {"communicates": communicates, "repeatable": repeatable}
+    calibration = Calibration(config, alone(), **can, steps=steps, looked_at=())
     fields, reasons = calibration.figures()
     assert fields == {"calibration_passes": 0, "comm_check": None}
     assert reasons == {"comm_check": why}

@@ -16,9 +16,10 @@ from disttrain.telemetry import look
 from disttrain.telemetry import trace as traces
 from disttrain.telemetry.overlap import compare
 from disttrain.telemetry.phases import COMM, COMPUTE, OPTIMIZER, OTHER
-from disttrain.telemetry.sampling import describe, sampled_steps, summarise
+from disttrain.telemetry.sampling import Sampler, describe, sampled_steps, summarise
 from disttrain.telemetry.trace import MARK, bus_factor, length, merged, overlap
 from disttrain.world import World
+from tests.support.stopping import alone
 
 
 def annotation(name, begin_ms, ms, **arguments):
@@ -293,3 +294,10 @@ def test_waiting_for_peers_does_not_lower_the_bandwidth():
 
 def test_nothing_sampled_nothing_said():
     assert summarise([], ranks=2) is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
+def test_on_a_full_disk_a_sample_counts_all_the_same():
+    sampler = Sampler(Path("/dev/full"), alone())
+    sampler.add(sample(0))
+    assert sampler.summary().sampled_steps == 1

@@ -50,8 +50,9 @@ def test_it_finds_what_comes_and_nothing_in_time() -> None:
         (signal.SIGINT, scheduler(), policy.EXIT_FAILED),
         (signal.SIGTERM, scheduler(facts(running=False)), policy.EXIT_FAILED),
         (signal.SIGTERM, scheduler(facts(running=False, restarts=2)), policy.EXIT_DONE),
+        (signal.SIGTERM, scheduler(facts(restarts=2)), policy.EXIT_DONE),
     ],
-    ids=["nobody to ask", "interrupted", "ended", "taken back"],
+    ids=["nobody to ask", "interrupted", "ended", "taken back", "begun again"],
 )
 def test_a_job_that_is_ended_is_left(
     send: Callable[[int], None], number: int, job: Mock | None, code: int

@@ -1,0 +1,210 @@
+"""The thread that samples the GPUs and processes of a node: files, what is lost, what never answers."""
+
+import os
+import threading
+
+import pynvml
+import pytest
+
+from disttrain import log
+from disttrain.records import FILES
+from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.samples import GpuSample, HostSample
+from disttrain.telemetry import figures, node_sampler
+from disttrain.telemetry.gpu import GpuId, GpuReader
+from disttrain.telemetry.node_sampler import LocalRank, NodeSampler
+from disttrain.telemetry.usage import gpu_usage
+from tests.support.nvml import LOST, WELL, raising
+
+
+class Rounds:
+    """Lets the sampler's thread take one round at a time."""
+
+    def __init__(self, monkeypatch, ranks, attempt, every_s=1.0):
+        self.stretch = 0
+        self.sampler = NodeSampler(attempt, ranks, every_s, lambda: self.stretch)
+        self.taken = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+        def wait(_):
+            self.taken.release()
+            self.go.acquire()
+
+        monkeypatch.setattr(self.sampler._asked_to_end, "wait", wait)
+        self.sampler.start()
+        assert self.taken.acquire(timeout=20)
+
+    def next(self, stretch=0):
+        self.stretch = stretch
+        self.go.release()
+        assert self.taken.acquire(timeout=20)
+
+    def end(self, stretch=0):
+        self.stretch = stretch
+        self.sampler._asked_to_end.set()
+        self.go.release()
+        self.sampler.close()
+        assert not self.sampler._thread.is_alive()
+
+
+def ranks_on(*gpus):
+    return [LocalRank(i, 0, os.getpid(), gpu, origin_s=0.0) for i, gpu in enumerate(gpus)]
+
+
+def test_a_session_leaves_valid_records_and_a_lost_gpu_does_not_end_the_other(replay, tmp_path, monkeypatch):
+    replay()
+    attempt = RunDir(tmp_path).attempt(0)
+    rounds = Rounds(monkeypatch, ranks_on(GpuId(WELL, None), GpuId(LOST, None)), attempt)
+    for _ in range(2):
+        rounds.next()
+    rounds.end()
+    lines = [GpuSample.model_validate(line) for line in read_jsonl(attempt.gpu_samples(0))]
+    assert [line.rank for line in lines] == [0, 1, 0, 1, 0, 0]
+    assert all(a.at_s < b.at_s for a, b in zip(lines, lines[2:], strict=False))
+    devices = FILES["gpu-devices"].model_validate(read_json(attempt.gpu_devices(0)))
+    assert devices.driver == "550.90.07"
+    assert [device.lost for device in devices.gpus] == [None, "GPU is lost"]
+    usage, _ = gpu_usage(rounds.sampler.usage().gpus)
+    assert (usage.gpus, usage.gpus_lost) == (2, 1)
+    assert usage.xids == {"94": 1}
+    hosts = [HostSample.model_validate(line) for line in read_jsonl(attempt.host_samples(0))]
+    assert [line.rank for line in hosts] == [0, 1] * 4
+
+
+def test_ranks_that_share_a_gpu_share_its_samples(replay, tmp_path, monkeypatch):
+    replay()
+    attempt = RunDir(tmp_path).attempt(0)
+    rounds = Rounds(monkeypatch, ranks_on(GpuId(WELL, None), GpuId(WELL, None)), attempt)
+    rounds.end()
+    assert [line["rank"] for line in read_jsonl(attempt.gpu_samples(0))] == [0, 0]
+    assert read_json(attempt.gpu_devices(0))["gpus"][0]["ranks"] == [0, 1]
+    assert len(rounds.sampler.usage().gpus) == 1
+
+
+def test_a_gpu_counts_once_however_many_ranks_and_nodes_share_it(replay, tmp_path, monkeypatch):
+    """Two nodes of one machine share a GPU; another one has no UUID, so it is told apart by its node."""
+    places = [(0, WELL), (0, WELL), (1, WELL), (0, LOST), (0, None), (1, None)]
+    gpus = [LocalRank(i, node, 1, GpuId(uuid, "00:1"), 0.0) for i, (node, uuid) in enumerate(places)]
+    assert len({rank.device for rank in gpus}) == 4
+    assert len({LocalRank(i, 0, 1, None, 0.0).device for i in range(3)}) == 3
+
+    replay()
+    usages = []
+    for node in (0, 1):
+        rounds = Rounds(monkeypatch, [gpus[2 * node]], RunDir(tmp_path).attempt(node))
+        rounds.end()
+        usages.append(rounds.sampler.usage())
+    fields, _ = figures.usage(usages, 1.0)
+    assert fields["gpu"].gpus == 1
+    assert fields["gpu"].samples == usages[0].gpus[0].samples
+    assert fields["processes"].ranks == 2
+
+
+def test_live_figures_are_of_the_newest_sample(replay, tmp_path, monkeypatch):
+    replay()
+    rounds = Rounds(monkeypatch, ranks_on(GpuId(WELL, None)), RunDir(tmp_path).attempt(0))
+    rounds.next()
+    live = rounds.sampler.live()
+    assert (live["gpu_utilization"], live["gpu_power_w"]) == (0.98, 512.4)
+    assert live["gpu_memory_used_bytes"] == 62_120_809_984
+    assert live["rss_bytes"] > 0
+    monkeypatch.setattr(node_sampler.time, "monotonic", lambda: 10**9)
+    assert rounds.sampler.live() == {}  # a sampler that hangs shows nothing, not the past
+    monkeypatch.undo()
+    rounds.sampler._asked_to_end.set()
+    rounds.go.release()
+
+
+def test_without_nvml_nothing_is_written_of_gpus(replay, tmp_path, monkeypatch):
+    replay(lambda session: session.update(init={"error": pynvml.NVML_ERROR_LIBRARY_NOT_FOUND}))
+    attempt = RunDir(tmp_path).attempt(0)
+    rounds = Rounds(monkeypatch, ranks_on(GpuId(WELL, None)), attempt)
+    rounds.end()
+    assert not attempt.gpu_samples(0).exists()
+    assert not attempt.gpu_devices(0).exists()
+    usage = rounds.sampler.usage()
+    assert (usage.gpus, usage.gpu_reason) == ([], "NVML: NVML Shared Library Not Found")
+    assert not {name for name in rounds.sampler.live() if name.startswith("gpu")}
+
+
+@pytest.mark.parametrize(("part", "left"), [("processes", "gpu_samples"), ("GPUs", "host_samples")])
+def test_what_goes_wrong_ends_one_kind_of_samples_and_nothing_else(replay, tmp_path, monkeypatch, part, left):
+    replay()
+    told = []
+    monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields)))
+    attempt = RunDir(tmp_path).attempt(0)
+    broken = {"processes": attempt.host_samples(0), "GPUs": attempt.gpu_samples(0)}[part]
+    broken.mkdir(parents=True)  # cannot be written
+    rounds = Rounds(monkeypatch, ranks_on(GpuId(WELL, None)), attempt)
+    rounds.next()
+    rounds.end()
+    assert [(message, fields["of"], fields["kind"]) for message, fields in told] == [
+        ("sampling ended", part, "IsADirectoryError")
+    ]
+    assert len(list(read_jsonl(getattr(attempt, left)(0)))) == 3
+
+
+def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["error"])))
+    monkeypatch.setattr(node_sampler, "host_memory", lambda: 1 / 0)
+    monkeypatch.setattr(node_sampler, "_Gpus", raising(ValueError("odd")))
+    sampler = NodeSampler(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01, lambda: None)
+    sampler.start()
+    sampler._thread.join(20)
+    assert not sampler._thread.is_alive()
+    assert told == [("sampling ended", "odd"), ("sampling ended", "division by zero")]
+
+
+def test_a_gpu_that_cannot_be_opened_or_read_costs_the_others_nothing(replay, tmp_path, monkeypatch):
+    fake = replay()
+    real_read, real_look = GpuReader.read, fake.nvmlDeviceGetHandleByUUID
+
+    def read_or_raise(reader, now):
+        return raising(TypeError("odd counter"))() if reader.device.uuid == LOST else real_read(reader, now)
+
+    def look_or_raise(uuid):
+        return raising(ValueError("odd name"))() if uuid == "GPU-odd" else real_look(uuid)
+
+    monkeypatch.setattr(GpuReader, "read", read_or_raise)
+    fake.nvmlDeviceGetHandleByUUID = look_or_raise
+    attempt = RunDir(tmp_path).attempt(0)
+    gpus = (GpuId("GPU-odd", None), GpuId(LOST, None), GpuId(WELL, None))
+    rounds = Rounds(monkeypatch, ranks_on(*gpus), attempt)
+    rounds.end()
+    assert rounds.sampler.usage().gpu_reason == "GPU-odd: ValueError: odd name"
+    assert [line["rank"] for line in read_jsonl(attempt.gpu_samples(0))] == [2, 2]
+    devices = read_json(attempt.gpu_devices(0))["gpus"]
+    assert [device["errors"] for device in devices] == [{"sample": "TypeError: odd counter"}, {}]
+    assert len(list(read_jsonl(attempt.host_samples(0)))) == 6
+
+
+def test_a_driver_that_never_answers_does_not_hold_the_end(replay, tmp_path, monkeypatch):
+    fake = replay()
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(_):
+        asked.set()
+        answer.wait()
+
+    fake.nvmlDeviceGetPowerUsage = hang
+    monkeypatch.setattr(node_sampler, "CLOSE_S", 0.01)
+    sampler = NodeSampler(RunDir(tmp_path).attempt(0), ranks_on(GpuId(WELL, None)), 0.01, lambda: None)
+    sampler.start()
+    assert asked.wait(20)
+    sampler.usage()  # no lock is held meanwhile
+    sampler.close()
+    assert sampler._thread.is_alive()
+    answer.set()
+    sampler._thread.join(20)
+
+
+def test_long_runs_write_ever_fewer_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(node_sampler, "LINES_AT_FULL_RATE", 10)
+    lines = node_sampler._Lines(tmp_path / "x.jsonl")
+    for index in range(1000):
+        lines.add([HostSample.model_construct(rank=index)])
+    lines.close()
+    kept = [line["rank"] for line in read_jsonl(tmp_path / "x.jsonl")]
+    assert kept[:12] == [*range(10), 10, 12]
+    assert 60 <= len(kept) <= 80
