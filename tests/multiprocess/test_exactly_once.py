@@ -209,6 +209,7 @@ class InstantAgents:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("code_here")
 def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_Agents", InstantAgents)

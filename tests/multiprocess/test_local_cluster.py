@@ -242,6 +242,7 @@ def test_the_trainer_on_two_nodes(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert attempt_of(ended.run).exit_codes == {"0": 0, "1": 0}
 
 
+@pytest.mark.slow
 def test_the_report_is_written_when_the_last_run_has_ended(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_node_is_lost(
     assert_the_same(job.run, reference)
 
 
+@pytest.mark.slow
 def test_the_controller_dies_and_comes_back(faulty: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
     job = submitted(faulty, tmp_path)
     job.wait_for_step(20)

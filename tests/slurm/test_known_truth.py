@@ -22,6 +22,8 @@ from tests.support.links import linked, stream_bytes_per_s
 from tests.support.minicluster import SUBMIT, MiniCluster
 from tests.support.truth import Classes, is_about
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 LINK = 1_000_000_000
 BYTES = 32 << 20
@@ -102,7 +104,6 @@ def test_a_slow_rank_is_waiting_on_its_peer(pair: MiniCluster, clean: Seen, tmp_
         assert changed == {name: is_about(expected[name]) for name in changed}, f"rank {rank}"
 
 
-@pytest.mark.slow
 def test_a_halved_link_is_transfer(pair: MiniCluster, ahead: list[str], clean: Seen, tmp_path: Path) -> None:
     pair.shape(2, LINK // 2)
     try:
@@ -135,26 +136,22 @@ def small(pair: MiniCluster, tmp_path_factory: pytest.TempPathFactory) -> list[C
     return truth.medians(train_there(pair, tmp_path_factory.mktemp("small") / "run"), 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["slow loader", "slow optimizer"])
 def test_a_late_rank_is_found(pair: MiniCluster, small: list[Classes], tmp_path: Path, name: str) -> None:
     late = truth.LATE[name]
     truth.assert_one_is_late(train_there(pair, tmp_path / "run", **late.sections), small, late)
 
 
-@pytest.mark.slow
 def test_jitter_has_its_spread(pair: MiniCluster, small: list[Classes], tmp_path: Path) -> None:
     truth.assert_jitter(train_there(pair, tmp_path / "run", **truth.JITTER), small)
 
 
-@pytest.mark.slow
 def test_a_blocking_checkpoint_slow_on_one_node(pair: MiniCluster, tmp_path: Path) -> None:
     quick = train_there(pair, tmp_path / "quick", **truth.SAVING)
     slow = train_there(pair, tmp_path / "slow", **truth.SLOW_SAVING)
     truth.assert_saving_is_slow(slow, quick, 2)
 
 
-@pytest.mark.slow
 def test_what_travels_under_compute_is_hidden(pair: MiniCluster, ahead: list[str], tmp_path: Path) -> None:
     """Buckets arrive before the next ones set out, but for the last: the step waits for that one alone."""
     layers, layer_mb, samples = 4, 4, 3

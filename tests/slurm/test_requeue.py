@@ -51,6 +51,7 @@ def preempt(cluster: MiniCluster) -> None:
     cluster.ask("sbatch", *urgent, "--wrap", "true", cwd=Path("/"))
 
 
+@pytest.mark.slow
 def test_preempted_with_grace(jobs: Any, slurm: MiniCluster, reference: RunDir) -> None:
     job = jobs()
     job.wait_for_step(30)
@@ -114,6 +115,7 @@ def test_no_signal_to_the_step_ends_a_rank(jobs: Any, reference: RunDir) -> None
     assert_figures_cover_all_attempts(job)
 
 
+@pytest.mark.slow
 def test_a_signal_before_training_begins(jobs: Any) -> None:
     job = jobs(steps=5, slow_s=0)
     wait_until(lambda: job.run.attempt(0).rendezvous.exists())  # torch is being imported
@@ -165,6 +167,7 @@ def test_cancelled_while_it_waits_for_its_requeue(jobs: Any, slurm: MiniCluster)
     assert len(job.attempts()) == 1
 
 
+@pytest.mark.slow
 def test_three_starts_without_progress_are_the_end(
     jobs: Any, slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

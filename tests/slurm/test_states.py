@@ -107,6 +107,7 @@ def test_a_job_ended_hard_at_its_time_limit(root: Path, on_slurm: MiniCluster) -
     assert state.retryable
 
 
+@pytest.mark.slow
 def test_a_node_that_fails_is_named_as_the_cause(root: Path, faulty: MiniCluster) -> None:
     run, job = begun(root)
     faulty.ask("scontrol", "update", f"jobid={job}", "requeue=0")
@@ -116,6 +117,7 @@ def test_a_node_that_fails_is_named_as_the_cause(root: Path, faulty: MiniCluster
     assert (state.state, state.message, state.retryable) == ("lost", "a node of its job failed", True)
 
 
+@pytest.mark.slow
 def test_the_controller_dies_and_comes_back_while_a_job_runs(
     root: Path, faulty: MiniCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +183,7 @@ def unaccounted(can_have_clusters: None, monkeypatch: pytest.MonkeyPatch) -> Ite
             cluster_verb("down", "--name", name)
 
 
+@pytest.mark.slow
 def test_without_accounting_everything_works(
     unaccounted: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

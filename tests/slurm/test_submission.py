@@ -143,6 +143,7 @@ def test_a_job_taken_by_a_controller_that_was_too_slow_to_say_so(
     assert [state.state for state in settled(root).values()] == ["done", "done"]
 
 
+@pytest.mark.slow
 def test_the_controller_is_away_for_a_moment(
     root: Path, faulty: MiniCluster, sbatch: Callable[[str], None], tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 
@@ -67,47 +68,48 @@ class Terminal:
         return before + found
 
 
-@pytest.fixture
-def watched(tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
-    make_run(tmp_path, "tiny/n1-single-b8-r0", "running")
-    make_run(tmp_path, "tiny/n2-ddp-b8-r0", "queued")
-    terminal = Terminal(
-        [sys.executable, "-c", UNHURRIED, "watch", "--runs", str(tmp_path)], columns=120, rows=20
-    )
-    yield terminal, tmp_path
-    if terminal.process.poll() is None:
+@contextmanager
+def watching(root: Path, *program: str) -> Iterator[Terminal]:
+    """A window in which `submit.py watch` shows a run at work and one that waits."""
+    make_run(root, "tiny/n1-single-b8-r0", "running")
+    make_run(root, "tiny/n2-ddp-b8-r0", "queued")
+    terminal = Terminal([sys.executable, *program, "watch", "--runs", str(root)], columns=120, rows=20)
+    try:
+        yield terminal
+    finally:
         terminal.process.kill()
-    terminal.process.wait()
-    os.close(terminal.master)
+        terminal.process.wait()
+        os.close(terminal.master)
 
 
-def test_the_live_table_follows_the_window(watched: tuple[Terminal, Path]) -> None:
-    terminal, root = watched
-    wide = terminal.wait_for("n2-ddp-b8-r0")
-    assert "\x1b[?1049h" in wide  # the alternate screen: nothing old can be left behind by a resize
-    assert "n1-single-b8-r0" in wide
-    terminal.wait_for("queued")
-    terminal.resize(40, 20)
-    terminal.wait_for("…")  # cells no longer fit
-    terminal.resize(120, 4)
-    terminal.wait_for("more")  # lines no longer fit
-    assert terminal.process.poll() is None
-    make_run(root, "tiny/n1-single-b8-r0", "done")
-    make_run(root, "tiny/n2-ddp-b8-r0", "done")
-    terminal.resize(120, 20)
-    terminal.wait_for("\x1b[?1049l")
-    terminal.wait_for("2 runs: 2 done")
-    assert terminal.process.wait(WITHIN_S) == 0
+def test_the_live_table_follows_the_window(tmp_path: Path) -> None:
+    with watching(tmp_path, "-c", UNHURRIED) as terminal:
+        wide = terminal.wait_for("n2-ddp-b8-r0")
+        assert "\x1b[?1049h" in wide  # the alternate screen: nothing old can be left behind by a resize
+        assert "n1-single-b8-r0" in wide
+        terminal.wait_for("queued")
+        terminal.resize(40, 20)
+        terminal.wait_for("…")  # cells no longer fit
+        terminal.resize(120, 4)
+        terminal.wait_for("more")  # lines no longer fit
+        assert terminal.process.poll() is None
+        make_run(tmp_path, "tiny/n1-single-b8-r0", "done")
+        make_run(tmp_path, "tiny/n2-ddp-b8-r0", "done")
+        terminal.resize(120, 20)
+        terminal.wait_for("\x1b[?1049l")
+        terminal.wait_for("2 runs: 2 done")
+        assert terminal.process.wait(WITHIN_S) == 0
 
 
-def test_ctrl_c_leaves_the_jobs_and_says_so(watched: tuple[Terminal, Path]) -> None:
-    terminal, root = watched
-    terminal.wait_for("n2-ddp-b8-r0")
-    terminal.process.send_signal(signal.SIGINT)
-    said = terminal.wait_for("ends them")
-    assert f"the jobs live on: `submit.py watch tiny --runs {root}` shows them again" in said
-    assert terminal.process.wait(WITHIN_S) == 130
-    assert [state.state for state in read_runs(root)] == ["running", "queued"]
+def test_ctrl_c_leaves_the_jobs_and_says_so(tmp_path: Path) -> None:
+    # a signal right before the table waits is not heard until it draws again, so here it must
+    with watching(tmp_path, submit.__file__) as terminal:
+        terminal.wait_for("n2-ddp-b8-r0")
+        terminal.process.send_signal(signal.SIGINT)
+        said = terminal.wait_for("ends them")
+        assert f"the jobs live on: `submit.py watch tiny --runs {tmp_path}` shows them again" in said
+        assert terminal.process.wait(WITHIN_S) == 130
+        assert [state.state for state in read_runs(tmp_path)] == ["running", "queued"]
 
 
 def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
