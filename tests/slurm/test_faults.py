@@ -5,6 +5,7 @@ There is no accounting here.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from disttrain.checkpoint.folder import MANIFEST
-from disttrain.rundir import RunDir, read_json, read_json_or_none
+from disttrain.rundir import RunDir, read_json
 from jobs.minicluster import places
 from tests.support import requeued
 from tests.support.jobs import wait_until
@@ -184,11 +185,9 @@ def written_by(run: RunDir, attempt: int) -> set[tuple[str, int]]:
     found = set()
     paths = [run.metrics, run.progress, run.done, run.failed, *run.checkpoints.glob(f"*/{MANIFEST}")]
     for path in paths:
-        if (read_json_or_none(path) or {}).get("attempt") == attempt:
-            try:
-                found.add((str(path), path.stat().st_mtime_ns))
-            except FileNotFoundError:  # deleted or replaced in this moment
-                continue
+        with suppress(FileNotFoundError), open(path) as file:  # another may replace it in this moment
+            if json.load(file).get("attempt") == attempt:
+                found.add((str(path), os.fstat(file.fileno()).st_mtime_ns))
     mark = f".a{attempt:03d}.tmp"
     found |= {(str(path), 0) for path in run.checkpoints.glob(f"*{mark}")}
     return found
