@@ -24,6 +24,8 @@ from tests.support.jobs import wait_until
 from tests.support.minicluster import MiniCluster, cluster_verb
 from tests.support.requeued import RANKS, Job, assert_the_same, steps_lost
 
+COMMITTED = f"step-{8 * '[0-9]'}"
+"""Checkpoints, as a pattern; on its way out one has another name."""
 STEPS = 100
 MANY = 400
 """Steps of a run that is still at it when Slurm has given its nodes up."""
@@ -183,7 +185,13 @@ def nothing_shared_is_written_by(run: RunDir, attempt: int) -> Iterator[None]:
 def written_by(run: RunDir, attempt: int) -> set[tuple[str, int]]:
     """Files outside of any attempt's folder that say that they are of this attempt, with their times."""
     found = set()
-    paths = [run.metrics, run.progress, run.done, run.failed, *run.checkpoints.glob(f"*/{MANIFEST}")]
+    paths = [
+        run.metrics,
+        run.progress,
+        run.done,
+        run.failed,
+        *run.checkpoints.glob(f"{COMMITTED}/{MANIFEST}"),
+    ]
     for path in paths:
         with suppress(FileNotFoundError), open(path) as file:  # another may replace it in this moment
             if json.load(file).get("attempt") == attempt:
