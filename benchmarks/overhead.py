@@ -1,6 +1,7 @@
 """What the instrumented trainer costs beside a bare PyTorch loop: same model, data, order and wrapping.
 
     python benchmarks/overhead.py                                        one rank
+    python benchmarks/overhead.py --every-step                           without what is done by the clock
     torchrun --nproc-per-node 2 benchmarks/overhead.py                   two ranks, DDP
 
 Three loops live in one process and take turns, a block of steps each: ours, and before and after it in turn
@@ -73,6 +74,7 @@ def config_of(arguments: argparse.Namespace, steps: int) -> Config:
         "optim": {"lr": LR},
         "resources": {"nodes": place().nodes, "gpus_per_node": place().local_size},
         "parallel": {"gradient_as_bucket_view": True},
+        "telemetry": {"flush_every_s": 1e9} if arguments.every_step else {},
     })  # fmt: skip
 
 
@@ -145,6 +147,8 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
     warm, per_block = arguments.warmup, arguments.block_steps
     clock = OwnTime()
     vars(telemetry_run)["time"] = clock
+    if arguments.every_step:
+        telemetry_run.TELL_EVERY_S = math.inf
     first = Bare(arguments, world, clock)
     ours = Ours(config_of(arguments, warm + arguments.rounds * per_block), folder, world)
     second = Bare(arguments, world, clock)
@@ -197,6 +201,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=300, help="turns of each loop")
     parser.add_argument("--block-steps", type=int, default=2, help="steps of a turn")
     parser.add_argument("--warmup", type=int, default=40, help="steps of each loop before the first turn")
+    parser.add_argument("--every-step", action="store_true", help="leave out what is done by the clock")
     parser.add_argument("--save", type=Path, help="add the result to this JSON-lines file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, open_world(config_of(arguments, 1).resources) as world:
