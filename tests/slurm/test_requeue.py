@@ -133,10 +133,11 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
     slurm.submit(*sweep, cwd=root.parent)
     wait_until(lambda: all(starts(state.run) for state in states(root).values()), requeued.WITHIN_S)
     # The one whose plain job id is the array's: by that id, Slurm would requeue both.
-    listed = slurm.ask("squeue", "--noheader", "--array", "-o", "%i %A %F").splitlines()
-    (asked,) = (task for task, own, array in map(str.split, listed) if own == array)
     by_task = {str(state.job_id): state.run for state in states(root).values()}
-    assert len(by_task) == len(listed) == 2
+    listed = map(str.split, slurm.ask("squeue", "--noheader", "--array", "-o", "%i %A %F").splitlines())
+    tasks = [(task, own, array) for task, own, array in listed if task in by_task]
+    (asked,) = (task for task, own, array in tasks if own == array)
+    assert len(by_task) == len(tasks) == 2
     leaves = by_task.pop(asked)
     (stays,) = by_task.values()
     slurm.ask("scancel", "--signal=USR1", asked)
@@ -153,15 +154,20 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
 def test_cancelled_while_it_waits_for_its_requeue(jobs: Any, slurm: MiniCluster) -> None:
     job = jobs()
     job.wait_for_step(2)
+
+    def in_queue() -> list[str]:
+        listed = slurm.ask("squeue", "--noheader", "-o", "%i %T").splitlines()
+        return [state for found, state in map(str.split, listed) if found == job.id]
+
     slurm.ask("scontrol", "update", "partition=gpu", "state=down")
     try:
         job.signal("USR1")
         wait_until(lambda: job.state.state == "queued", requeued.WITHIN_S)
         assert "requeued after preempted: left at step" in str(job.state.message)
-        wait_until(lambda: slurm.ask("squeue", "--noheader", "-o", "%T").split() == ["PENDING"])
+        wait_until(lambda: in_queue() == ["PENDING"])
         slurm.submit("cancel", "job", cwd=job.run.path.parents[2])
         assert (job.state.state, job.state.cause, job.state.retryable) == ("failed", "cancelled", True)
-        wait_until(lambda: not slurm.ask("squeue", "--noheader"))
+        wait_until(lambda: not in_queue())
     finally:
         slurm.ask("scontrol", "update", "partition=gpu", "state=up")
     assert len(job.attempts()) == 1

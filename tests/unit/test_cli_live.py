@@ -42,9 +42,12 @@ class Terminal:
         self.master, slave = pty.openpty()
         self.resize(columns, rows)
         env = {**os.environ, "TERM": "xterm-256color"}
+        # in the background it may be ignored, which a process inherits
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.process = subprocess.Popen(
             command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
         )
+        signal.signal(signal.SIGINT, before)
         os.close(slave)
         self.drawn = ""
 
@@ -102,7 +105,6 @@ def test_the_live_table_follows_the_window(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_the_jobs_and_says_so(tmp_path: Path) -> None:
-    # a signal right before the table waits is not heard until it draws again, so here it must
     with watching(tmp_path, submit.__file__) as terminal:
         terminal.wait_for("n2-ddp-b8-r0")
         terminal.process.send_signal(signal.SIGINT)
