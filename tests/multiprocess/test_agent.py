@@ -13,6 +13,7 @@ from disttrain.rundir import RunDir, read_json
 from jobs import ledger
 from jobs.state import read_state
 from tests.support.jobs import (
+    WITHIN_S,
     NoCluster,
     agent_environment,
     started_pids,
@@ -38,7 +39,7 @@ def agent(run: RunDir, node: int, nodes: int = 2) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    text, _ = process.communicate(timeout=60)
+    text, _ = process.communicate(timeout=WITHIN_S)
     return process.returncode, text
 
 

@@ -15,6 +15,7 @@ import pytest
 from disttrain.records import Metrics, RunRecord
 from disttrain.rundir import RunDir, read_json, read_jsonl
 from jobs.state import read_state
+from tests.support.jobs import WITHIN_S
 
 pytestmark = pytest.mark.multiprocess
 
@@ -36,7 +37,7 @@ def torchrun(*arguments: str, cwd: Path) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str]:
-    text, _ = process.communicate(timeout=120)
+    text, _ = process.communicate(timeout=WITHIN_S)
     return process.returncode, text
 
 
@@ -95,7 +96,7 @@ def test_two_machines_without_slurm(config, tmp_path):
 def run_alone(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "disttrain", *arguments]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=WITHIN_S)
 
 
 @pytest.mark.parametrize(

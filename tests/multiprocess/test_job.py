@@ -14,7 +14,7 @@ from disttrain.rundir import RunDir, read_json, write_json, write_text
 from jobs import ledger
 from jobs.reconcile import cancel
 from jobs.state import read_state
-from tests.support.jobs import NoCluster, started_pids, starts, submit, sweep_plan, wait_until
+from tests.support.jobs import WITHIN_S, NoCluster, started_pids, starts, submit, sweep_plan, wait_until
 from tests.support.scheduler import Scheduler
 
 pytestmark = pytest.mark.multiprocess
@@ -30,7 +30,7 @@ def launched(job: Scheduler, count: int = 1) -> None:
 
 
 def ended(process: subprocess.Popen[str]) -> int:
-    process.communicate(timeout=60)
+    process.communicate(timeout=WITHIN_S)
     return process.returncode
 
 

@@ -26,6 +26,7 @@ from jobs.state import read_runs, read_state
 from sweeps.expand import RunPlan, SweepPlan
 from tests.support.jobs import (
     STANDIN,
+    WITHIN_S,
     ended_afterwards,
     in_a_fork,
     settled,
@@ -208,10 +209,10 @@ def test_a_run_that_is_asked_to_stop_goes_on_where_it_was(
     plan = RunPlan("n2", config, config_key(config), 0, {"resources.nodes": 2}, BatchPlan(4, 1, 2))
     sweep = SweepPlan("demo", {}, (plan,))
     submit(sweep, LocalCluster(), root)
-    stopped = settled(root, within_s=120)["n2"]
+    stopped = settled(root)["n2"]
     assert (stopped.cause, stopped.message, stopped.retryable) == ("stopped", "left at step 2 of 5", True)
     submit(sweep, LocalCluster(), root)
-    ended = settled(root, within_s=120)["n2"]
+    ended = settled(root)["n2"]
     assert (ended.state, ended.attempts) == ("done", 2), ended.message
     metrics = Metrics.model_validate(read_json(ended.run.metrics))
     assert (metrics.resumed_step, metrics.steps) == (2, 5)
@@ -234,7 +235,7 @@ def test_the_trainer_on_two_nodes(root: Path, monkeypatch: pytest.MonkeyPatch) -
     )
     plan = RunPlan("n2", config, config_key(config), 0, {"resources.nodes": 2}, BatchPlan(4, 1, 2))
     submit(SweepPlan("demo", {}, (plan,)), LocalCluster(), root)
-    ended = settled(root, within_s=120)["n2"]
+    ended = settled(root)["n2"]
     assert ended.state == "done", (ended.message, ended.run.attempt(0).node_log(0).read_text())
     metrics = Metrics.model_validate(read_json(ended.run.metrics))
     assert (metrics.world_size, metrics.nodes, metrics.attempt) == (2, 2, 0)
@@ -251,13 +252,13 @@ def test_the_report_is_written_when_the_last_run_has_ended(
     command = [sys.executable, submit_py.__file__, "sweep", str(tmp_path / "tiny.yaml"), "--cluster", "local"]
     command += ["--nodes", "1", "--runs", str(root)]
     for count in ("1", "2"):
-        subprocess.run([*command, "--repeats", count], check=True, timeout=120)
+        subprocess.run([*command, "--repeats", count], check=True, timeout=WITHIN_S)
     journal = report_job.journal_of(root, "tiny")
     wait_until(lambda: ledger.entries(journal)[-1].read("holder") is not None)
     page = root / "tiny" / "report" / "report.html"
-    ended = settled(root, within_s=240)
+    ended = settled(root)
     assert {state.state for state in ended.values()} == {"done"}
-    wait_until(page.exists, within_s=120)
+    wait_until(page.exists)
     assert len(read_json(page.with_name("report.json"))["runs"]) == 2
     wait_until(lambda: not list((tmp_path / "queue").glob("*.ticket")))
     first, second = ledger.entries(journal)

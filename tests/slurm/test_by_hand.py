@@ -187,7 +187,7 @@ def test_a_requeued_job_goes_on_with_its_submission(folder: Path, on_slurm: Mini
     (folder / "my.yaml").write_text("edited: since\n")
     on_slurm.ask("scontrol", "requeue", job)
     run = only_run(folder)
-    wait_until(lambda: sorted(starts(run)) == [(0, 0), (0, 1), (1, 0), (1, 1)], within_s=120)
+    wait_until(lambda: sorted(starts(run)) == [(0, 0), (0, 1), (1, 0), (1, 1)])
     assert [entry.number for entry in ledger.entries(run)] == [0]
     assert read_json(run.attempt(1).record)["job_id"] == job
     on_slurm.submit("cancel", "my", cwd=folder)

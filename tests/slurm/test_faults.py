@@ -132,7 +132,7 @@ def test_a_copy_that_was_given_up_keeps_off(
     faulty.freeze(given_up, only="slurmd")
     for pid in ours(faulty, given_up, job.run) if frozen else []:
         os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: job.attempt(1), requeued.WITHIN_S)
+    wait_until(lambda: job.attempt(1))
     with nothing_shared_is_written_by(job.run, attempt=0):
         if frozen:
             job.wait_for_step(50, attempt=1)

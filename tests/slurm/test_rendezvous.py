@@ -24,7 +24,7 @@ model: {kind: mlp}
 data: {kind: digits}
 train: {steps: 20, local_batch_size: 16, log_every: 5}
 telemetry: {warmup_steps: 2, sinks: []}
-job: {time_limit_min: 5, rendezvous_timeout_s: 60}
+job: {time_limit_min: 20, rendezvous_timeout_s: 300}
 """
 
 
@@ -55,7 +55,7 @@ def ended(run: RunDir) -> RunState:
         (state,) = read_runs(run.path.parent.parent, run.sweep)
         return state
 
-    wait_until(lambda: not now().active, within_s=180)
+    wait_until(lambda: not now().active)
     return now()
 
 
@@ -129,7 +129,7 @@ def test_nobody_takes_the_port_before_torchrun_listens(pair: MiniCluster, tmp_pa
     with squatter(pair, "after", str(run.attempt(0).rendezvous)) as greedy:
         assert submitted(pair, tmp_path, "greedy").path == run.path
         assert says(greedy).startswith("sees")
-        wait_until(lambda: read_json_or_none(run.progress) is not None, within_s=180)
+        wait_until(lambda: read_json_or_none(run.progress) is not None)
         let_go(greedy)
         assert says(greedy).startswith("refused")
     assert ended(run).state == "done", log(run)
@@ -145,7 +145,7 @@ def test_a_server_that_takes_it_all_the_same_is_noticed(pair: MiniCluster, tmp_p
         submitted(pair, tmp_path, "faster")
         port = int(says(faster).removeprefix("sees "))
         assert says(faster) == f"has {port}"
-        wait_until(lambda: (read_json_or_none(run.attempt(0).record) or {}).get("ended"), within_s=180)
+        wait_until(lambda: (read_json_or_none(run.attempt(0).record) or {}).get("ended"))
         first = read_json(run.attempt(0).record)
         assert first["cause"] == "launch_failed"
         assert "address already in use" in log(run).lower()

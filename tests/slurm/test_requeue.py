@@ -131,7 +131,7 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
     (root.parent / "a.yaml").write_text(shared + "job: {time_limit_min: 5, env: {STANDIN: leave-once}}\n")
     sweep = ("sweep", "a.yaml", "--nodes", "1", "--repeats", "2", "--cluster", "slurm", "--no-report")
     slurm.submit(*sweep, cwd=root.parent)
-    wait_until(lambda: all(starts(state.run) for state in states(root).values()), requeued.WITHIN_S)
+    wait_until(lambda: all(starts(state.run) for state in states(root).values()))
     # The one whose plain job id is the array's: by that id, Slurm would requeue both.
     by_task = {str(state.job_id): state.run for state in states(root).values()}
     listed = map(str.split, slurm.ask("squeue", "--noheader", "--array", "-o", "%i %A %F").splitlines())
@@ -141,11 +141,11 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
     leaves = by_task.pop(asked)
     (stays,) = by_task.values()
     slurm.ask("scancel", "--signal=USR1", asked)
-    wait_until(lambda: len(starts(leaves)) == 2, requeued.WITHIN_S)
+    wait_until(lambda: len(starts(leaves)) == 2)
     assert len(starts(stays)) == 1
     for run in (leaves, stays):
         (run.path / "go").touch()
-    assert {state.state for state in settled(root, requeued.WITHIN_S).values()} == {"done"}
+    assert {state.state for state in settled(root).values()} == {"done"}
     ended = [read_json(attempt.record) for attempt in leaves.attempts()]
     assert [(one["job_id"], one["cause"]) for one in ended] == [(asked, "preempted"), (asked, "finished")]
     assert starts(stays) == [(0, 0)], "the other task goes on undisturbed"
@@ -162,7 +162,7 @@ def test_cancelled_while_it_waits_for_its_requeue(jobs: Any, slurm: MiniCluster)
     slurm.ask("scontrol", "update", "partition=gpu", "state=down")
     try:
         job.signal("USR1")
-        wait_until(lambda: job.state.state == "queued", requeued.WITHIN_S)
+        wait_until(lambda: job.state.state == "queued")
         assert "requeued after preempted: left at step" in str(job.state.message)
         wait_until(lambda: in_queue() == ["PENDING"])
         slurm.submit("cancel", "job", cwd=job.run.path.parents[2])
@@ -180,7 +180,7 @@ def test_three_starts_without_progress_are_the_end(
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
     job = jobs(every_steps=None, env={"STANDIN": "hang"})
     for attempt in range(3):
-        wait_until(lambda: job.run.attempt(attempt).rendezvous.exists(), requeued.WITHIN_S)  # noqa: B023
+        wait_until(lambda: job.run.attempt(attempt).rendezvous.exists())  # noqa: B023
         slurm.ask("scontrol", "requeue", job.id)
         left = job.wait_until_closed(attempt)
         assert (left["cause"], left["next"]) == ("preempted", "requeue" if attempt < 2 else None)
@@ -188,7 +188,7 @@ def test_three_starts_without_progress_are_the_end(
     assert (said.state, said.retryable) == ("failed", True)
     assert "gave up: 3 starts in a row without a newer checkpoint" in str(said.message)
     # Slurm has requeued it all the same: it leaves at once, and says so to Slurm.
-    wait_until(lambda: f"ExitCode={policy.EXIT_DO_NOT_REQUEUE}:0" in told(slurm, job.id), requeued.WITHIN_S)
+    wait_until(lambda: f"ExitCode={policy.EXIT_DO_NOT_REQUEUE}:0" in told(slurm, job.id))
     assert len(job.attempts()) == 3
     assert ledger.is_revoked(ledger.entry(job.run, 0).claims())
 
@@ -207,10 +207,10 @@ def test_the_controller_is_away_when_the_job_wants_its_requeue(
         left = job.wait_until_closed(0)
         assert (left["cause"], left["next"]) == ("preempted", "requeue")
         log = job.run.attempt(0).node_log(0)
-        wait_until(lambda: "trying again" in log.read_text(), requeued.WITHIN_S)
+        wait_until(lambda: "trying again" in log.read_text())
     finally:
         slurm.start_controller()
-    wait_until(lambda: job.attempt(1), requeued.WITHIN_S)
+    wait_until(lambda: job.attempt(1))
     assert job.attempt(1)["job_id"] == left["job_id"]
     assert job.attempt(0)["next"] == "requeue"
     assert job.wait_for_end().state == "done"

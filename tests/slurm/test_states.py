@@ -58,9 +58,9 @@ def begun(root: Path, mode: str = "hang", **job: object) -> tuple[RunDir, str]:
     return run, str(action.job_id)
 
 
-def lose_the_last_word(run: RunDir, job: str, within_s: float = 60) -> None:
+def lose_the_last_word(run: RunDir, job: str) -> None:
     """The job ends, and what its agent wrote of it does not come through."""
-    wait_until(lambda: status(job) == "gone", within_s)
+    wait_until(lambda: status(job) == "gone")
     run.failed.unlink(missing_ok=True)
 
 
@@ -101,7 +101,7 @@ def test_a_job_whose_last_word_was_lost_is_told_of_by_slurm(root: Path, on_slurm
 @pytest.mark.slow  # limits are whole minutes
 def test_a_job_ended_hard_at_its_time_limit(root: Path, on_slurm: MiniCluster) -> None:
     run, job = begun(root, time_limit_min=1)
-    lose_the_last_word(run, job, within_s=180)
+    lose_the_last_word(run, job)
     state = asked(root)
     assert (state.cause, state.message) == ("timeout", "its job was ended at its time limit")
     assert state.retryable
@@ -112,7 +112,7 @@ def test_a_node_that_fails_is_named_as_the_cause(root: Path, faulty: MiniCluster
     run, job = begun(root)
     faulty.ask("scontrol", "update", f"jobid={job}", "requeue=0")
     faulty.kill_node(node_of(run))
-    wait_until(lambda: not asked(root).active, within_s=120)
+    wait_until(lambda: not asked(root).active)
     state = asked(root)
     assert (state.state, state.message, state.retryable) == ("lost", "a node of its job failed", True)
 

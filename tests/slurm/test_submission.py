@@ -23,6 +23,7 @@ from jobs.submission import handle
 from tests.support.jobs import (
     SMALL,
     STANDIN,
+    WITHIN_S,
     ended_afterwards,
     repeats,
     settled,
@@ -68,7 +69,7 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
 def submit_py(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(SUBMIT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=WITHIN_S)
 
 
 def jobs_of(cluster: MiniCluster, wanted: str) -> list[str]:
@@ -155,9 +156,9 @@ def test_the_controller_is_away_for_a_moment(
     wait_until(called.exists)
     faulty.kill_controller()
     go.touch()
-    wait_until(lambda: "trying again in" in said.read_text(), within_s=120)
+    wait_until(lambda: "trying again in" in said.read_text())
     faulty.start_controller()
-    assert submitter.wait(timeout=240) == 0, said.read_text()
+    assert submitter.wait(timeout=WITHIN_S) == 0, said.read_text()
     (ended,) = settled(root).values()
     assert (ended.state, len(starts(ended.run))) == ("done", 1)
     assert jobs_of(faulty, handle(ended.run, 0)) == [ended.job_id]
@@ -201,7 +202,7 @@ def test_slurm_s_limits_are_kept_and_what_is_left_is_submitted_later(
     )
     jobs = [state.job_id or "" for state in states(tmp_path / "runs").values()]
     assert [job.partition("_")[2] for job in jobs] == ["0", "1", "2", "0", "1", "", ""]
-    ended = settled(tmp_path / "runs", within_s=120)
+    ended = settled(tmp_path / "runs")
     assert [state.state for state in ended.values()] == ["done"] * 5 + ["planned"] * 2
     wait_until(lambda: limited.ask("squeue", "--noheader") == "")
     # A limit that we do not read, but Slurm keeps.
@@ -270,7 +271,7 @@ def test_submitting_from_within_an_allocation(
     within = ["env", *(f"{name}={value}" for name, value in stale.items()), *inner]
     on_slurm.ask("salloc", "--nodes=1", "--gpus-per-node=1", "srun", "--ntasks=1", *within, cwd=tmp_path)
     with ended_afterwards(tmp_path / "runs", SlurmCluster()):
-        (state,) = settled(tmp_path / "runs", within_s=180).values()
+        (state,) = settled(tmp_path / "runs").values()
     assert (state.state, state.message) == ("done", None)
     assert read_json(state.run.metrics)["world_size"] == 2
     for node in (0, 1):
@@ -339,6 +340,6 @@ def test_the_report_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_
         finally:
             on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
         page = root / "small" / "report" / "report.html"
-        wait_until(page.exists, within_s=240)
+        wait_until(page.exists)
     assert {state.state for state in states(root).values()} == {"done"}
     assert len(read_json(page.with_name("report.json"))["runs"]) == 2

@@ -25,6 +25,9 @@ from sweeps.expand import RunPlan, SweepPlan
 
 CODE = "c0dec0dec0de"
 STANDIN = Path(__file__).with_name("standin.sh")
+WITHIN_S = 300.0
+"""How long what must happen may take: nobody waits it out but where it never does, and the machine may be
+anybody's besides."""
 SMALL = """\
 model: {kind: mlp}
 data: {kind: digits}
@@ -73,13 +76,13 @@ def states(root: Path) -> dict[str, RunState]:
     return {state.name: state for state in read_runs(root)}
 
 
-def settled(root: Path, within_s: float = 60.0) -> dict[str, RunState]:
+def settled(root: Path, within_s: float = WITHIN_S) -> dict[str, RunState]:
     """The states once nothing is on its way any more."""
     wait_until(lambda: not any(state.active for state in states(root).values()), within_s)
     return states(root)
 
 
-def wait_until(happened: Callable[[], Any], within_s: float = 60.0) -> None:
+def wait_until(happened: Callable[[], Any], within_s: float = WITHIN_S) -> None:
     deadline = time.monotonic() + within_s
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"

@@ -17,7 +17,7 @@ import pytest
 import submit
 from jobs.minicluster import network, packages, places
 from jobs.minicluster.lifecycle import Cluster, find, shell_environment
-from tests.support.jobs import wait_until
+from tests.support.jobs import WITHIN_S, wait_until
 
 SUBMIT = Path(submit.__file__)
 _CLOCK = "/dev/shm/clock"
@@ -46,7 +46,7 @@ def cluster_verb(
 ) -> subprocess.CompletedProcess[str]:
     """`python submit.py cluster ...`, as a user would; `ahead` of it, what starts it another way."""
     command = [*ahead, sys.executable, str(SUBMIT), "cluster", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     assert not check or done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -71,7 +71,7 @@ class MiniCluster:
         """An environment whose Slurm commands use this cluster."""
         return shell_environment(self.cluster, dict(os.environ))
 
-    def ask(self, *command: str, cwd: Path | None = None, timeout_s: float = 120) -> str:
+    def ask(self, *command: str, cwd: Path | None = None, timeout_s: float = WITHIN_S) -> str:
         """What a command says that succeeds."""
         done = subprocess.run(
             command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -141,9 +141,9 @@ class MiniCluster:
                 words = command.replace("qdisc add", "qdisc replace").split()
                 self.ask(*places.enter(self._first_process(who)), "tc", *words)
 
-    def wait_for_node(self, number: int, *states: str, within_s: float = 90.0) -> None:
+    def wait_for_node(self, number: int, *states: str) -> None:
         """Wait until Slurm says that the node is in one of these states (`sinfo -o %T`, less any mark)."""
-        wait_until(lambda: self.node_state(number) in states, within_s)
+        wait_until(lambda: self.node_state(number) in states)
 
     def node_state(self, number: int) -> str:
         # Of all nodes: asked for one alone, the controller of 22.05 need not count its jobs anew.
@@ -206,7 +206,9 @@ class MiniCluster:
     def _start(self, who: int | str, daemon: str) -> None:
         """It puts itself into the background, and is a child of the place's first process from then on."""
         env = places.keeper_environment(packages.PATH) | {"SLURM_CONF": str(self.cluster.folder.slurm_conf)}
-        subprocess.run([*places.enter(self._first_process(who)), daemon], env=env, check=True, timeout=60)
+        subprocess.run(
+            [*places.enter(self._first_process(who)), daemon], env=env, check=True, timeout=WITHIN_S
+        )
 
     def _first_process(self, who: int | str) -> int:
         first = places.first_process(self.cluster.folder, str(who))
@@ -215,7 +217,9 @@ class MiniCluster:
 
     def _say(self, *command: str) -> str:
         """What a command says, whether or not it succeeds."""
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=self.env, capture_output=True, text=True, timeout=WITHIN_S, check=False
+        )
         return done.stdout
 
 

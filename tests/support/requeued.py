@@ -16,12 +16,11 @@ from disttrain.checkpoint.folder import committed
 from disttrain.checkpoint.storage import load, shapes
 from disttrain.rundir import Attempt, RunDir, read_json, read_json_or_none, read_jsonl
 from jobs.state import RunState, read_state
-from tests.support.jobs import wait_until
+from tests.support.jobs import WITHIN_S, wait_until
 from tests.support.minicluster import MiniCluster
 
 RANKS = 3
 SLOW_S = 0.1
-WITHIN_S = 180.0
 
 
 def config(steps: int, slow_s: float = SLOW_S, every_steps: int | None = 20, **job: Any) -> dict[str, Any]:
@@ -83,14 +82,14 @@ class Job:
             progress = read_json_or_none(self.run.progress) or {}
             return progress.get("attempt") == attempt and progress["step"] >= step
 
-        wait_until(reached, WITHIN_S)
+        wait_until(reached)
 
     def wait_until_closed(self, attempt: int) -> dict[str, Any]:
-        wait_until(lambda: self.attempt(attempt).get("ended"), WITHIN_S)
+        wait_until(lambda: self.attempt(attempt).get("ended"))
         return self.attempt(attempt)
 
     def wait_for_end(self) -> RunState:
-        wait_until(lambda: self.state.state in ("done", "failed"), WITHIN_S)
+        wait_until(lambda: self.state.state in ("done", "failed"))
         return self.state
 
     def signal(self, name: str) -> None:

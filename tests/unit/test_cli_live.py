@@ -24,6 +24,7 @@ from disttrain.rundir import read_json, write_json
 from jobs.cli import live
 from jobs.cli.render import status_table
 from jobs.state import RunState, read_runs
+from tests.support.jobs import WITHIN_S
 from tests.support.states import make_run
 
 ROOT = str(Path(submit.__file__).parent)
@@ -32,7 +33,6 @@ UNHURRIED = (
     "live.POLL_S = 3600; sys.exit(submit.main(sys.argv[1:]))"
 )
 """submit.py with a table that nothing but a resize makes it draw again."""
-WITHIN_S = 30.0
 
 
 class Terminal:

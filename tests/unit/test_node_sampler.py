@@ -14,6 +14,7 @@ from disttrain.telemetry import figures, node_sampler
 from disttrain.telemetry.gpu import GpuId, GpuReader
 from disttrain.telemetry.node_sampler import LocalRank, NodeSampler
 from disttrain.telemetry.usage import gpu_usage
+from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising
 
 
@@ -32,12 +33,12 @@ class Rounds:
 
         monkeypatch.setattr(self.sampler._asked_to_end, "wait", wait)
         self.sampler.start()
-        assert self.taken.acquire(timeout=20)
+        assert self.taken.acquire(timeout=WITHIN_S)
 
     def next(self, stretch=0):
         self.stretch = stretch
         self.go.release()
-        assert self.taken.acquire(timeout=20)
+        assert self.taken.acquire(timeout=WITHIN_S)
 
     def end(self, stretch=0):
         self.stretch = stretch

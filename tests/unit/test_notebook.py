@@ -9,6 +9,7 @@ import pytest
 from nbclient import NotebookClient
 
 from tests.support.fake_runs import fake_sweep
+from tests.support.jobs import WITHIN_S
 
 NOTEBOOK = Path(__file__).parents[2] / "analysis" / "scaling.ipynb"
 
@@ -21,7 +22,7 @@ def test_stored_without_outputs() -> None:
 def test_runs_from_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTTRAIN_SWEEP", str(fake_sweep(tmp_path, nodes=(1, 2), repeats=2)))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    client = NotebookClient(notebook, timeout=120, kernel_name="python3")
+    client = NotebookClient(notebook, timeout=WITHIN_S, kernel_name="python3")
     client.execute(cwd=str(NOTEBOOK.parent))
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     figures = [output for output in outputs if "image/png" in output.get("data", {})]
