@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,14 +26,6 @@ class Part:
     """Seconds that each call of a part took."""
 
     seconds: list[float] = field(default_factory=list)
-
-    def summary(self) -> dict[str, float]:
-        return {
-            "calls": len(self.seconds),
-            "median_ms": 1e3 * statistics.median(self.seconds),
-            "max_ms": 1e3 * max(self.seconds),
-            "total_s": sum(self.seconds),
-        }
 
 
 @contextmanager

@@ -1,0 +1,203 @@
+"""One launch of `overhead.py`: the instrumented loop and two bare ones take turns in one process.
+
+Each rank runs this module; rank 0 prints a JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import Dataset
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import bare, parts
+from disttrain import records
+from disttrain.config import Config
+from disttrain.data.source import Sample, Source
+from disttrain.output import Output
+from disttrain.stop import Signals
+from disttrain.telemetry import run as telemetry_run
+from disttrain.torchrun import place
+from disttrain.train import prepare, take
+from disttrain.world import World, open_world
+
+LR = 1e-3
+
+
+def source() -> Source:
+    record = records.Dataset(
+        name="random-tokens", version=None, sha256=None, train_samples=bare.SAMPLES, valid_samples=0
+    )
+    return Source(
+        cast(Dataset[Sample], bare.dataset()),
+        None,
+        "language",
+        (bare.CONTEXT,),
+        bare.VOCABULARY,
+        record,
+        tokens_per_sample=bare.CONTEXT,
+    )
+
+
+def config_of(arguments: argparse.Namespace, steps: int) -> Config:
+    return Config.model_validate({
+        "model": {"kind": "benchmarks.bare:Net", "width": arguments.width},
+        "data": {"kind": "benchmarks.turns:source"},
+        "train": {"steps": steps, "local_batch_size": arguments.batch},
+        "optim": {"lr": LR},
+        "resources": {"nodes": place().nodes, "gpus_per_node": place().local_size},
+        "parallel": {"gradient_as_bucket_view": True},
+        "telemetry": {"flush_every_s": 1e9} if arguments.every_step else {},
+    })  # fmt: skip
+
+
+class OwnTime:
+    """Stands in for `time` in the telemetry: `monotonic` counts the instrumented loop's turns alone."""
+
+    time = staticmethod(time.time)
+
+    def __init__(self) -> None:
+        self.others_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() - self.others_s
+
+
+class Ours:
+    """The instrumented loop, `run_loop` of the trainer in blocks."""
+
+    def __init__(self, config: Config, folder: Path, world: World) -> None:
+        self.session = prepare(config, Output.of_job(folder, 0), world, Signals())
+        self.losses: list[torch.Tensor] = []
+        telemetry = self.session.telemetry
+        self.special = {parts.LOOK: telemetry.look.steps, parts.CALIBRATION: telemetry.calibration.steps}
+        self.seconds = {name: parts.Part() for name in self.special}
+
+    def start(self) -> None:
+        self.session.telemetry.start()
+
+    def run(self, count: int) -> float:
+        """Seconds; not a number where a step was looked at closely or calibrated."""
+        telemetry, boundary = self.session.telemetry, self.session.boundary
+        not_counted = 0.0
+        telemetry.clock.start()
+        began = time.perf_counter()
+        for step in range(len(self.losses) + 1, len(self.losses) + 1 + count):
+            loss = take(step, self.session)
+            telemetry.step_done(step, loss, self.session.trainer.lr)
+            if step >= boundary.next_step:
+                boundary.meet(step)
+            self.losses.append(loss)
+            for name, steps in self.special.items():
+                if step in steps:
+                    self.seconds[name].seconds.append(time.perf_counter() - began)
+                    not_counted = math.nan
+        return time.perf_counter() - began + not_counted
+
+
+class Bare:
+    """The bare loop, in blocks that are no time to `clock`."""
+
+    def __init__(self, arguments: argparse.Namespace, world: World, clock: OwnTime) -> None:
+        torch.manual_seed(0)
+        model: torch.nn.Module = bare.Net(width=arguments.width).to(world.device)
+        if world.size > 1:
+            model = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        self._loop = bare.Loop(model, arguments.batch, world.rank, world.size, LR)
+        self._clock = clock
+        self.losses: list[torch.Tensor] = []
+
+    def run(self, count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            self.losses.append(self._loop.step())
+        seconds = time.perf_counter() - began
+        self._clock.others_s += seconds
+        return seconds
+
+
+def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[str, Any]:
+    """The logarithm of ours / geometric mean of the bare ones, and of one bare one / the other, as means over
+    rounds, and what else is to be told of this launch."""
+    warm, per_block = arguments.warmup, arguments.block_steps
+    clock = OwnTime()
+    vars(telemetry_run)["time"] = clock
+    if arguments.every_step:
+        telemetry_run.TELL_EVERY_S = math.inf
+    loops: dict[str, Ours | Bare] = {}
+    build: dict[str, Callable[[], Ours | Bare]] = {
+        "first": lambda: Bare(arguments, world, clock),
+        "second": lambda: Bare(arguments, world, clock),
+    }
+    config = config_of(arguments, warm + arguments.rounds * per_block)
+    in_order = list(build)
+    in_order.insert(
+        arguments.launch % 3, "ours"
+    )  # where a model's memory lies is worth some tenths of a percent
+    build["ours"] = lambda: Ours(config, folder, world)
+    for name in in_order:
+        loops[name] = build[name]()
+    ours = cast(Ours, loops["ours"])
+
+    ours.start()
+    for loop in loops.values():
+        loop.run(warm)
+    turns, rounds = random.Random(arguments.launch), []
+    with parts.timed() as timed:
+        for _ in range(arguments.rounds):
+            turns.shuffle(in_order)
+            times = {name: loops[name].run(per_block) / per_block for name in in_order}
+            rounds.append((times["ours"], times["first"], times["second"]))
+    timed |= ours.seconds
+    ours.session.telemetry.finish()
+    rounds = [times for times in rounds if not math.isnan(times[0])]
+    losses = [torch.stack(loop.losses) for loop in loops.values()]
+    return {
+        "rounds": len(rounds),
+        "log_ratio": statistics.fmean(math.log(o) - (math.log(a) + math.log(b)) / 2 for o, a, b in rounds),
+        "log_bare_to_bare": statistics.fmean(math.log(a / b) for _, a, b in rounds),
+        "bare_step_ms": 1e3 * statistics.median((a + b) / 2 for _, a, b in rounds),
+        "extra_us_median": 1e6 * statistics.median(o - (a + b) / 2 for o, a, b in rounds),
+        "losses_identical": all(torch.equal(losses[0], others) for others in losses[1:]),
+        "parts": {name: part.seconds for name, part in timed.items() if part.seconds},
+    }
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    """What a launch can be told."""
+    parser.add_argument(
+        "--width", type=int, default=128, help="width of the model: sets the length of a step"
+    )
+    parser.add_argument("--batch", type=int, default=8, help="samples per rank and step")
+    parser.add_argument("--rounds", type=int, default=200, help="turns of each loop in a launch")
+    parser.add_argument("--block-steps", type=int, default=2, help="steps of a turn")
+    parser.add_argument("--warmup", type=int, default=40, help="steps of each loop before the first turn")
+    parser.add_argument("--every-step", action="store_true", help="leave out what is done by the clock")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    options(parser)
+    parser.add_argument("--launch", type=int, default=0, help="its number, by which orders are drawn")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, open_world(config_of(arguments, 1).resources) as world:
+        result = measure(arguments, world, Path(folder))
+        if world.rank == 0:
+            print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
