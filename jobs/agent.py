@@ -162,17 +162,21 @@ def _run_other_node(node: Node) -> int:
 
 
 def _claimed_attempt(node: Node) -> Attempt | None:
-    """The attempt that node 0 claimed for this start of the job, None if it is not to start. Waits."""
+    """The attempt that node 0 began for this start of the job, None if it is not to start. Waits."""
     timeout_s = float(read_json(node.run.run_json)["config"]["job"]["rendezvous_timeout_s"])
 
     def settled() -> list[dict[str, Any]] | None:
         claims = ledger.entry(node.run, node.submission).claims()
-        of_this_start = claims and claims[-1].get("restart", 0) >= node.restart
-        return claims if of_this_start or ledger.is_revoked(claims) else None
+        if not claims or ledger.is_revoked(claims):
+            return claims or None
+        restart = claims[-1].get("restart", 0)
+        # Node 0 claims an attempt first, and makes its folder then.
+        begun = restart == node.restart and node.run.attempt(int(claims[-1]["attempt"])).record.exists()
+        return claims if begun or restart > node.restart else None
 
     claims = waiting.wait_for(settled, timeout_s, node.scheduler)
     if claims is None:
-        raise rendezvous.RendezvousError(f"node 0 claimed nothing within {timeout_s:g} s")
+        raise rendezvous.RendezvousError(f"node 0 began no attempt within {timeout_s:g} s")
     if ledger.is_revoked(claims) or claims[-1].get("restart", 0) != node.restart:
         return None
     return node.run.attempt(int(claims[-1]["attempt"]))

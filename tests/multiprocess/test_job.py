@@ -94,15 +94,16 @@ def test_an_ended_job_says_so_and_asks_for_nothing(
     assert not any(Path(f"/proc/{pid}").exists() for pid in started_pids(job.run))
 
 
-@pytest.mark.parametrize("claimed", [False, True])
+@pytest.mark.parametrize("has_come", ["nowhere", "to its claim", "to its attempt"])
 @pytest.mark.parametrize(("restarts", "code"), [(0, 1), (1, 0)], ids=["cancelled", "taken back"])
 def test_a_node_that_waits_for_node_0_ends_with_its_job(
-    tmp_path: Path, claimed: bool, restarts: int, code: int
+    tmp_path: Path, has_come: str, restarts: int, code: int
 ) -> None:
     job = planned(tmp_path, "hang", nodes=2)
-    if claimed:  # and has not said where to meet
+    if has_come != "nowhere":
         assert ledger.claim(job.run, 0, process={}, job_id="42", code_hash="") == 0
-        job.run.attempt(0).path.mkdir(parents=True)
+    if has_come == "to its attempt":  # and has not said where to meet
+        write_json(job.run.attempt(0).record, {})
     job.says(running=False, restarts=restarts)
     process = job.start(node=1)
     wait_until(lambda: blocked(process.pid, signal.SIGTERM))
@@ -272,8 +273,9 @@ def test_a_node_that_fails_takes_the_others_along(tmp_path: Path) -> None:
     job = planned(tmp_path, "fail-on-1", nodes=2)
     nodes = [job.start(node=node) for node in (0, 1)]
     codes = [ended(process) for process in nodes]
-    assert codes == [69, 0], "node 0 speaks for all"
+    log = job.run.attempt(0).node_log(0).read_text()
+    assert codes == [69, 0], f"node 0 speaks for all: {log}"
     record = read_json(job.run.attempt(0).record)
     assert record["exit_codes"]["1"] == 1
     assert record["exit_codes"]["0"] != 0
-    assert "node 1 has ended with code 1" in job.run.attempt(0).node_log(0).read_text()
+    assert "node 1 has ended with code 1" in log
