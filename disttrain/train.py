@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import default_collate
 
 from disttrain import log
@@ -39,6 +39,7 @@ from disttrain.rundir import write_json
 from disttrain.seeding import seed_all
 from disttrain.stop import Requests, Signals
 from disttrain.task import Task
+from disttrain.telemetry.background import Background
 from disttrain.telemetry.layers import layer_times
 from disttrain.telemetry.nulls import NOT_EMULATED
 from disttrain.telemetry.run import RunTelemetry
@@ -116,7 +117,8 @@ def finish(session: Session, config: Config, world: World, stop_cause: StopCause
     if config.telemetry.layer_passes and stop_cause is None:
         record_layers(session, config, world)
     session.telemetry.checkpointed(session.saver.committed_step, session.saver.failed)
-    session.telemetry.facts |= lateness(session.trainer.bare_model, world)
+    if isinstance(model := session.trainer.bare_model, Emulated):
+        note_lateness(model, session.telemetry, world)
     metrics = session.telemetry.finish(stop_cause)
     log.info(stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
     return metrics
@@ -178,18 +180,20 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         "compute_dtypes": peak.dtypes,
         "peak_flops": peak.flops_per_s,
         "peak_source": peak.source,
-        "peak_reason": peak.reason,
         "dataset": source.record,
         "steps_total": steps,
         "local_batch_size": plan.local,
         "accumulation": plan.accumulation,
         "global_batch_size": plan.global_,
         "resumed_step": origin.step if origin else None,
-        "late_reason": LATE_AT_THE_END if isinstance(strategy.bare(model), Emulated) else NOT_EMULATED,
-        "tokens_per_sample": source.tokens_per_sample,
-        "samples_are_images": source.images,
     }
-    telemetry = RunTelemetry(output.run, output.attempt, world, config, facts)
+    background = Background(
+        tokens_per_sample=source.tokens_per_sample,
+        samples_are_images=source.images,
+        peak_reason=peak.reason,
+        late_reason=LATE_AT_THE_END if isinstance(strategy.bare(model), Emulated) else NOT_EMULATED,
+    )
+    telemetry = RunTelemetry(output.run, output.attempt, world, config, facts, background)
     log.info(
         "start",
         model=config.model.kind,
@@ -262,14 +266,13 @@ def evaluation_is_due(step: int, steps: int, every: int) -> bool:
     return step == steps or (every > 0 and step % every == 0)
 
 
-def lateness(model: nn.Module, world: World) -> dict[str, float | str]:
-    """The fact about how well an emulated model kept its time, or why it is not known. All ranks call this
+def note_lateness(model: Emulated, telemetry: RunTelemetry, world: World) -> None:
+    """Take down how well an emulated model kept its time, or why that is not known. All ranks call this
     together."""
-    if not isinstance(model, Emulated):
-        return {}
     if model.late_s is None:
-        return {"late_reason": model.late_reason}
-    return {"emulation_late_s": world.maximum([model.late_s])[0]}
+        telemetry.background.late_reason = model.late_reason
+    else:
+        telemetry.facts["emulation_late_s"] = world.maximum([model.late_s])[0]
 
 
 def describe_machine(world: World, config: Config) -> dict[str, Any]:

@@ -6,9 +6,10 @@ reasons of all other fields.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disttrain.telemetry.background import Background
 from disttrain.telemetry.node_sampler import NodeUsage
 from disttrain.telemetry.nulls import NO_FLOPS, NOTHING_MEASURED
 from disttrain.telemetry.totals import RankTotals
@@ -19,21 +20,22 @@ Figures = tuple[dict[str, Any], dict[str, str]]
 
 
 def of_run(
-    facts: dict[str, Any],
+    facts: Mapping[str, Any],
+    background: Background,
     samples_per_s: float | None,
     devices: int,
     totals: Sequence[RankTotals],
     every_s: float,
 ) -> Figures:
-    """All of them. What is needed for them alone is taken out of `facts`, the rest of which are `Metrics`."""
+    """All of them."""
     ranks = facts["world_size"]
     parts = [
         throughput(
             samples_per_s,
             ranks,
             devices,
-            tokens_per_sample=facts.pop("tokens_per_sample"),
-            images=facts.pop("samples_are_images", False),
+            tokens_per_sample=background.tokens_per_sample,
+            images=background.samples_are_images,
         ),
         utilisation(
             samples_per_s,
@@ -41,7 +43,7 @@ def of_run(
             devices,
             flops_per_sample=facts["model_flops_per_sample"],
             peak_flops=facts.get("peak_flops"),
-            peak_reason=facts.pop("peak_reason", None),
+            peak_reason=background.peak_reason,
         ),
         memory(totals),
         usage([rank.usage for rank in totals if rank.usage], every_s),
@@ -82,7 +84,7 @@ def utilisation(
     *,
     flops_per_sample: int | None,
     peak_flops: float | None,
-    peak_reason: str | None,
+    peak_reason: str,
 ) -> Figures:
     """Model FLOP/s, and the share of the devices' peak that they are.
 
@@ -92,8 +94,7 @@ def utilisation(
     mfu = achieved / (peak_flops * devices) if achieved and peak_flops else None
     reasons: dict[str, str] = {}
     if peak_flops is None:
-        why = peak_reason or "no peak was looked up"
-        reasons |= {"peak_flops": why, "peak_source": why, "mfu": why}
+        reasons |= dict.fromkeys(("peak_flops", "peak_source", "mfu"), peak_reason)
     elif achieved is None:
         reasons["mfu"] = NOTHING_MEASURED
     elif mfu is not None and mfu > 1:

@@ -31,6 +31,7 @@ from disttrain.parallel import ddp
 from disttrain.records import Metrics
 from disttrain.rundir import write_json
 from disttrain.telemetry import sharded
+from disttrain.telemetry.background import Background
 from disttrain.telemetry.phases import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.tail import Tail
@@ -90,7 +91,7 @@ class LoopTelemetry:
             }
         )
         self._output = Output.by_hand(Path(run_dir), Path("loop"), config, self._world)
-        work = _parallel(model, self._world)
+        work, background = _parallel(model, self._world)
         facts = {
             **self._output.identity(),
             **describe_machine(self._world, config),
@@ -107,10 +108,9 @@ class LoopTelemetry:
             "local_batch_size": local,
             "accumulation": accumulation,
             "global_batch_size": samples_per_step * self._world.size,
-            "tokens_per_sample": None,
         }
         self._telemetry = RunTelemetry(
-            self._output.run, self._output.attempt, self._world, config, facts, repeatable=False
+            self._output.run, self._output.attempt, self._world, config, facts, background, repeatable=False
         )
         self.clock: StepClock = self._telemetry.clock
         self._hooks = [
@@ -183,20 +183,18 @@ class LoopTelemetry:
         self.clock.switch(OPTIMIZER)
 
 
-def _parallel(model: nn.Module, world: World) -> dict[str, Any]:
+def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], Background]:
     """How the ranks work together, and how what they communicate can be measured."""
     if world.size == 1:
-        return {"strategy": "single", "comm_method": None}
+        return {"strategy": "single", "comm_method": None}, Background()
     if isinstance(model, DistributedDataParallel):
-        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}
+        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, Background()
     if not sharded.is_sharded(model):
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
-        return {"strategy": "unknown", "comm_method": None, "comm_reason": why}
+        return {"strategy": "unknown", "comm_method": None}, Background(comm_reason=why)
     elsewhere = sharded.not_among_all(model, world)
     why_not = elsewhere or sharded.not_timed(model, world)
-    return {
-        "strategy": "fsdp2",
-        "comm_method": None if why_not else sharded.COMM_METHOD,
-        "comm_reason": why_not,
-        "samples_comm": elsewhere is None,
-    }
+    return (
+        {"strategy": "fsdp2", "comm_method": None if why_not else sharded.COMM_METHOD},
+        Background(comm_reason=why_not, samples_comm=elsewhere is None),
+    )

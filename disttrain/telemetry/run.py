@@ -23,6 +23,7 @@ from disttrain.config import Config
 from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
 from disttrain.rundir import Attempt, RunDir, write_json
 from disttrain.telemetry import curve, figures, nulls, sinks, summary, waits
+from disttrain.telemetry.background import Background
 from disttrain.telemetry.calibration import Calibration
 from disttrain.telemetry.curve import Curve
 from disttrain.telemetry.lines import is_full, unless_full
@@ -45,13 +46,15 @@ TELL_EVERY_S = 1.0
 
 @dataclass
 class RunTelemetry:
-    """Built once the model stands; `facts` are the fields of `Metrics` that are known by then."""
+    """Built once the model stands; `facts` are the fields of `Metrics` that are known by then, `background`
+    what else is."""
 
     run: RunDir
     attempt: Attempt
     world: World
     config: Config
     facts: dict[str, Any]
+    background: Background = field(default_factory=Background)
     repeatable: bool = True
     """Whether the passes of a step can be made again, to calibrate."""
     eval_history: list[EvalPoint] = field(default_factory=list)
@@ -60,8 +63,6 @@ class RunTelemetry:
         plan_samples = self.facts["local_batch_size"] * self.facts["accumulation"]
         self.clock = make_clock(self.world.device)
         self._measures_comm = self.facts["comm_method"] is not None
-        self._comm_reason: str | None = self.facts.pop("comm_reason", None)
-        self._samples_comm: bool = self.facts.pop("samples_comm", self._measures_comm)
         if self._measures_comm:
             self.facts["comm_split"] = waits.METHOD
         self.meetings = Meetings(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
@@ -75,8 +76,13 @@ class RunTelemetry:
             full_records=self.config.telemetry.full_records,
         )
         self._steps_total: int = self.facts["steps_total"]
+        samples = self.background.samples_comm
         self.look = CloseLook(
-            self.config, self.attempt, self.world, samples=self._samples_comm, steps=self._steps_total
+            self.config,
+            self.attempt,
+            self.world,
+            samples=self._measures_comm if samples is None else samples,
+            steps=self._steps_total,
         )
         self._recorder.looked_at = self.look.steps
         self.calibration = Calibration(
@@ -173,7 +179,8 @@ class RunTelemetry:
         `comm_reason` says why the clock does not know all of this step's communication, where that is so.
         """
         self._recorder.note(step, loss, lr, comm_seen=comm_reason is None)
-        self._comm_reason = self._comm_reason or comm_reason
+        if comm_reason is not None and self.background.comm_reason is None:
+            self.background.comm_reason = comm_reason
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
@@ -323,9 +330,9 @@ class RunTelemetry:
         sampled = self._sampled_before + len(self._sampled())
         comm = self.look.summary()
         facts, seconds = dict(self.facts), self._seconds()
-        late_reason = facts.pop("late_reason", nulls.NOT_EMULATED)
+        every_s, background = self.config.telemetry.gpu_every_s, self.background
         fields, reasons = figures.of_run(
-            facts, samples_per_s, self._node.devices, totals, self.config.telemetry.gpu_every_s
+            facts, background, samples_per_s, self._node.devices, totals, every_s
         )
         measured = [rank.measured for rank in totals]
         comm_known = self._measures_comm and not self._recorder.comm_unseen
@@ -367,7 +374,7 @@ class RunTelemetry:
             planned=len(self.look.sampled),
             taken=sum(self._first_step < step <= self._step for step in self.look.sampled),
         )
-        reasons = nulls.reasons(metrics, sampling, late=late_reason, comm=self._comm_reason)
+        reasons = nulls.reasons(metrics, sampling, late=background.late_reason, comm=background.comm_reason)
         return metrics.model_copy(update={"null_reasons": reasons})
 
     def _totals(self) -> RankTotals:

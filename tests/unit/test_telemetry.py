@@ -189,7 +189,7 @@ def facts() -> dict:
     machine |= {"torch": "2", "nccl": None, "cpu_count": 2, "oversubscribed": False}
     work = {"strategy": "single", "strategy_reason": "one", "comm_method": None, "model": "mlp"}
     work |= {"parameters": 1, "dataset": data, "model_flops_per_sample": None, "flops_method": None}
-    batch = {"local_batch_size": 4, "accumulation": 1, "global_batch_size": 4, "tokens_per_sample": None}
+    batch = {"local_batch_size": 4, "accumulation": 1, "global_batch_size": 4}
     return {"name": "r", "sweep": "s", "run_key": "k", "steps_total": 10**6, **machine, **work, **batch}
 
 
