@@ -144,7 +144,7 @@ class _Clock:
     """The device of a model's passes, made when the first one shows where the model lives."""
 
     def __init__(self, work: Work) -> None:
-        self._work = work
+        self.work = work
         self._device: Device | None = None
         self._factor = 1.0
 
@@ -159,7 +159,7 @@ class _Clock:
 
     def begin(self, device: torch.device, factor: float) -> None:
         if self._device is None:
-            self._device = make_device(self._work, device)
+            self._device = make_device(self.work, device)
         self._factor = factor
         self._device.start()
 
