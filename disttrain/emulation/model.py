@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from disttrain.data.source import Source
-from disttrain.emulation.device import Device, Work, make_device
+from disttrain.emulation import sharded
+from disttrain.emulation.device import Device, Waiting, Work, make_device
 from disttrain.emulation.table import Layer, Table
 
 _LEAST = 0.1
@@ -95,14 +96,16 @@ class Emulated(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         self.clock.begin(inputs.device, self.table.share(len(inputs)) * self._step_factor)
         device = self.clock.device
+        if isinstance(device, Waiting):  # other devices do work in the order in which it comes
+            sharded.watch(self, device)
         x = torch.zeros((), device=inputs.device, requires_grad=torch.is_grad_enabled())
         x = _Edge.apply(x, device.end)
         for layer in self.layers:
             x = layer(x)
         if torch.is_grad_enabled():
             device.end()
-        x = _Edge.apply(x, device.start)
-        return x.expand(len(inputs), *self._output)
+        # its own tensor, not a view: fully_shard hangs its hook on it
+        return _Edge.apply(x.expand(len(inputs), *self._output), device.start)
 
     def optimizer(self) -> torch.optim.Optimizer | None:
         """The optimizer that the table asks for; None for a real one."""
@@ -144,7 +147,7 @@ class _Clock:
     """The device of a model's passes, made when the first one shows where the model lives."""
 
     def __init__(self, work: Work) -> None:
-        self._work = work
+        self.work = work
         self._device: Device | None = None
         self._factor = 1.0
 
@@ -159,7 +162,7 @@ class _Clock:
 
     def begin(self, device: torch.device, factor: float) -> None:
         if self._device is None:
-            self._device = make_device(self._work, device)
+            self._device = make_device(self.work, device)
         self._factor = factor
         self._device.start()
 

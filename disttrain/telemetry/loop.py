@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from disttrain import records
 from disttrain.config import Config
+from disttrain.emulation.model import Emulated
 from disttrain.failure import describe
 from disttrain.output import Output
 from disttrain.parallel import ddp
@@ -36,7 +37,7 @@ from disttrain.telemetry.phases import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClo
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.tail import Tail
 from disttrain.torchrun import place
-from disttrain.train import describe_machine
+from disttrain.train import LATE_AT_THE_END, describe_machine, note_lateness
 from disttrain.world import World
 
 T = TypeVar("T")
@@ -75,11 +76,14 @@ class LoopTelemetry:
         self._world = World(**vars(place()), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
         cls = sharded.original_class(bare)
-        kind = f"{cls.__module__}:{cls.__qualname__}"
+        kind = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
+        self._emulated = next((module for module in bare.modules() if isinstance(module, Emulated)), None)
+        if self._emulated is not None:
+            kind = {"kind": "emulated", "work": self._emulated.clock.work}
         local = samples_per_step // accumulation
         config = Config.model_validate(
             {
-                "model": {"kind": kind},
+                "model": kind,
                 "train": {"steps": steps, "local_batch_size": local},
                 "resources": {
                     "nodes": self._world.nodes,
@@ -97,7 +101,7 @@ class LoopTelemetry:
             **describe_machine(self._world, config),
             **work,
             "strategy_reason": "as the loop wraps its model",
-            "model": kind,
+            "model": kind["kind"],
             "parameters": sum(p.numel() for p in bare.parameters()),
             "model_flops_per_sample": None,
             "flops_method": None,
@@ -109,6 +113,8 @@ class LoopTelemetry:
             "accumulation": accumulation,
             "global_batch_size": samples_per_step * self._world.size,
         }
+        if self._emulated is not None:
+            background.late_reason = LATE_AT_THE_END
         self._telemetry = RunTelemetry(
             self._output.run, self._output.attempt, self._world, config, facts, background, repeatable=False
         )
@@ -137,12 +143,14 @@ class LoopTelemetry:
         while True:
             look, step = self._telemetry.look, self._step + 1
             with look.at(step, self) if step in look.steps else nullcontext():
-                for _ in range(self._accumulation):
+                for number in range(self._accumulation):
                     self.clock.switch(INPUT)
                     try:
                         batch = next(batches)
                     except StopIteration:
                         return
+                    if self._emulated is not None and number == 0:
+                        self._emulated.begin_step(step)
                     yield batch
             self._step = step
             loss = torch.tensor(torch.nan, device=self._world.device) if self._loss is None else self._loss
@@ -166,6 +174,8 @@ class LoopTelemetry:
         if self._comm is not None:
             self._comm.close()
         if error is None:
+            if self._emulated is not None:
+                note_lateness(self._emulated, self._telemetry, self._world)
             self.metrics: Metrics = self._telemetry.finish()
             self._output.close(None, self.metrics)
         else:

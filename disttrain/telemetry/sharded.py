@@ -1,8 +1,7 @@
 """The collectives of `fully_shard`, told to the step clock where they are made.
 
-FSDP2 makes its all-gathers and reduce-scatters through objects that may be exchanged. Those put in here make
-the same calls. On a CPU a call returns when the collective is done, so all of its time is exposed; and all
-ranks make the same ones in the same order, so each is a meeting that they can compare on its own.
+On a CPU a call returns when the collective is done, so all of its time is exposed; and all ranks make the
+same ones in the same order, so each is a meeting that they can compare on its own.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from disttrain.parallel.collectives import Make, Through, exchange, param_groups
 from disttrain.telemetry.outputs import grad_tensors
 from disttrain.telemetry.phases import MEETING, OTHER, StepClock, after_own_backward, at_end_of_backward
 from disttrain.world import World
@@ -59,7 +59,7 @@ def not_timed(model: nn.Module, world: World) -> str | None:
             "takes is not what compute waits for"
         )
     try:
-        groups = [_param_groups(module) for module in model.modules() if isinstance(module, FSDPModule)]
+        groups = [param_groups(module) for module in model.modules() if isinstance(module, FSDPModule)]
         if max(map(len, groups)) > 1:
             return "fully_shard was given a shard_placement_fn that makes several groups of one module"
         for group in (group for each in groups for group in each):
@@ -81,20 +81,17 @@ class Collectives:
     """
 
     def __init__(self, model: nn.Module, world: World, clock: Callable[[], StepClock]) -> None:
-        def timed(comm: Any) -> Any:
-            return _Timed(comm, world.size, clock, self._miss)
-
         self._clock = clock
+        self._ranks = world.size
         self._missed: str | None = None
         self._hook = model.register_forward_hook(self._forward_done)
         self._before = []
         for module in model.modules():
             if isinstance(module, FSDPModule):
-                for group in _param_groups(module):
+                for group in param_groups(module):
                     gather, scatter = group._all_gather_comm, group._reduce_scatter_comm
                     self._before.append((module, gather, scatter))
-                    module.set_custom_all_gather(timed(gather))
-                    module.set_custom_reduce_scatter(timed(scatter))
+                    exchange(module, *(Through(comm, self._timed) for comm in (gather, scatter)))
 
     def missed(self, stepped: bool) -> str | None:
         """At the end of a step: why some of its communication was not seen; None if all was."""
@@ -105,11 +102,21 @@ class Collectives:
         """Put back what was there."""
         self._hook.remove()
         for module, gather, scatter in self._before:
-            module.set_custom_all_gather(gather)
-            module.set_custom_reduce_scatter(scatter)
+            exchange(module, gather, scatter)
 
-    def _miss(self, reason: str) -> None:
-        self._missed = reason
+    def _timed(self, make: Make, group: dist.ProcessGroup) -> dist.Work | None:
+        clock = self._clock()
+        before = clock.phase
+        clock.switch(MEETING)
+        try:
+            work = make()
+        finally:
+            clock.switch(before)
+        if work is not None:
+            self._missed = "an unshard was asynchronous, and what compute waited for it is not known"
+        if group.size() != self._ranks:
+            self._missed = f"a collective was among {group.size()} of {self._ranks} ranks"
+        return work
 
     def _forward_done(self, model: nn.Module, inputs: Any, output: Any) -> None:
         if torch.is_grad_enabled():
@@ -118,39 +125,3 @@ class Collectives:
     def _own_backward_done(self) -> None:
         # FSDP2 scatters the last gradients in a callback that is queued by now
         at_end_of_backward(lambda: self._clock().switch(OTHER))
-
-
-class _Timed:
-    """One of FSDP2's objects for communication, with its calls on the clock."""
-
-    def __init__(
-        self, comm: Any, ranks: int, clock: Callable[[], StepClock], missed: Callable[[str], None]
-    ) -> None:
-        self._comm = comm
-        self._ranks = ranks
-        self._clock = clock
-        self._missed = missed
-        self.allocate = comm.allocate
-
-    def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, **how: Any
-    ) -> dist.Work | None:
-        clock = self._clock()
-        before = clock.phase
-        clock.switch(MEETING)
-        try:
-            work: dist.Work | None = self._comm(
-                output_tensor=output_tensor, input_tensor=input_tensor, group=group, **how
-            )
-        finally:
-            clock.switch(before)
-        if work is not None:
-            self._missed("an unshard was asynchronous, and what compute waited for it is not known")
-        if group.size() != self._ranks:
-            self._missed(f"a collective was among {group.size()} of {self._ranks} ranks")
-        return work
-
-
-def _param_groups(module: FSDPModule) -> list[Any]:
-    """What of a module is communicated together. FSDP2 tells nobody else which objects it makes them with."""
-    return list(module._get_fsdp_state()._fsdp_param_groups)

@@ -3,10 +3,15 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from analysis.load import load
+from disttrain.data import synthetic
+from disttrain.emulation.model import Emulated
+from disttrain.models import emulated
 from disttrain.records import CLASSES, CommSample, Metrics, RankError, Step
 from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.telemetry.loop import LoopTelemetry
 from disttrain.world import World
 from tests.support.ranks import RankFailed
 from tests.support.tutorial import BATCH, EPOCHS, SAMPLES, train
@@ -87,6 +92,40 @@ def test_its_runs_are_reported_with_all_others(tmp_path):
     [row] = load([tmp_path / "mine"]).to_dict("records")
     assert (row["run"], row["included"], row["steps"]) == ("n1", True, EPOCHS * SAMPLES // BATCH)
     assert row["model"] == "tests.support.tutorial:Classifier"
+
+
+def test_a_loop_over_an_emulated_model_is_marked_and_each_step_draws_its_jitter(tmp_path, monkeypatch):
+    began: list[int] = []
+    begin_step = Emulated.begin_step
+    monkeypatch.setattr(
+        Emulated, "begin_step", lambda model, step: (began.append(step), begin_step(model, step))
+    )
+    source = synthetic.build(shape=(8,), classes=2, samples=8)
+    model = emulated.build(source, layers=1, layer_mb=0.001, forward_s=0.0, backward_s=0.0, optimizer_s=0.0)
+    optimizer = model.optimizer()
+    telemetry = {"warmup_steps": 1, "samples": 0, "sinks": []}
+    folder = tmp_path / "mine" / "n1"
+    with LoopTelemetry(
+        folder,
+        torch.nn.Sequential(model),
+        optimizer,
+        steps=4,
+        samples_per_step=2,
+        accumulation=2,
+        telemetry=telemetry,
+    ) as look:
+        for _ in range(2):
+            for number, inputs in enumerate(look.steps([torch.zeros(1, 8)] * 4)):
+                model(inputs).sum().backward()
+                if number % 2:
+                    optimizer.step()
+    assert began == [1, 2, 3, 4]
+    metrics = Metrics.model_validate(read_json(folder / "metrics.json"))
+    assert (metrics.emulated, metrics.model) == (True, "emulated")
+    assert metrics.emulation_late_s is not None
+    assert read_json(folder / "progress.json")["emulated"] is True
+    [row] = load([tmp_path / "mine"]).to_dict("records")
+    assert row["emulated"]
 
 
 def test_a_loop_that_fails_keeps_its_records_and_says_why(two_ranks, tmp_path):

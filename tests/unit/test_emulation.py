@@ -79,6 +79,34 @@ def test_lateness_does_not_add_up_within_a_pass():
     assert pace.late_s == pytest.approx(0.004 + 0.003, abs=2e-4)
 
 
+def test_while_it_is_stopped_nothing_is_computed():
+    clock = FakeTime(oversleep=0.004)
+    pace = Pace(clock.now, clock.sleep)
+    pace.start()
+    began = clock.now_s
+    for _ in range(10):
+        pace.advance(0.02)
+        clock.now_s += 0.003  # on the host, while the device computes on
+        with pace.stopped():
+            clock.now_s += 0.05
+    pace.end()
+    assert clock.now_s - began == pytest.approx(10 * (0.02 + 0.05) + 0.004 + 0.003, abs=2e-4)
+    assert pace.late_s == pytest.approx(0.004 + 0.003, abs=2e-4)
+
+
+def test_work_that_begins_anew_lets_all_that_came_before_count():
+    clock = FakeTime()
+    pace = Pace(clock.now, clock.sleep)
+    pace.anew = True
+    began = clock.now_s
+    for _ in range(10):
+        clock.now_s += 0.003
+        pace.advance(0.02)
+    pace.end()
+    assert clock.now_s - began == pytest.approx(10 * (0.003 + 0.02), abs=2e-4)
+    assert pace.late_s == pytest.approx(0, abs=1e-5)
+
+
 def test_input_comes_later_by_what_is_asked_on_top_of_loading():
     clock = FakeTime()
 

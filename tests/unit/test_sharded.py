@@ -1,8 +1,13 @@
-"""A collective of `fully_shard` is a meeting on the clock, and says so where it is not among all ranks."""
+"""A collective of `fully_shard` is a meeting on the clock, and says so where it is not among all ranks. It
+stops an emulated model."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from disttrain.emulation.sharded import watch
+from disttrain.emulation.wait import Pace
 from disttrain.telemetry.phases import COMPUTE, HostClock
 from disttrain.telemetry.sharded import Collectives, is_sharded, not_timed
 from disttrain.world import World
@@ -36,6 +41,7 @@ class ParamGroup:
     _all_reduce_hook = None
 
     def __init__(self, comm: Comm) -> None:
+        self.mesh_info = SimpleNamespace(mesh=SimpleNamespace(ndim=1))
         self._all_gather_comm = self._reduce_scatter_comm = comm
 
 
@@ -97,3 +103,80 @@ def test_what_could_not_be_timed_is_refused_with_the_reason(module):
     other_torch = module(comm)
     del other_torch._fsdp_param_groups
     assert not_timed(other_torch, ON_CPU).endswith("does not let the collectives of fully_shard be exchanged")
+
+
+@pytest.mark.parametrize("who_is_first", ["telemetry", "emulation"])
+def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module, who_is_first):
+    now = [0.0]
+    clock, comm, pace = HostClock(lambda: now[0]), Comm(now, None), Pace(lambda: now[0], lambda _: None)
+    model = module(comm)
+    [group] = model._fsdp_param_groups
+
+    def stops() -> float:
+        """For how long one of each puts off what is due."""
+        watch(model, pace)
+        pace.start()
+        began, late_s = now[0], pace.late_s
+        for each in (group._all_gather_comm, group._reduce_scatter_comm):
+            each(output_tensor=None, input_tensor=None, group=Group(4))
+        now[0] += 5  # so that the pass is late, however long it was stopped
+        pace.end()
+        return now[0] - began - (pace.late_s - late_s)
+
+    if who_is_first == "emulation":
+        assert stops() == 1.0
+    before = group._all_gather_comm
+    collectives = Collectives(model, ON_CPU, lambda: clock)
+    clock.start()
+    assert [stops(), stops()] == [1.0, 1.0]
+    clock.end_step()
+    [(_, parts)] = clock.finished()
+    assert parts[7:] == [0.5] * 4
+    collectives.close()
+    assert group._all_gather_comm is before
+    assert stops() == 1.0
+    assert not pace.anew
+
+
+def _has_a_hook(group: ParamGroup) -> None:
+    group._all_reduce_hook = print
+
+
+def _has_replicas(group: ParamGroup) -> None:
+    group.mesh_info.mesh.ndim = 2
+
+
+def _is_of_another_torch(group: ParamGroup) -> None:
+    del group._all_gather_comm
+
+
+@pytest.mark.parametrize("change", [_has_a_hook, _has_replicas, _is_of_another_torch])
+def test_where_communication_cannot_be_seen_layers_begin_anew(module, change):
+    pace, comm = Pace(), Comm([0.0], None)
+    model = module(comm)
+    change(model._fsdp_param_groups[0])
+    watch(model, pace)
+    assert pace.anew
+    assert model._fsdp_param_groups[0]._reduce_scatter_comm is comm
+
+
+def test_several_groups_of_a_module_let_layers_begin_anew(module):
+    pace, comm = Pace(), Comm([0.0], None)
+    watch(module(comm, comm), pace)
+    assert pace.anew
+
+
+def test_a_collective_that_is_waited_for_elsewhere_lets_layers_begin_anew(module):
+    pace = Pace()
+    model = module(Comm([0.0], "work"))
+    watch(model, pace)
+    assert not pace.anew
+    [group] = model._fsdp_param_groups
+    work = group._all_gather_comm(output_tensor=None, input_tensor=None, group=Group(4), async_op=True)
+    assert (work, pace.anew) == ("work", True)
+
+
+def test_a_model_that_is_not_sharded_is_left_alone():
+    pace = Pace()
+    watch(torch.nn.Linear(1, 1), pace)
+    assert not pace.anew

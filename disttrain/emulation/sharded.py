@@ -1,0 +1,66 @@
+"""An emulated model that `fully_shard` was applied to: while a collective runs, a rank that waits stops.
+
+On a CPU the thread that would compute is in each collective until that is done. For so long the deadlines of
+a pass are put off, and for nothing else: hooks and copies are on the host, as ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from disttrain.emulation.wait import Pace
+from disttrain.parallel.collectives import Make, Through, exchange, param_groups
+
+
+def watch(model: nn.Module, pace: Pace) -> None:
+    """Have `pace` stop for each collective of the model, if it has any.
+
+    For each pass again: who else exchanges FSDP2's objects puts back what was there before.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            try:
+                _watch(module, pace)
+            except AttributeError:  # another torch
+                pace.anew = True
+
+
+class _Stop:
+    """Makes collectives while `pace` stops."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+
+    def __call__(self, make: Make, group: dist.ProcessGroup) -> dist.Work | None:
+        with self._pace.stopped():
+            work = make()
+        if work is not None:
+            self._pace.anew = True  # it is waited for elsewhere
+        return work
+
+
+def _watch(module: FSDPModule, pace: Pace) -> None:
+    groups = param_groups(module)
+    # an all-reduce is made through no object, and where a module has several groups, theirs stay
+    if len(groups) > 1 or any(g.mesh_info.mesh.ndim > 1 or g._all_reduce_hook is not None for g in groups):
+        pace.anew = True
+        return
+    for group in groups:
+        gather, scatter = (
+            _stopping(comm, pace) for comm in (group._all_gather_comm, group._reduce_scatter_comm)
+        )
+        exchange(module, gather, scatter)
+
+
+def _stopping(comm: Any, pace: Pace) -> Any:
+    """What makes the calls of `comm` while `pace` stops: itself, if it or what it goes through does so."""
+    inner = comm
+    while isinstance(inner, Through):
+        if isinstance(inner.call, _Stop):
+            return comm
+        inner = inner.comm
+    return Through(comm, _Stop(pace))
