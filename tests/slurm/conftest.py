@@ -1,15 +1,18 @@
-"""One real Slurm cluster for all tests of this folder."""
+"""Two real Slurm clusters for all tests of this folder: with accounting and without."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from disttrain.rundir import RunDir
 from jobs.minicluster import packages, places
 from jobs.slurm.cluster import SlurmCluster
+from tests.support import requeued
 from tests.support.jobs import STANDIN, ended_afterwards
 from tests.support.links import real_time
 from tests.support.minicluster import MiniCluster, cluster_verb, need
@@ -26,25 +29,71 @@ def ahead() -> list[str]:
     return real_time()
 
 
-@pytest.fixture(scope="session")
-def slurm(can_have_clusters: None) -> Iterator[MiniCluster]:
-    """Four nodes with four GPUs each, accounting on, Slurm's own delays cut short."""
-    name = f"t{os.getpid()}"
+@contextmanager
+def _cluster(name: str, *flags: str) -> Iterator[MiniCluster]:
+    """Four nodes with four GPUs each, Slurm's own delays cut short."""
     try:
-        yield MiniCluster.up(name, "--short-timeouts")
+        yield MiniCluster.up(name, "--short-timeouts", *flags)
     finally:
         if name in places.names():
             cluster_verb("down", "--name", name)
 
 
+@pytest.fixture(scope="session")
+def accounted(can_have_clusters: None) -> Iterator[MiniCluster]:
+    with _cluster(f"t{os.getpid()}") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def unaccounted(can_have_clusters: None) -> Iterator[MiniCluster]:
+    with _cluster(f"n{os.getpid()}", "--no-accounting") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def slurm(accounted: MiniCluster) -> Iterator[MiniCluster]:
+    """The cluster with accounting, which no test leaves a job on for the next."""
+    try:
+        yield accounted
+    finally:
+        accounted.empty()
+
+
+@pytest.fixture
+def plain(unaccounted: MiniCluster) -> Iterator[MiniCluster]:
+    """The one without."""
+    try:
+        yield unaccounted
+    finally:
+        unaccounted.empty()
+
+
+@pytest.fixture(params=["slurm", "plain"])
+def either(request: pytest.FixtureRequest) -> MiniCluster:
+    """The one, and in another test the other."""
+    found: MiniCluster = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
 def on_slurm(slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> MiniCluster:
     """The cluster, as this process's own Slurm too."""
-    for name in [name for name in os.environ if name not in slurm.env]:
+    return _as_own(slurm, monkeypatch)
+
+
+@pytest.fixture
+def on_plain(plain: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> MiniCluster:
+    return _as_own(plain, monkeypatch)
+
+
+def _as_own(cluster: MiniCluster, monkeypatch: pytest.MonkeyPatch) -> MiniCluster:
+    env = cluster.env
+    for name in [name for name in os.environ if name not in env]:
         monkeypatch.delenv(name)
-    for name, value in slurm.env.items():
+    for name, value in env.items():
         monkeypatch.setenv(name, value)
-    return slurm
+    return cluster
 
 
 @pytest.fixture
@@ -62,3 +111,9 @@ def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
     with ended_afterwards(tmp_path / "runs", SlurmCluster()):
         yield tmp_path / "runs"
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """What a run that is taken from its nodes has to come to."""
+    return requeued.undisturbed(tmp_path_factory.mktemp("reference"))

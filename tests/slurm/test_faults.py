@@ -18,42 +18,26 @@ import pytest
 
 from disttrain.checkpoint.folder import MANIFEST
 from disttrain.rundir import RunDir, read_json
-from jobs.minicluster import places
 from tests.support import requeued
 from tests.support.jobs import wait_until
-from tests.support.minicluster import MiniCluster, cluster_verb
+from tests.support.minicluster import MiniCluster
 from tests.support.requeued import RANKS, Job, assert_the_same, steps_lost
 
 COMMITTED = f"step-{8 * '[0-9]'}"
 """Checkpoints, as a pattern; on its way out one has another name."""
-STEPS = 100
 MANY = 400
 """Steps of a run that is still at it when Slurm has given its nodes up."""
 EVERY = 20
 
 
-@pytest.fixture(scope="module")
-def plain(can_have_clusters: None) -> Iterator[MiniCluster]:
-    """One node more than the jobs need, and no accounting."""
-    name = f"f{os.getpid()}"
-    try:
-        yield MiniCluster.up(name, "--short-timeouts", "--nodes", str(RANKS + 1), "--no-accounting")
-    finally:
-        if name in places.names():
-            cluster_verb("down", "--name", name)
-
-
 @pytest.fixture
 def faulty(plain: MiniCluster) -> Iterator[MiniCluster]:
+    """One node more than the jobs need."""
+    assert plain.nodes > RANKS
     try:
         yield plain
     finally:
         plain.mend()
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    return requeued.undisturbed(tmp_path_factory.mktemp("reference"), STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +48,7 @@ def long_reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 def submitted(
     cluster: MiniCluster, folder: Path, resources: dict[str, int] | None = None, **given: Any
 ) -> Job:
-    made = requeued.config(**{"steps": STEPS, "every_steps": EVERY, **given})
+    made = requeued.config(**{"every_steps": EVERY, **given})
     return Job.submit(cluster, folder, made | ({"resources": resources} if resources else {}))
 
 

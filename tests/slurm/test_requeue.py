@@ -1,8 +1,12 @@
-"""A job that Slurm takes its nodes from goes on by itself, and computes what it would have."""
+"""A job that Slurm takes its nodes from goes on by itself, and computes what it would have: with accounting
+and without."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +18,12 @@ from jobs import ledger, policy
 from tests.support import requeued
 from tests.support.jobs import STANDIN, settled, starts, states, wait_until
 from tests.support.minicluster import MiniCluster
-from tests.support.requeued import Job, assert_the_same, steps_lost
-
-STEPS = 100
+from tests.support.requeued import RANKS, STEPS, Job, assert_the_same, steps_lost
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    return requeued.undisturbed(tmp_path_factory.mktemp("reference"), STEPS)
-
-
-@pytest.fixture
-def jobs(on_slurm: MiniCluster, tmp_path: Path) -> Iterator[Any]:
-    """Submits; no job is left behind."""
-    made: list[Job] = []
-
-    def submit(**given: Any) -> Job:
-        made.append(Job.submit(on_slurm, tmp_path, requeued.config(**{"steps": STEPS, **given})))
-        return made[-1]
-
-    yield submit
-    for job in made:
-        on_slurm.ask("scancel", job.id)
-    wait_until(lambda: not on_slurm.ask("squeue", "--noheader"))
+def submitted(cluster: MiniCluster, folder: Path, **given: Any) -> Job:
+    folder.mkdir(exist_ok=True)
+    return Job.submit(cluster, folder, requeued.config(**given))
 
 
 def preempt(cluster: MiniCluster) -> None:
@@ -51,16 +38,29 @@ def preempt(cluster: MiniCluster) -> None:
     cluster.ask("sbatch", *urgent, "--wrap", "true", cwd=Path("/"))
 
 
+@contextmanager
+def nothing_starts(cluster: MiniCluster) -> Iterator[None]:
+    """On the partition of these jobs."""
+    cluster.ask("scontrol", "update", "partition=gpu", "state=down")
+    try:
+        yield
+    finally:
+        cluster.ask("scontrol", "update", "partition=gpu", "state=up")
+
+
 @pytest.mark.slow
-def test_preempted_with_grace(jobs: Any, slurm: MiniCluster, reference: RunDir) -> None:
-    job = jobs()
+def test_preempted_with_grace(either: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    job = submitted(either, tmp_path)
     job.wait_for_step(30)
-    preempt(slurm)
+    preempt(either)
     left = job.wait_until_closed(0)
     assert (left["cause"], left["next"], left["job_id"]) == ("preempted", "requeue", job.id)
     assert left["exit_codes"].keys() == {"0", "1", "2"}
-    wait_until(lambda: job.state.state != "running")
-    assert (job.state.state, job.state.job_id) in [("queued", left["job_id"]), ("running", left["job_id"])]
+    with nothing_starts(either):  # Slurm lets it wait for six seconds at least
+        wait_until(lambda: job.state.state != "running")
+        assert (job.state.state, job.state.job_id) == ("queued", left["job_id"])
+        told = long_status(job)
+        assert (told["state"], told["usage"]["attempts"]) == ("queued", 1)
     assert job.wait_for_end().state == "done"
     assert [job.attempt(number)["job_id"] for number in (0, 1)] == [left["job_id"]] * 2
     assert len(job.attempts()) == 2
@@ -69,15 +69,15 @@ def test_preempted_with_grace(jobs: Any, slurm: MiniCluster, reference: RunDir) 
 
 
 @pytest.mark.slow
-def test_preempted_without_grace(jobs: Any, slurm: MiniCluster, reference: RunDir) -> None:
-    slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=0")
+def test_preempted_without_grace(either: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    either.ask("scontrol", "update", "partition=gpu", "GraceTime=0")
     try:
-        job = jobs()
-        job.wait_for_step(50)
-        preempt(slurm)
+        job = submitted(either, tmp_path)
+        job.wait_for_step(30)
+        preempt(either)
         assert job.wait_for_end().state == "done"
     finally:
-        slurm.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
+        either.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
     assert len(job.attempts()) == 2
     assert job.attempt(0)["cause"] in ("preempted", "lost")
     assert steps_lost(job.run) <= 20, "at most what lies between two checkpoints"
@@ -85,23 +85,36 @@ def test_preempted_without_grace(jobs: Any, slurm: MiniCluster, reference: RunDi
 
 
 @pytest.mark.slow
-def test_a_time_limit_shorter_than_the_run(jobs: Any, reference: RunDir) -> None:
-    job = jobs(time_limit_min=1, stop_lead_s=45, slow_s=0.25)
-    assert job.wait_for_end().state == "done"
+def test_a_time_limit_shorter_than_the_run(
+    slurm: MiniCluster, plain: MiniCluster, tmp_path: Path, reference: RunDir
+) -> None:
+    # At once, for most of it is waiting. These steps take 80 s, and two starts of 40 s begin with imports.
+    given = {"time_limit_min": 1, "stop_lead_s": 20, "slow_s": 80 / STEPS}
+    jobs = [submitted(cluster, tmp_path / cluster.name, **given) for cluster in (slurm, plain)]
+    for job in jobs:
+        attempt = 0
+        while job.wait_until_closed(attempt)["next"]:
+            attempt += 1
+        assert job.wait_for_end().state == "done"
+        assert_ended_by_its_deadline_again_and_again(job)
+        assert steps_lost(job.run) == 0
+        assert_the_same(job.run, reference)
+        assert_figures_cover_all_attempts(job)
+    assert_usage_is_by_own_times(jobs[1])
+
+
+def assert_ended_by_its_deadline_again_and_again(job: Job) -> None:
     ended = [job.attempt(attempt.number) for attempt in job.attempts()]
     assert len(ended) >= 3, "at least two requeues"
     assert {one["job_id"] for one in ended} == {job.id}
     assert [one["restart"] for one in ended] == list(range(len(ended)))
     assert [one["cause"] for one in ended] == ["deadline"] * (len(ended) - 1) + ["finished"]
     assert [one["checkpoint_before"] for one in ended[1:]] == [one["checkpoint_after"] for one in ended[:-1]]
-    assert steps_lost(job.run) == 0
-    assert_the_same(job.run, reference)
-    assert_figures_cover_all_attempts(job)
 
 
 @pytest.mark.slow
-def test_no_signal_to_the_step_ends_a_rank(jobs: Any, reference: RunDir) -> None:
-    job = jobs()
+def test_no_signal_to_the_step_ends_a_rank(either: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    job = submitted(either, tmp_path)
     for attempt, name in enumerate(("USR1", "USR2", "TERM")):
         job.wait_for_step(20 * (attempt + 1), attempt)
         job.signal(name)
@@ -116,8 +129,8 @@ def test_no_signal_to_the_step_ends_a_rank(jobs: Any, reference: RunDir) -> None
 
 
 @pytest.mark.slow
-def test_a_signal_before_training_begins(jobs: Any) -> None:
-    job = jobs(steps=5, slow_s=0)
+def test_a_signal_before_training_begins(slurm: MiniCluster, tmp_path: Path) -> None:
+    job = submitted(slurm, tmp_path, steps=5, slow_s=0)
     wait_until(lambda: job.run.attempt(0).rendezvous.exists())  # torch is being imported
     job.signal("TERM")
     left = job.wait_until_closed(0)
@@ -151,16 +164,15 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
     assert starts(stays) == [(0, 0)], "the other task goes on undisturbed"
 
 
-def test_cancelled_while_it_waits_for_its_requeue(jobs: Any, slurm: MiniCluster) -> None:
-    job = jobs()
+def test_cancelled_while_it_waits_for_its_requeue(slurm: MiniCluster, tmp_path: Path) -> None:
+    job = submitted(slurm, tmp_path)
     job.wait_for_step(2)
 
     def in_queue() -> list[str]:
         listed = slurm.ask("squeue", "--noheader", "-o", "%i %T").splitlines()
         return [state for found, state in map(str.split, listed) if found == job.id]
 
-    slurm.ask("scontrol", "update", "partition=gpu", "state=down")
-    try:
+    with nothing_starts(slurm):
         job.signal("USR1")
         wait_until(lambda: job.state.state == "queued")
         assert "requeued after preempted: left at step" in str(job.state.message)
@@ -168,17 +180,15 @@ def test_cancelled_while_it_waits_for_its_requeue(jobs: Any, slurm: MiniCluster)
         slurm.submit("cancel", "job", cwd=job.run.path.parents[2])
         assert (job.state.state, job.state.cause, job.state.retryable) == ("failed", "cancelled", True)
         wait_until(lambda: not in_queue())
-    finally:
-        slurm.ask("scontrol", "update", "partition=gpu", "state=up")
     assert len(job.attempts()) == 1
 
 
 @pytest.mark.slow
 def test_three_starts_without_progress_are_the_end(
-    jobs: Any, slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch
+    slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    job = jobs(every_steps=None, env={"STANDIN": "hang"})
+    job = submitted(slurm, tmp_path, every_steps=None, env={"STANDIN": "hang"})
     for attempt in range(3):
         wait_until(lambda: job.run.attempt(attempt).rendezvous.exists())  # noqa: B023
         slurm.ask("scontrol", "requeue", job.id)
@@ -195,9 +205,9 @@ def test_three_starts_without_progress_are_the_end(
 
 @pytest.mark.slow  # restarted, slurmctld waits a minute before it gives the job's nodes away again
 def test_the_controller_is_away_when_the_job_wants_its_requeue(
-    jobs: Any, slurm: MiniCluster, reference: RunDir
+    slurm: MiniCluster, tmp_path: Path, reference: RunDir
 ) -> None:
-    job = jobs(slow_s=0.2)
+    job = submitted(slurm, tmp_path, slow_s=0.2)
     job.wait_for_step(20)
     agent = job.attempt(0)
     slurm.kill_controller()
@@ -220,6 +230,29 @@ def test_the_controller_is_away_when_the_job_wants_its_requeue(
 
 def told(cluster: MiniCluster, job_id: str) -> str:
     return cluster.ask("scontrol", "show", "job", job_id)
+
+
+def long_status(job: Job) -> dict[str, Any]:
+    """What `status --long` says of a run."""
+    said = json.loads(job.cluster.submit("status", "--long", "--json", cwd=job.run.path.parents[2]))
+    (found,) = said["runs"]
+    return found
+
+
+def assert_usage_is_by_own_times(job: Job) -> None:
+    """Without accounting: each start is counted, and each wait before one."""
+    usage = long_status(job)["usage"]
+    records = [job.attempt(attempt.number) for attempt in job.attempts()]
+    started, ended = ([datetime.fromisoformat(one[word]) for one in records] for word in ("started", "ended"))
+    asked = [datetime.fromisoformat(records[0]["submitted"]), *ended[:-1]]
+    waits_s = [(there - since).total_seconds() for there, since in zip(started, asked, strict=True)]
+    ran_s = sum((last - first).total_seconds() for first, last in zip(started, ended, strict=True))
+    assert (usage["source"], usage["unit"], usage["attempts"]) == ("timestamps", "GPU-hours", len(records))
+    assert [start["job_id"] for start in usage["starts"]] == [job.id] * len(records)
+    assert usage["hours"] == pytest.approx(RANKS * ran_s / 3600)
+    assert usage["queue_wait_s"] == pytest.approx(sum(waits_s))
+    assert min(waits_s[1:]) >= 5, "the wait of a requeued job, at least"
+    assert ran_s >= sum(record["step_s"] for _, record in read_steps(job.run, 0).values())
 
 
 def assert_figures_cover_all_attempts(job: Job) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ import submit as command_line
 from disttrain import usage
 from disttrain.rundir import RunDir, read_json
 from jobs.cli.render import note
-from jobs.minicluster import places
 from jobs.refresh import refresh, refresh_slurm
 from jobs.slurm import accounting
 from jobs.slurm.cluster import SlurmCluster
@@ -31,7 +29,7 @@ from tests.support.jobs import (
     sweep_plan,
     wait_until,
 )
-from tests.support.minicluster import MiniCluster, cluster_verb
+from tests.support.minicluster import MiniCluster
 
 
 @pytest.fixture
@@ -167,33 +165,17 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     assert usage.read(run) == told
 
 
-@pytest.fixture
-def unaccounted(can_have_clusters: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[MiniCluster]:
-    """A cluster without accounting, as this process's own."""
-    name = f"n{os.getpid()}"
-    try:
-        cluster = MiniCluster.up(name, "--short-timeouts", "--no-accounting", "--nodes", "2")
-        for variable in [variable for variable in os.environ if variable not in cluster.env]:
-            monkeypatch.delenv(variable)
-        for variable, value in cluster.env.items():
-            monkeypatch.setenv(variable, value)
-        yield cluster
-    finally:
-        if name in places.names():
-            cluster_verb("down", "--name", name)
-
-
 @pytest.mark.slow
 def test_without_accounting_everything_works(
-    unaccounted: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_plain: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     sweep = ("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm", "--wait")
-    unaccounted.submit(*sweep, cwd=tmp_path)
-    told = json.loads(unaccounted.submit("status", "--long", "--json", cwd=tmp_path))
+    on_plain.submit(*sweep, cwd=tmp_path)
+    told = json.loads(on_plain.submit("status", "--long", "--json", cwd=tmp_path))
     assert [run["state"] for run in told["runs"]] == ["done", "done"]
     assert [run["usage"]["source"] for run in told["runs"]] == ["timestamps", "timestamps"]
-    unaccounted.submit("report", "small", cwd=tmp_path)
+    on_plain.submit("report", "small", cwd=tmp_path)
     report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
     assert [(row["attempts"], row["unit"], row["source"]) for row in report["used"]] == [
         (1, "GPU-hours", "timestamps")
@@ -204,10 +186,10 @@ def test_without_accounting_everything_works(
     root = tmp_path / "cancelled"
     with ended_afterwards(root, SlurmCluster()):
         run, job = begun(root)
-        unaccounted.submit("cancel", "demo", "--runs", str(root), cwd=tmp_path)
+        on_plain.submit("cancel", "demo", "--runs", str(root), cwd=tmp_path)
         wait_until(lambda: not asked(root).active)
         assert asked(root).cause == "cancelled"
-        unaccounted.submit("resume", "demo", "--runs", str(root), "--cluster", "slurm", cwd=tmp_path)
+        on_plain.submit("resume", "demo", "--runs", str(root), "--cluster", "slurm", cwd=tmp_path)
         wait_until(lambda: len(starts(run)) == 2)
         (state,) = refresh(read_runs(root), SlurmCluster())
         assert (state.state, state.attempts) == ("running", 2)

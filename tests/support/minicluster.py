@@ -87,6 +87,18 @@ class MiniCluster:
         """`python submit.py ...` on this cluster."""
         return self.ask(sys.executable, str(SUBMIT), *arguments, cwd=cwd)
 
+    def empty(self) -> None:
+        """End whatever jobs there are; returns once the queue is empty."""
+
+        def queue() -> list[str]:
+            jobs = self.ask("squeue", "--noheader", "-o", "%A %t").splitlines()
+            alive = [job for job, state in map(str.split, jobs) if state != "CG"]
+            if alive:
+                self._say("scancel", *alive)  # it may complain: they end by themselves too
+            return jobs
+
+        wait_until(lambda: not queue())
+
     # ---- faults; `mend` makes good whatever was done
 
     def kill_controller(self) -> None:

@@ -20,10 +20,13 @@ from tests.support.jobs import WITHIN_S, wait_until
 from tests.support.minicluster import MiniCluster
 
 RANKS = 3
+STEPS = 100
 SLOW_S = 0.1
 
 
-def config(steps: int, slow_s: float = SLOW_S, every_steps: int | None = 20, **job: Any) -> dict[str, Any]:
+def config(
+    steps: int = STEPS, slow_s: float = SLOW_S, every_steps: int | None = 20, **job: Any
+) -> dict[str, Any]:
     """Three ranks of a model whose training depends on everything that a checkpoint holds; keys of `job`."""
     return {
         "model": {"kind": "tests.support.nets:SlowDeep", "slow_s": slow_s},
@@ -38,7 +41,7 @@ def config(steps: int, slow_s: float = SLOW_S, every_steps: int | None = 20, **j
     }
 
 
-def undisturbed(folder: Path, steps: int) -> RunDir:
+def undisturbed(folder: Path, steps: int = STEPS) -> RunDir:
     """That run, started by hand on this machine."""
     given = folder / "undisturbed.yaml"
     given.write_text(yaml.safe_dump(config(steps, slow_s=0)))
