@@ -241,7 +241,8 @@ def create_exclusive(path: Path, value: Any) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return False
+        # Over NFS the answer to a link that was made may get lost, and asking again then says this.
+        return os.stat(temporary).st_nlink > 1
     finally:
         temporary.unlink()
     return True
@@ -298,6 +299,8 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 yield _record(path, number, pending)
             pending = line
             number += 1
+            if not line.endswith(b"\n"):
+                break  # the end as it was just now: its writer may go on meanwhile, in the midst of a line
         if pending is not None:
             try:
                 record = _record(path, number, pending)

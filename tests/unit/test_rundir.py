@@ -106,6 +106,20 @@ def test_exclusive_creation_never_replaces(tmp_path):
     assert read_json(tmp_path / "claim.json") == {"by": 1}
 
 
+def test_a_link_whose_answer_got_lost_is_the_winners(tmp_path, monkeypatch):
+    link = os.link
+
+    def asked_twice(source, target):
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", asked_twice)
+    assert create_exclusive(tmp_path / "claim.json", {"by": 1})
+    assert not create_exclusive(tmp_path / "claim.json", {"by": 2})
+    assert read_json(tmp_path / "claim.json") == {"by": 1}
+    assert os.listdir(tmp_path) == ["claim.json"]
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -169,6 +183,17 @@ def test_a_bad_line_in_the_middle_is_named(tmp_path, bad, words):
     assert next(records) == {"step": 1}
     with pytest.raises(CorruptFile, match=f":2 {words}"):
         next(records)
+
+
+def test_a_line_that_is_just_being_written_is_left_out(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step"')
+    records = read_jsonl(path)
+    assert next(records) == {"step": 1}
+    with open(path, "ab") as file:
+        file.write(b': 2}\n{"step": 3}\n')
+    assert list(records) == []
+    assert len(list(read_jsonl(path))) == 3
 
 
 def test_attempts_are_counted_by_folder(tmp_path):
