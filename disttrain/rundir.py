@@ -205,7 +205,7 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
     `durable` also waits for the disk; live state that is rewritten every second does without.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -236,7 +236,7 @@ def create_exclusive(path: Path, value: Any) -> bool:
     reader ever sees the winner's file without its content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    temporary = _temporary(path)
     write_json(temporary, value)
     try:
         os.link(temporary, path)
@@ -246,6 +246,11 @@ def create_exclusive(path: Path, value: Any) -> bool:
     finally:
         temporary.unlink()
     return True
+
+
+def _temporary(path: Path) -> Path:
+    """Nobody else's: on two nodes there may be processes of one number, above all in containers."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
