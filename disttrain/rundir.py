@@ -205,7 +205,7 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
     `durable` also waits for the disk; live state that is rewritten every second does without.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -236,15 +236,21 @@ def create_exclusive(path: Path, value: Any) -> bool:
     reader ever sees the winner's file without its content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    temporary = _temporary(path)
     write_json(temporary, value)
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return False
+        # Over NFS the answer to a link that was made may get lost, and asking again then says this.
+        return os.stat(temporary).st_nlink > 1
     finally:
         temporary.unlink()
     return True
+
+
+def _temporary(path: Path) -> Path:
+    """Nobody else's: on two nodes there may be processes of one number, above all in containers."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
@@ -298,6 +304,8 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 yield _record(path, number, pending)
             pending = line
             number += 1
+            if not line.endswith(b"\n"):
+                break  # the end as it was just now: its writer may go on meanwhile, in the midst of a line
         if pending is not None:
             try:
                 record = _record(path, number, pending)

@@ -3,6 +3,7 @@ local machine, node 0's agent on Slurm; failing that, the next start. Standard l
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -47,6 +48,9 @@ def open_attempt(
         return None
     if claims:
         _ask_policy(run, submission, claims)
+    else:
+        # Asked of an earlier submission. From the claim on it is asked of this one, and it counts.
+        run.stop.unlink(missing_ok=True)
     me = this_process()
     code = code_hash()
     number = ledger.claim(
@@ -84,9 +88,6 @@ def open_attempt(
     )
     if claims:
         _close_lost(run, _attempt_of(run, claims[-1]), "requeue")
-    else:
-        # Asked of an earlier submission. Asked while this one waits for its requeue, it counts.
-        run.stop.unlink(missing_ok=True)
     run.failed.unlink(missing_ok=True)  # the word on the attempt before; attempt.json keeps it
     return attempt
 
@@ -119,7 +120,11 @@ def _close_lost(run: RunDir, attempt: Attempt, then: str | None, why: str | None
 
 
 def _last_sign_of_life(attempt: Attempt) -> float:
-    return max(path.stat().st_mtime for path in [attempt.path, *attempt.path.iterdir()])
+    times = [attempt.path.stat().st_mtime]
+    for path in attempt.path.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # temporary, of a lost copy that writes yet
+            times.append(path.stat().st_mtime)
+    return max(times)
 
 
 def _starts(run: RunDir, claims: Sequence[Mapping[str, Any]]) -> list[Start]:

@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,11 +119,15 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     return _become_task(RunDir(root / said["run"]), said["submission"], secrets, environ)
 
 
-def words_of_others(root: Path, runs: Iterable[RunDir]) -> list[Path]:
-    """What was said to jobs about runs that are not among `runs`, which are all there are."""
-    known = {f"{run.sweep}/{run.name}" for run in runs}
+def words_without_run(root: Path) -> list[Path]:
+    """What was said to jobs about runs that are not there any more."""
     words = {path: read_json_or_none(path) or {} for path in sorted((root / FOLDER).glob("*.json"))}
-    return [path for path, said in words.items() if said.get("run") and said["run"] not in known]
+    # A job plans its run before it says so: looked for in that order, a run that is just being made is there.
+    return [
+        path
+        for path, said in words.items()
+        if said.get("run") and not RunDir(root / said["run"]).run_json.exists()
+    ]
 
 
 def _folder(environ: Mapping[str, str]) -> Path:

@@ -17,7 +17,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -224,15 +224,18 @@ def held(root: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def unneeded(root: Path, runs: Iterable[RunDir]) -> Iterator[list[Path]]:
-    """The snapshots that none of `runs`, which are all there are, was submitted with; none of them is taken
-    into use within the block. Empty while somebody submits."""
+def unneeded(root: Path, runs: Callable[[], Iterable[RunDir]]) -> Iterator[list[Path]]:
+    """The snapshots that no run was submitted with; none of them is taken into use within the block. Empty
+    while somebody submits.
+
+    `runs` is asked for all runs there are once nobody can submit any more: there may be new ones by then.
+    """
     if not (root / FOLDER).is_dir():
         yield []
         return
     try:
         with _lock(root, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            used = {_path_in(read_json_or_none(run.run_json) or {}) for run in runs}
+            used = {_path_in(read_json_or_none(run.run_json) or {}) for run in runs()}
             names = sorted(os.listdir(root / FOLDER))
             yield [
                 root / FOLDER / name for name in names if name != ".lock" and f"{FOLDER}/{name}" not in used

@@ -139,6 +139,8 @@ def read_state(run: RunDir, *, code_hash: str | None = None) -> RunState:
         return _read_state(run, code_hash)
     except CorruptFile as error:
         message = str(error)
+    except FileNotFoundError as error:  # moved away since it was looked for
+        message = f"{error.filename} is gone"
     except (KeyError, TypeError, ValueError) as error:
         message = f"{run.path}: a record lacks or garbles {error}"
     key = (read_json_or_none(run.run_json) or {}).get("config_key")  # so that its plan still finds it

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from disttrain.errors import ConfigError
+from disttrain.rundir import RunDir
 from jobs import snapshot
 from jobs.cli import find, place
 from jobs.cli.render import print_json, word_of
@@ -30,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
     kept: list[RunState] = []
     for sweep in dict.fromkeys(run.sweep for run in runs):
         with sweep_lock(args.runs / sweep):  # so that nothing is submitted while it moves
-            for state in place.read([run for run in runs if run.sweep == sweep]):
+            there = [run for run in runs if run.sweep == sweep and run.run_json.exists()]
+            for state in place.read(there):  # others may have been moved while this waited for the lock
                 if not _is_meant(state, args):
                     continue
                 if state.active and not (state.silent and state.run.path in named):
@@ -94,13 +96,15 @@ def _move(path: Path, target: Path) -> None:
 
 def _move_code(root: Path, trash: Path) -> None:
     """Copies of the code that only moved runs were submitted with, and words on them to jobs."""
-    every = [run for sweep in find.sweeps(root) for run in runs_of(root, sweep)]
     from jobs import byhand  # which imports what plans runs
+
+    def every() -> list[RunDir]:
+        return [run for sweep in find.sweeps(root) for run in runs_of(root, sweep)]
 
     with snapshot.unneeded(root, every) as folders:
         for folder in folders:
             _move(folder, trash / snapshot.FOLDER / folder.name)
-    for word in byhand.words_of_others(root, every):
+    for word in byhand.words_without_run(root):
         _move(word, trash / byhand.FOLDER / word.name)
 
 

@@ -64,8 +64,8 @@ def test_a_later_start_finds_what_the_earlier_ones_were_for(tmp_path: Path) -> N
         write_json(job.word(tmp_path), said)
     assert byhand.Job("7", 2, "34000", 1).former(tmp_path) == {"run": "a/b", "submission": 3}
     assert byhand.Job("7", 0, "35000", 0).former(tmp_path) is None, "another job with that id"
-    others = byhand.words_of_others(tmp_path, [RunDir(tmp_path / "a" / "b")])
-    assert sorted(path.name for path in others) == ["7-0-31500.json", "77-0-33000.json"]
+    write_json(RunDir(tmp_path / "a" / "b").run_json, {})
+    assert [path.name for path in byhand.words_without_run(tmp_path)] == ["7-0-31500.json", "77-0-33000.json"]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from disttrain.rundir import write_json
+from jobs.cli import clean
+from jobs.reconcile import sweep_lock
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, STATES, ask, ask_json, states
 
@@ -31,6 +35,20 @@ def test_clean_moves_and_never_touches_what_is_active(capsys: pytest.CaptureFixt
     assert "left   tiny/running" in out
     assert set(states()) == {"queued", "running"}
     assert files() == before, "something was lost"
+
+
+def test_two_that_clean_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(RUNS, "tiny/n1", "failed")
+    make_run(RUNS, "tiny/n2", "failed")
+
+    @contextlib.contextmanager
+    def after_another(folder: Path) -> Iterator[None]:
+        (folder / "n1").rename(RUNS.parent / "n1")
+        with sweep_lock(folder):
+            yield
+
+    monkeypatch.setattr(clean, "sweep_lock", after_another)
+    assert [run["run"] for run in ask_json(capsys, "clean --failed")] == ["tiny/n2"]
 
 
 def files() -> list[tuple[str, bytes]]:

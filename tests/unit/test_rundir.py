@@ -75,6 +75,21 @@ def test_a_failed_write_leaves_the_old_text_and_no_rubbish(tmp_path, monkeypatch
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+def test_a_process_of_the_same_number_on_another_node_may_write_as_well(tmp_path, monkeypatch):
+    path, replace = tmp_path / "a.json", os.replace
+
+    def after_the_other(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        write_json(path, {"by": "the other"})
+        assert read_json(path) == {"by": "the other"}
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", after_the_other)
+    write_json(path, {"by": "this one"})
+    assert read_json(path) == {"by": "this one"}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
 def test_exclusive_creation_has_one_winner(tmp_path):
     racers = [
         subprocess.Popen(
@@ -104,6 +119,20 @@ def test_exclusive_creation_never_replaces(tmp_path):
     assert create_exclusive(tmp_path / "claim.json", {"by": 1})
     assert not create_exclusive(tmp_path / "claim.json", {"by": 2})
     assert read_json(tmp_path / "claim.json") == {"by": 1}
+
+
+def test_a_link_whose_answer_got_lost_is_the_winners(tmp_path, monkeypatch):
+    link = os.link
+
+    def asked_twice(source, target):
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", asked_twice)
+    assert create_exclusive(tmp_path / "claim.json", {"by": 1})
+    assert not create_exclusive(tmp_path / "claim.json", {"by": 2})
+    assert read_json(tmp_path / "claim.json") == {"by": 1}
+    assert os.listdir(tmp_path) == ["claim.json"]
 
 
 json_values = st.recursive(
@@ -169,6 +198,17 @@ def test_a_bad_line_in_the_middle_is_named(tmp_path, bad, words):
     assert next(records) == {"step": 1}
     with pytest.raises(CorruptFile, match=f":2 {words}"):
         next(records)
+
+
+def test_a_line_that_is_just_being_written_is_left_out(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step"')
+    records = read_jsonl(path)
+    assert next(records) == {"step": 1}
+    with open(path, "ab") as file:
+        file.write(b': 2}\n{"step": 3}\n')
+    assert list(records) == []
+    assert len(list(read_jsonl(path))) == 3
 
 
 def test_attempts_are_counted_by_folder(tmp_path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from disttrain.provenance import code_hash
 from disttrain.records import Code
 from disttrain.rundir import RunDir, read_json, write_json
 from jobs import snapshot
+from jobs.byhand import Job
 from tests.support.jobs import NoCluster, in_a_fork, submit, sweep_plan, wait_for
 from tests.unit.test_provenance import git
 
@@ -199,6 +203,30 @@ def test_clean_moves_what_no_run_needs(source: Path, tmp_path: Path, monkeypatch
     assert not (root / other["path"]).exists()
     moved = [path.name for path in (root / ".trash").glob("*/.code/*")]
     assert sorted(moved) == sorted([used.name, Path(other["path"]).name])
+
+
+def test_clean_leaves_what_is_submitted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "runs"
+    submit(sweep_plan("a"), NoCluster(), root)
+    for part in (root / "demo" / "a" / "submissions").iterdir():
+        part.unlink()
+    word = Job("7", 0, "31000", 0).word(root)
+    lock = snapshot._lock
+
+    @contextlib.contextmanager
+    def after_a_submission(root: Path, kind: int) -> Iterator[None]:
+        if kind & fcntl.LOCK_EX:
+            submit(sweep_plan("b"), NoCluster(), root)
+            write_json(word, {"run": "demo/b"})
+        with lock(root, kind):
+            yield
+
+    monkeypatch.setattr(snapshot, "_lock", after_a_submission)
+    assert command.main(["clean", "demo/a"]) == 0
+    b = RunDir(root / "demo" / "b")
+    assert (snapshot.of_run(b, read_json(b.run_json)) / "jobs").is_dir()
+    assert word.exists()
 
 
 def test_the_command_line_runs_from_it(tmp_path: Path) -> None:

@@ -217,6 +217,12 @@ def test_a_corrupt_file_is_a_state_that_names_it(run: RunDir, part: str, content
         assert found.config_key == read_json(run.run_json)["config_key"], "its plan still finds it"
 
 
+def test_a_run_that_was_moved_away_meanwhile(run: RunDir) -> None:
+    run.path.rename(run.path.with_name("elsewhere"))
+    found = read_state(run)
+    assert (found.state, found.message) == ("corrupt", f"{run.run_json} is gone")
+
+
 def test_a_corrupt_plan_has_no_key(run: RunDir) -> None:
     ledger.entry(run, 0).path("intent").write_text("{")
     run.run_json.write_text('{"config_key": 5}')
