@@ -8,8 +8,10 @@ Three loops live in one process and take turns, a few steps each: ours and two b
 makes two equal loops of one process differ by some tenths of a percent, the same ones in every round. So
 there are many launches, in which ours is built first, second and third by turns, and who goes first in a
 round is drawn. A launch gives the mean over its rounds of the logarithm of ours / geometric mean of the bare
-ones; the ratio and its interval (Student's t) are over launches. One bare loop / the other, beside it, tells
-how far the figures can be trusted. The losses of all must be identical.
+ones; the ratio and its interval (Student's t) are over launches. A machine that does other things as well
+lets some turns last half as long again, and these are most of a mean's variance: the same of each loop's
+median turn leaves them out, and with them what happens in few steps. One bare loop / the other, beside it,
+tells how far the figures can be trusted. The losses of all must be identical.
 
 The clock of the telemetry stands still in the others' turns, so what it does by the clock (log lines,
 summaries) falls due as in a run of its own. Its parts are timed by themselves, too. Samples of the processes
@@ -56,6 +58,7 @@ def launch(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
 def together(launches: list[dict[str, Any]]) -> dict[str, Any]:
     """One result of all launches."""
     ratio, ratio_95 = mean_ratio([each["log_ratio"] for each in launches])
+    medians, medians_95 = mean_ratio([each["log_ratio_of_medians"] for each in launches])
     control, control_95 = mean_ratio([each["log_bare_to_bare"] for each in launches])
     seconds: dict[str, list[float]] = {}
     for each in launches:
@@ -65,6 +68,8 @@ def together(launches: list[dict[str, Any]]) -> dict[str, Any]:
         "bare_step_ms": statistics.median(each["bare_step_ms"] for each in launches),
         "ratio": ratio,
         "ratio_95": ratio_95,
+        "ratio_of_medians": medians,
+        "ratio_of_medians_95": medians_95,
         "bare_to_bare": control,
         "bare_to_bare_95": control_95,
         "extra_us_per_step_median": statistics.median(each["extra_us_median"] for each in launches),
@@ -100,6 +105,8 @@ def show(result: dict[str, Any]) -> None:
         f"{result['rounds']} rounds); {result['extra_us_per_step_median']:+.0f} us a step (median); "
         f"losses identical: {result['losses_identical']}"
     )
+    low, high = result["ratio_of_medians_95"]
+    print(f"  median turns: {result['ratio_of_medians']:.4f} (95 % {low:.4f} to {high:.4f})")
     low, high = result["bare_to_bare_95"]
     print(f"  a bare loop / another: {result['bare_to_bare']:.4f} (95 % {low:.4f} to {high:.4f})")
     for name, part in result["parts"].items():

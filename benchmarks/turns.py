@@ -130,8 +130,8 @@ class Bare:
 
 
 def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[str, Any]:
-    """The logarithm of ours / geometric mean of the bare ones, and of one bare one / the other, as means over
-    rounds, and what else is to be told of this launch."""
+    """The logarithm of ours / geometric mean of the bare ones, as mean over rounds and of their medians, that
+    of one bare one / the other, and what else is to be told of this launch."""
     warm, per_block = arguments.warmup, arguments.block_steps
     clock = OwnTime()
     vars(telemetry_run)["time"] = clock
@@ -165,9 +165,11 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
     ours.session.telemetry.finish()
     rounds = [times for times in rounds if not math.isnan(times[0])]
     losses = [torch.stack(loop.losses) for loop in loops.values()]
+    medians = [math.log(statistics.median(each)) for each in zip(*rounds, strict=True)]
     return {
         "rounds": len(rounds),
         "log_ratio": statistics.fmean(math.log(o) - (math.log(a) + math.log(b)) / 2 for o, a, b in rounds),
+        "log_ratio_of_medians": medians[0] - (medians[1] + medians[2]) / 2,
         "log_bare_to_bare": statistics.fmean(math.log(a / b) for _, a, b in rounds),
         "bare_step_ms": 1e3 * statistics.median((a + b) / 2 for _, a, b in rounds),
         "extra_us_median": 1e6 * statistics.median(o - (a + b) / 2 for o, a, b in rounds),

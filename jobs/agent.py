@@ -25,7 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.deadline import lead_within
-from disttrain.rundir import Attempt, CorruptFile, RunDir, create_exclusive, read_json, write_json
+from disttrain.rundir import (
+    Attempt,
+    CorruptFile,
+    RunDir,
+    create_exclusive,
+    read_json,
+    read_json_or_none,
+    write_json,
+)
 from jobs import (
     environment,
     ledger,
@@ -158,7 +166,23 @@ def _run_other_node(node: Node) -> int:
     _log_to(attempt.node_log(node.rank))
     ended = _run_node(node, attempt)
     peers.say_ended(attempt, node.rank, ended.code, ended.cause is not None)
-    return policy.EXIT_DONE if peers.wait_until_closed(attempt) else ended.code
+    if not peers.wait_until_closed(attempt):
+        return ended.code
+    if not ended.taken_back:
+        _stay_for_requeue(node, attempt)
+    return policy.EXIT_DONE
+
+
+def _stay_for_requeue(node: Node, attempt: Attempt) -> None:
+    """Wait while node 0 asks for its job to be requeued: some time after the first task of a step has left,
+    srun ends the others."""
+
+    def settled() -> bool | None:
+        asking = (read_json_or_none(attempt.record) or {}).get("next") == "requeue"
+        return None if asking and attempt.superseded_by() is None else True
+
+    with contextlib.suppress(waiting.JobEnded):
+        waiting.wait_for(settled, _REQUEUE_WITHIN_S, node.scheduler)
 
 
 def _claimed_attempt(node: Node) -> Attempt | None:

@@ -295,14 +295,22 @@ def _srun(
     ]
     if extra:
         lines.append(" ".join(extra))
-    lines += _container(profile, folders)
+    container = _container(profile, folders)
+    # Pyxis is an option of srun, Apptainer a command of its own, whose start takes time as well.
+    runs_it = profile.container is not None and profile.container.kind == "apptainer"
+    lines += [_DEAF, *container] if runs_it else [*container, _DEAF]
     lines.append(f"{python} -m jobs.slurm.task {arguments}")
     return [
         "# One agent on each node. All counts are given: srun would take others from the environment.",
         "# A node that fails is not the end of the step at once: the others write down how they ended.",
         "# srun is in the foreground, so this shell catches no signal; those of Slurm go to the agents.",
+        "# A warning may come before an agent listens, while Python starts: it must not end it.",
         " \\\n  ".join(lines),
     ]
+
+
+_DEAF = """sh -c 'trap "" USR1 USR2; exec "$@"' sh"""
+"""Starts the words that follow with these signals ignored."""
 
 
 def _container(profile: Profile, folders: Sequence[str]) -> list[str]:

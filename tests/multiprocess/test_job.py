@@ -118,9 +118,31 @@ def test_a_warning_while_it_waits_for_node_0_is_for_the_ranks(tmp_path: Path) ->
     other = job.start(node=1)
     wait_until(lambda: blocked(other.pid, signal.SIGTERM))
     other.send_signal(signal.SIGTERM)
-    first = job.start()
-    assert [ended(first), ended(other)] == [0, 0]
+    assert ended(job.start()) == 0
     assert (job.outcome()["cause"], job.requeues) == ("preempted", ["0"])
+    job.takes_back(other)
+    assert ended(other) == 0
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_nodes_stay_while_node_0_asks_for_the_requeue(tmp_path: Path, refuses: bool) -> None:
+    job = planned(tmp_path, "leave", nodes=2)
+    job.says(end=time.time() + 3600)
+    (job.folder / "silent").touch()
+    if refuses:
+        (job.folder / "refuses").touch()
+    first, other = job.start(), job.start(node=1)
+    launched(job, 2)
+    first.send_signal(signal.SIGUSR1)
+    wait_until(lambda: read_json(job.run.attempt(0).record)["next"] == "requeue")
+    other.send_signal(signal.SIGTERM)  # while it runs, this is but a warning
+    with pytest.raises(subprocess.TimeoutExpired):
+        other.communicate(timeout=1)
+    (job.folder / "silent").unlink()
+    assert ended(first) == (75 if refuses else 0)
+    if not refuses:
+        job.takes_back(other)
+    assert ended(other) == 0
 
 
 def blocked(pid: int, number: int) -> bool:

@@ -1,16 +1,18 @@
 """An agent of a job whose scheduler is a folder of files:
 `python -m tests.support.scheduler FOLDER RESTART ...`.
 
-`facts.json` there is what the scheduler says of the job (silent without it); each requeue that it is asked
-for adds a line to `requeues`, unless `refuses` is there. `lacks` says what its nodes lack; their control
-groups are those below `machine`.
+`facts.json` there is what the scheduler says of the job (silent without it). A requeue that it is asked for
+adds a line to `requeues`, once `silent` is not there, unless `refuses` is. `lacks` says what its nodes lack;
+their control groups are those below `machine`.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,8 @@ class FolderJob:
         return 3.0
 
     def requeue(self, until: float) -> bool:
+        while (self.folder / "silent").exists():
+            time.sleep(0.02)
         if (self.folder / "refuses").exists():
             return False
         with open(self.folder / "requeues", "a") as file:
@@ -73,6 +77,11 @@ class Scheduler:
         command += ["--node-rank", str(node), "--nodes", str(self.nodes)]
         said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen(command, env=agent_environment(self.run), **said)
+
+    def takes_back(self, node: subprocess.Popen[str]) -> None:
+        """As Slurm does with the nodes of a job that it was asked to requeue."""
+        self.says(running=False, restarts=1)
+        node.send_signal(signal.SIGTERM)
 
     @property
     def requeues(self) -> list[str]:

@@ -31,6 +31,8 @@ from tests.support.scripts import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+DEAF = ["sh", "-c", 'trap "" USR1 USR2; exec "$@"', "sh"]
+"""What an agent is started with, so that a warning does not end it before it listens."""
 SITE = """\
 partition: gpu,big
 account: physics
@@ -90,8 +92,17 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
         "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=64",
         "--kill-on-bad-exit=0", "--wait=60", "--cpu-bind=none", "--mpi=none", "--container-image=docker://nvcr.io#nvidia/pytorch:25.01-py3",
         f"--container-mounts={code}:{code},{runs}:{runs},/data:/data:ro",
-        "/opt/site/bin/python", "-m", "jobs.slurm.task", str(runs / "n2-r1"), "--submission", "1",
+        *DEAF, "/opt/site/bin/python", "-m", "jobs.slurm.task", str(runs / "n2-r1"), "--submission", "1",
     ]  # fmt: skip
+
+
+def test_a_warning_does_not_end_what_has_yet_to_listen(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -USR1 $$ && kill -USR2 $$ && echo it lives\n")
+    python.chmod(0o755)
+    words = run(render(batch(tmp_path, python=str(python))), tmp_path / "it").started
+    done = subprocess.run(words[words.index("sh") :], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "it lives\n")
 
 
 def test_apptainer_runs_under_srun(tmp_path: Path) -> None:
@@ -99,8 +110,8 @@ def test_apptainer_runs_under_srun(tmp_path: Path) -> None:
     profile = Profile.model_validate({"name": "x", "container": container})
     words = run(render(batch(tmp_path, profile)), tmp_path / "it").started
     code, runs = tmp_path / "code", tmp_path / "runs" / "demo"
-    assert words[6:17] == [
-        "apptainer", "exec", "--bind", f"{code}:{code}", "--bind", f"{runs}:{runs}", "--bind", "/data",
+    assert words[6:21] == [
+        *DEAF, "apptainer", "exec", "--bind", f"{code}:{code}", "--bind", f"{runs}:{runs}", "--bind", "/data",
         "--nv", "/img/a b.sif", "python3",
     ]  # fmt: skip
 
@@ -183,6 +194,7 @@ def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, st
     python = profile.python or (made.python if profile.container is None else "python3")
     run_dir, submission = str(share.run_dir), str(share.submission)
     assert trace.started[-6:] == [python, "-m", "jobs.slurm.task", run_dir, "--submission", submission]
+    assert DEAF in [trace.started[at : at + len(DEAF)] for at in range(len(trace.started))]
     assert trace.environment["PYTHONPATH"] == f"{made.code}:before"
     assert trace.modules == (["load", *profile.modules] if profile.modules else [])
     for name, value in profile.srun.items():
@@ -238,7 +250,7 @@ def test_the_script_by_hand_finds_its_code_and_hands_its_arguments_on(argument: 
         SLURM_JOB_NUM_NODES="3", SLURM_CPUS_PER_TASK="20", SLURM_SUBMIT_DIR=str(tmp_path),
     )  # fmt: skip
     assert trace.started[:4] == ["--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--cpus-per-task=20"]
-    assert trace.started[6:] == ["python3", "-m", "jobs.slurm.task", "--by-hand", *arguments]
+    assert trace.started[6:] == [*DEAF, "python3", "-m", "jobs.slurm.task", "--by-hand", *arguments]
     assert trace.environment["PYTHONPATH"] == str(code)
 
 
@@ -251,10 +263,10 @@ def test_the_script_by_hand_without_arguments_or_a_place_of_its_own(tmp_path: Pa
     python.touch(mode=0o755)
     known = {"SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "1", "SLURM_SUBMIT_DIR": str(code)}
     trace = run(by_hand(config()), tmp_path / "a", SHOWN_COMMAND="(null)", **known)
-    assert trace.started[6:] == [str(python), "-m", "jobs.slurm.task", "--by-hand"]
+    assert trace.started[6:] == [*DEAF, str(python), "-m", "jobs.slurm.task", "--by-hand"]
     shown = f"{code}/jobs/train.sbatch"
     trace = run(by_hand(config()), tmp_path / "b", SHOWN_COMMAND=shown, DISTTRAIN_PYTHON="/x/py", **known)
-    assert trace.started[6:] == ["/x/py", "-m", "jobs.slurm.task", "--by-hand"]
+    assert trace.started[6:] == [*DEAF, "/x/py", "-m", "jobs.slurm.task", "--by-hand"]
     with pytest.raises(AssertionError, match=r"cannot start: no code of disttrain around /x/train.sbatch"):
         run(
             by_hand(config()),
