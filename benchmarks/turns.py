@@ -143,10 +143,9 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
         "second": lambda: Bare(arguments, world, clock),
     }
     config = config_of(arguments, warm + arguments.rounds * per_block)
+    # Where a model's memory lies is worth some tenths of a percent.
     in_order = list(build)
-    in_order.insert(
-        arguments.launch % 3, "ours"
-    )  # where a model's memory lies is worth some tenths of a percent
+    in_order.insert(arguments.launch % 3, "ours")
     build["ours"] = lambda: Ours(config, folder, world)
     for name in in_order:
         loops[name] = build[name]()

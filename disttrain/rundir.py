@@ -242,9 +242,10 @@ def create_exclusive(path: Path, value: Any) -> bool:
         os.link(temporary, path)
     except FileExistsError:
         # Over NFS the answer to a link that was made may get lost, and asking again then says this.
-        return os.stat(temporary).st_nlink > 1
+        with open(temporary) as file:  # which asks the server, where `stat` may remember
+            return os.fstat(file.fileno()).st_nlink > 1
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     return True
 
 

@@ -191,6 +191,7 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         tokens_per_sample=source.tokens_per_sample,
         samples_are_images=source.images,
         peak_reason=peak.reason,
+        samples_comm=strategy.COMM_METHOD is not None,
         late_reason=LATE_AT_THE_END if isinstance(strategy.bare(model), Emulated) else NOT_EMULATED,
     )
     telemetry = RunTelemetry(output.run, output.attempt, world, config, facts, background)

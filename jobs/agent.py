@@ -181,6 +181,8 @@ def _stay_for_requeue(node: Node, attempt: Attempt) -> None:
         asking = (read_json_or_none(attempt.record) or {}).get("next") == "requeue"
         return None if asking and attempt.superseded_by() is None else True
 
+    if not settled():
+        _say("stays while node 0 asks for the requeue")
     with contextlib.suppress(waiting.JobEnded):
         waiting.wait_for(settled, _REQUEUE_WITHIN_S, node.scheduler)
 
@@ -195,7 +197,8 @@ def _claimed_attempt(node: Node) -> Attempt | None:
             return claims or None
         restart = claims[-1].get("restart", 0)
         # Node 0 claims an attempt first, and makes its folder then.
-        begun = restart == node.restart and node.run.attempt(int(claims[-1]["attempt"])).record.exists()
+        record = read_json_or_none(node.run.attempt(int(claims[-1]["attempt"])).record)
+        begun = restart == node.restart and record is not None
         return claims if begun or restart > node.restart else None
 
     claims = waiting.wait_for(settled, timeout_s, node.scheduler)
@@ -231,7 +234,7 @@ def _run_node(node: Node, attempt: Attempt) -> watch.Ended:
             if node.rank == 0:
                 meeting, reserved = rendezvous.publish(attempt, hosts[0])
                 held.enter_context(reserved)
-            else:  # once it is published, attempt.json is there as well
+            else:
                 timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])
                 meeting = rendezvous.wait(attempt, timeout_s, node.scheduler)
             added = _added_environment(record, attempt, node)

@@ -122,7 +122,7 @@ def _close_lost(run: RunDir, attempt: Attempt, then: str | None, why: str | None
 def _last_sign_of_life(attempt: Attempt) -> float:
     times = [attempt.path.stat().st_mtime]
     for path in attempt.path.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # temporary, of a lost copy that writes yet
+        with contextlib.suppress(OSError):  # temporary, of a lost copy that writes yet
             times.append(path.stat().st_mtime)
     return max(times)
 

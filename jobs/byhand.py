@@ -122,7 +122,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
 def words_without_run(root: Path) -> list[Path]:
     """What was said to jobs about runs that are not there any more."""
     words = {path: read_json_or_none(path) or {} for path in sorted((root / FOLDER).glob("*.json"))}
-    # A job plans its run before it says so: looked for in that order, a run that is just being made is there.
+    # A job plans its run before it says so. So its word is read first, and the run looked for then.
     return [
         path
         for path, said in words.items()

@@ -14,7 +14,7 @@ from disttrain.rundir import Attempt, create_exclusive, read_json_or_none
 WAIT_FOR_PEERS_S = 10.0
 """How long node 0, its own share over, waits for word from the others."""
 WAIT_FOR_CLOSING_S = 60.0
-"""How long the others wait for node 0 to close the attempt: Slurm may end the job with its first task."""
+"""How long the others wait for node 0 to close the attempt: srun ends a step a while after its first task."""
 _POLL_S = 0.1
 
 

@@ -46,7 +46,8 @@ class _Stop:
 def _watch(module: FSDPModule, pace: Pace) -> None:
     groups = param_groups(module)
     # an all-reduce is made through no object, and where a module has several groups, theirs stay
-    if len(groups) > 1 or any(g.mesh_info.mesh.ndim > 1 or g._all_reduce_hook is not None for g in groups):
+    replicates = any(group.mesh_info.replicate_mesh_dim is not None for group in groups)
+    if len(groups) > 1 or replicates or any(group._all_reduce_hook is not None for group in groups):
         pace.anew = True
         return
     for group in groups:

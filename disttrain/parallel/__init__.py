@@ -1,4 +1,5 @@
-"""How ranks work together: one module a strategy, each with the same functions.
+"""How ranks work together: one module a strategy, each with the same functions. `collectives` is for loops of
+one's own, which shard by `fully_shard`.
 
 `wrap(model, config, world)` makes the model parallel; `without_sync(model)` is the context in which a
 backward pass only accumulates; `alone(model)` is the one in which passes talk to nobody and leave the

@@ -1,4 +1,4 @@
-"""What is known of a run before its first step and is no field of `Metrics`, but of use to work one out."""
+"""What is known of a run and is no field of `Metrics`: of use to work one out, or to say why it is null."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class Background:
     """Why the error of the emulation is not known, where it is not."""
     comm_reason: str | None = None
     """Why exposed communication is not measured, where somebody can tell."""
-    samples_comm: bool | None = None
-    """Whether steps can be sampled for their collectives; None: where exposed communication is measured."""
+    samples_comm: bool = False
+    """Whether steps can be sampled for their collectives, even if exposed communication is not measured."""

@@ -76,14 +76,14 @@ class LoopTelemetry:
         self._world = World(**vars(place()), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
         cls = sharded.original_class(bare)
-        kind = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
+        made = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
         self._emulated = next((module for module in bare.modules() if isinstance(module, Emulated)), None)
         if self._emulated is not None:
-            kind = {"kind": "emulated", "work": self._emulated.clock.work}
+            made = {"kind": "emulated", "work": self._emulated.clock.work}
         local = samples_per_step // accumulation
         config = Config.model_validate(
             {
-                "model": kind,
+                "model": made,
                 "train": {"steps": steps, "local_batch_size": local},
                 "resources": {
                     "nodes": self._world.nodes,
@@ -101,7 +101,7 @@ class LoopTelemetry:
             **describe_machine(self._world, config),
             **work,
             "strategy_reason": "as the loop wraps its model",
-            "model": kind["kind"],
+            "model": made["kind"],
             "parameters": sum(p.numel() for p in bare.parameters()),
             "model_flops_per_sample": None,
             "flops_method": None,
@@ -198,7 +198,7 @@ def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], Backgroun
     if world.size == 1:
         return {"strategy": "single", "comm_method": None}, Background()
     if isinstance(model, DistributedDataParallel):
-        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, Background()
+        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, Background(samples_comm=True)
     if not sharded.is_sharded(model):
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
         return {"strategy": "unknown", "comm_method": None}, Background(comm_reason=why)

@@ -77,13 +77,7 @@ class RunTelemetry:
         )
         self._steps_total: int = self.facts["steps_total"]
         samples = self.background.samples_comm
-        self.look = CloseLook(
-            self.config,
-            self.attempt,
-            self.world,
-            samples=self._measures_comm if samples is None else samples,
-            steps=self._steps_total,
-        )
+        self.look = CloseLook(self.config, self.attempt, self.world, samples=samples, steps=self._steps_total)
         self._recorder.looked_at = self.look.steps
         self.calibration = Calibration(
             self.config,

@@ -105,7 +105,8 @@ def _move_code(root: Path, trash: Path) -> None:
         for folder in folders:
             _move(folder, trash / snapshot.FOLDER / folder.name)
     for word in byhand.words_without_run(root):
-        _move(word, trash / byhand.FOLDER / word.name)
+        if word.exists():  # another, at the same time, may have moved it
+            _move(word, trash / byhand.FOLDER / word.name)
 
 
 def _move_rest(folder: Path, target: Path) -> None:

@@ -295,21 +295,20 @@ def _srun(
     ]
     if extra:
         lines.append(" ".join(extra))
-    container = _container(profile, folders)
-    # Pyxis is an option of srun, Apptainer a command of its own, whose start takes time as well.
-    runs_it = profile.container is not None and profile.container.kind == "apptainer"
-    lines += [_DEAF, *container] if runs_it else [*container, _DEAF]
+    if profile.container is not None and profile.container.kind == "apptainer":
+        lines.append(_DEAF)  # it takes its time too, and what it starts gets signals as they are by default
+    lines += [*_container(profile, folders), _DEAF]
     lines.append(f"{python} -m jobs.slurm.task {arguments}")
     return [
         "# One agent on each node. All counts are given: srun would take others from the environment.",
         "# A node that fails is not the end of the step at once: the others write down how they ended.",
         "# srun is in the foreground, so this shell catches no signal; those of Slurm go to the agents.",
-        "# A warning may come before an agent listens, while Python starts: it must not end it.",
+        "# A signal that comes while Python starts must not end it: the agent has yet to listen.",
         " \\\n  ".join(lines),
     ]
 
 
-_DEAF = """sh -c 'trap "" USR1 USR2; exec "$@"' sh"""
+_DEAF = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""
 """Starts the words that follow with these signals ignored."""
 
 

@@ -14,9 +14,10 @@ if sys.version_info < (3, 11):  # noqa: UP036 -- by hand it may be anybody's, an
     sys.exit(93)
 
 if __name__ == "__main__":  # what follows takes time, in which a signal must not end this process
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
-    for warning in (signal.SIGUSR1, signal.SIGUSR2):  # the script has them ignored until now
-        signal.signal(warning, signal.SIG_DFL)
+    of_slurm = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, of_slurm)
+    for number in of_slurm:  # the script has them ignored until now
+        signal.signal(number, signal.SIG_DFL)
 
 import argparse
 import os

@@ -74,6 +74,7 @@ def test_a_step_is_what_layers_take_and_what_they_wait_for(three_ranks, tmp_path
         assert exposed_s >= COLLECTIVE_S * len(made[rank])
         assert classes["compute_s"] == is_about(COMPUTE_S)
         assert classes["optimizer_s"] == is_about(OPTIMIZER_S)
+        assert classes["other_s"] < 0.02 * step_s(tmp_path / "n1", rank)
         assert step_s(tmp_path / "n1", rank) == is_about(COMPUTE_S + exposed_s + OPTIMIZER_S)
         for line in read_jsonl(RunDir(tmp_path / "n1").attempt(0).steps(rank)):
             assert sum(line[name] for name in CLASSES) == pytest.approx(line["step_s"], abs=1e-6)
@@ -143,4 +144,4 @@ def test_a_loop_over_an_emulated_model_is_marked_as_one(clean):
     metrics = Metrics.model_validate(read_json(clean[0] / "metrics.json"))
     assert (metrics.emulated, metrics.model, metrics.strategy) == (True, "emulated", "fsdp2")
     assert not metrics.oversubscribed
-    assert 0 < metrics.emulation_late_s < 0.05 * COMPUTE_S
+    assert 0 < metrics.emulation_late_s < 0.2 * COMPUTE_S

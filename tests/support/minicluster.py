@@ -16,6 +16,7 @@ import pytest
 
 import submit
 from jobs.minicluster import network, packages, places
+from jobs.minicluster.config import Spec
 from jobs.minicluster.lifecycle import Cluster, find, shell_environment
 from tests.support.jobs import WITHIN_S, wait_until
 
@@ -192,8 +193,16 @@ class MiniCluster:
 
     @property
     def nodes(self) -> int:
+        return self._spec.nodes
+
+    @property
+    def accounts(self) -> bool:
+        return self._spec.accounting
+
+    @property
+    def _spec(self) -> Spec:
         assert self.cluster.spec is not None
-        return self.cluster.spec.nodes
+        return self.cluster.spec
 
     def processes(self, who: int | str, only: str | None = None) -> list[int]:
         """What runs at the `head`, or on a node, but what makes it a place: its first process and munged."""

@@ -31,8 +31,8 @@ from tests.support.scripts import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-DEAF = ["sh", "-c", 'trap "" USR1 USR2; exec "$@"', "sh"]
-"""What an agent is started with, so that a warning does not end it before it listens."""
+DEAF = ["sh", "-c", 'trap "" USR1 USR2 TERM; exec "$@"', "sh"]
+"""What an agent is started with, so that no signal ends it before it listens."""
 SITE = """\
 partition: gpu,big
 account: physics
@@ -96,13 +96,22 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
     ]  # fmt: skip
 
 
-def test_a_warning_does_not_end_what_has_yet_to_listen(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text("#!/bin/sh\nkill -USR1 $$ && kill -USR2 $$ && echo it lives\n")
-    python.chmod(0o755)
-    words = run(render(batch(tmp_path, python=str(python))), tmp_path / "it").started
-    done = subprocess.run(words[words.index("sh") :], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "it lives\n")
+@pytest.mark.parametrize("kind", [None, "pyxis", "apptainer"])
+def test_no_signal_ends_what_has_yet_to_listen(tmp_path: Path, kind: str | None) -> None:
+    for name in ("python3", "apptainer"):
+        path = tmp_path / name
+        path.write_text("#!/bin/sh\nkill -USR1 $$ && kill -USR2 $$ && kill $$ && echo it lives\n")
+        path.chmod(0o755)
+    profile = Profile.model_validate({"name": "x", "container": kind and {"kind": kind, "image": "x"}})
+    made = batch(tmp_path, profile, python=str(tmp_path / "python3"))
+    words = run(render(made), tmp_path / "it").started
+    starts = [at for at, word in enumerate(words) if word == "sh" and words[at + 1] == "-c"]
+    assert len(starts) == (2 if kind == "apptainer" else 1)  # around what it runs, and within
+    for at in starts:
+        done = subprocess.run(
+            words[at:], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (0, "it lives\n")
 
 
 def test_apptainer_runs_under_srun(tmp_path: Path) -> None:
@@ -110,9 +119,9 @@ def test_apptainer_runs_under_srun(tmp_path: Path) -> None:
     profile = Profile.model_validate({"name": "x", "container": container})
     words = run(render(batch(tmp_path, profile)), tmp_path / "it").started
     code, runs = tmp_path / "code", tmp_path / "runs" / "demo"
-    assert words[6:21] == [
+    assert words[6:25] == [
         *DEAF, "apptainer", "exec", "--bind", f"{code}:{code}", "--bind", f"{runs}:{runs}", "--bind", "/data",
-        "--nv", "/img/a b.sif", "python3",
+        "--nv", "/img/a b.sif", *DEAF, "python3",
     ]  # fmt: skip
 
 
@@ -193,8 +202,8 @@ def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, st
         trace = run(script, Path(folder), PYTHONPATH="before")
     python = profile.python or (made.python if profile.container is None else "python3")
     run_dir, submission = str(share.run_dir), str(share.submission)
-    assert trace.started[-6:] == [python, "-m", "jobs.slurm.task", run_dir, "--submission", submission]
-    assert DEAF in [trace.started[at : at + len(DEAF)] for at in range(len(trace.started))]
+    task = ["-m", "jobs.slurm.task", run_dir, "--submission", submission]
+    assert trace.started[-10:] == [*DEAF, python, *task]
     assert trace.environment["PYTHONPATH"] == f"{made.code}:before"
     assert trace.modules == (["load", *profile.modules] if profile.modules else [])
     for name, value in profile.srun.items():

@@ -41,7 +41,7 @@ class ParamGroup:
     _all_reduce_hook = None
 
     def __init__(self, comm: Comm) -> None:
-        self.mesh_info = SimpleNamespace(mesh=SimpleNamespace(ndim=1))
+        self.mesh_info = SimpleNamespace(replicate_mesh_dim=None)
         self._all_gather_comm = self._reduce_scatter_comm = comm
 
 
@@ -143,7 +143,7 @@ def _has_a_hook(group: ParamGroup) -> None:
 
 
 def _has_replicas(group: ParamGroup) -> None:
-    group.mesh_info.mesh.ndim = 2
+    group.mesh_info.replicate_mesh_dim = 0
 
 
 def _is_of_another_torch(group: ParamGroup) -> None:
