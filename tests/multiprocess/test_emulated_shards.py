@@ -22,7 +22,7 @@ pytestmark = pytest.mark.multiprocess
 
 RANKS = 3
 COLLECTIVE_S = 0.005
-NOISE_S = 0.1 * LATE_S  # of twelve collectives a step, each of which begins when the last process is awake
+NOISE_S = 0.2 * LATE_S  # of twelve collectives a step, each of which begins when the last process is awake
 COMM_S = dict.fromkeys(("comm_wait_s", "comm_transfer_s"), NOISE_S)
 
 GATHERS = [("gather", RANKS * -(-count // RANKS)) for count in NUMBERS if count]
@@ -35,6 +35,7 @@ COLLECTIVES = {
     "root_resharded": [("gather", WHOLE), ("gather", WHOLE), ("scatter", WHOLE)],
 }
 """Of a step: every layer has its own where it is sharded, filled up to a multiple of the ranks."""
+OTHERS = [build_as for build_as in COLLECTIVES if build_as != "every_layer"]
 
 
 def run(ranks: Ranks, folder: Path, **options) -> list[list[tuple[str, int]]]:
@@ -58,7 +59,12 @@ def clean(three_ranks, tmp_path_factory) -> tuple[Path, list[Classes]]:
 
 
 @pytest.mark.parametrize(
-    ("build_as", "dtype_bytes"), [*((build_as, 4) for build_as in COLLECTIVES), ("every_layer", 2)]
+    ("build_as", "dtype_bytes"),
+    [
+        ("every_layer", 4),
+        pytest.param("every_layer", 2, marks=pytest.mark.slow),
+        *(pytest.param(other, 4, marks=pytest.mark.slow) for other in OTHERS),
+    ],
 )
 def test_a_step_is_what_layers_take_and_what_they_wait_for(three_ranks, tmp_path, build_as, dtype_bytes):
     made = run(
@@ -80,7 +86,9 @@ def test_a_step_is_what_layers_take_and_what_they_wait_for(three_ranks, tmp_path
             assert sum(line[name] for name in CLASSES) == pytest.approx(line["step_s"], abs=1e-6)
 
 
-@pytest.mark.parametrize("build_as", COLLECTIVES)
+@pytest.mark.parametrize(
+    "build_as", ["every_layer", *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)]
+)
 @pytest.mark.parametrize("dtype_bytes", [4, 2])
 def test_gradients_and_what_is_learned_are_those_of_a_model_that_is_whole(three_ranks, build_as, dtype_bytes):
     whole = three_ranks.call(emulated_shards.learn, None, dtype_bytes)
@@ -97,6 +105,7 @@ def test_a_slow_rank_is_compute_there_and_waiting_elsewhere(three_ranks, clean, 
     truth.assert_found(medians(tmp_path / "n1", RANKS), clean[1], expected, COMM_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", ["every rank", "one rank"])
 def test_a_slow_optimizer_is_optimizer(three_ranks, clean, tmp_path, slow):
     if slow == "every rank":
@@ -121,6 +130,7 @@ def test_ranks_that_are_late_one_after_the_other_make_the_step_longer_by_both(th
         assert step_s(tmp_path / "n1", rank) - step_s(clean[0], rank) == is_about(2 * LATE_S, NOISE_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unseen", [{"build_as": "replicated"}, {"unshard": True}], ids=str)
 def test_where_communication_cannot_be_seen_it_is_waited_for_too(three_ranks, tmp_path, unseen):
     base, late = tmp_path / "base", tmp_path / "late"
@@ -130,6 +140,7 @@ def test_where_communication_cannot_be_seen_it_is_waited_for_too(three_ranks, tm
         assert step_s(late, rank) - step_s(base, rank) == is_about(2 * LATE_S, NOISE_S)
 
 
+@pytest.mark.slow
 def test_jitter_of_sharded_ranks_has_its_spread(three_ranks, tmp_path):
     run(three_ranks, tmp_path / "n1", **truth.JITTER["model"])
     for rank in range(RANKS):
