@@ -63,7 +63,7 @@ def log(run: RunDir) -> str:
     return "\n".join(path.read_text() for path in sorted(run.path.glob("attempts/*/node-*.log")))
 
 
-@pytest.mark.parametrize("jobs", [2, *[pytest.param(3, marks=pytest.mark.slow)] * 5])
+@pytest.mark.parametrize("jobs", [2, *[pytest.param(3, marks=pytest.mark.slow)] * 2])
 def test_jobs_on_the_same_nodes_start_at_once(pair: MiniCluster, tmp_path: Path, jobs: int) -> None:
     pair.ask("scontrol", "update", "partitionname=gpu", "state=down")
     try:  # one rank a node, then two, then one
