@@ -76,14 +76,14 @@ class LoopTelemetry:
         self._world = World(**vars(place()), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
         cls = sharded.original_class(bare)
-        made = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
+        model_config = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
         self._emulated = next((module for module in bare.modules() if isinstance(module, Emulated)), None)
         if self._emulated is not None:
-            made = {"kind": "emulated", "work": self._emulated.clock.work}
+            model_config = {"kind": "emulated", "work": self._emulated.clock.work}
         local = samples_per_step // accumulation
         config = Config.model_validate(
             {
-                "model": made,
+                "model": model_config,
                 "train": {"steps": steps, "local_batch_size": local},
                 "resources": {
                     "nodes": self._world.nodes,
@@ -101,7 +101,7 @@ class LoopTelemetry:
             **describe_machine(self._world, config),
             **work,
             "strategy_reason": "as the loop wraps its model",
-            "model": made["kind"],
+            "model": model_config["kind"],
             "parameters": sum(p.numel() for p in bare.parameters()),
             "model_flops_per_sample": None,
             "flops_method": None,
