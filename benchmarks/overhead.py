@@ -46,10 +46,8 @@ TURNS = Path(turns.__file__)
 def launch(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """What `turns.measure` gives, of a process of its own on each rank."""
     several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
-    command = [sys.executable, *(several if arguments.ranks > 1 else []), str(TURNS)]
-    for name in ("width", "batch", "rounds", "block_steps", "warmup"):
-        command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    command += ["--launch", str(number), *(["--every-step"] if arguments.every_step else [])]
+    python = [sys.executable, *(several if arguments.ranks > 1 else [])]
+    command = [*python, str(TURNS), f"--launch={number}", *turns.command_line(arguments)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

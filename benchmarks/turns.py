@@ -35,6 +35,14 @@ from disttrain.train import prepare, take
 from disttrain.world import World, open_world
 
 LR = 1e-3
+SIZES = {
+    "width": (128, "width of the model: sets the length of a step"),
+    "batch": (8, "samples per rank and step"),
+    "rounds": (200, "turns of each loop in a launch"),
+    "block-steps": (2, "steps of a turn"),
+    "warmup": (40, "steps of each loop before the first turn"),
+}
+"""Options of a launch, with their defaults and meanings."""
 
 
 def source() -> Source:
@@ -179,14 +187,15 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
 
 def options(parser: argparse.ArgumentParser) -> None:
     """What a launch can be told."""
-    parser.add_argument(
-        "--width", type=int, default=128, help="width of the model: sets the length of a step"
-    )
-    parser.add_argument("--batch", type=int, default=8, help="samples per rank and step")
-    parser.add_argument("--rounds", type=int, default=200, help="turns of each loop in a launch")
-    parser.add_argument("--block-steps", type=int, default=2, help="steps of a turn")
-    parser.add_argument("--warmup", type=int, default=40, help="steps of each loop before the first turn")
+    for name, (default, meaning) in SIZES.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=meaning)
     parser.add_argument("--every-step", action="store_true", help="leave out what is done by the clock")
+
+
+def command_line(arguments: argparse.Namespace) -> list[str]:
+    """The `options` that say `arguments` to another process."""
+    sizes = [f"--{name}={getattr(arguments, name.replace('-', '_'))}" for name in SIZES]
+    return [*sizes, *(["--every-step"] if arguments.every_step else [])]
 
 
 def main() -> None:
