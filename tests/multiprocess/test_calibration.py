@@ -19,7 +19,7 @@ from disttrain.train import prepare
 from disttrain.world import World
 from tests.multiprocess.test_known_truth import RANKS, run
 from tests.support.stopping import Seen, alone, config, train_until
-from tests.support.truth import LATE_RANK, LATE_S, SEED, SPREAD_S, WARM_UP
+from tests.support.truth import LATE_RANK, LATE_S, MEASURES, SEED, SPREAD_S, WARM_UP
 
 pytestmark = pytest.mark.multiprocess
 
@@ -40,6 +40,7 @@ def trained(seen: list[Seen]) -> list[object]:
     return [*[rank.parameters for rank in seen], seen[0].metrics.loss_history, validations]
 
 
+@pytest.mark.slow
 def test_a_run_trains_to_the_same_bits_with_calibrations_and_without(three_ranks, tmp_path):
     plain = three_ranks.call(train_until, deep(0), tmp_path / "plain", 0, None)
     whole = three_ranks.call(train_until, deep(2), tmp_path / "whole", 0, None)
@@ -82,6 +83,8 @@ def test_one_rank_has_nothing_to_check(tmp_path):
     assert metrics.null_reasons["comm_check"] == "one rank has nobody to communicate with"
 
 
+@MEASURES
+@pytest.mark.slow
 def test_three_instruments_find_the_communication_that_is_known(three_ranks, tmp_path):
     """Other ranks wait for the last one; who is late by how much is drawn anew for each step, and the same in
     the pass without communication."""

@@ -20,8 +20,9 @@ from disttrain.rundir import Attempt, RunDir, read_json, read_jsonl
 from disttrain.world import World
 from jobs.cli.emulate import table_of
 from tests.multiprocess.test_train import alone, make_config, train_on
+from tests.support.truth import MEASURES
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, MEASURES]
 
 SMALL = {
     "model": {"kind": "emulated", "layers": 4, "layer_mb": 0.25, "forward_s": 0.02, "backward_s": 0.04,

@@ -18,7 +18,7 @@ from tests.support.emulated_shards import COMPUTE_S, NUMBERS, OPTIMIZER_S
 from tests.support.ranks import Ranks
 from tests.support.truth import LATE_S, TOLERANCE, Classes, is_about, lines, medians, waits_but
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, truth.MEASURES]
 
 RANKS = 3
 COLLECTIVE_S = 0.005

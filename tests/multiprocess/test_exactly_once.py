@@ -89,7 +89,13 @@ BATCH = {
 }
 
 
-@pytest.mark.parametrize("point", BATCH)
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=[] if point == "one of three receipts written" else pytest.mark.slow)
+        for point in BATCH
+    ],
+)
 def test_submitter_of_a_batch_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = repeats(3, "a", "b")
     owner, name, after, call = BATCH[point]

@@ -17,7 +17,7 @@ from tests.support import truth
 from tests.support.ranks import Ranks
 from tests.support.truth import LATE_RANK, LATE_S, STEP, TOLERANCE, TOLERANCE_S, Classes, is_about
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, truth.MEASURES]
 
 RANKS = 3
 

@@ -12,9 +12,9 @@ from disttrain.rundir import RunDir, read_json, read_jsonl
 from disttrain.world import World
 from tests.support import shards
 from tests.support.shards import BLOCKS, PASS_S, STEPS, WIDTH
-from tests.support.truth import Classes, is_about, medians
+from tests.support.truth import MEASURES, Classes, is_about, medians
 
-pytestmark = pytest.mark.multiprocess
+pytestmark = [pytest.mark.multiprocess, MEASURES]
 
 LATE_S, RANKS = 0.05, 3
 NOISE_S = 0.1 * LATE_S  # of nine collectives a step, each of which begins when the last process is awake

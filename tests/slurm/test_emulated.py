@@ -17,6 +17,9 @@ import pytest
 from tests.support import hand
 from tests.support.links import linked, stream_bytes_per_s
 from tests.support.minicluster import SUBMIT, MiniCluster
+from tests.support.truth import MEASURES
+
+pytestmark = MEASURES
 
 MIB = 1 << 20
 LAYERS, LAYER_BYTES = 8, 4 * MIB

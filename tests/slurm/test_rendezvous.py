@@ -63,7 +63,8 @@ def log(run: RunDir) -> str:
     return "\n".join(path.read_text() for path in sorted(run.path.glob("attempts/*/node-*.log")))
 
 
-@pytest.mark.parametrize("jobs", [2, *[pytest.param(3, marks=pytest.mark.slow)] * 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [2, 3])
 def test_jobs_on_the_same_nodes_start_at_once(pair: MiniCluster, tmp_path: Path, jobs: int) -> None:
     pair.ask("scontrol", "update", "partitionname=gpu", "state=down")
     try:  # one rank a node, then two, then one
@@ -161,13 +162,8 @@ def expected(cwd: Path, name: str) -> RunDir:
     return RunDir(cwd / "runs" / name / "n2-ddp-b16-r0")
 
 
-@pytest.mark.parametrize(
-    ("node", "offset_s"),
-    [
-        (1, -60),
-        *[pytest.param(*off, marks=pytest.mark.slow) for off in ((1, 60), (2, 60), (2, -60))],
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("node", "offset_s"), [(1, -60), (1, 60), (2, 60), (2, -60)])
 def test_a_clock_that_is_off_changes_nothing(
     pair: MiniCluster, tmp_path: Path, node: int, offset_s: int
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_task_of_an_array_requeues_itself_alone(root: Path, slurm: MiniCluster
     assert starts(stays) == [(0, 0)], "the other task goes on undisturbed"
 
 
+@pytest.mark.slow
 def test_cancelled_while_it_waits_for_its_requeue(slurm: MiniCluster, tmp_path: Path) -> None:
     job = submitted(slurm, tmp_path)
     job.wait_for_step(2)

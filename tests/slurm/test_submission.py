@@ -236,6 +236,7 @@ exec "$PYTHON" -m torch.distributed.run "$@"
 """
 
 
+@pytest.mark.slow
 def test_submitting_from_within_an_allocation(
     on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +316,7 @@ def test_a_job_that_follows_an_array_waits_for_its_requeued_task(
         cluster.cancel([array, after])
 
 
+@pytest.mark.slow
 def test_the_report_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     root = tmp_path / "runs"

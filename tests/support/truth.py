@@ -23,6 +23,10 @@ from disttrain.rundir import RunDir, read_jsonl
 from disttrain.train import train
 from disttrain.world import World
 
+MEASURES = pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"])
+"""On tests whose figures another process of this machine can disturb: they measure again then, twice at most.
+What an instrument gets wrong it gets wrong each time."""
+
 WARM_UP = 3
 TOLERANCE_S, TOLERANCE = 0.002, 0.05
 LARGEST_OTHER = 0.02
@@ -188,8 +192,8 @@ def assert_jitter(folder: Path, clean: list[Classes]) -> None:
 def assert_saving_is_slow(slow: Path, quick: Path, ranks: int) -> None:
     """`SLOW_SAVING` beside `SAVING`: a blocking checkpoint that one rank is slow to write."""
     # what ranks agree on and write takes a while of its own, of which the processors make what they will:
-    # some milliseconds, on one rank as saving and on the others as waiting for it
-    within_s = dict.fromkeys(("checkpoint_s", "comm_wait_s"), TOLERANCE * SLOW_WRITE_S)
+    # some milliseconds, on one rank as saving, on the others as waiting for it, on all as transfer
+    within_s = dict.fromkeys(("checkpoint_s", "comm_wait_s", "comm_transfer_s"), TOLERANCE * SLOW_WRITE_S)
     expected = waits_but(ranks, SLOW_WRITE_S, "checkpoint_s")
     assert_found(_saved(slow, ranks), _saved(quick, ranks), expected, within_s)
     assert_found(medians(slow, ranks), medians(quick, ranks), [{}] * ranks)
