@@ -9,6 +9,7 @@ process of the step: torchrun and the ranks outlive either. Standard library onl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -95,7 +96,10 @@ class _Watch:
                 ended.setdefault(child, -signal.SIGKILL)
             code = ended.get(child)
         processes.kill_descendants()
-        if self._end is None and -code in TO_END:
+        code = (
+            code if code >= 0 else 128 - code
+        )  # as a shell says that a signal ended it, of itself or a child
+        if self._end is None and code - 128 in TO_END:
             # Slurm signals each process of a step, this one perhaps later.
             received = signal.sigtimedwait({*WARNINGS, *TO_END}, _LATE_S)
             if received is not None:
@@ -103,14 +107,14 @@ class _Watch:
             elif not self._place.attempt.stop.exists():
                 self._end = ("cancelled", "the scheduler ended the job")
         cause, message = self._end or (None, None)
-        code = code if code >= 0 else 128 - code  # as a shell would say that a signal ended it
         return Ended(code, cause, message, self._taken_back, self._job_end)
 
     def _receive(self, number: int) -> None:
         scheduler = self._place.scheduler
         if number in (signal.SIGINT, signal.SIGHUP) or (number == signal.SIGTERM and scheduler is None):
             self._end = self._end or self._why_ended(None)
-            _signal(self._child, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):  # it may have ended before us
+                os.kill(self._child, signal.SIGTERM)
             return
         facts = scheduler.facts() if scheduler else None
         if facts is not None and not facts.running:
@@ -166,10 +170,6 @@ class _Watch:
     def _kill_by(self, within_s: float) -> None:
         at = time.monotonic() + within_s
         self._kill_at = at if self._kill_at is None else min(self._kill_at, at)
-
-
-def _signal(pid: int, number: int) -> None:
-    os.kill(pid, number)
 
 
 def _say(text: str) -> None:

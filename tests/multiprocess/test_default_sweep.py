@@ -57,16 +57,16 @@ def own_queue(tmp_path, monkeypatch):
 
 def test_short_sweep_end_to_end(tmp_path):
     runs = tmp_path / "runs"
-    found = sweep_default(runs, "--set", "train.steps=50", "train.eval_samples=64")
+    found = sweep_default(runs, "--set", "train.steps=24", "train.eval_samples=64")
     reference = curve(found[1][1])
-    assert len(reference) == 50
+    assert len(reference) == 24
     for nodes in NODES[1:]:
         assert curve(found[nodes][1]) == pytest.approx(reference, rel=1e-5), f"{nodes} nodes"
     for run, metrics in found.values():
         check_run_directory(run, metrics)
 
     again = submit("sweep", "--nodes", "1", "2", "4", "--runs", str(runs), "--cluster", "local", "--json",
-                   "--set", "train.steps=50", "train.eval_samples=64")  # fmt: skip
+                   "--set", "train.steps=24", "train.eval_samples=64")  # fmt: skip
     assert again.returncode == 0, again.stderr
     assert len(list((runs / "default" / "n1-single-b16-r0" / "attempts").iterdir())) == 1, (
         "done runs are kept"

@@ -14,6 +14,7 @@ from disttrain.rundir import RunDir, read_json, read_jsonl
 from disttrain.telemetry.loop import LoopTelemetry
 from disttrain.world import World
 from tests.support.ranks import RankFailed
+from tests.support.truth import MEASURES
 from tests.support.tutorial import BATCH, EPOCHS, SAMPLES, train
 
 pytestmark = pytest.mark.multiprocess
@@ -23,6 +24,7 @@ def run(world: World, folder: Path, options: dict) -> None:
     train(world.rank, world.size, str(folder), **options)
 
 
+@MEASURES
 def test_a_tutorial_loop_is_measured_like_any_run(two_ranks, tmp_path):
     folder = tmp_path / "mine" / "n2"
     two_ranks.call(run, folder, {"late": 1, "late_s": 0.02})
@@ -49,6 +51,7 @@ def test_a_tutorial_loop_is_measured_like_any_run(two_ranks, tmp_path):
     assert sum(each.bytes for each in sample.collectives) == 4 * metrics.parameters
 
 
+@MEASURES
 @pytest.mark.parametrize("returns", ["tuple", "dict", "dataclass", "model output"])
 def test_waiting_is_seen_whatever_the_model_returns(two_ranks, tmp_path, returns):
     two_ranks.call(run, tmp_path / "n2", {"late": 1, "late_s": 0.02, "returns": returns})

@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from disttrain.rundir import RunDir, read_json, write_json, write_text
@@ -92,6 +93,25 @@ def test_an_ended_job_says_so_and_asks_for_nothing(
     assert job.requeues == []
     assert read_state(job.run).state == ("queued" if restarts else "failed")
     assert not any(Path(f"/proc/{pid}").exists() for pid in started_pids(job.run))
+
+
+@pytest.mark.parametrize("first", ["launcher", "its child"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
+def test_the_end_of_a_job_may_reach_the_launcher_before_the_agent(
+    tmp_path: Path, first: str, number: int
+) -> None:
+    job = planned(tmp_path, "hang")
+    job.says(end=time.time() + 3600)
+    process = job.start()
+    wait_until(lambda: len(started_pids(job.run)) == 2)
+    launcher = psutil.Process(min(started_pids(job.run)))
+    job.says(running=False)
+    (target,) = [launcher] if first == "launcher" else [p for p in launcher.children() if p.name() == "sleep"]
+    target.send_signal(signal.SIGTERM)
+    wait_until(lambda: not launcher.is_running())
+    process.send_signal(number)
+    assert ended(process) == 1
+    assert job.outcome()["cause"] == "cancelled"
 
 
 @pytest.mark.parametrize("has_come", ["nowhere", "to its claim", "to its attempt"])

@@ -191,6 +191,7 @@ def test_the_environment_is_as_the_user_had_it(root: Path, monkeypatch: pytest.M
     assert not [path for path in run.path.rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_asked_to_stop_goes_on_where_it_was(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

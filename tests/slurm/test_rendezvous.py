@@ -115,6 +115,7 @@ def test_few_ports_are_free_and_one_of_them_is_found(pair: MiniCluster, tmp_path
     assert read_json(run.metrics)["world_size"] == 2
 
 
+@pytest.mark.slow
 def test_no_port_is_free_and_the_job_says_so(pair: MiniCluster, tmp_path: Path) -> None:
     with squatter(pair, "range", "0") as holder:
         assert says(holder) == "free none"
