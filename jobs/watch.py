@@ -96,9 +96,8 @@ class _Watch:
                 ended.setdefault(child, -signal.SIGKILL)
             code = ended.get(child)
         processes.kill_descendants()
-        code = (
-            code if code >= 0 else 128 - code
-        )  # as a shell says that a signal ended it, of itself or a child
+        # As a shell says it. The launcher may be one, of which a child was signalled first.
+        code = code if code >= 0 else 128 - code
         if self._end is None and code - 128 in TO_END:
             # Slurm signals each process of a step, this one perhaps later.
             received = signal.sigtimedwait({*WARNINGS, *TO_END}, _LATE_S)

@@ -22,7 +22,7 @@ from jobs.cli.emulate import table_of
 from tests.multiprocess.test_train import alone, make_config, train_on
 from tests.support.truth import MEASURES
 
-pytestmark = [pytest.mark.multiprocess, MEASURES]
+pytestmark = pytest.mark.multiprocess
 
 SMALL = {
     "model": {"kind": "emulated", "layers": 4, "layer_mb": 0.25, "forward_s": 0.02, "backward_s": 0.04,
@@ -86,6 +86,7 @@ def test_a_run_is_marked_and_waiting_ranks_crowd_nobody(four_ranks, tmp_path):
     assert four_ranks.call(train_on, busy, tmp_path / "busy")[0].oversubscribed or metrics.cpu_count > 3
 
 
+@MEASURES
 def test_a_slow_rank_is_compute_there_and_waiting_elsewhere(two_ranks, tmp_path):
     config = make_config(SMALL, 2, model={"slow_ranks": [1], "slow_s": 0.06})
     two_ranks.call(train_on, config, tmp_path)
@@ -93,6 +94,7 @@ def test_a_slow_rank_is_compute_there_and_waiting_elsewhere(two_ranks, tmp_path)
     assert steps(tmp_path, 0, "comm_wait_s") == pytest.approx(0.06, abs=0.02)
 
 
+@MEASURES
 def test_a_slow_loader_is_input_on_its_rank(two_ranks, tmp_path):
     config = make_config(SMALL, 2, data={"delay_s": 0.05, "delay_ranks": [1]})
     two_ranks.call(train_on, config, tmp_path)
@@ -106,6 +108,7 @@ def waits_for_input(input_s: float) -> dict:
     return {"layers": [layer], "samples": 8, "optimizer_s": 0.0, "input_s": input_s}
 
 
+@MEASURES
 def test_the_input_of_a_table_is_input_of_each_micro_batch(two_ranks, tmp_path):
     model = {"table": waits_for_input(0.03), "optimizer_s": None}
     config = make_config(SMALL, 2, model=model, train={"global_batch_size": 16})
@@ -115,6 +118,7 @@ def test_the_input_of_a_table_is_input_of_each_micro_batch(two_ranks, tmp_path):
         assert steps(tmp_path, rank, "compute_s") == pytest.approx(0.06, abs=0.006)
 
 
+@MEASURES
 def test_loader_processes_that_are_ahead_do_not_hide_the_input_of_a_table(tmp_path):
     """For it is what was left to wait for."""
     model = {"table": waits_for_input(0.06), "optimizer_s": None}
@@ -122,6 +126,7 @@ def test_loader_processes_that_are_ahead_do_not_hide_the_input_of_a_table(tmp_pa
     assert steps(tmp_path, 0, "input_s") == pytest.approx(0.03, abs=0.005)
 
 
+@MEASURES
 def test_a_slow_loader_comes_on_top_of_the_input_of_a_table(two_ranks, tmp_path):
     model = {"table": waits_for_input(0.06), "optimizer_s": None}
     config = make_config(SMALL, 2, model=model, data={"delay_s": 0.05, "delay_ranks": [1]})
@@ -130,11 +135,13 @@ def test_a_slow_loader_comes_on_top_of_the_input_of_a_table(two_ranks, tmp_path)
     assert steps(tmp_path, 1, "input_s") == pytest.approx(0.08, abs=0.005)
 
 
+@MEASURES
 def test_an_emulated_optimizer_is_optimizer_time(two_ranks, tmp_path):
     two_ranks.call(train_on, make_config(SMALL, 2, model={"optimizer_s": 0.04}), tmp_path)
     assert steps(tmp_path, 0, "optimizer_s") == pytest.approx(0.04, abs=0.02)
 
 
+@MEASURES
 def test_a_table_of_a_measured_run_takes_as_long_as_it_did(one_thread, tmp_path):
     real = Config.model_validate(
         {

@@ -16,9 +16,9 @@ from disttrain.world import World
 from tests.support import emulated_shards, truth
 from tests.support.emulated_shards import COMPUTE_S, NUMBERS, OPTIMIZER_S
 from tests.support.ranks import Ranks
-from tests.support.truth import LATE_S, TOLERANCE, Classes, is_about, lines, medians, waits_but
+from tests.support.truth import LATE_S, MEASURES, TOLERANCE, Classes, is_about, lines, medians, waits_but
 
-pytestmark = [pytest.mark.multiprocess, truth.MEASURES]
+pytestmark = pytest.mark.multiprocess
 
 RANKS = 3
 COLLECTIVE_S = 0.005
@@ -66,6 +66,7 @@ def clean(three_ranks, tmp_path_factory) -> tuple[Path, list[Classes]]:
         *(pytest.param(other, 4, marks=pytest.mark.slow) for other in OTHERS),
     ],
 )
+@MEASURES
 def test_a_step_is_what_layers_take_and_what_they_wait_for(three_ranks, tmp_path, build_as, dtype_bytes):
     made = run(
         three_ranks,
@@ -99,6 +100,7 @@ def test_gradients_and_what_is_learned_are_those_of_a_model_that_is_whole(three_
     assert three_ranks.call(emulated_shards.learn, build_as, dtype_bytes) == whole
 
 
+@MEASURES
 def test_a_slow_rank_is_compute_there_and_waiting_elsewhere(three_ranks, clean, tmp_path):
     run(three_ranks, tmp_path / "n1", slow_ranks=(truth.LATE_RANK,), slow_s=LATE_S)
     expected = waits_but(RANKS, LATE_S, "compute_s")
@@ -107,6 +109,7 @@ def test_a_slow_rank_is_compute_there_and_waiting_elsewhere(three_ranks, clean, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slow", ["every rank", "one rank"])
+@MEASURES
 def test_a_slow_optimizer_is_optimizer(three_ranks, clean, tmp_path, slow):
     if slow == "every rank":
         options, expected = {"optimizer_s": OPTIMIZER_S + LATE_S}, [{"optimizer_s": LATE_S}] * RANKS
@@ -117,6 +120,7 @@ def test_a_slow_optimizer_is_optimizer(three_ranks, clean, tmp_path, slow):
     truth.assert_found(medians(tmp_path / "n1", RANKS), clean[1], expected, COMM_S)
 
 
+@MEASURES
 def test_ranks_that_are_late_one_after_the_other_make_the_step_longer_by_both(three_ranks, clean, tmp_path):
     """One cannot be late while it waits for the other."""
     run(three_ranks, tmp_path / "n1", late_s={0: {1: LATE_S}, 1: {0: LATE_S}})
@@ -132,6 +136,7 @@ def test_ranks_that_are_late_one_after_the_other_make_the_step_longer_by_both(th
 
 @pytest.mark.slow
 @pytest.mark.parametrize("unseen", [{"build_as": "replicated"}, {"unshard": True}], ids=str)
+@MEASURES
 def test_where_communication_cannot_be_seen_it_is_waited_for_too(three_ranks, tmp_path, unseen):
     base, late = tmp_path / "base", tmp_path / "late"
     run(three_ranks, base, **unseen)
@@ -141,6 +146,7 @@ def test_where_communication_cannot_be_seen_it_is_waited_for_too(three_ranks, tm
 
 
 @pytest.mark.slow
+@MEASURES
 def test_jitter_of_sharded_ranks_has_its_spread(three_ranks, tmp_path):
     run(three_ranks, tmp_path / "n1", **truth.JITTER["model"])
     for rank in range(RANKS):

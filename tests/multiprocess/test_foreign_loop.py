@@ -24,7 +24,6 @@ def run(world: World, folder: Path, options: dict) -> None:
     train(world.rank, world.size, str(folder), **options)
 
 
-@MEASURES
 def test_a_tutorial_loop_is_measured_like_any_run(two_ranks, tmp_path):
     folder = tmp_path / "mine" / "n2"
     two_ranks.call(run, folder, {"late": 1, "late_s": 0.02})

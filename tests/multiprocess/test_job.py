@@ -95,7 +95,7 @@ def test_an_ended_job_says_so_and_asks_for_nothing(
     assert not any(Path(f"/proc/{pid}").exists() for pid in started_pids(job.run))
 
 
-@pytest.mark.parametrize("first", ["launcher", "its child"])
+@pytest.mark.parametrize("first", ["launcher", "sleep"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_the_end_of_a_job_may_reach_the_launcher_before_the_agent(
     tmp_path: Path, first: str, number: int
@@ -106,8 +106,9 @@ def test_the_end_of_a_job_may_reach_the_launcher_before_the_agent(
     wait_until(lambda: len(started_pids(job.run)) == 2)
     launcher = psutil.Process(min(started_pids(job.run)))
     job.says(running=False)
-    (target,) = [launcher] if first == "launcher" else [p for p in launcher.children() if p.name() == "sleep"]
-    target.send_signal(signal.SIGTERM)
+    wait_until(lambda: "sleep" in {child.name() for child in launcher.children()})
+    family = {child.name(): child for child in launcher.children()} | {"launcher": launcher}
+    family[first].send_signal(signal.SIGTERM)
     wait_until(lambda: not launcher.is_running())
     process.send_signal(number)
     assert ended(process) == 1

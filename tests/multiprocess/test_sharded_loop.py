@@ -14,7 +14,7 @@ from tests.support import shards
 from tests.support.shards import BLOCKS, PASS_S, STEPS, WIDTH
 from tests.support.truth import MEASURES, Classes, is_about, medians
 
-pytestmark = [pytest.mark.multiprocess, MEASURES]
+pytestmark = pytest.mark.multiprocess
 
 LATE_S, RANKS = 0.05, 3
 NOISE_S = 0.1 * LATE_S  # of nine collectives a step, each of which begins when the last process is awake
@@ -65,6 +65,7 @@ def test_the_loop_computes_what_it_would_without(three_ranks, clean):
     [{1: "forward"}, {1: "forward", 2: "backward"}],
     ids=["one rank", "one in forward, one in backward"],
 )
+@MEASURES
 def test_each_late_rank_is_waited_for(three_ranks, clean, tmp_path, late):
     three_ranks.call(run, tmp_path / "n1", {"late_s": {rank: {way: LATE_S} for rank, way in late.items()}})
     before, found = medians(clean[0], RANKS), medians(tmp_path / "n1", RANKS)

@@ -18,7 +18,6 @@ from disttrain.rundir import read_json, read_jsonl
 from disttrain.train import train
 from disttrain.world import World
 from tests.support.ranks import RankFailed
-from tests.support.truth import MEASURES
 
 pytestmark = pytest.mark.multiprocess
 
@@ -179,7 +178,6 @@ def test_sampled_steps_tell_what_each_bucket_did_and_are_left_out(two_ranks, tmp
     assert steps == list(range(1, 63)), "sampled steps are recorded all the same"
 
 
-@MEASURES
 def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
     asked, slow_s = {"steps": [20, 22], "ranks": [1]}, 0.03
     config = make_config(

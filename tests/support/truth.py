@@ -25,7 +25,8 @@ from disttrain.world import World
 
 MEASURES = pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"])
 """On tests whose figures another process of this machine can disturb: they measure again then, twice at most.
-What an instrument gets wrong it gets wrong each time."""
+What an instrument gets wrong it gets wrong each time. Not on tests of what is exact: what fails there now and
+then is a race."""
 
 WARM_UP = 3
 TOLERANCE_S, TOLERANCE = 0.002, 0.05
