@@ -48,20 +48,22 @@ test: $(STAMP) slurm-tests  ## the tests but the slow ones, with coverage
 test-all: $(STAMP) slurm-tests  ## every test
 	@$(BIN)/python -m pytest
 
-lint: $(STAMP)  ## ruff, mypy, and whether generated documents are current
+lint: $(STAMP)  ## ruff, mypy, which room imports which, lengths, and whether generated documents are current
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
-	@$(BIN)/python -m disttrain.schemas --check
-	@$(BIN)/python -m jobs.slurm.documents --check
+	@$(BIN)/lint-imports
+	@$(BIN)/python .ci/check_sizes.py
+	@$(BIN)/python -m disttrain.documents --check
+	@$(BIN)/python -m jobs.schedulers.slurm.documents --check
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
 schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profiles.md, jobs/train.sbatch
-	@$(BIN)/python -m disttrain.schemas
-	@$(BIN)/python -m jobs.slurm.documents
+	@$(BIN)/python -m disttrain.documents
+	@$(BIN)/python -m jobs.schedulers.slurm.documents
 
 clean:  ## remove caches and coverage data; runs/ and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build .coverage .coverage.*

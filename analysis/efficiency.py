@@ -21,7 +21,7 @@ import pandas as pd
 from analysis.load import swept_keys
 from analysis.stats import Estimate, geometric_mean, ratio
 from disttrain.errors import ConfigError
-from disttrain.records import CLASSES
+from disttrain.records.steps import CLASSES
 
 Scaling = Literal["weak", "strong", "mixed", "one size"]
 Unit = Literal["node", "rank"]

@@ -16,11 +16,16 @@ from typing import Any, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
-from disttrain import usage
-from disttrain.config import Config, is_noise
+from disttrain.config.sections import Config, is_noise
 from disttrain.errors import ConfigError
-from disttrain.records import CLASSES, Metrics, Outcome, Record, RunRecord
-from disttrain.rundir import CorruptFile, RunDir, read_json
+from disttrain.records import run_gpu_hours
+from disttrain.records.attempt import Outcome
+from disttrain.records.base import Record
+from disttrain.records.json_files import CorruptFile, read_json
+from disttrain.records.metrics import Metrics
+from disttrain.records.planned import RunRecord
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import CLASSES
 
 COLUMNS: dict[str, str] = {
     "sweep": "string",
@@ -233,13 +238,13 @@ def _measured(metrics: Metrics | None) -> dict[str, Any]:
 
 def _used(run: RunDir, record: RunRecord | None) -> dict[str, Any]:
     """What its attempts used, and what one may use; planned runs have made none."""
-    used = usage.read(run)
+    used = run_gpu_hours.read(run)
     row: dict[str, Any] = {"attempts": len(run.attempts())}
     if used is not None:
         row |= {"attempts": used.attempts, "hours": used.hours, "hours_unit": used.unit}
         row |= {"queue_wait_s": used.queue_wait_s, "usage_source": used.source}
     if record is not None and _lookup(record.config, "job.time_limit_min") is not None:
-        row["hours_bound"] = usage.bound_hours(record.model_dump())
+        row["hours_bound"] = run_gpu_hours.bound_hours(record.model_dump())
     return row
 
 

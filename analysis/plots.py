@@ -37,7 +37,7 @@ from analysis.style import (
     styled,
 )
 from analysis.units import plural, seconds, time_scale
-from disttrain.rundir import write_bytes
+from disttrain.records.json_files import write_bytes
 
 P = ParamSpec("P")
 

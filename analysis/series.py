@@ -11,9 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.load import read_metrics
-from disttrain.bins import durations
-from disttrain.records import Metrics
-from disttrain.rundir import CorruptFile, RunDir, read_jsonl
+from disttrain.records.json_files import CorruptFile, read_jsonl
+from disttrain.records.log_histogram import durations
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import RunDir
 
 RunId = tuple[str, str]
 """Sweep and run name."""

@@ -25,13 +25,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from disttrain.config import ResourcesConfig
+from disttrain.config.sections import ResourcesConfig
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
-from disttrain.telemetry.phases import after_own_backward
-from disttrain.torchrun import place
-from disttrain.world import World, open_world
+from disttrain.runtime.process_group import World, open_world
+from disttrain.runtime.rank_info import place
+from disttrain.telemetry.step_clock import after_own_backward
 
 WARM_UP = 3
 

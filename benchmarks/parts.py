@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from disttrain.telemetry.node_sampler import NodeSampler
+from disttrain.telemetry.hardware.sampler import NodeSampler
 from disttrain.telemetry.run import RunTelemetry
 
 METHODS: dict[str, tuple[type, str]] = {

@@ -36,14 +36,14 @@ from torch.utils.data import Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from disttrain import records
-from disttrain.config import Config, OptimConfig
+from disttrain.config.sections import Config, OptimConfig
 from disttrain.data.source import Arrays, Sample, Source
-from disttrain.optim import make_optimizer
-from disttrain.output import Output
-from disttrain.stop import Signals
+from disttrain.optim.optimizer import make_optimizer
+from disttrain.records.dataset import DatasetRecord
+from disttrain.runtime.process_group import open_world
+from disttrain.runtime.run_output import Output
+from disttrain.runtime.stop_signals import Signals
 from disttrain.train import prepare
-from disttrain.world import open_world
 
 FEATURES, CLASSES, BATCH = 8, 4, 4
 FEWEST_BLOCKS = 6
@@ -63,7 +63,7 @@ class Tiny(nn.Module):
 def source() -> Source:
     inputs = torch.randn(64, FEATURES, generator=torch.Generator().manual_seed(0))
     targets = inputs[:, :CLASSES].argmax(1)
-    record = records.Dataset(name="tiny", version=None, sha256=None, train_samples=64, valid_samples=0)
+    record = DatasetRecord(name="tiny", version=None, sha256=None, train_samples=64, valid_samples=0)
     data = cast(Dataset[Sample], Arrays(inputs, targets))
     return Source(data, None, "classification", (FEATURES,), CLASSES, record)
 

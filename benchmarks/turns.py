@@ -24,15 +24,15 @@ from torch.utils.data import Dataset
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import bare, parts
-from disttrain import records
-from disttrain.config import Config
+from disttrain.config.sections import Config
 from disttrain.data.source import Sample, Source
-from disttrain.output import Output
-from disttrain.stop import Signals
+from disttrain.records.dataset import DatasetRecord
+from disttrain.runtime.process_group import World, open_world
+from disttrain.runtime.rank_info import place
+from disttrain.runtime.run_output import Output
+from disttrain.runtime.stop_signals import Signals
 from disttrain.telemetry import run as telemetry_run
-from disttrain.torchrun import place
 from disttrain.train import prepare, take
-from disttrain.world import World, open_world
 
 LR = 1e-3
 SIZES = {
@@ -46,7 +46,7 @@ SIZES = {
 
 
 def source() -> Source:
-    record = records.Dataset(
+    record = DatasetRecord(
         name="random-tokens", version=None, sha256=None, train_samples=bare.SAMPLES, valid_samples=0
     )
     return Source(

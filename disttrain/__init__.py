@@ -1,6 +1,6 @@
 """The trainer that runs on every rank, and the records it leaves behind.
 
-`disttrain.config`, `disttrain.records` and `disttrain.rundir` import without torch: the launcher
+`disttrain.config.sections`, `disttrain.records` and `disttrain.records.run_directory` import without torch: the launcher
 (`jobs`), the sweep expander (`sweeps`) and the analysis (`analysis`) use only these.
 """
 

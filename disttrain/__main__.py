@@ -18,13 +18,14 @@ import sys
 import traceback
 from pathlib import Path
 
-from disttrain.config import Config
-from disttrain.configfile import Draft, check, flag_pairs, load, parse_value, with_batch
+from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
+from disttrain.config.sections import Config
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
-from disttrain.failure import describe
-from disttrain.rundir import CorruptFile, RunDir, read_json, write_json
-from disttrain.stop import Signals
-from disttrain.torchrun import place
+from disttrain.records.json_files import CorruptFile, read_json, write_json
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime.failure_record import describe
+from disttrain.runtime.rank_info import place
+from disttrain.runtime.stop_signals import Signals
 
 EXIT_FAILED = 1
 _OWN_FLAGS = ("--config", "--run-dir", "--attempt", "--help")
@@ -46,10 +47,10 @@ def main(argv: list[str]) -> int:
             error_file = RunDir(arguments.run_dir).attempt(arguments.attempt).error(rank)
         config = read_config(arguments, flags)
         # torch takes seconds to import: bad input is refused before
-        from disttrain import log
-        from disttrain.output import Output
+        from disttrain.runtime import log
+        from disttrain.runtime.process_group import open_world
+        from disttrain.runtime.run_output import Output
         from disttrain.train import train
-        from disttrain.world import open_world
 
         with open_world(config.resources) as world:
             if by_hand:

@@ -12,39 +12,41 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from disttrain import log
-from disttrain.batch import BatchPlan, plan_batch
-from disttrain.boundary import Boundary, best_loss
+from disttrain.builders import build_model, build_source
 from disttrain.checkpoint import content, resume
 from disttrain.checkpoint.content import Start
 from disttrain.checkpoint.manifest import describe
 from disttrain.checkpoint.saver import Saver
-from disttrain.config import Config, model_waits
+from disttrain.config.auto_strategy import choose
+from disttrain.config.batch_plan import BatchPlan, plan_batch
+from disttrain.config.sections import Config, model_waits
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.data.source import Source
 from disttrain.emulation.device import each_after, make_device
 from disttrain.emulation.model import Emulated
 from disttrain.errors import ConfigError
-from disttrain.evaluate import Evaluation
-from disttrain.flops import METHOD, flops_per_sample
-from disttrain.mfu import peak_of
-from disttrain.optim import make_optimizer
-from disttrain.output import Output
-from disttrain.parallel.choice import choose
+from disttrain.flops.counting import METHOD, flops_per_sample
+from disttrain.flops.mfu import peak_of
+from disttrain.hooks.evaluation import Evaluation
+from disttrain.hooks.stop_agreement import Boundary, best_loss
+from disttrain.optim.optimizer import make_optimizer
 from disttrain.parallel.strategy import load_strategy
-from disttrain.records import Layers, Metrics, StopCause
-from disttrain.registry import build_model, build_source
-from disttrain.rundir import write_json
-from disttrain.seeding import seed_all
-from disttrain.stop import Requests, Signals
+from disttrain.records.causes import StopCause
+from disttrain.records.json_files import write_json
+from disttrain.records.layers import Layers
+from disttrain.records.metrics import Metrics
+from disttrain.runtime import log
+from disttrain.runtime.process_group import World, device_name, machine_id, nccl_version, usable_cpus
+from disttrain.runtime.run_output import Output
+from disttrain.runtime.seeding import seed_all
+from disttrain.runtime.stop_signals import Requests, Signals
 from disttrain.task import Task
-from disttrain.telemetry.background import Background
-from disttrain.telemetry.layers import layer_times
-from disttrain.telemetry.nulls import NOT_EMULATED
+from disttrain.telemetry.layer_times import layer_times
+from disttrain.telemetry.null_reasons import NOT_EMULATED
 from disttrain.telemetry.run import RunTelemetry
+from disttrain.telemetry.run_metadata import Background
 from disttrain.trainer import Batch, Trainer
-from disttrain.world import World, device_name, machine_id, nccl_version, usable_cpus
 
 LATE_AT_THE_END = "the ranks compare it when the run ends"
 

@@ -9,14 +9,22 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from disttrain.batch import BatchPlan
 from disttrain.checkpoint.state import dropped_gradients, untouched
-from disttrain.config import OptimConfig
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.sections import OptimConfig
 from disttrain.emulation.model import Emulated
-from disttrain.optim import learning_rate, set_learning_rate
+from disttrain.optim.optimizer import learning_rate, set_learning_rate
 from disttrain.parallel.strategy import Strategy
 from disttrain.task import Task
-from disttrain.telemetry.phases import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock, after_own_backward
+from disttrain.telemetry.step_clock import (
+    COMM,
+    COMPUTE,
+    INPUT,
+    OPTIMIZER,
+    OTHER,
+    StepClock,
+    after_own_backward,
+)
 
 Batch = tuple[Tensor, Tensor]
 

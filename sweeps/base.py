@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from disttrain.config import Config, is_noise
-from disttrain.configfile import Draft, check
+from disttrain.config.builder_options import BUILT_SECTIONS, check_options
+from disttrain.config.parsing import Draft, check
+from disttrain.config.sections import Config, is_noise
 from disttrain.errors import ConfigError
-from disttrain.options import BUILT_SECTIONS, check_options
 
 _SHAPE = ("nodes", "gpus_per_node")
 """Keys of `resources` that any command may vary, so they are no part of the base."""

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from disttrain.batch import BatchPlan
-from disttrain.config import Config, config_key
-from disttrain.configfile import Draft, check, with_batch
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.parsing import Draft, check, with_batch
+from disttrain.config.sections import Config, config_key
 from disttrain.errors import ConfigError, nearest
 from sweeps.base import base_of
 from sweeps.naming import readable_name, unique_names

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from disttrain.config import Config
-from disttrain.parallel.choice import choose
+from disttrain.config.auto_strategy import choose
+from disttrain.config.sections import Config
 
 _IN_EVERY_NAME = {
     "resources.nodes",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from disttrain.configfile import parse_value
+from disttrain.config.parsing import parse_value
 from disttrain.errors import ConfigError
 
 _BRACKETS = {"[": "]", "{": "}", "(": ")"}

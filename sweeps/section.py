@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
 
-from disttrain.config import Section
-from disttrain.configfile import Draft, known_keys
+from disttrain.config.parsing import Draft, known_keys
+from disttrain.config.sections import Section
 from disttrain.errors import ConfigError, nearest
 
 Values = Annotated[list[Any], Field(min_length=1)]

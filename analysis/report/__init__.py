@@ -13,7 +13,7 @@ from analysis.load import load
 from analysis.report import figures, render
 from analysis.report.summary import summarize
 from disttrain.errors import ConfigError
-from disttrain.rundir import write_json, write_text
+from disttrain.records.json_files import write_json, write_text
 
 __all__ = ["check", "write"]
 

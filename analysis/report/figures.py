@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import busy, plots, series
+from analysis import plots, series, utilization
 from analysis.efficiency import Curve
 from analysis.report.model import Picture
 
@@ -99,7 +99,7 @@ def _latency(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
 
 
 def _busy(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
-    found = busy.over_steps(table)
+    found = utilization.over_steps(table)
     return None if found.empty else plots.busy(curves, found)
 
 

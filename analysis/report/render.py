@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from analysis import units
-from analysis.report import words
+from analysis.report import narrative
 from analysis.report.model import Report
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|MiB|GiB|KiB|B|nodes?|ranks?|samples/s|tokens/s)\b|%)")
@@ -73,5 +73,5 @@ def _environment(autoescape: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"units": units, "words": words, "learned_table": learned_table}
+    environment.globals |= {"units": units, "words": narrative, "learned_table": learned_table}
     return environment

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.efficiency import Curve
-from analysis.report import words
+from analysis.report import narrative
 from analysis.report.model import Fact, Learned, LeftOut, Picture, Report, Run, Used
 from analysis.stats import CONFIDENCE
 
@@ -45,8 +45,8 @@ def summarize(
         sweeps=sweeps,
         generated=generated,
         confidence=CONFIDENCE,
-        headline=[words.headline(curve, len(curves)) for curve in curves] or [NOTHING],
-        notices=words.notices(table, curves),
+        headline=[narrative.headline(curve, len(curves)) for curve in curves] or [NOTHING],
+        notices=narrative.notices(table, curves),
         curves=list(curves),
         learned=[learned for curve in curves for learned in _learned(curve, used)],
         pictures=list(pictures),
@@ -56,7 +56,7 @@ def summarize(
             for row in table[~table["included"]].to_dict("records")
         ],
         used=[_used(row) for row in table[table["hours"].notna()].to_dict("records")],
-        method=words.method(table) if curves else [],
+        method=narrative.method(table) if curves else [],
         provenance=_provenance(used if len(used) else table),
     )
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from disttrain import log
 from disttrain.checkpoint import state as states
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.folder import Kept
 from disttrain.checkpoint.resume import Origin
 from disttrain.checkpoint.storage import State
 from disttrain.errors import ConfigError
-from disttrain.seeding import seed_all
+from disttrain.runtime import log
+from disttrain.runtime.process_group import World
+from disttrain.runtime.seeding import seed_all
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.world import World
 
 _HISTORY = "history."
 

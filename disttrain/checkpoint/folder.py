@@ -18,8 +18,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from disttrain.errors import ConfigError
-from disttrain.records import Checkpoint, CheckpointFile
-from disttrain.rundir import CorruptFile, checkpoint_steps, create_exclusive, read_json, write_json
+from disttrain.records.checkpoint import Checkpoint, CheckpointFile
+from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
+from disttrain.records.run_directory import checkpoint_steps
 
 MANIFEST = "manifest.json"
 METADATA = ".metadata"

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import torch
 
-from disttrain import log
-from disttrain.batch import BatchPlan
 from disttrain.checkpoint.folder import Kept
-from disttrain.config import Config, config_key
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.sections import Config, config_key
 from disttrain.errors import ConfigError
-from disttrain.provenance import code_hash
-from disttrain.records import Checkpoint, Dataset
-from disttrain.rundir import Attempt
-from disttrain.world import World
+from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.collect_provenance import code_hash
+from disttrain.records.dataset import DatasetRecord
+from disttrain.records.run_directory import Attempt
+from disttrain.runtime import log
+from disttrain.runtime.process_group import World
 
 
-def describe(config: Config, dataset: Dataset, plan: BatchPlan, attempt: Attempt, world: World) -> Checkpoint:
+def describe(
+    config: Config, dataset: DatasetRecord, plan: BatchPlan, attempt: Attempt, world: World
+) -> Checkpoint:
     """The manifest of this attempt's checkpoints, but for the step and the files."""
     return Checkpoint(
         step=0,

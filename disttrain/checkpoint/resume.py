@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from disttrain import log
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import manifest
 from disttrain.checkpoint.folder import Damaged, Kept
-from disttrain.config import CheckpointConfig
+from disttrain.config.sections import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
-from disttrain.records import Checkpoint
-from disttrain.rundir import Attempt, RunDir
-from disttrain.world import World
+from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.runtime import log
+from disttrain.runtime.process_group import World
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,16 @@ from pathlib import Path
 
 from torch.distributed.checkpoint.storage import WriteResult
 
-from disttrain import log
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.state import on_host
 from disttrain.checkpoint.storage import PlannedSave, State
-from disttrain.config import CheckpointConfig
+from disttrain.config.sections import CheckpointConfig
 from disttrain.errors import in_one_line
-from disttrain.records import Checkpoint, CheckpointFile
-from disttrain.rundir import Attempt
-from disttrain.world import FailedTogether, World
+from disttrain.records.checkpoint import Checkpoint, CheckpointFile
+from disttrain.records.run_directory import Attempt
+from disttrain.runtime import log
+from disttrain.runtime.process_group import FailedTogether, World
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from disttrain.checkpoint.folder import Damaged
-from disttrain.world import World
+from disttrain.runtime.process_group import World
 
 State = dict[str, Tensor]
 """What a checkpoint holds, by name: of replicated tensors each rank has the same, of others its own."""

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from disttrain import records
 from disttrain.data.source import Arrays, Source
 from disttrain.errors import ConfigError
+from disttrain.records.dataset import DatasetRecord
 
 _VALID_EVERY = 5
 
@@ -46,7 +46,7 @@ def build(*, size: int = 8) -> Source:
         task="classification",
         shape=(1, size, size),
         classes=10,
-        record=records.Dataset(
+        record=DatasetRecord(
             name="digits",
             version=f"scikit-learn {sklearn.__version__}",
             sha256=hashlib.sha256(

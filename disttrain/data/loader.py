@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from disttrain.config import DataConfig
+from disttrain.config.sections import DataConfig
 from disttrain.data.source import Sample
-from disttrain.seeding import seed_all
-from disttrain.stop import SIGNALS
+from disttrain.runtime.seeding import seed_all
+from disttrain.runtime.stop_signals import SIGNALS
 
 
 def make_loader(

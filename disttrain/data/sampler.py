@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from disttrain.batch import BatchPlan
+from disttrain.config.batch_plan import BatchPlan
 from disttrain.errors import ConfigError
 
 _BLOCK = 64

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from disttrain import records
 from disttrain.errors import ConfigError
+from disttrain.records.dataset import DatasetRecord
 
 Task = Literal["language", "classification", "regression"]
 Sample = tuple[Tensor, Tensor]
@@ -33,7 +33,7 @@ class Source:
     """Shape of one input, without the batch dimension: `(seq_len,)` for language."""
     classes: int
     """Vocabulary for language, number of classes, or number of outputs for regression."""
-    record: records.Dataset
+    record: DatasetRecord
     tokens_per_sample: int | None = None
     """Predicted tokens in one sample; null where samples are no token sequences."""
     bytes_per_token: float | None = None

@@ -14,11 +14,11 @@ from typing import Literal
 import torch
 from torch.utils.data import Dataset, Subset
 
-from disttrain import records
 from disttrain.data.source import Sample, Source, Task
 from disttrain.emulation.wait import wait_until
 from disttrain.errors import ConfigError
-from disttrain.torchrun import place
+from disttrain.records.dataset import DatasetRecord
+from disttrain.runtime.rank_info import place
 
 _ROW = 1 << 20
 """Numbers in the row that images are cut from (4 MiB), beside one image's size."""
@@ -78,7 +78,7 @@ def build(
         shape=(seq_len,) if task == "language" else shape,
         classes=vocab if task == "language" else classes,
         tokens_per_sample=seq_len if task == "language" else None,
-        record=records.Dataset(
+        record=DatasetRecord(
             name="synthetic",
             version=f"seed {seed}",
             sha256=None,

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from disttrain import records
 from disttrain.data.source import Source, sample_count, windows_or_refuse
 from disttrain.errors import ConfigError
+from disttrain.records.dataset import DatasetRecord
 
 _STDLIB_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 """Installed packages; and tests, which some distributions leave out and whose tables are no prose."""
@@ -68,7 +68,7 @@ def build(
         classes=train.vocabulary,
         tokens_per_sample=seq_len,
         bytes_per_token=sum(map(len, encoded_bytes)) / len(encoded.ids),
-        record=records.Dataset(
+        record=DatasetRecord(
             name="python-stdlib" if path is None else "text",
             version=platform.python_version() if path is None else None,
             sha256=_sha256(files),

@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from disttrain import records
 from disttrain.data.source import Sample, Source, Windows, sample_count, windows_or_refuse
 from disttrain.errors import ConfigError
+from disttrain.records.dataset import DatasetRecord
 
 _HASHED_BYTES = 1 << 30
 """Data up to this size is hashed at start, on every rank, in about a second."""
@@ -69,7 +69,7 @@ def build(
         classes=vocab,
         tokens_per_sample=seq_len,
         bytes_per_token=bytes_per_token,
-        record=records.Dataset(
+        record=DatasetRecord(
             name="tokens",
             version=None,
             sha256=_sha256(files) if size_bytes <= _HASHED_BYTES else None,

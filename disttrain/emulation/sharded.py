@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from disttrain.emulation.wait import Pace
-from disttrain.parallel.collectives import Make, Through, exchange, param_groups
+from disttrain.parallel.fsdp_collectives import Make, Through, exchange, param_groups
 
 
 def watch(model: nn.Module, pace: Pace) -> None:

@@ -9,7 +9,7 @@ from disttrain.emulation import shapes
 from disttrain.emulation.model import Emulated, Speed
 from disttrain.emulation.table import Table, parse, uniform
 from disttrain.errors import ConfigError
-from disttrain.torchrun import place
+from disttrain.runtime.rank_info import place
 
 FILE_OPTIONS = ("table",)
 """Options that may name a YAML or JSON file; its content is what the run is planned with."""

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.config import ParallelConfig
-from disttrain.world import World
+from disttrain.config.sections import ParallelConfig
+from disttrain.runtime.process_group import World
 
 COMM_METHOD = "ddp_backward_tail"
 """From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets

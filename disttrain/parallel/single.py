@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import nn
 
-from disttrain.config import ParallelConfig
-from disttrain.world import World
+from disttrain.config.sections import ParallelConfig
+from disttrain.runtime.process_group import World
 
 COMM_METHOD = None
 SETTLES = False

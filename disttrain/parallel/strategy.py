@@ -8,8 +8,8 @@ from typing import Protocol, cast
 
 from torch import nn
 
-from disttrain.config import ParallelConfig
-from disttrain.world import World
+from disttrain.config.sections import ParallelConfig
+from disttrain.runtime.process_group import World
 
 
 class Strategy(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from disttrain.record import Record
+from disttrain.records.base import Record
 from disttrain.records.causes import Cause, Next
 
 
@@ -13,7 +13,7 @@ class AttemptRecord(Record):
 
     attempt: int
     submission: int
-    """The submission (see `jobs.ledger`) that this attempt claimed."""
+    """The submission (see `jobs.core.journal`) that this attempt claimed."""
     cluster: Literal["local", "slurm"]
     job_id: str | None
     nodes: list[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrain.record import Record
+from disttrain.records.base import Record
 
 
 class CheckpointFile(Record):

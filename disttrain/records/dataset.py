@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from disttrain.record import Record
+from disttrain.records.base import Record
 
 
-class Dataset(Record):
+class DatasetRecord(Record):
     """What was trained on, by version and content, never by path."""
 
     name: str

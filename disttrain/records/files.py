@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from disttrain.record import Record
 from disttrain.records.attempt import AttemptRecord, Outcome, RankError
+from disttrain.records.base import Record
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.communication import CommSample
+from disttrain.records.gpu_hours import Usage
+from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.layers import Layers
 from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord
@@ -13,8 +15,6 @@ from disttrain.records.planned import EnvRecord, RunRecord, SweepRecord
 from disttrain.records.profile import ProfileRecord
 from disttrain.records.progress import Progress
 from disttrain.records.steps import Step, StepWindow
-from disttrain.records.usage import Usage
-from disttrain.samples import GpuSample, HostSample, NodeGpus
 
 FILES: dict[str, type[Record]] = {
     "run": RunRecord,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from disttrain.record import Record
+from disttrain.records.base import Record
 from disttrain.records.causes import StopCause
 from disttrain.records.communication import CommCheck, CommSummary
-from disttrain.records.dataset import Dataset
-from disttrain.samples import GpuUsage, ProcessUsage
+from disttrain.records.dataset import DatasetRecord
+from disttrain.records.hardware import GpuUsage, ProcessUsage
 
 
 class Histogram(Record):
@@ -84,7 +84,7 @@ class Metrics(Record):
     strategy_reason: str
     model: str
     parameters: int
-    dataset: Dataset
+    dataset: DatasetRecord
     model_flops_per_sample: int | None
     """FLOPs that the model needs to train on one sample; null where they could not be counted."""
     flops_method: str | None
@@ -154,7 +154,7 @@ class Metrics(Record):
     """What matmuls and convolutions are computed in: the weights' dtype, or `tf32` where torch may use it
     for float32."""
     peak_flops: float | None = None
-    """Dense FLOP/s that one device reaches at most on this model's mix of work, from `disttrain.peaks`."""
+    """Dense FLOP/s that one device reaches at most on this model's mix of work, from `disttrain.flops.peaks`."""
     peak_source: str | None = None
     """Where that figure is from."""
     mfu: float | None = None

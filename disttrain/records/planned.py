@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from disttrain.record import Record
+from disttrain.records.base import Record
 from disttrain.records.provenance import Provenance
 
 

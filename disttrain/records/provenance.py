@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from disttrain.record import Record
+from disttrain.records.base import Record
 
 
 class Code(Record):

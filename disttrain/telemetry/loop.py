@@ -23,22 +23,22 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain import records
-from disttrain.config import Config
+from disttrain.config.sections import Config
 from disttrain.emulation.model import Emulated
-from disttrain.failure import describe
-from disttrain.output import Output
 from disttrain.parallel import ddp
-from disttrain.records import Metrics
-from disttrain.rundir import write_json
-from disttrain.telemetry import sharded
-from disttrain.telemetry.background import Background
-from disttrain.telemetry.phases import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
+from disttrain.records.dataset import DatasetRecord
+from disttrain.records.json_files import write_json
+from disttrain.records.metrics import Metrics
+from disttrain.runtime.failure_record import describe
+from disttrain.runtime.process_group import World
+from disttrain.runtime.rank_info import place
+from disttrain.runtime.run_output import Output
+from disttrain.telemetry import fsdp_exposed
+from disttrain.telemetry.ddp_exposed import Tail
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.telemetry.tail import Tail
-from disttrain.torchrun import place
+from disttrain.telemetry.run_metadata import Background
+from disttrain.telemetry.step_clock import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 from disttrain.train import LATE_AT_THE_END, describe_machine, note_lateness
-from disttrain.world import World
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ class LoopTelemetry:
         group = dist.is_initialized()
         self._world = World(**vars(place()), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
-        cls = sharded.original_class(bare)
+        cls = fsdp_exposed.original_class(bare)
         model_config = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
         self._emulated = next((module for module in bare.modules() if isinstance(module, Emulated)), None)
         if self._emulated is not None:
@@ -105,7 +105,7 @@ class LoopTelemetry:
             "parameters": sum(p.numel() for p in bare.parameters()),
             "model_flops_per_sample": None,
             "flops_method": None,
-            "dataset": records.Dataset(
+            "dataset": DatasetRecord(
                 name="the loop's own", version=None, sha256=None, train_samples=0, valid_samples=0
             ),
             "steps_total": steps,
@@ -124,11 +124,11 @@ class LoopTelemetry:
             optimizer.register_step_pre_hook(self._optimizer_begins),
             optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
         ]
-        self._comm: Tail | sharded.Collectives | None = None
+        self._comm: Tail | fsdp_exposed.Collectives | None = None
         if work["comm_method"] == ddp.COMM_METHOD:
             self._comm = Tail(model, lambda: self.clock)
-        elif work["comm_method"] == sharded.COMM_METHOD:
-            self._comm = sharded.Collectives(model, self._world, lambda: self.clock)
+        elif work["comm_method"] == fsdp_exposed.COMM_METHOD:
+            self._comm = fsdp_exposed.Collectives(model, self._world, lambda: self.clock)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
@@ -199,12 +199,12 @@ def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], Backgroun
         return {"strategy": "single", "comm_method": None}, Background()
     if isinstance(model, DistributedDataParallel):
         return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, Background(samples_comm=True)
-    if not sharded.is_sharded(model):
+    if not fsdp_exposed.is_sharded(model):
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
         return {"strategy": "unknown", "comm_method": None}, Background(comm_reason=why)
-    elsewhere = sharded.not_among_all(model, world)
-    why_not = elsewhere or sharded.not_timed(model, world)
+    elsewhere = fsdp_exposed.not_among_all(model, world)
+    why_not = elsewhere or fsdp_exposed.not_timed(model, world)
     return (
-        {"strategy": "fsdp2", "comm_method": None if why_not else sharded.COMM_METHOD},
+        {"strategy": "fsdp2", "comm_method": None if why_not else fsdp_exposed.COMM_METHOD},
         Background(comm_reason=why_not, samples_comm=elsewhere is None),
     )

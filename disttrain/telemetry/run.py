@@ -16,25 +16,28 @@ from typing import Any, Literal
 
 import torch
 
-from disttrain import log
 from disttrain.checkpoint.state import as_tensor, as_value
 from disttrain.checkpoint.storage import State
-from disttrain.config import Config
-from disttrain.records import EvalPoint, LossPoint, Metrics, Progress, RatioPoint, StopCause
-from disttrain.rundir import Attempt, RunDir, write_json
-from disttrain.telemetry import curve, figures, nulls, sinks, summary, waits
-from disttrain.telemetry.background import Background
-from disttrain.telemetry.calibration import Calibration
-from disttrain.telemetry.curve import Curve
-from disttrain.telemetry.lines import is_full, unless_full
-from disttrain.telemetry.look import CloseLook
-from disttrain.telemetry.losses import GlobalLoss
-from disttrain.telemetry.meetings import Meetings
-from disttrain.telemetry.node import NodeTelemetry
-from disttrain.telemetry.phases import make_clock
-from disttrain.telemetry.recorder import StepRecorder
-from disttrain.telemetry.totals import RankTotals, own_totals
-from disttrain.world import World
+from disttrain.config.sections import Config
+from disttrain.records.causes import StopCause
+from disttrain.records.json_files import write_json
+from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint
+from disttrain.records.progress import Progress
+from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.runtime import log
+from disttrain.runtime.process_group import World
+from disttrain.telemetry import comm_split, null_reasons, sinks, step_series, summary, throughput
+from disttrain.telemetry.comm_cross_check import Calibration
+from disttrain.telemetry.global_loss import GlobalLoss
+from disttrain.telemetry.hardware.node import NodeTelemetry
+from disttrain.telemetry.json_lines import is_full, unless_full
+from disttrain.telemetry.profiled_steps import CloseLook
+from disttrain.telemetry.rank_summary import RankTotals, own_totals
+from disttrain.telemetry.run_metadata import Background
+from disttrain.telemetry.step_clock import make_clock
+from disttrain.telemetry.step_log import StepRecorder
+from disttrain.telemetry.step_series import Curve
+from disttrain.telemetry.timed_world import Meetings
 
 RECORDS_AT_ONCE = 256
 """Step records written in one go: many, because that is cheaper, but not so many that a step stalls."""
@@ -64,7 +67,7 @@ class RunTelemetry:
         self.clock = make_clock(self.world.device)
         self._measures_comm = self.facts["comm_method"] is not None
         if self._measures_comm:
-            self.facts["comm_split"] = waits.METHOD
+            self.facts["comm_split"] = comm_split.METHOD
         self.meetings = Meetings(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
         """The world, for what ranks do together within a step."""
         self._recorder = StepRecorder(
@@ -72,7 +75,7 @@ class RunTelemetry:
             self.clock,
             samples_per_step=plan_samples,
             warmup_steps=self.config.telemetry.warmup_steps,
-            split=waits.CommSplit(self.meetings) if self._measures_comm else None,
+            split=comm_split.CommSplit(self.meetings) if self._measures_comm else None,
             full_records=self.config.telemetry.full_records,
         )
         self._steps_total: int = self.facts["steps_total"]
@@ -132,7 +135,7 @@ class RunTelemetry:
             "loss_steps": loss_steps,
             "losses": losses,
             "evaluations": as_tensor([point.model_dump(mode="json") for point in self.eval_history]),
-            "durations": curve.as_tensor(self._recorder.durations),
+            "durations": step_series.as_tensor(self._recorder.durations),
             "left_out": as_tensor(self._left_out()),
             "sampled": torch.tensor(self._sampled_before + len(self._sampled())),
             "ratio_steps": ratio_steps,
@@ -156,7 +159,7 @@ class RunTelemetry:
         self.eval_history = [EvalPoint.model_validate(point) for point in as_value(history["evaluations"])]
         self._seconds_before = history["seconds"].item()
         if own:
-            curve.extend(self._recorder.durations, history["durations"])
+            step_series.extend(self._recorder.durations, history["durations"])
             self._left_out_before = [(first, last) for first, last in as_value(history["left_out"])]
             self._sampled_before = int(history["sampled"].item())
             self._recorder.ratios.extend(history["ratio_steps"], history["ratios"])
@@ -325,7 +328,7 @@ class RunTelemetry:
         comm = self.look.summary()
         facts, seconds = dict(self.facts), self._seconds()
         every_s, background = self.config.telemetry.gpu_every_s, self.background
-        fields, reasons = figures.of_run(
+        fields, reasons = throughput.of_run(
             facts, background, samples_per_s, self._node.devices, totals, every_s
         )
         measured = [rank.measured for rank in totals]
@@ -363,12 +366,14 @@ class RunTelemetry:
             loss_history=[LossPoint(step=step, loss=loss) for step, loss in self._losses.thinned()],
             eval_history=self.eval_history,
         )
-        sampling = nulls.Sampling(
+        sampling = null_reasons.Sampling(
             asked=self.config.telemetry.samples,
             planned=len(self.look.sampled),
             taken=sum(self._first_step < step <= self._step for step in self.look.sampled),
         )
-        reasons = nulls.reasons(metrics, sampling, late=background.late_reason, comm=background.comm_reason)
+        reasons = null_reasons.reasons(
+            metrics, sampling, late=background.late_reason, comm=background.comm_reason
+        )
         return metrics.model_copy(update={"null_reasons": reasons})
 
     def _totals(self) -> RankTotals:

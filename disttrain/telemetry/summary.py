@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from disttrain.records import CLASSES, Histogram, StepTime
-from disttrain.telemetry.phases import COMM, COMM_TRANSFER, COMPUTE, Parts
+from disttrain.records.metrics import Histogram, StepTime
+from disttrain.records.steps import CLASSES
+from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, Parts
 
 _BINS = 40
 _T = TypeVar("_T")

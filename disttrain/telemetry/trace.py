@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from disttrain.telemetry.phases import COMM, COMPUTE
+from disttrain.telemetry.step_clock import COMM, COMPUTE
 
 MARK = "disttrain::phase-"
 """Name of the marks of the step clock, followed by the class that begins there."""

@@ -9,17 +9,17 @@ import argparse
 import sys
 
 from disttrain.errors import ConfigError
-from jobs.cli import find
-from jobs.cli.render import as_json, print_json
-from jobs.cluster import choose
-from jobs.processes import host
-from jobs.reconcile import cancel
-from jobs.refresh import refresh
-from jobs.state import RunState, read_state
+from jobs.cli import run_lookup
+from jobs.cli.status_table import as_json, print_json
+from jobs.core.processes import host
+from jobs.schedulers.select import choose
+from jobs.status.refresh import refresh
+from jobs.status.run_state import RunState, read_state
+from jobs.submission.actions import cancel
 
 
 def run(args: argparse.Namespace) -> int:
-    runs = find.several(args.runs, args.runs_given)
+    runs = run_lookup.several(args.runs, args.runs_given)
     active = [state for state in map(read_state, runs) if state.active]
     asked = [state for state in active if args.graceful and state.state == "running"]
     for state in asked:
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
             beyond |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {why}")
     for state in active:
         if state.run.path in beyond:
-            print(f"{find.label(state.run)}: {beyond[state.run.path]}", file=sys.stderr)
+            print(f"{run_lookup.label(state.run)}: {beyond[state.run.path]}", file=sys.stderr)
     if args.json:
         print_json([as_json(state) for state in [*asked, *hit]])
     else:
@@ -59,9 +59,11 @@ def _why_not_from_here(state: RunState) -> str | None:
 
 def _tell(asked: list[RunState], hit: list[RunState], *, others: int, beyond: int) -> None:
     for state in asked:
-        print(f"stopping  {find.label(state.run)}: it saves and leaves at its next step")
+        print(f"stopping  {run_lookup.label(state.run)}: it saves and leaves at its next step")
     for state in hit:
-        print(f"{'ending' if state.claimed else 'cancelled'}  {find.label(state.run)} (was {state.state})")
+        print(
+            f"{'ending' if state.claimed else 'cancelled'}  {run_lookup.label(state.run)} (was {state.state})"
+        )
     if not asked and not hit and not beyond:
         print("nothing to cancel: none of these runs is waiting or running")
     elif others:

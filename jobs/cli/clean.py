@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 from disttrain.errors import ConfigError
-from disttrain.rundir import RunDir
-from jobs import snapshot
-from jobs.cli import find, place
-from jobs.cli.render import print_json, word_of
-from jobs.reconcile import sweep_lock
-from jobs.state import RunState, runs_of
+from disttrain.records.run_directory import RunDir
+from jobs.cli import run_lookup, submitting
+from jobs.cli.status_table import print_json, word_of
+from jobs.core import code_snapshot
+from jobs.status.run_state import RunState, runs_of
+from jobs.submission.actions import sweep_lock
 
 TRASH = ".trash"
 
@@ -24,15 +24,15 @@ TRASH = ".trash"
 def run(args: argparse.Namespace) -> int:
     if not (args.runs_given or args.failed or args.stale):
         raise ConfigError("say what to move: names of runs or sweeps, --failed, --stale")
-    runs = find.several(args.runs, args.runs_given or find.sweeps(args.runs))
-    named = find.named(args.runs, args.runs_given)
+    runs = run_lookup.several(args.runs, args.runs_given or run_lookup.sweeps(args.runs))
+    named = run_lookup.named(args.runs, args.runs_given)
     trash = _new_trash(args.runs)
     moved: list[tuple[RunState, Path]] = []
     kept: list[RunState] = []
     for sweep in dict.fromkeys(run.sweep for run in runs):
         with sweep_lock(args.runs / sweep):  # so that nothing is submitted while it moves
             there = [run for run in runs if run.sweep == sweep and run.run_json.exists()]
-            for state in place.read(there):  # others may have been moved while this waited for the lock
+            for state in submitting.read(there):  # others may have been moved while this waited for the lock
                 if not _is_meant(state, args):
                     continue
                 if state.active and not (state.silent and state.run.path in named):
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     if moved and not args.dry_run:
         _move_code(args.runs, trash)
     if args.json:
-        print_json([{"run": find.label(state.run), "to": str(target)} for state, target in moved])
+        print_json([{"run": run_lookup.label(state.run), "to": str(target)} for state, target in moved])
     else:
         _tell(moved, kept, args)
     return 0
@@ -56,9 +56,9 @@ def run(args: argparse.Namespace) -> int:
 def _tell(moved: list[tuple[RunState, Path]], kept: list[RunState], args: argparse.Namespace) -> None:
     for state, target in moved:
         did = "would move" if args.dry_run else "moved"
-        print(f"{did}  {find.label(state.run)} ({word_of(state)}) to {target}")
+        print(f"{did}  {run_lookup.label(state.run)} ({word_of(state)}) to {target}")
     for state in kept:
-        print(f"left   {find.label(state.run)}: it is {state.state}; {_way_out(state)}")
+        print(f"left   {run_lookup.label(state.run)}: it is {state.state}; {_way_out(state)}")
     if not moved and not kept:
         print("nothing to move")
 
@@ -96,17 +96,17 @@ def _move(path: Path, target: Path) -> None:
 
 def _move_code(root: Path, trash: Path) -> None:
     """Copies of the code that only moved runs were submitted with, and words on them to jobs."""
-    from jobs import byhand  # which imports what plans runs
+    from jobs.submission import sbatch_entry
 
     def every() -> list[RunDir]:
-        return [run for sweep in find.sweeps(root) for run in runs_of(root, sweep)]
+        return [run for sweep in run_lookup.sweeps(root) for run in runs_of(root, sweep)]
 
-    with snapshot.unneeded(root, every) as folders:
+    with code_snapshot.unneeded(root, every) as folders:
         for folder in folders:
-            _move(folder, trash / snapshot.FOLDER / folder.name)
-    for word in byhand.words_without_run(root):
+            _move(folder, trash / code_snapshot.FOLDER / folder.name)
+    for word in sbatch_entry.words_without_run(root):
         if word.exists():  # another, at the same time, may have moved it
-            _move(word, trash / byhand.FOLDER / word.name)
+            _move(word, trash / sbatch_entry.FOLDER / word.name)
 
 
 def _move_rest(folder: Path, target: Path) -> None:

@@ -8,11 +8,11 @@ import sys
 import time
 
 from disttrain.errors import ConfigError
-from jobs.cli.render import print_json
-from jobs.cli.text import count, table
-from jobs.minicluster import lifecycle, packages, places
+from jobs.cli.formatting import count, table
+from jobs.cli.status_table import print_json
+from jobs.minicluster import discovery, lifecycle, packages
 from jobs.minicluster.config import Spec
-from jobs.minicluster.keeper import ServiceError
+from jobs.minicluster.namespace_init import ServiceError
 from jobs.minicluster.network import NetworkError
 
 DEFAULT_NAME = Spec().name
@@ -57,7 +57,7 @@ def _shape(spec: Spec) -> str:
 
 
 def _status(args: argparse.Namespace) -> int:
-    names = [places.one(args.name)] if args.name else places.names()
+    names = [discovery.one(args.name)] if args.name else discovery.names()
     found = [lifecycle.find(name) for name in names]
     told = [lifecycle.describe(cluster) for cluster in found]
     if args.json:
@@ -79,7 +79,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _shell(args: argparse.Namespace) -> int:
-    cluster = lifecycle.find(places.one(args.name))
+    cluster = lifecycle.find(discovery.one(args.name))
     if cluster.state != "up":
         raise ConfigError(f"cluster {cluster.name!r} is not up (it is {cluster.state})")
     env = lifecycle.shell_environment(cluster, dict(os.environ))
@@ -99,7 +99,7 @@ def _shell(args: argparse.Namespace) -> int:
 def _down(args: argparse.Namespace) -> int:
     if os.geteuid() != 0:
         raise ConfigError("a cluster is root's: taking it down needs root (sudo)")
-    name = places.one(args.name)
+    name = discovery.one(args.name)
     lifecycle.down(name)
     if args.json:
         print_json({"name": name, "state": "down"})

@@ -9,21 +9,23 @@ from typing import Any
 
 from disttrain.emulation.table import Layer, Table
 from disttrain.errors import ConfigError
-from disttrain.records import Layers, Metrics
-from disttrain.rundir import RunDir, read_json, write_text
-from jobs.cli import find
-from jobs.cli.render import print_json
-from jobs.cli.text import number
+from disttrain.records.json_files import read_json, write_text
+from disttrain.records.layers import Layers
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import RunDir
+from jobs.cli import run_lookup
+from jobs.cli.formatting import number
+from jobs.cli.status_table import print_json
 
 _NOTEWORTHY = 1.5
 """A factor beyond which it is said what it means."""
 
 
 def run(args: argparse.Namespace) -> int:
-    found = find.one_run(args.runs, args.from_run)
+    found = run_lookup.one_run(args.runs, args.from_run)
     layers, metrics = _measured(found)
-    scale = scale_of(layers, metrics, find.label(found))
-    table = table_of(layers, metrics, find.label(found))
+    scale = scale_of(layers, metrics, run_lookup.label(found))
+    table = table_of(layers, metrics, run_lookup.label(found))
     out = args.out or Path(f"{found.name}-table.yaml")
     write_table(table, out)
     if scale > _NOTEWORTHY:
@@ -114,7 +116,7 @@ def _measured(run: RunDir) -> tuple[Layers, Metrics]:
                 Metrics.model_validate(read_json(run.metrics)),
             )
     raise ConfigError(
-        f"{find.label(run)} did not time its layers; measure one that does: --set telemetry.layer_passes=10"
+        f"{run_lookup.label(run)} did not time its layers; measure one that does: --set telemetry.layer_passes=10"
     )
 
 

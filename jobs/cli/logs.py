@@ -8,16 +8,17 @@ import time
 from pathlib import Path
 
 from disttrain.errors import ConfigError
-from disttrain.rundir import Attempt, RunDir, to_json
-from jobs.cli import find
-from jobs.state import read_state
+from disttrain.records.json_files import to_json
+from disttrain.records.run_directory import Attempt, RunDir
+from jobs.cli import run_lookup
+from jobs.status.run_state import read_state
 
 _POLL_S = 0.2
 _CHUNK_BYTES = 1 << 20
 
 
 def run(args: argparse.Namespace) -> int:
-    found = find.one_run(args.runs, args.run)
+    found = run_lookup.one_run(args.runs, args.run)
     while True:
         active = read_state(found).active
         path = _log(found, args, active)
@@ -68,13 +69,13 @@ def _attempt(run: RunDir, number: int | None) -> Attempt | None:
 def _why_missing(run: RunDir, args: argparse.Namespace) -> str:
     attempts = run.attempts()
     if not attempts:
-        return f"{find.label(run)} has no log: it has not started (it is {read_state(run).state})"
+        return f"{run_lookup.label(run)} has no log: it has not started (it is {read_state(run).state})"
     attempt = _attempt(run, args.attempt)
     if attempt is None:
         known = ", ".join(str(attempt.number) for attempt in attempts)
-        return f"--attempt {args.attempt}: {find.label(run)} has attempts {known}"
+        return f"--attempt {args.attempt}: {run_lookup.label(run)} has attempts {known}"
     logs = ", ".join(sorted(path.stem for path in attempt.path.glob("*.log"))) or "none"
-    return f"{find.label(run)} has no such log in attempt {attempt.number}; there are: {logs}"
+    return f"{run_lookup.label(run)} has no such log in attempt {attempt.number}; there are: {logs}"
 
 
 def _print(line: bytes, source: str, as_json: bool) -> None:

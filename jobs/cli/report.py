@@ -6,15 +6,16 @@ import argparse
 from pathlib import Path
 
 from disttrain.errors import ConfigError
-from disttrain.rundir import RunDir, read_json
-from jobs.cli import find
-from jobs.cli.render import print_json
-from jobs.state import runs_of
-from jobs.usage import note
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.cli import run_lookup
+from jobs.cli.status_table import print_json
+from jobs.status.gpu_hours import note
+from jobs.status.run_state import runs_of
 
 
 def run(args: argparse.Namespace) -> int:
-    sweeps = [find.one_sweep(args.runs, word) for word in dict.fromkeys(args.sweeps)] or [
+    sweeps = [run_lookup.one_sweep(args.runs, word) for word in dict.fromkeys(args.sweeps)] or [
         newest_sweep(args.runs)
     ]
     if len(sweeps) > 1 and args.out is None:
@@ -38,7 +39,7 @@ def newest_sweep(root: Path) -> str:
     """The sweep that was submitted to last."""
     last = {
         sweep: max(_submitted(run) for run in runs)
-        for sweep in find.sweeps(root)
+        for sweep in run_lookup.sweeps(root)
         if (runs := runs_of(root, sweep))
     }
     if not last:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from jobs.cli import place, plan
+from jobs.cli import submitting
+from jobs.submission import request
 
 
 def run(args: argparse.Namespace) -> int:
-    return place.run(args, plan.run_plan)
+    return submitting.run(args, request.run_plan)

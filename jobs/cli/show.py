@@ -6,12 +6,13 @@ import argparse
 from collections import Counter
 from typing import Any
 
-from disttrain.rundir import RunDir, read_json_or_none
-from jobs.cli import find, place
-from jobs.cli.fresh import fresh
-from jobs.cli.render import as_json, note, print_json, word_of
-from jobs.cli.text import duration, number, table
-from jobs.state import RunState
+from disttrain.records.json_files import read_json_or_none
+from disttrain.records.run_directory import RunDir
+from jobs.cli import run_lookup, submitting
+from jobs.cli.formatting import duration, number, table
+from jobs.cli.polling import fresh
+from jobs.cli.status_table import as_json, note, print_json, word_of
+from jobs.status.run_state import RunState
 
 _RESULTS = (
     ("samples_per_s", "samples/s"),
@@ -22,8 +23,8 @@ _RESULTS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    found = find.one_run(args.runs, args.run)
-    state = fresh(place.read([found]))[0]
+    found = run_lookup.one_run(args.runs, args.run)
+    state = fresh(submitting.read([found]))[0]
     record = read_json_or_none(found.run_json) or {}
     metrics = read_json_or_none(found.metrics)
     env = (read_json_or_none(found.env_json) or {}).get("variables", {})
@@ -68,7 +69,7 @@ def _head(state: RunState, record: dict[str, Any]) -> str:
         ("code", f"{state.code_hash} ({commit})" if state.code_hash else ""),
         ("planned", record.get("provenance", {}).get("created", "")),
     ]
-    return f"{find.label(state.run)}\n" + _pairs(rows)
+    return f"{run_lookup.label(state.run)}\n" + _pairs(rows)
 
 
 def _config(record: dict[str, Any]) -> str:

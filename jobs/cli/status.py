@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from disttrain.provenance import code_hash
-from jobs.cli import find
-from jobs.cli.fresh import fresh
-from jobs.cli.render import as_json, print_json, status_table, tally
-from jobs.state import RunState, read_runs
+from disttrain.records.collect_provenance import code_hash
+from jobs.cli import run_lookup
+from jobs.cli.polling import fresh
+from jobs.cli.status_table import as_json, print_json, status_table, tally
+from jobs.status.run_state import RunState, read_runs
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,20 +27,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _long(states: list[RunState], as_document: bool) -> int:
-    from jobs.cli import long  # its records take time to import
+    from jobs.cli import usage_table
 
     if as_document:
-        runs, sweeps = long.describe(states)
+        runs, sweeps = usage_table.describe(states)
         rows = [as_json(state) | {"usage": each} for state, each in zip(states, runs, strict=True)]
         print_json({"runs": rows, "sweeps": sweeps})
     else:
-        print(f"{long.as_text(states)}\n\n{tally(states)}")
+        print(f"{usage_table.as_text(states)}\n\n{tally(states)}")
     return 0
 
 
 def read(root: Path, words: list[str], code: str) -> list[RunState]:
     """The runs of the named sweeps, or of all, by their files; stale if done by code other than `code`."""
-    names = list(dict.fromkeys(find.one_sweep(root, word) for word in words))
+    names = list(dict.fromkeys(run_lookup.one_sweep(root, word) for word in words))
     if not names:
         return read_runs(root, code_hash=code)
     return [state for name in names for state in read_runs(root, name, code_hash=code)]

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from disttrain.errors import ConfigError
-from jobs.minicluster import config, network, packages, places
+from jobs.minicluster import config, discovery, network, packages
 from jobs.minicluster.config import Folder, Spec, Subnet
-from jobs.minicluster.keeper import ServiceError, answer, tell
+from jobs.minicluster.namespace_init import ServiceError, answer, tell
 
 _END_WITHIN_S = 30.0
 _ASK_WITHIN_S = 10.0
@@ -50,8 +50,8 @@ def up(spec: Spec) -> Cluster:
     reason = packages.why_not(accounting=spec.accounting)
     if reason:
         raise ConfigError(reason)
-    folder = places.folder_of(spec.name)
-    with places.locked(folder, create=True):
+    folder = discovery.folder_of(spec.name)
+    with discovery.locked(folder, create=True):
         if find(spec.name).state == "up":
             raise ConfigError(f"cluster {spec.name!r} is up; `cluster down --name {spec.name}` takes it down")
         try:
@@ -65,21 +65,21 @@ def up(spec: Spec) -> Cluster:
 
 def down(name: str) -> None:
     """End everything of a cluster and remove its folder, whatever state it is in."""
-    folder = places.folder_of(name)
-    with places.locked(folder):
+    folder = discovery.folder_of(name)
+    with discovery.locked(folder):
         _take_down(folder)
 
 
 def find(name: str) -> Cluster:
     """What there is of a cluster."""
-    folder = places.folder_of(name)
+    folder = discovery.folder_of(name)
     spec = subnet = None
     with contextlib.suppress(OSError, ValueError, TypeError):
         spec = Spec(**json.loads(folder.spec.read_text()))
     with contextlib.suppress(OSError, ValueError):
         subnet = Subnet(int(_subnet_file(folder).read_text()))
     state: State = "left over"
-    if places.first_process(folder, places.HEAD) is not None:
+    if discovery.first_process(folder, discovery.HEAD) is not None:
         state = "up" if _is_up_file(folder).exists() else "coming up"
     return Cluster(name, state, folder, spec, subnet)
 
@@ -96,9 +96,9 @@ def _bring_up(spec: Spec, folder: Folder) -> None:
     folder.logs.mkdir()
     with open(folder.logs / "keeper-head.log", "ab") as log:
         keeper = subprocess.Popen(
-            places.keeper_command(folder, places.HEAD),
+            discovery.keeper_command(folder, discovery.HEAD),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd="/",
-            env=places.keeper_environment(packages.PATH), start_new_session=True,
+            env=discovery.keeper_environment(packages.PATH), start_new_session=True,
         )  # fmt: skip
     try:
         with keeper:
@@ -169,7 +169,7 @@ def _take_down(folder: Folder) -> None:
 
 def _clear(folder: Folder) -> None:
     """End the cluster's processes and empty its folder."""
-    _end([keeper.pid for keeper in places.keepers(folder)])
+    _end([keeper.pid for keeper in discovery.keepers(folder)])
     with contextlib.suppress(OSError, ValueError):
         network.unlink_from_machine(Subnet(int(_subnet_file(folder).read_text())))
     for entry in folder.path.iterdir():
@@ -211,10 +211,10 @@ def shell_environment(cluster: Cluster, inherited: dict[str, str]) -> dict[str, 
 
 def enter_node(cluster: Cluster, number: int) -> list[str]:
     """The command prefix that runs what follows on a node. Raises `ConfigError` if there is no such node."""
-    keeper = places.first_process(cluster.folder, str(number))
+    keeper = discovery.first_process(cluster.folder, str(number))
     if keeper is None:
         raise ConfigError(f"--node={number} is no live node of cluster {cluster.name!r}")
-    return places.enter(keeper)
+    return discovery.enter(keeper)
 
 
 def describe(cluster: Cluster) -> dict[str, Any]:

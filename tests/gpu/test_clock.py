@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from disttrain.emulation.device import make_device
-from disttrain.telemetry.phases import COMM, COMPUTE, INPUT, MEETING, OPTIMIZER, OTHER, CudaClock
+from disttrain.telemetry.step_clock import COMM, COMPUTE, INPUT, MEETING, OPTIMIZER, OTHER, CudaClock
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

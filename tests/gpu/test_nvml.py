@@ -6,11 +6,12 @@ import time
 import pytest
 import torch
 
-from disttrain.rundir import RunDir, read_json, read_jsonl
-from disttrain.samples import GpuSample, NodeGpus
-from disttrain.telemetry.gpu import GpuReader, Nvml, Unavailable, identify
-from disttrain.telemetry.node_sampler import LocalRank, NodeSampler
-from disttrain.telemetry.usage import gpu_usage
+from disttrain.records.hardware import GpuSample, NodeGpus
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.run_directory import RunDir
+from disttrain.telemetry.hardware.aggregation import gpu_usage
+from disttrain.telemetry.hardware.nvml import GpuReader, Nvml, Unavailable, identify
+from disttrain.telemetry.hardware.sampler import LocalRank, NodeSampler
 from tests.support import nvml as replay
 
 

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from disttrain.config import Config
-from disttrain.records import CLASSES, Metrics
-from disttrain.rundir import RunDir, read_jsonl
+from disttrain.config.sections import Config
+from disttrain.records.json_files import read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import CLASSES
 from tests.multiprocess.test_train import SMALL, alone, make_config, train_on
 from tests.support.ranks import Ranks
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.output import Output
-from disttrain.stop import Signals
-from disttrain.telemetry.waits import CommSplit
+from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import Output
+from disttrain.runtime.stop_signals import Signals
+from disttrain.telemetry.comm_split import CommSplit
 from disttrain.train import prepare
-from disttrain.world import World
 from tests.support.stopping import config, train_until
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json
-from jobs import ledger
-from jobs.state import read_state
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.status.run_state import read_state
 from tests.support.jobs import (
     WITHIN_S,
     NoCluster,
@@ -32,7 +33,7 @@ def planned(root: Path, mode: str = "complete", nodes: int = 2) -> RunDir:
 
 
 def agent(run: RunDir, node: int, nodes: int = 2) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "jobs.agent", str(run.path), "--submission", "0"]
+    command = [sys.executable, "-m", "jobs.node.agent", str(run.path), "--submission", "0"]
     command += ["--node-rank", str(node), "--nodes", str(nodes), "--job-id", "42"]
     said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen(command, env=agent_environment(run), **said)
@@ -63,7 +64,7 @@ def test_started_again_by_the_scheduler_it_does_nothing(tmp_path: Path) -> None:
 
 def test_revoked_agents_leave_without_a_trace(tmp_path: Path) -> None:
     run = planned(tmp_path)
-    ledger.revoke(run, 0, "cancelled", "by the user")
+    journal.revoke(run, 0, "cancelled", "by the user")
     for code, text in [finish(agent(run, node)) for node in (0, 1)]:
         assert (code, "nothing to do" in text) == (93, True)
     assert run.attempts() == []

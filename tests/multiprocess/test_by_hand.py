@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.records import Metrics, RunRecord
-from disttrain.rundir import RunDir, read_json, read_jsonl
-from jobs.state import read_state
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.planned import RunRecord
+from disttrain.records.run_directory import RunDir
+from jobs.status.run_state import read_state
 from tests.support.jobs import WITHIN_S
 
 pytestmark = pytest.mark.multiprocess

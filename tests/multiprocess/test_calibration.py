@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from disttrain.config import Config
-from disttrain.output import Output
-from disttrain.records import Metrics
-from disttrain.rundir import RunDir, read_json
-from disttrain.stop import Signals
-from disttrain.telemetry.sampling import LARGEST_SHARE
+from disttrain.config.sections import Config
+from disttrain.records.json_files import read_json
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import Output
+from disttrain.runtime.stop_signals import Signals
+from disttrain.telemetry.collective_stats import LARGEST_SHARE
 from disttrain.train import prepare
-from disttrain.world import World
 from tests.multiprocess.test_known_truth import RANKS, run
 from tests.support.stopping import Seen, alone, config, train_until
 from tests.support.truth import LATE_RANK, LATE_S, MEASURES, SEED, SPREAD_S, WARM_UP

@@ -13,18 +13,19 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain import log
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.content import refuse_other_model
 from disttrain.checkpoint.folder import Damaged, Kept
 from disttrain.checkpoint.saver import _prune
-from disttrain.config import Config
+from disttrain.config.sections import Config
 from disttrain.errors import ConfigError, Superseded
-from disttrain.evaluate import Evaluation
-from disttrain.records import EvalPoint, Metrics
-from disttrain.rundir import RunDir, read_json, read_jsonl
-from disttrain.world import World
+from disttrain.hooks.evaluation import Evaluation
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import EvalPoint, Metrics
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime import log
+from disttrain.runtime.process_group import World
 from tests.support.ranks import RankFailed, Ranks
 from tests.support.stopping import Seen, alone, config, samples_of, train_until
 

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.records import FILES, Metrics, RunRecord, Step
-from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.records.files import FILES
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.planned import RunRecord
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import Step
 
 pytestmark = pytest.mark.multiprocess
 

@@ -11,13 +11,15 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.config import Config
+from disttrain.config.sections import Config
 from disttrain.data import synthetic
 from disttrain.emulation.table import parse
 from disttrain.models import emulated
-from disttrain.records import Layers, Metrics
-from disttrain.rundir import Attempt, RunDir, read_json, read_jsonl
-from disttrain.world import World
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.layers import Layers
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.runtime.process_group import World
 from jobs.cli.emulate import table_of
 from tests.multiprocess.test_train import alone, make_config, train_on
 from tests.support.truth import MEASURES

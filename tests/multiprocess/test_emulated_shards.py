@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from disttrain.records import CLASSES, Metrics
-from disttrain.rundir import RunDir, read_json, read_jsonl
-from disttrain.world import World
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import CLASSES
+from disttrain.runtime.process_group import World
 from tests.support import emulated_shards, truth
 from tests.support.emulated_shards import COMPUTE_S, NUMBERS, OPTIMIZER_S
 from tests.support.ranks import Ranks

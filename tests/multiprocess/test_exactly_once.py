@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 import submitit
 
-from disttrain import provenance
-from disttrain.rundir import RunDir, write_json
-from jobs import attempt, ledger, processes, queue, snapshot, submission, supervisor
-from jobs.cluster import Room
-from jobs.local import LocalCluster, label_of
-from jobs.state import read_state
+from disttrain.records import collect_provenance
+from disttrain.records.json_files import write_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import attempt, code_snapshot, journal, processes
+from jobs.schedulers.base import Room
+from jobs.schedulers.local import fifo_queue, supervisor
+from jobs.schedulers.local.scheduler import LocalCluster, label_of
+from jobs.status.run_state import read_state
+from jobs.submission import submit as submission
 from tests.support.jobs import (
     CODE,
     STANDIN,
@@ -47,11 +50,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 SUBMITTER = {
     "before run.json": (submission, "write_json", False),
     "run.json written": (submission, "write_json", True),
-    "intent written": (ledger, "write_intent", True),
-    "place in the queue taken": (queue, "take", True),
+    "intent written": (journal, "write_intent", True),
+    "place in the queue taken": (fifo_queue, "take", True),
     "process started, its task not in place": (submitit.LocalExecutor, "_submit_command", True),
     "submitted": (LocalCluster, "submit", True),
-    "receipt written": (ledger, "write_receipt", True),
+    "receipt written": (journal, "write_receipt", True),
 }
 
 
@@ -79,13 +82,13 @@ class Batches(LocalCluster):
 
 
 BATCH = {
-    "one of three announced": (ledger, "write_intent", True, 1),
+    "one of three announced": (journal, "write_intent", True, 1),
     "all announced": (LocalCluster, "submit", False, 1),
-    "one of three has its place in the queue": (queue, "take", True, 1),
+    "one of three has its place in the queue": (fifo_queue, "take", True, 1),
     "submitted": (LocalCluster, "submit", True, 1),
-    "one of three receipts written": (ledger, "write_receipt", True, 1),
-    "the second of three receipts written": (ledger, "write_receipt", True, 2),
-    "a second batch announced": (ledger, "write_intent", True, 4),
+    "one of three receipts written": (journal, "write_receipt", True, 1),
+    "the second of three receipts written": (journal, "write_receipt", True, 2),
+    "a second batch announced": (journal, "write_intent", True, 4),
 }
 
 
@@ -110,7 +113,7 @@ def test_submitter_of_a_batch_killed(point: str, root: Path, monkeypatch: pytest
 
 SUPERVISOR = {
     "its turn has come": (supervisor, "open_attempt", False, 1),
-    "claimed": (ledger, "claim", True, 1),
+    "claimed": (journal, "claim", True, 1),
     "attempt.json written": (supervisor, "open_attempt", True, 1),
     "ranks ended": (supervisor, "close_attempt", False, 0),
     "attempt.json closed": (attempt, "judge", True, 0),
@@ -121,7 +124,7 @@ SUPERVISOR = {
 @pytest.fixture
 def code_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made with the code where it lies: their supervisors are forks of this process."""
-    monkeypatch.setattr(snapshot, "take", lambda root: {})
+    monkeypatch.setattr(code_snapshot, "take", lambda root: {})
 
 
 @pytest.mark.usefixtures("code_here")
@@ -148,7 +151,7 @@ def waiting_run(root: Path) -> RunDir:
 
 
 def supervise(run: RunDir, submission: int = 0) -> None:
-    ticket = queue.take(label_of(run, submission))
+    ticket = fifo_queue.take(label_of(run, submission))
     arguments = [str(run.path), "--submission", str(submission), "--ticket", str(ticket)]
     supervisor.main([*arguments, "--job-id", f"{processes.host()}:{ticket}"])
 
@@ -167,7 +170,9 @@ def test_one_claim_among_many(root: Path) -> None:
     run = waiting_run(root)
     me = processes.this_process().as_dict()
     pids = [
-        in_a_fork(lambda: os._exit(ledger.claim(run, 0, process=me, job_id=None, code_hash=CODE) is not None))
+        in_a_fork(
+            lambda: os._exit(journal.claim(run, 0, process=me, job_id=None, code_hash=CODE) is not None)
+        )
         for _ in range(8)
     ]
     assert sorted(wait_for(pid) for pid in pids) == [0] * 7 + [1]
@@ -186,7 +191,7 @@ class ForkCluster(Batches):
     which take a random moment to come up. Everything that the journal and the queue see is real."""
 
     def _submit(self, run: RunDir, submission: int) -> str:
-        ticket = queue.take(label_of(run, submission))
+        ticket = fifo_queue.take(label_of(run, submission))
         job_id = f"{processes.host()}:{ticket}"
         if os.fork() == 0:
             os.setsid()
@@ -219,8 +224,8 @@ class InstantAgents:
 @pytest.mark.usefixtures("code_here")
 def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_Agents", InstantAgents)
-    made = provenance.collect()  # slow beside the rest: the kills are to fall elsewhere
-    monkeypatch.setattr(provenance, "collect", lambda: made)
+    made = collect_provenance.collect()  # slow beside the rest: the kills are to fall elsewhere
+    monkeypatch.setattr(collect_provenance, "collect", lambda: made)
     plan = repeats(2, "a", "b")
     folders: list[Path] = []
 

@@ -9,10 +9,14 @@ from analysis.load import load
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
-from disttrain.records import CLASSES, CommSample, Metrics, RankError, Step
-from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.records.attempt import RankError
+from disttrain.records.communication import CommSample
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import CLASSES, Step
+from disttrain.runtime.process_group import World
 from disttrain.telemetry.loop import LoopTelemetry
-from disttrain.world import World
 from tests.support.ranks import RankFailed
 from tests.support.truth import MEASURES
 from tests.support.tutorial import BATCH, EPOCHS, SAMPLES, train

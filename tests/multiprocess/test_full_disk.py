@@ -11,9 +11,10 @@ from unittest.mock import patch
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import run as run_module
-from disttrain.telemetry.recorder import StepRecorder
+from disttrain.telemetry.step_log import StepRecorder
 from tests.support.stopping import alone, config, train_until
 
 pytestmark = pytest.mark.multiprocess

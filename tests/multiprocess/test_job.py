@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from disttrain.rundir import RunDir, read_json, write_json, write_text
-from jobs import ledger
-from jobs.reconcile import cancel
-from jobs.state import read_state
+from disttrain.records.json_files import read_json, write_json, write_text
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.status.run_state import read_state
+from jobs.submission.actions import cancel
 from tests.support.jobs import WITHIN_S, NoCluster, started_pids, starts, submit, sweep_plan, wait_until
 from tests.support.scheduler import Scheduler
 
@@ -122,7 +123,7 @@ def test_a_node_that_waits_for_node_0_ends_with_its_job(
 ) -> None:
     job = planned(tmp_path, "hang", nodes=2)
     if has_come != "nowhere":
-        assert ledger.claim(job.run, 0, process={}, job_id="42", code_hash="") == 0
+        assert journal.claim(job.run, 0, process={}, job_id="42", code_hash="") == 0
     if has_come == "to its attempt":  # and has not said where to meet
         write_json(job.run.attempt(0).record, {})
     job.says(running=False, restarts=restarts)
@@ -265,7 +266,7 @@ def test_one_that_was_taken_for_dead_writes_nothing_either(tmp_path: Path) -> No
     job = planned(tmp_path, "leave")
     process = job.start()
     launched(job)
-    assert ledger.revoke(job.run, 0, "lost", "submitted again", starts=1)
+    assert journal.revoke(job.run, 0, "lost", "submitted again", starts=1)
     process.send_signal(signal.SIGUSR1)
     assert ended(process) == 93
     assert (job.requeues, job.run.failed.exists()) == ([], False)
@@ -307,7 +308,7 @@ def test_lost_three_times_without_progress_is_the_end(tmp_path: Path) -> None:
     assert "gave up: 3 starts in a row without a newer checkpoint" in str(state.message)
     assert [read_json(attempt.record)["cause"] for attempt in job.run.attempts()] == ["lost"] * 3
     assert ended(job.start(restart=4)) == 93
-    assert ledger.is_revoked(ledger.entry(job.run, 0).claims())
+    assert journal.is_revoked(journal.entry(job.run, 0).claims())
     # Asked for by the user it starts again, in a submission of its own.
     submit(sweep_plan("a", mode="hang", max_attempts=9), NoCluster(), tmp_path)
     assert read_state(job.run).state == "queued"

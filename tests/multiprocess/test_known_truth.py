@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import exposed
-from disttrain.records import CommSample, ProfileRecord
-from disttrain.rundir import RunDir, read_json, read_jsonl
-from disttrain.telemetry.sampling import LARGEST_SHARE
-from disttrain.world import World
+from disttrain.records.communication import CommSample
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.profile import ProfileRecord
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.collective_stats import LARGEST_SHARE
 from tests.support import truth
 from tests.support.ranks import Ranks
 from tests.support.truth import LATE_RANK, LATE_S, STEP, TOLERANCE, TOLERANCE_S, Classes, is_about

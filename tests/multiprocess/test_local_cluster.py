@@ -15,14 +15,18 @@ import pytest
 
 import submit as submit_py
 from analysis.series import read_steps
-from disttrain.batch import BatchPlan
-from disttrain.config import Config, config_key
-from disttrain.records import AttemptRecord, EnvRecord, Metrics, Outcome, RunRecord
-from disttrain.rundir import RunDir, read_json
-from jobs import ledger, report_job
-from jobs.local import LocalCluster
-from jobs.reconcile import cancel
-from jobs.state import read_runs, read_state
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.sections import Config, config_key
+from disttrain.records.attempt import AttemptRecord, Outcome
+from disttrain.records.json_files import read_json
+from disttrain.records.metrics import Metrics
+from disttrain.records.planned import EnvRecord, RunRecord
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal as ledger
+from jobs.schedulers.local.scheduler import LocalCluster
+from jobs.status.run_state import read_runs, read_state
+from jobs.submission import report_job
+from jobs.submission.actions import cancel
 from sweeps.expand import RunPlan, SweepPlan
 from tests.support.jobs import (
     STANDIN,

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from disttrain.records import Dataset
-from disttrain.rundir import RunDir, read_json
+from disttrain.records.dataset import DatasetRecord
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
 from tests.multiprocess.test_emulated import SMALL as EMULATED
 from tests.multiprocess.test_train import SMALL, alone, make_config, train_on
 from tests.support.ranks import RankFailed
@@ -17,7 +18,7 @@ from tests.support.ranks import RankFailed
 pytestmark = pytest.mark.multiprocess
 
 FACTS = {"stop_cause", "backend", "nccl", "resumed_step", "checkpoint_step"} | {
-    f"dataset.{name}" for name in Dataset.model_fields
+    f"dataset.{name}" for name in DatasetRecord.model_fields
 }
 """Null where there is no such thing, not for want of a measurement."""
 COMM = {"comm", "communication_time_per_step"}

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from analysis.series import read_steps
-from disttrain.records import Step
-from disttrain.rundir import RunDir, read_jsonl
+from disttrain.records.json_files import read_jsonl
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import Step
 from tests.support.ranks import Ranks
 from tests.support.stopping import Seen, alone, config, samples_of, train_until
 

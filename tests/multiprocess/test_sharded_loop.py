@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.records import CLASSES, CommSample, Metrics
-from disttrain.rundir import RunDir, read_json, read_jsonl
-from disttrain.world import World
+from disttrain.records.communication import CommSample
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import CLASSES
+from disttrain.runtime.process_group import World
 from tests.support import shards
 from tests.support.shards import BLOCKS, PASS_S, STEPS, WIDTH
 from tests.support.truth import MEASURES, Classes, is_about, medians

@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json
-from jobs import queue, snapshot
-from jobs.local import LocalCluster
-from jobs.state import read_state
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import code_snapshot
+from jobs.schedulers.local import fifo_queue
+from jobs.schedulers.local.scheduler import LocalCluster
+from jobs.status.run_state import read_state
 from tests.support.jobs import ended_afterwards, settled, submit, sweep_plan, wait_until
 
 pytestmark = pytest.mark.multiprocess
@@ -47,8 +49,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Nothing in the local queue has its turn within the block."""
-    ticket = queue.take({"run": "nobody's", "submission": 0, "settled_by": ""})
-    with queue.hold(ticket) as place:
+    ticket = fifo_queue.take({"run": "nobody's", "submission": 0, "settled_by": ""})
+    with fifo_queue.hold(ticket) as place:
         assert place is not None
         yield
 
@@ -57,7 +59,7 @@ def held_back() -> Iterator[None]:
 def checkout(tmp_path: Path) -> Path:
     """A copy of this checkout's code, to be edited. A trainer of it says so in its log."""
     path = tmp_path / "checkout"
-    for name, content in snapshot.read().files.items():
+    for name, content in code_snapshot.read().files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(content)
     return path

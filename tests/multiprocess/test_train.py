@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from disttrain.config import Config
-from disttrain.output import Output
-from disttrain.records import CLASSES, CommSample, Metrics, ProfileRecord, Progress, Step
-from disttrain.rundir import read_json, read_jsonl
+from disttrain.config.sections import Config
+from disttrain.records.communication import CommSample
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.profile import ProfileRecord
+from disttrain.records.progress import Progress
+from disttrain.records.steps import CLASSES, Step
+from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import Output
 from disttrain.train import train
-from disttrain.world import World
 from tests.support.ranks import RankFailed
 
 pytestmark = pytest.mark.multiprocess

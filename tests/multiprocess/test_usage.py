@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from analysis import busy
-from disttrain.config import Config
-from disttrain.output import Output
-from disttrain.records import HostSample, Metrics, Progress
-from disttrain.rundir import RunDir, read_json, read_jsonl
-from disttrain.samples import GpuSample
-from disttrain.telemetry import node
-from disttrain.telemetry.gpu import GpuId
+from analysis import utilization
+from disttrain.config.sections import Config
+from disttrain.records.hardware import GpuSample, HostSample
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.progress import Progress
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import Output
+from disttrain.telemetry.hardware import node
+from disttrain.telemetry.hardware.nvml import GpuId
 from disttrain.train import train
-from disttrain.world import World
 from tests.support import nvml
 
 pytestmark = pytest.mark.multiprocess
@@ -72,7 +74,7 @@ def test_samples_join_to_the_steps_of_their_rank(three_ranks, tmp_path):
         assert own == sorted(own)
         assert own[0] < steps[-1]["start_s"]  # from about the first step
         assert own[-1] > end - 1e-4  # to a last sample after the last one
-        joined = busy.step_at(own, steps)
+        joined = utilization.step_at(own, steps)
         inside = [(at, step) for at, step in zip(own, joined, strict=True) if step == step]
         assert inside
         for at, step in inside:

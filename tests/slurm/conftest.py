@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir
-from jobs.minicluster import packages, places
-from jobs.slurm.cluster import SlurmCluster
+from disttrain.records.run_directory import RunDir
+from jobs.minicluster import discovery, packages
+from jobs.schedulers.slurm.scheduler import SlurmCluster
 from tests.support import requeued
 from tests.support.jobs import STANDIN, ended_afterwards
 from tests.support.links import real_time
@@ -35,7 +35,7 @@ def _cluster(name: str, *flags: str) -> Iterator[MiniCluster]:
     try:
         yield MiniCluster.up(name, "--short-timeouts", *flags)
     finally:
-        if name in places.names():
+        if name in discovery.names():
             cluster_verb("down", "--name", name)
 
 

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from disttrain.records import NodeRecord, RunRecord
-from disttrain.rundir import RunDir, read_json
-from jobs import ledger
-from jobs.slurm.cluster import SlurmCluster
-from jobs.state import read_runs, read_state
+from disttrain.records.json_files import read_json
+from disttrain.records.node import NodeRecord
+from disttrain.records.planned import RunRecord
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.status.run_state import read_runs, read_state
 from tests.support.jobs import STANDIN, starts, wait_until
 from tests.support.minicluster import SUBMIT, MiniCluster
 
@@ -99,7 +101,7 @@ def test_both_ways_make_the_same_run(
     records = [RunRecord.model_validate(read_json(run.run_json)).model_dump() for run in runs]
     assert records[1]["provenance"]["code"]["taken"] == "start"
     assert "edits since sbatch included" in words_of(folders[1], job)
-    assert ledger.entry(runs[1], 0).read("receipt")["job_id"] == job
+    assert journal.entry(runs[1], 0).read("receipt")["job_id"] == job
     for record in records:
         for name in ("created", "argv", "host"):
             del record["provenance"][name]
@@ -188,7 +190,7 @@ def test_a_requeued_job_goes_on_with_its_submission(folder: Path, on_slurm: Mini
     on_slurm.ask("scontrol", "requeue", job)
     run = only_run(folder)
     wait_until(lambda: sorted(starts(run)) == [(0, 0), (0, 1), (1, 0), (1, 1)])
-    assert [entry.number for entry in ledger.entries(run)] == [0]
+    assert [entry.number for entry in journal.entries(run)] == [0]
     assert read_json(run.attempt(1).record)["job_id"] == job
     on_slurm.submit("cancel", "my", cwd=folder)
     wait_until(ended(job))

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from disttrain.checkpoint.folder import MANIFEST
-from disttrain.rundir import RunDir, read_json
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
 from tests.support import requeued
 from tests.support.jobs import wait_until
 from tests.support.minicluster import MiniCluster

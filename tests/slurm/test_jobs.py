@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from disttrain.rundir import RunDir, read_json
-from jobs import ledger
-from jobs.cluster import Submission
-from jobs.reconcile import cancel
-from jobs.refresh import refresh
-from jobs.slurm.cluster import SlurmCluster
-from jobs.state import RunState, read_runs
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.schedulers.base import Submission
+from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.status.refresh import refresh
+from jobs.status.run_state import RunState, read_runs
+from jobs.submission.actions import cancel
 from tests.support.jobs import (
     SMALL,
     settled,
@@ -85,7 +86,7 @@ def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
     try:
         (action,) = submit(sweep_plan("a"), SlurmCluster(), root)
         run = RunDir(root / "demo" / "a")
-        ledger.entry(run, 0).path("receipt").unlink()
+        journal.entry(run, 0).path("receipt").unlink()
         assert states(root)["a"].state == "submitting"
         assert SlurmCluster().find([Submission(run, 0)]) == [action.job_id]
         (state,) = asked(root)

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from disttrain.records import CommSample
-from disttrain.rundir import RunDir, read_jsonl
-from disttrain.telemetry.sampling import LARGEST_SHARE
+from disttrain.records.communication import CommSample
+from disttrain.records.json_files import read_jsonl
+from disttrain.records.run_directory import RunDir
+from disttrain.telemetry.collective_stats import LARGEST_SHARE
 from tests.support import truth
 from tests.support.links import linked, stream_bytes_per_s
 from tests.support.minicluster import SUBMIT, MiniCluster

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.minicluster import lifecycle, packages, places
+from jobs.minicluster import discovery, lifecycle, packages
 from jobs.minicluster.config import Folder, Spec
-from jobs.minicluster.keeper import ServiceError
+from jobs.minicluster.namespace_init import ServiceError
 from tests.support.jobs import in_a_fork, wait_for, wait_until
 from tests.support.minicluster import MiniCluster, cluster_verb, links, node_prefix, traces
 
@@ -28,7 +28,7 @@ def name(can_have_clusters: None) -> Iterator[str]:
     """The name of a cluster that this test brings up; gone afterwards, if the test did not see to it."""
     hosts, before = Path("/etc/hosts").read_bytes(), links()
     yield NAME
-    if NAME in places.names():
+    if NAME in discovery.names():
         cluster_verb("down", "--name", NAME)
     assert Path("/etc/hosts").read_bytes() == hosts
     wait_until(lambda: not traces(NAME) and links() <= before)
@@ -74,7 +74,7 @@ def slurmctld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
 def test_a_crash_half_way_leaves_only_files_and_down_removes_them(
     name: str, reached: Callable[[Folder], bool], slurmctld: Callable[[str], None]
 ) -> None:
-    before, folder = links(), places.folder_of(name)
+    before, folder = links(), discovery.folder_of(name)
     slurmctld(f'touch "{folder.path}/at slurmctld"; exec sleep 1000')  # it never comes further than that
     going_up = in_a_fork(lambda: lifecycle.up(Spec(name, nodes=2)))
     wait_until(lambda: reached(folder))
@@ -88,7 +88,9 @@ def test_a_crash_half_way_leaves_only_files_and_down_removes_them(
 
 def test_a_killed_cluster_is_left_over_and_its_name_can_be_used_again(name: str) -> None:
     cluster = MiniCluster.up(name, *SMALL)
-    head = next(keeper for keeper in places.keepers(cluster.cluster.folder) if keeper.who == places.HEAD)
+    head = next(
+        keeper for keeper in discovery.keepers(cluster.cluster.folder) if keeper.who == discovery.HEAD
+    )
     os.kill(head.pid, signal.SIGKILL)
     wait_until(lambda: lifecycle.find(name).state == "left over")
     assert "left over" in cluster_verb("status", "--name", name).stdout

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json, read_json_or_none
-from jobs import rendezvous
-from jobs.slurm.cluster import SlurmCluster
-from jobs.state import RunState, read_runs
+from disttrain.records.json_files import read_json, read_json_or_none
+from disttrain.records.run_directory import RunDir
+from jobs.node import rendezvous
+from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import ended_afterwards, wait_until
 from tests.support.minicluster import SUBMIT, MiniCluster, node_prefix
 

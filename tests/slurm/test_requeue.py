@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from analysis.series import read_steps
-from disttrain.rundir import RunDir, read_json
-from jobs import ledger, policy
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal, requeue_policy
 from tests.support import requeued
 from tests.support.jobs import STANDIN, settled, starts, states, wait_until
 from tests.support.minicluster import MiniCluster
@@ -191,9 +192,9 @@ def test_three_starts_without_progress_are_the_end(
     assert (said.state, said.retryable) == ("failed", True)
     assert "gave up: 3 starts in a row without a newer checkpoint" in str(said.message)
     # Slurm has requeued it all the same: it leaves at once, and says so to Slurm.
-    wait_until(lambda: f"ExitCode={policy.EXIT_DO_NOT_REQUEUE}:0" in told(slurm, job.id))
+    wait_until(lambda: f"ExitCode={requeue_policy.EXIT_DO_NOT_REQUEUE}:0" in told(slurm, job.id))
     assert len(job.attempts()) == 3
-    assert ledger.is_revoked(ledger.entry(job.run, 0).claims())
+    assert journal.is_revoked(journal.entry(job.run, 0).claims())
 
 
 @pytest.mark.slow  # restarted, slurmctld waits a minute before it gives the job's nodes away again

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from disttrain.rundir import read_json, write_text
-from jobs.slurm.documents import ROOT
-from jobs.slurm.profile import Profile
-from jobs.slurm.script import Share, render
-from jobs.slurm.trial import would_take
+from disttrain.records.json_files import read_json, write_text
+from jobs.schedulers.slurm.batch_script import Share, render
+from jobs.schedulers.slurm.documents import ROOT
+from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.test_only import would_take
 from tests.support.jobs import wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.scripts import CANARY, batch, config, fields, placing, sift, sift_batch
@@ -83,7 +83,7 @@ def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: M
     wait_until(lambda: record.read_bytes().endswith(b"0\0"))
     words = record.read_bytes().decode().split("\0")
     assert words[:-1] == [
-        str(made.code), strange, "-m", "jobs.slurm.task", str(home / "run"), "--submission", "0",
+        str(made.code), strange, "-m", "jobs.schedulers.slurm.task", str(home / "run"), "--submission", "0",
     ]  # fmt: skip
     shown = on_slurm.ask("scontrol", "show", "job", job)
     assert f"Comment={strange}" in shown
@@ -111,7 +111,7 @@ def test_train_sbatch_finds_its_code_from_anywhere(
     for record in records:
         wait_until(lambda record=record: record.exists() and record.read_bytes().endswith(b".yaml\0"))
         path, _, *words = record.read_bytes().decode().split("\0")
-        assert words == ["-m", "jobs.slurm.task", "--by-hand", *arguments, ""]
+        assert words == ["-m", "jobs.schedulers.slurm.task", "--by-hand", *arguments, ""]
         assert path == str(home)
     assert [path.name for path in quiet.iterdir()] == [f"train-{job}.log"]
 

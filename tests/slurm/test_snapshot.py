@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json
-from jobs.slurm.cluster import SlurmCluster
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.schedulers.slurm.scheduler import SlurmCluster
 from tests.support.jobs import STANDIN, ended_afterwards, settled, submit, sweep_plan, wait_until
 from tests.support.minicluster import MiniCluster
 

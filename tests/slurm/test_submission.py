@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json
-from jobs import ledger, report_job
-from jobs.cluster import Submission
-from jobs.minicluster import places
-from jobs.reconcile import cancel
-from jobs.slurm.cluster import SlurmCluster
-from jobs.state import read_runs
-from jobs.submission import handle
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal as ledger
+from jobs.minicluster import discovery
+from jobs.schedulers.base import Submission
+from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.status.run_state import read_runs
+from jobs.submission import report_job
+from jobs.submission.actions import cancel
+from jobs.submission.submit import handle
 from tests.support.jobs import (
     SMALL,
     STANDIN,
@@ -183,7 +185,7 @@ def limited(
         Path("small.yaml").write_text(SMALL)
         yield cluster
     finally:
-        if name in places.names():
+        if name in discovery.names():
             cluster_verb("down", "--name", name)
 
 

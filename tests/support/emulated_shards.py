@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
+from disttrain.runtime.process_group import World
 from disttrain.telemetry.loop import LoopTelemetry
-from disttrain.world import World
 from tests.support.truth import WARM_UP, ahead
 
 SOURCE = synthetic.build(shape=(8,), classes=2, samples=8)

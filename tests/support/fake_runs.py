@@ -13,25 +13,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from disttrain.batch import scale_batch
-from disttrain.config import Config, config_key
-from disttrain.records import (
-    AttemptRecord,
-    Code,
-    Dataset,
-    EvalPoint,
-    Histogram,
-    LossPoint,
-    Metrics,
-    Outcome,
-    Provenance,
-    Record,
-    RunRecord,
-    Step,
-    StepTime,
-)
-from disttrain.rundir import RunDir, write_json, write_text
-from disttrain.samples import HostSample
+from disttrain.config.batch_plan import scale_batch
+from disttrain.config.sections import Config, config_key
+from disttrain.records.attempt import AttemptRecord, Outcome
+from disttrain.records.base import Record
+from disttrain.records.dataset import DatasetRecord
+from disttrain.records.hardware import HostSample
+from disttrain.records.json_files import write_json, write_text
+from disttrain.records.metrics import EvalPoint, Histogram, LossPoint, Metrics, StepTime
+from disttrain.records.planned import RunRecord
+from disttrain.records.provenance import Code, Provenance
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import Step
 
 WHEN = "2026-01-02T03:04:05Z"
 End = Literal["done", "failed", "running", "planned"]
@@ -272,7 +265,7 @@ def _metrics(
         strategy_reason="more than one rank" if world > 1 else "one rank",
         model="gpt",
         parameters=824_320,
-        dataset=Dataset(
+        dataset=DatasetRecord(
             name="python-stdlib",
             version="3.12.1",
             sha256="ab" * 32,

@@ -12,15 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from disttrain.batch import BatchPlan
-from disttrain.config import Config, config_key
-from disttrain.rundir import RunDir, read_json_or_none
-from jobs import snapshot
-from jobs.cluster import Cluster, Job, JobStatus, Limits, Room, Submission
-from jobs.reconcile import Action, plan_actions, sweep_lock
-from jobs.refresh import refresh
-from jobs.state import RunState, read_runs
-from jobs.submission import carry_out
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.sections import Config, config_key
+from disttrain.records.json_files import read_json_or_none
+from disttrain.records.run_directory import RunDir
+from jobs.core import code_snapshot
+from jobs.schedulers.base import Cluster, Job, JobStatus, Limits, Room, Submission
+from jobs.status.refresh import refresh
+from jobs.status.run_state import RunState, read_runs
+from jobs.submission.actions import Action, plan_actions, sweep_lock
+from jobs.submission.submit import carry_out
 from sweeps.expand import RunPlan, SweepPlan
 
 CODE = "c0dec0dec0de"
@@ -91,8 +92,8 @@ def wait_until(happened: Callable[[], Any], within_s: float = WITHIN_S) -> None:
 
 def agent_environment(run: RunDir) -> dict[str, str]:
     """For an agent of this run, with the stand-in as its launcher: it runs the code that was submitted."""
-    code = snapshot.of_run(run, read_json_or_none(run.run_json) or {})
-    paths = os.pathsep.join([str(code), str(snapshot.CODE_ROOT)])  # tests need not be in the copy
+    code = code_snapshot.of_run(run, read_json_or_none(run.run_json) or {})
+    paths = os.pathsep.join([str(code), str(code_snapshot.CODE_ROOT)])  # tests need not be in the copy
     return {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "DISTTRAIN_LAUNCHER": str(STANDIN)}
 
 
@@ -112,7 +113,7 @@ def _started(run: RunDir) -> list[list[str]]:
 
 def status(job_id: object) -> JobStatus:
     """What Slurm says of a job."""
-    from jobs.slurm.cluster import SlurmCluster
+    from jobs.schedulers.slurm.scheduler import SlurmCluster
 
     return SlurmCluster().poll([str(job_id)])[str(job_id)].status
 
@@ -161,7 +162,7 @@ def killed_at(function: Callable[..., Any], *, after: bool, call: int = 1) -> Ca
 @contextmanager
 def ended_afterwards(root: Path, cluster: Cluster) -> Iterator[None]:
     """Leave no job behind, whatever happened in the block."""
-    from jobs.reconcile import cancel
+    from jobs.submission.actions import cancel
 
     try:
         yield

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from jobs.minicluster import places
+from jobs.minicluster import discovery
 from tests.support.minicluster import MiniCluster, cluster_verb, node_prefix
 
 REAL_TIME = ["chrt", "--rr", "1"]
@@ -47,7 +47,7 @@ def linked(name: str, nodes: int, ahead: list[str]) -> Iterator[MiniCluster]:
     try:
         yield MiniCluster.up(name, *flags, ahead=ahead)
     finally:
-        if name in places.names():
+        if name in discovery.names():
             cluster_verb("down", "--name", name)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import submit
-from jobs.minicluster import network, packages, places
+from jobs.minicluster import discovery, network, packages
 from jobs.minicluster.config import Spec
 from jobs.minicluster.lifecycle import Cluster, find, shell_environment
 from tests.support.jobs import WITHIN_S, wait_until
@@ -145,14 +145,14 @@ class MiniCluster:
     def link(self, number: int, *, up: bool) -> None:
         """Plug the node's cable in, or pull it."""
         command = ["ip", "link", "set", network.port(number), "up" if up else "down"]
-        self.ask(*places.enter(self._first_process("head")), *command)
+        self.ask(*discovery.enter(self._first_process("head")), *command)
 
     def shape(self, number: int, bits_per_s: int) -> None:
         """Hold the node's link to another rate, in both directions."""
         for who, interface in (("head", network.port(number)), (number, network.NODE_INTERFACE)):
             for command in network.shaping(interface, bits_per_s):
                 words = command.replace("qdisc add", "qdisc replace").split()
-                self.ask(*places.enter(self._first_process(who)), "tc", *words)
+                self.ask(*discovery.enter(self._first_process(who)), "tc", *words)
 
     def wait_for_node(self, number: int, *states: str) -> None:
         """Wait until Slurm says that the node is in one of these states (`sinfo -o %T`, less any mark)."""
@@ -226,13 +226,15 @@ class MiniCluster:
 
     def _start(self, who: int | str, daemon: str) -> None:
         """It puts itself into the background, and is a child of the place's first process from then on."""
-        env = places.keeper_environment(packages.PATH) | {"SLURM_CONF": str(self.cluster.folder.slurm_conf)}
+        env = discovery.keeper_environment(packages.PATH) | {
+            "SLURM_CONF": str(self.cluster.folder.slurm_conf)
+        }
         subprocess.run(
-            [*places.enter(self._first_process(who)), daemon], env=env, check=True, timeout=WITHIN_S
+            [*discovery.enter(self._first_process(who)), daemon], env=env, check=True, timeout=WITHIN_S
         )
 
     def _first_process(self, who: int | str) -> int:
-        first = places.first_process(self.cluster.folder, str(who))
+        first = discovery.first_process(self.cluster.folder, str(who))
         assert first is not None, f"{who} of {self.name} is gone"
         return first
 
@@ -250,7 +252,7 @@ def node_prefix(name: str, number: int) -> list[str]:
 
 def traces(name: str) -> list[str]:
     """What there is of a cluster on this machine: processes, mounts, its folder, its address."""
-    path = str(places.folder_of(name).path)
+    path = str(discovery.folder_of(name).path)
     found = [f"process {pid}" for pid in _processes(path)]
     found += [f"mount {line}" for line in Path("/proc/self/mounts").read_text().splitlines() if path in line]
     if Path(path).exists():
@@ -280,7 +282,7 @@ def links() -> set[str]:
     named = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split()
     others = {
         network.interface_on_machine(cluster.subnet)
-        for cluster in map(find, places.names())
+        for cluster in map(find, discovery.names())
         if cluster.subnet and cluster.state == "up"
     }
     return ({entry.name for entry in Path("/sys/class/net").iterdir()} | set(named)) - others

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from disttrain import records
 from disttrain.data.source import Arrays, Source
+from disttrain.records.dataset import DatasetRecord
 
 FEATURES, CLASSES = 8, 4
 
@@ -28,7 +28,7 @@ def source(samples: int = 64, valid: int = 13, rank_specific: bool = False) -> S
     inputs = torch.randn(samples + valid, FEATURES, generator=torch.Generator().manual_seed(0))
     targets = inputs[:, :CLASSES].argmax(1)
     name = f"argmax-{os.environ.get('RANK')}" if rank_specific else "argmax"
-    record = records.Dataset(name=name, version=None, sha256=None, train_samples=samples, valid_samples=valid)
+    record = DatasetRecord(name=name, version=None, sha256=None, train_samples=samples, valid_samples=valid)
     train, held_out = Arrays(inputs[:samples], targets[:samples]), Arrays(inputs[samples:], targets[samples:])
     return Source(train, held_out if valid else None, "classification", (FEATURES,), CLASSES, record)
 

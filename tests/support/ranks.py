@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from disttrain.config import ResourcesConfig
+from disttrain.config.sections import ResourcesConfig
 
 
 class RankFailed(AssertionError):
@@ -71,7 +71,7 @@ def _serve(rank: int, size: int, nodes: int, device: str, port: int, pipe: Conne
         MASTER_PORT=str(port),
         GLOO_SOCKET_IFNAME="lo",
     )
-    from disttrain.world import open_world
+    from disttrain.runtime.process_group import open_world
 
     resources = ResourcesConfig(nodes=nodes, gpus_per_node=local_size, device=device)
     with open_world(resources) as world:

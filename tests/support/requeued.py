@@ -14,8 +14,9 @@ import yaml
 from disttrain.checkpoint import state as states
 from disttrain.checkpoint.folder import committed
 from disttrain.checkpoint.storage import load, shapes
-from disttrain.rundir import Attempt, RunDir, read_json, read_json_or_none, read_jsonl
-from jobs.state import RunState, read_state
+from disttrain.records.json_files import read_json, read_json_or_none, read_jsonl
+from disttrain.records.run_directory import Attempt, RunDir
+from jobs.status.run_state import RunState, read_state
 from tests.support.jobs import WITHIN_S, wait_until
 from tests.support.minicluster import MiniCluster
 

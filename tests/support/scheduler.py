@@ -17,14 +17,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from disttrain.rundir import RunDir, read_json_or_none, write_json
-from jobs import agent, oom
-from jobs.scheduler import JobFacts
+from disttrain.records.json_files import read_json_or_none, write_json
+from disttrain.records.run_directory import RunDir
+from jobs.node import agent, cgroup
+from jobs.node.allocation import JobFacts
 from tests.support.jobs import agent_environment
 
 
 class FolderJob:
-    """A `jobs.scheduler.Scheduler`."""
+    """A `jobs.node.allocation.Scheduler`."""
 
     job_id = "42"
 
@@ -94,5 +95,5 @@ class Scheduler:
 
 
 if __name__ == "__main__":
-    oom.ROOT = Path(sys.argv[1]) / "machine"
+    cgroup.ROOT = Path(sys.argv[1]) / "machine"
     sys.exit(agent.main(sys.argv[3:], FolderJob(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -13,12 +13,12 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from disttrain.config import Config
+from disttrain.config.sections import Config
 from disttrain.errors import ConfigError
-from jobs.slurm import follow_up
-from jobs.slurm.follow_up import FollowUp
-from jobs.slurm.profile import GENERIC, Profile
-from jobs.slurm.script import Batch, Share, render
+from jobs.schedulers.slurm import report_script
+from jobs.schedulers.slurm.batch_script import Batch, Share, render
+from jobs.schedulers.slurm.report_script import FollowUp
+from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
 SHARED = Path("/shared")
 CANARY = "canary"
@@ -137,7 +137,7 @@ def sift_follow_up(profile: Profile, placed: dict[str, str]) -> FollowUp:
 
     for name in kept.keys() & placed.keys():
         with contextlib.suppress(ConfigError):
-            follow_up.render(made(kept | {name: placed[name]}))
+            report_script.render(made(kept | {name: placed[name]}))
             kept[name] = placed[name]
     return made(kept)
 

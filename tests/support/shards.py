@@ -14,9 +14,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.collective_stats import LARGEST_SHARE
 from disttrain.telemetry.loop import LoopTelemetry
-from disttrain.telemetry.sampling import LARGEST_SHARE
-from disttrain.world import World
 from tests.support.truth import WARM_UP, ahead
 
 BLOCKS, WIDTH, BATCH = 3, 16, 4

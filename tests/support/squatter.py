@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from jobs import rendezvous
+from jobs.node import rendezvous
 
 
 def hold_range(keep: int) -> None:

@@ -1,4 +1,4 @@
-"""Runs in every state that `jobs.state` knows, made up through the journal itself."""
+"""Runs in every state that `jobs.status.run_state` knows, made up through the journal itself."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from disttrain import provenance
-from disttrain.config import Config, config_key
-from disttrain.configfile import Draft, check
-from disttrain.rundir import RunDir, write_json
-from jobs import ledger
-from jobs.processes import this_process
+from disttrain.config.parsing import Draft, check
+from disttrain.config.sections import Config, config_key
+from disttrain.records import collect_provenance
+from disttrain.records.json_files import write_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.core.processes import this_process
 
 CONFIG = check(
     Draft(
@@ -27,31 +28,31 @@ def make_run(
 ) -> RunDir:
     """A run in `state`: planned, submitting, queued, running, done, failed, cancelled, lost or corrupt."""
     run = RunDir(root / name)
-    code = code or provenance.code_hash()
+    code = code or collect_provenance.code_hash()
     keys = {"config_key": config_key(config), "run_key": "0" * 12, "code_hash": code}
     record = {
         "schema_version": 1, "name": run.name, "sweep": run.sweep, "repeat": 0, "config": config.as_dict(),
         "axes": {"resources.nodes": config.resources.nodes}, "cluster": "local",
-        "provenance": {"code": {"hash": code, "git_commit": None}, "created": ledger.now()},
+        "provenance": {"code": {"hash": code, "git_commit": None}, "created": journal.now()},
         "config_key": keys["config_key"], "run_key": keys["run_key"],
     }  # fmt: skip
     write_json(run.run_json, record)
     if state == "planned":
         return run
-    submission = ledger.write_intent(
+    submission = journal.write_intent(
         run, {"cluster": "local", "attempts": 0, "attempts_before_code": 0, **keys}
     )
     me: dict[str, Any] = this_process().as_dict()
     if state == "submitting":
         return run
     if state == "corrupt":
-        ledger.entry(run, submission).path("intent").write_text("{")
+        journal.entry(run, submission).path("intent").write_text("{")
         return run
-    ledger.write_receipt(run, submission, f"{me['host']}:7")
+    journal.write_receipt(run, submission, f"{me['host']}:7")
     if state == "queued":
         return run
     process = me if state == "running" else me | DEAD
-    attempt = ledger.claim(run, submission, process=process, job_id=f"{me['host']}:7", code_hash=code)
+    attempt = journal.claim(run, submission, process=process, job_id=f"{me['host']}:7", code_hash=code)
     progress = {
         "attempt": attempt,
         "step": 20,
@@ -65,7 +66,7 @@ def make_run(
         "schema_version": 1,
         "attempt": attempt,
         "message": None,
-        "ended": ledger.now(),
+        "ended": journal.now(),
         "retryable": True,
     }
     if state == "done":

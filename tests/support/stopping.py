@@ -15,12 +15,12 @@ from unittest.mock import patch
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.config import Config
-from disttrain.output import Output
-from disttrain.records import Metrics
-from disttrain.stop import SIGNALS, Signals
+from disttrain.config.sections import Config
+from disttrain.records.metrics import Metrics
+from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import Output
+from disttrain.runtime.stop_signals import SIGNALS, Signals
 from disttrain.train import Session, finish, prepare, run_loop
-from disttrain.world import World
 from tests.support.nets import FEATURES
 
 MODEL = {"kind": "tests.support.nets:Deep"}

@@ -16,12 +16,14 @@ import pytest
 from scipy import stats
 
 from disttrain.checkpoint import storage
-from disttrain.config import Config
-from disttrain.output import Output
-from disttrain.records import CLASSES, Metrics
-from disttrain.rundir import RunDir, read_jsonl
+from disttrain.config.sections import Config
+from disttrain.records.json_files import read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import CLASSES
+from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import Output
 from disttrain.train import train
-from disttrain.world import World
 
 MEASURES = pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"])
 """On tests whose figures another process of this machine can disturb: they measure again then, twice at most.

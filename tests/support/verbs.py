@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import submit
-from disttrain.rundir import RunDir, write_json
-from jobs import ledger
-from jobs.processes import host
-from jobs.state import read_runs, read_state
+from disttrain.records.json_files import write_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.core.processes import host
+from jobs.status.run_state import read_runs, read_state
 
 RUNS = Path("runs")
 TINY = """\
@@ -48,7 +49,7 @@ def end(run: RunDir, cause: str) -> None:
     assert state.submission is not None
     assert state.code_hash is not None
     process = {"host": host(), "boot": "before", "pid": 1, "start_ticks": 0}
-    attempt = ledger.claim(
+    attempt = journal.claim(
         run, state.submission, process=process, job_id=state.job_id, code_hash=state.code_hash
     )
     outcome = {"cause": cause, "attempt": attempt, "message": None, "retryable": cause == "crashed"}

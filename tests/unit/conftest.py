@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobs.cli import cancel, place
+from jobs.cli import cancel, submitting
 from tests.support import nvml
 from tests.support.commands import Commands
 from tests.support.jobs import NoCluster
@@ -30,7 +30,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NoCluster:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(TINY)
     made = NoCluster()
-    for module in (place, cancel):
+    for module in (submitting, cancel):
         monkeypatch.setattr(module, "choose", lambda *_, **__: made)
     return made
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from disttrain.rundir import Attempt, RunDir, read_json
-from jobs import ledger
-from jobs.attempt import open_attempt
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import Attempt, RunDir
+from jobs.core import journal
+from jobs.core.attempt import open_attempt
 from tests.support.jobs import NoCluster, submit, sweep_plan
 
 
@@ -27,7 +28,7 @@ def begin(run: RunDir, restart: int = 0) -> Attempt:
 
 
 def test_a_request_to_stop_counts_from_the_claim_on(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = ledger.claim
+    claim = journal.claim
 
     def asked_at_once(*args: Any, **names: Any) -> int | None:
         assert not run.stop.exists(), "asked of an earlier submission"
@@ -35,7 +36,7 @@ def test_a_request_to_stop_counts_from_the_claim_on(run: RunDir, monkeypatch: py
         run.stop.touch()
         return number
 
-    monkeypatch.setattr(ledger, "claim", asked_at_once)
+    monkeypatch.setattr(journal, "claim", asked_at_once)
     run.stop.touch()
     begin(run)
     assert run.stop.exists()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.batch import BatchPlan, plan_batch, scale_batch
+from disttrain.config.batch_plan import BatchPlan, plan_batch, scale_batch
 from disttrain.errors import ConfigError
 
 sizes = st.integers(1, 64)

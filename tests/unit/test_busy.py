@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis import busy
+from analysis import utilization
 from analysis.load import load
-from disttrain.rundir import RunDir, write_text
+from disttrain.records.json_files import write_text
+from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run
 
 SPAN = st.floats(0.01, 100)
@@ -29,18 +30,18 @@ def test_a_sample_belongs_to_the_step_it_fell_in_and_one_in_a_pause_to_none(step
         if pause_s:
             between.append(now + 0.5 * pause_s)
             now += pause_s
-    assert list(busy.step_at(inside, lines[::-1])) == list(range(7, 7 + len(steps)))
-    assert np.isnan(busy.step_at([-1.0, *between, now], lines)).all()
+    assert list(utilization.step_at(inside, lines[::-1])) == list(range(7, 7 + len(steps)))
+    assert np.isnan(utilization.step_at([-1.0, *between, now], lines)).all()
 
 
 def test_a_sample_in_a_line_of_many_steps_is_placed_among_them() -> None:
     before = {"first": 96, "last": 100, "steps": 5, "start_s": None, "step_s": 5.0}  # of an earlier attempt
     window = {"first": 101, "last": 104, "steps": 4, "start_s": 20.0, "step_s": 8.0}
     profiled = {"step": 105, "start_s": 28.0, "step_s": 9.0}
-    found = busy.step_at([1.0, 20.0, 23.5, 27.99, 28.0, 36.9, 37.0], [before, window, profiled])
+    found = utilization.step_at([1.0, 20.0, 23.5, 27.99, 28.0, 36.9, 37.0], [before, window, profiled])
     assert list(found[1:6]) == [101, 102, 104, 105, 105]
     assert np.isnan(found[[0, 6]]).all()
-    assert np.isnan(busy.step_at([1.0], [before])).all()
+    assert np.isnan(utilization.step_at([1.0], [before])).all()
 
 
 def write_lines(path: Path, lines: list[dict]) -> None:
@@ -66,7 +67,7 @@ def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path
         write_lines(made.host_samples(0), samples)
     metrics = json.loads(run.metrics.read_text())
     run.metrics.write_text(json.dumps(metrics | {"attempt": 1}))
-    found = busy.over_steps(load([tmp_path / "s"]))
+    found = utilization.over_steps(load([tmp_path / "s"]))
     assert set(found["what"]) == {"processors"}
     assert list(found["step"]) == list(range(2, 13))
     assert list(found["busy"]) == pytest.approx([1.0] * 4 + [3.0] * 7)
@@ -74,8 +75,8 @@ def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path
 
 def test_a_long_run_is_thinned_and_one_without_samples_is_left_out(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run", steps=1100)
-    found = busy.over_steps(load([tmp_path / "s"]))
+    found = utilization.over_steps(load([tmp_path / "s"]))
     assert 30 < len(found) <= 60
     assert found["step"].is_monotonic_increasing
     run.attempt(0).host_samples(0).unlink()
-    assert busy.over_steps(load([tmp_path / "s"])).empty
+    assert utilization.over_steps(load([tmp_path / "s"])).empty

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from disttrain.errors import ConfigError
-from disttrain.rundir import RunDir, read_json, write_json
-from disttrain.usage import bound_hours
-from jobs import byhand
-from jobs.slurm import task
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import RunDir
+from disttrain.records.run_gpu_hours import bound_hours
+from jobs.schedulers.slurm import task
+from jobs.submission import sbatch_entry
 from tests.support.commands import Commands
 
 ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
@@ -23,7 +24,7 @@ ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
 
 def request(folder: Path, *words: str, **environ: str) -> dict[str, Any]:
     given = {**ENVIRON, "SLURM_SUBMIT_DIR": str(folder), **environ}
-    return vars(byhand.read_request(words, given))
+    return vars(sbatch_entry.read_request(words, given))
 
 
 def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
     assert request(tmp_path, "--config", "my.yaml", **gpus)["gpus_per_node"] is None
     again = request(tmp_path, "--config", "my.yaml", "--resources.device", "cuda", **gpus)
     assert again["gpus_per_node"] == "4"
-    assert request(tmp_path)["file"] == str(byhand.DEFAULT)
+    assert request(tmp_path)["file"] == str(sbatch_entry.DEFAULT)
 
 
 @pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node", "job.time_limit_min"])
@@ -52,20 +53,23 @@ def test_a_shape_beside_it_is_refused(key: str, tmp_path: Path) -> None:
 
 
 def test_a_later_start_finds_what_the_earlier_ones_were_for(tmp_path: Path) -> None:
-    first = byhand.Job("7", 0, "31000", 0)
+    first = sbatch_entry.Job("7", 0, "31000", 0)
     assert first.former(tmp_path) is None
     for job, run, time in (
         (first, "a/b", "2026-01-02"),
-        (byhand.Job("7", 0, "31500", 0), "old/cluster", "2026-01-01"),
-        (byhand.Job("7", 1, "32000", 0), None, "2026-01-03"),
-        (byhand.Job("77", 0, "33000", 0), "other/job", "2026-01-04"),
+        (sbatch_entry.Job("7", 0, "31500", 0), "old/cluster", "2026-01-01"),
+        (sbatch_entry.Job("7", 1, "32000", 0), None, "2026-01-03"),
+        (sbatch_entry.Job("77", 0, "33000", 0), "other/job", "2026-01-04"),
     ):
         said = {"restart": job.restart, "time": time, "run": run, "submission": 3}
         write_json(job.word(tmp_path), said)
-    assert byhand.Job("7", 2, "34000", 1).former(tmp_path) == {"run": "a/b", "submission": 3}
-    assert byhand.Job("7", 0, "35000", 0).former(tmp_path) is None, "another job with that id"
+    assert sbatch_entry.Job("7", 2, "34000", 1).former(tmp_path) == {"run": "a/b", "submission": 3}
+    assert sbatch_entry.Job("7", 0, "35000", 0).former(tmp_path) is None, "another job with that id"
     write_json(RunDir(tmp_path / "a" / "b").run_json, {})
-    assert [path.name for path in byhand.words_without_run(tmp_path)] == ["7-0-31500.json", "77-0-33000.json"]
+    assert [path.name for path in sbatch_entry.words_without_run(tmp_path)] == [
+        "7-0-31500.json",
+        "77-0-33000.json",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +87,7 @@ def test_the_time_limit_is_the_jobs(
     became = []
     monkeypatch.setattr(os, "execve", lambda python, command, env: became.append(command))
     environ = {**ENVIRON, "SLURM_NODEID": "0", "SLURM_SUBMIT_DIR": str(tmp_path)}
-    byhand.main(["--config", "my.yaml"], environ)
+    sbatch_entry.main(["--config", "my.yaml"], environ)
     ((*_, folder, _, submission),) = became
     record = read_json(RunDir(Path(folder)).run_json)
     assert (record["config"]["job"]["time_limit_min"], submission) == (limit_min, "0")
@@ -106,19 +110,19 @@ def test_another_python_is_refused_before_anything_is_planned(
 
 
 def test_a_python_with_nothing_installed_says_so(tmp_path: Path) -> None:
-    without_packages = ["-S", "-m", "jobs.slurm.task", "--by-hand"]
+    without_packages = ["-S", "-m", "jobs.schedulers.slurm.task", "--by-hand"]
     assert " has no torch, pydantic, yaml; " in _refused(without_packages, tmp_path)
 
 
 def test_an_old_python_says_so(tmp_path: Path) -> None:
-    start = "runpy.run_module('jobs.slurm.task', run_name='__main__')"
+    start = "runpy.run_module('jobs.schedulers.slurm.task', run_name='__main__')"
     old = f"import runpy, sys; sys.version_info = (3, 9); {start}"
     assert " is Python 3.9, 3.11 or newer is needed; " in _refused(["-c", old], tmp_path)
 
 
 def _refused(arguments: list[str], folder: Path) -> str:
     """The one line of a refusal that leaves nothing in `folder`."""
-    environ = {**os.environ, "PYTHONPATH": str(byhand.snapshot.CODE_ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(sbatch_entry.code_snapshot.CODE_ROOT)}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (93, "")

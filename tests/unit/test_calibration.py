@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.checkpoint.state import dropped_gradients
-from disttrain.config import Config
-from disttrain.telemetry.calibration import Calibration, _Seen, calibrated_steps, compare, summarize
-from disttrain.telemetry.recorder import Passes
-from disttrain.telemetry.sampling import sampled_steps
+from disttrain.config.sections import Config
+from disttrain.telemetry.collective_stats import sampled_steps
+from disttrain.telemetry.comm_cross_check import Calibration, _Seen, calibrated_steps, compare, summarize
+from disttrain.telemetry.step_log import Passes
 from tests.support.nets import FEATURES, Deep
 from tests.support.stopping import alone
 

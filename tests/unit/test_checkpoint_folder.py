@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint.folder import Damaged, Kept
 from disttrain.errors import ConfigError
-from disttrain.records import Checkpoint
-from disttrain.rundir import read_json, write_json
+from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.json_files import read_json, write_json
 
 CONTENT = b"weights" * 100
 

@@ -8,13 +8,14 @@ import pytest
 
 import submit
 from disttrain.errors import ConfigError
-from disttrain.provenance import code_hash
-from disttrain.rundir import RunDir, read_json, write_json
-from jobs import ledger
+from disttrain.records.collect_provenance import code_hash
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import RunDir
 from jobs.cli import cancel
-from jobs.cluster import Job
-from jobs.processes import host, this_process
-from jobs.state import read_state
+from jobs.core import journal
+from jobs.core.processes import host, this_process
+from jobs.schedulers.base import Job
+from jobs.status.run_state import read_state
 from tests.support.jobs import NoCluster
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask, ask_json
@@ -29,7 +30,7 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: NoCluste
     assert submit.main(["cancel", "tiny"]) == 1  # the cluster of these tests is not this host
     assert "tiny/n2-ddp-b8-r0: runs on elsewhere: cancel it there" in capsys.readouterr().err
     for name in ("n1-single-b8-r0", "n2-ddp-b8-r0"):
-        ledger.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:5")
+        journal.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:5")
     out = ask(capsys, "cancel tiny/n1-single-b8-r0 n2-ddp-b8-r0 other")
     assert "cancelled  tiny/n1-single-b8-r0 (was queued)" in out
     assert "1 more had ended" in out
@@ -63,7 +64,7 @@ def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
 ) -> None:
     for name in ("a", "b"):
         make_run(RUNS, f"tiny/{name}", "queued")
-    intent = ledger.entry(RunDir(RUNS / "tiny/a"), 0).path("intent")
+    intent = journal.entry(RunDir(RUNS / "tiny/a"), 0).path("intent")
     write_json(intent, read_json(intent) | {"cluster": "slurm"})
 
     def one_answers(name: str) -> NoCluster:
@@ -109,7 +110,7 @@ def silent(name: str) -> RunDir:
     """A run on another host, without a sign of life for long."""
     run = make_run(RUNS, name, "queued")
     process = this_process().as_dict() | {"host": "far away"}
-    ledger.claim(run, 0, process=process, job_id=None, code_hash=code_hash())
+    journal.claim(run, 0, process=process, job_id=None, code_hash=code_hash())
     os.utime(run.submissions, (1.0, 1.0))
     return run
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import write_json
+from disttrain.records.json_files import write_json
 from jobs.cli import clean
-from jobs.reconcile import sweep_lock
+from jobs.submission.actions import sweep_lock
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, STATES, ask, ask_json, states
 

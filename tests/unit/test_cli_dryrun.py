@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import submit
-from disttrain import provenance
-from disttrain.rundir import RunDir
-from jobs import ledger
-from jobs.cluster import Limits
-from jobs.slurm.trial import Verdict
+from disttrain.records import collect_provenance
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.schedulers.base import Limits
+from jobs.schedulers.slurm.test_only import Verdict
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
 FILE = """\
@@ -37,8 +37,10 @@ sweep:
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(FILE)
-    monkeypatch.setattr("jobs.cluster.gpus_here", lambda: 0)
-    monkeypatch.setattr("jobs.local.LocalCluster.limits", lambda self: Limits(processors=2))
+    monkeypatch.setattr("jobs.schedulers.base.gpus_here", lambda: 0)
+    monkeypatch.setattr(
+        "jobs.schedulers.local.scheduler.LocalCluster.limits", lambda self: Limits(processors=2)
+    )
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
@@ -48,7 +50,7 @@ def test_a_dry_run_says_everything_and_does_nothing(capsys: pytest.CaptureFixtur
     normal = (
         out.replace(sys.executable, "PYTHON")
         .replace(str(Path.cwd()), "CWD")
-        .replace(str(Path(provenance.__file__).parents[1]), "CODE")
+        .replace(str(Path(collect_provenance.__file__).parents[2]), "CODE")
     )
     normal = re.sub(r"\.code/[0-9a-f]{16}", ".code/HASH", normal)
     normal = re.sub(r"--rdzv-id [0-9a-f]{12}", "--rdzv-id RUNKEY", normal)
@@ -103,7 +105,7 @@ def test_more_threads_than_processors_are_said(
     (line,) = warnings(capsys, *crowd, "--cluster", "local")
     assert line.startswith("n2-ddp-b8-r0, n4-ddp-b8-r0: up to 8 busy threads (")
     assert "on 2 processors" in line
-    monkeypatch.setattr("jobs.cluster.gpus_here", lambda: 4)
+    monkeypatch.setattr("jobs.schedulers.base.gpus_here", lambda: 4)
     assert warnings(capsys, *crowd, "--cluster", "local") == [], "GPUs do the work"
 
 
@@ -126,7 +128,7 @@ def test_a_single_run_holds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_existing_run_is_seen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.support.jobs import NoCluster
 
-    monkeypatch.setattr("jobs.cli.place.choose", lambda *_, **__: NoCluster())
+    monkeypatch.setattr("jobs.cli.submitting.choose", lambda *_, **__: NoCluster())
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
     out = capsys.readouterr().out
@@ -186,7 +188,7 @@ def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.Monk
             (["--profile", "efa"], (None, None)),
         ]
     ):
-        ledger.revoke(run, number, "cancelled", "in a test")
+        journal.revoke(run, number, "cancelled", "in a test")
         assert submit.main(["resume", *where, *words]) == 0
         profile = json.loads(run.run_json.read_text())["profile"]
         assert (profile["partition"], profile["qos"]) == expected
@@ -196,9 +198,9 @@ def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.Monk
 def test_what_slurm_says_is_shown_and_a_refusal_is_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.cli.scripts.answers", lambda: True)
+    monkeypatch.setattr("jobs.cli.batch_scripts.answers", lambda: True)
     monkeypatch.setattr(
-        "jobs.cli.scripts.would_take",
+        "jobs.cli.batch_scripts.would_take",
         lambda script, environment: Verdict("--nodes=1\n" in script, "Job 7 to start at noon"),
     )
     command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--test-only"]
@@ -209,7 +211,7 @@ def test_what_slurm_says_is_shown_and_a_refusal_is_a_failure(
     assert submit.main([*command, "--nodes", "1"]) == 0
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--test-only is a dry run"
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--test-only"]) == 2
-    monkeypatch.setattr("jobs.cli.scripts.answers", lambda: False)
+    monkeypatch.setattr("jobs.cli.batch_scripts.answers", lambda: False)
     assert submit.main(command) == 2
     assert "no Slurm controller answers" in capsys.readouterr().err
     assert submit.main([*command[:-1], "--dry-run"]) == 0, "a dry run needs no Slurm"

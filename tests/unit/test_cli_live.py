@@ -20,17 +20,17 @@ from pathlib import Path
 import pytest
 
 import submit
-from disttrain.rundir import read_json, write_json
-from jobs.cli import live
-from jobs.cli.render import status_table
-from jobs.state import RunState, read_runs
+from disttrain.records.json_files import read_json, write_json
+from jobs.cli import follow
+from jobs.cli.status_table import status_table
+from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import WITHIN_S
 from tests.support.states import make_run
 
 ROOT = str(Path(submit.__file__).parent)
 UNHURRIED = (
-    f"import sys; sys.path.insert(0, {ROOT!r}); import submit; from jobs.cli import live; "
-    "live.POLL_S = 3600; sys.exit(submit.main(sys.argv[1:]))"
+    f"import sys; sys.path.insert(0, {ROOT!r}); import submit; from jobs.cli import follow; "
+    "follow.POLL_S = 3600; sys.exit(submit.main(sys.argv[1:]))"
 )
 """submit.py with a table that nothing but a resize makes it draw again."""
 
@@ -115,7 +115,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_so(tmp_path: Path) -> None:
 
 
 def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "POLL_S", 0.0)
+    monkeypatch.setattr(follow, "POLL_S", 0.0)
     steps = iter([("queued", "running"), ("queued", "running"), ("running", "done"), ("done", "done")])
 
     class Runs:
@@ -127,7 +127,7 @@ def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: 
             return read_runs(tmp_path)
 
     out = StringIO()
-    states = live.follow(Runs(), tmp_path, out=out)
+    states = follow.follow(Runs(), tmp_path, out=out)
     assert out.getvalue().splitlines() == [
         "s/a running  step 20/40  812.5 samples/s  loss 2.25  ETA 1:10 min",
         "s/b queued",
@@ -137,9 +137,9 @@ def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: 
         "",
         "2 runs: 2 done",
     ]
-    assert live.exit_code(states) == 0
+    assert follow.exit_code(states) == 0
     make_run(tmp_path, "s/c", "failed")
-    assert live.exit_code(read_runs(tmp_path)) == 1
+    assert follow.exit_code(read_runs(tmp_path)) == 1
 
 
 def test_a_low_window_shows_what_matters_most(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_low_window_shows_what_matters_most(tmp_path: Path) -> None:
     for number in range(10):
         make_run(tmp_path, f"s/n{number}", "running" if number == 9 else "done")
     console = Console(width=120, height=8, record=True, file=StringIO())
-    console.print(live.live_table(read_runs(tmp_path), 8))
+    console.print(follow.live_table(read_runs(tmp_path), 8))
     text = console.export_text()
     assert "n9" in text
     assert "and 6 more" in text
@@ -172,7 +172,7 @@ def test_use_memory_and_power_are_shown_of_runs_at_work_where_they_are_known(tmp
     assert gpu in text
     assert cpu in text
     assert text.count(" W") == 1
-    lines = [live.change_line(state) for state in read_runs(tmp_path)]
+    lines = [follow.change_line(state) for state in read_runs(tmp_path)]
     assert [line.endswith(gpu) for line in lines] == [False, True, False]
 
 
@@ -181,7 +181,7 @@ def test_without_them_no_column_is_spent_on_them(tmp_path: Path) -> None:
 
     def drawn() -> str:
         console = Console(width=160, height=20, record=True, file=StringIO())
-        console.print(live.live_table(read_runs(tmp_path), 20))
+        console.print(follow.live_table(read_runs(tmp_path), 20))
         return console.export_text()
 
     make_run(tmp_path, "s/a", "running")

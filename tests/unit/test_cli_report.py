@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 import submit
-from disttrain.rundir import RunDir, write_json
-from jobs import ledger
-from jobs.cli import live, report
-from jobs.cluster import SubmitError
+from disttrain.records.json_files import write_json
+from disttrain.records.run_directory import RunDir
+from jobs.cli import follow, report
+from jobs.core import journal
+from jobs.schedulers.base import SubmitError
 from tests.support.jobs import NoCluster
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask, ask_json, end
@@ -35,10 +36,10 @@ def test_the_report_is_of_the_newest_sweep(
     monkeypatch.setattr(analysis.report, "check", lambda *_, **__: None)
     for when, sweep in enumerate(("b", "c", "a")):
         run = make_run(RUNS, f"{sweep}/n1")
-        for path in (run.run_json, ledger.entry(run, 0).path("intent")):
+        for path in (run.run_json, journal.entry(run, 0).path("intent")):
             os.utime(path, (when, when))
     assert report.newest_sweep(RUNS) == "a"
-    again = ledger.entry(RunDir(RUNS / "c/n1"), 0).path("intent")
+    again = journal.entry(RunDir(RUNS / "c/n1"), 0).path("intent")
     os.utime(again, (9, 9))
     assert report.newest_sweep(RUNS) == "c", "submitted again, which leaves run.json as it was"
     os.utime(again, (1, 1))
@@ -81,7 +82,7 @@ def test_whoever_stops_waiting_gets_a_report_too(
     def stop(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(live, "follow", stop)
+    monkeypatch.setattr(follow, "follow", stop)
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1", "--wait"]) == 130
     assert cluster.followed == [("tiny", ["elsewhere:1"])]
     assert "by job later:1" in capsys.readouterr().err

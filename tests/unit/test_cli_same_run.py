@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from disttrain.records import SweepRecord
-from disttrain.rundir import RunDir, read_json
-from jobs import ledger
-from jobs.processes import this_process
-from jobs.state import read_runs
+from disttrain.records.json_files import read_json
+from disttrain.records.planned import SweepRecord
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.core.processes import this_process
+from jobs.status.run_state import read_runs
 from tests.support.jobs import NoCluster
 from tests.support.verbs import RUNS, TINY, ask, ask_json, states
 
@@ -58,8 +59,8 @@ def test_a_corrupt_file_does_not_start_a_run_again_under_another_name(
     ask(capsys, "sweep tiny.yaml --nodes 1")
     run = RunDir(RUNS / "tiny/n1-single-b8-r0")
     code = read_json(run.run_json)["provenance"]["code"]["hash"]
-    ledger.claim(run, 0, process=this_process().as_dict(), job_id=None, code_hash=code)
-    intent = ledger.entry(run, 0).path("intent")
+    journal.claim(run, 0, process=this_process().as_dict(), job_id=None, code_hash=code)
+    intent = journal.entry(run, 0).path("intent")
     paths = {
         "progress.json": [run.progress],
         "intent": [intent],
@@ -81,7 +82,7 @@ def test_a_corrupt_run_is_known_by_its_key_in_its_name(
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 2 --set parallel.strategy=auto,ddp")
     (auto,) = (state for state in read_runs(RUNS) if axes_of(state.run)["parallel.strategy"] == "auto")
-    for path in (ledger.entry(auto.run, 0).path("intent"), auto.run.run_json):
+    for path in (journal.entry(auto.run, 0).path("intent"), auto.run.run_json):
         path.write_text("{")
     (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 2")
     assert (again["run"], again["action"]) == (auto.name, "give up")

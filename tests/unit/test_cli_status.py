@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import submit
-from disttrain.rundir import write_json
-from jobs.cli import live, place, status, watch
-from jobs.state import RunState
+from disttrain.records.json_files import write_json
+from jobs.cli import follow, status, submitting, watch
+from jobs.status.run_state import RunState
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, STATES, ask, ask_json
 
@@ -99,13 +99,13 @@ def test_following_runs_hashes_the_code_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed: list[bool] = []
-    for module in (place, watch, status):
+    for module in (submitting, watch, status):
         monkeypatch.setattr(module, "code_hash", lambda: hashed.append(True) or "code")
     make_run(RUNS, "tiny/a", "running")
 
-    def three_times(runs: live.Reading, root: Path, *, out: Any = None) -> list[RunState]:
+    def three_times(runs: follow.Reading, root: Path, *, out: Any = None) -> list[RunState]:
         return [runs.read() for _ in range(3)][-1]
 
-    monkeypatch.setattr(live, "follow", three_times)
+    monkeypatch.setattr(follow, "follow", three_times)
     ask(capsys, "watch")
     assert len(hashed) == 1

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 import submit
-from disttrain.records import SweepRecord
-from disttrain.rundir import RunDir, read_json, write_json
-from jobs import ledger
-from jobs.cli import place
-from jobs.cluster import Job, Room, choose
-from jobs.state import read_runs
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.planned import SweepRecord
+from disttrain.records.run_directory import RunDir
+from jobs.cli import submitting
+from jobs.core import journal
+from jobs.schedulers.base import Job, Room
+from jobs.schedulers.select import choose
+from jobs.status.run_state import read_runs
 from tests.support.commands import Commands
 from tests.support.jobs import NoCluster
 from tests.support.states import make_run
@@ -92,11 +94,11 @@ def test_the_cluster_is_named_and_what_spoils_figures_is_said(capsys: pytest.Cap
 def test_runs_on_slurm_are_not_taken_to_this_machine_unasked(
     capsys: pytest.CaptureFixture[str], commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(place, "choose", choose)
+    monkeypatch.setattr(submitting, "choose", choose)
     commands.add("sbatch", "exit 1")
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     run = make_run(RUNS, "tiny/n1", "failed")
-    intent = ledger.entry(run, 0).path("intent")
+    intent = journal.entry(run, 0).path("intent")
     write_json(intent, read_json(intent) | {"cluster": "slurm"})
     for command in ("run tiny.yaml", "sweep tiny.yaml --nodes 1 2", "run tiny.yaml --dry-run", "resume tiny"):
         assert submit.main(command.split()) == 2
@@ -107,7 +109,7 @@ def test_runs_on_slurm_are_not_taken_to_this_machine_unasked(
             "error: --cluster=auto: these runs are on Slurm, and no controller answers"
         )
     assert [state.name for state in read_runs(RUNS)] == ["n1"]
-    assert len(ledger.entries(run)) == 1
+    assert len(journal.entries(run)) == 1
     assert "on local" in ask(capsys, "run tiny.yaml --dry-run --cluster local")
 
 

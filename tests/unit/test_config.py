@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from disttrain.config import Config, config_key, is_noise, without_noise
+from disttrain.config.sections import Config, config_key, is_noise, without_noise
 
 PLAIN = {"model": {"kind": "gpt", "layers": 2, "width": 64}, "train": {"steps": 5, "local_batch_size": 4}}
 FIELDS = [
@@ -96,7 +96,7 @@ def test_the_key_does_not_depend_on_the_order_of_keys(order):
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_the_key_is_the_same_in_another_process(seed):
     code = (
-        "import json, sys; from disttrain.config import Config, config_key; "
+        "import json, sys; from disttrain.config.sections import Config, config_key; "
         "print(config_key(Config.model_validate(json.loads(sys.argv[1]))))"
     )
     ran = subprocess.run(
@@ -128,8 +128,11 @@ def test_world_size_is_nodes_times_ranks():
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        ("config configfile records options batch rundir errors schemas", ["torch", "pandas", "submitit"]),
-        ("rundir errors batch", ["torch", "pydantic", "yaml"]),
+        (
+            "config.sections config.parsing records.files config.builder_options documents",
+            ["torch", "pandas", "submitit"],
+        ),
+        ("records.run_directory records.json_files errors config.batch_plan", ["torch", "pydantic", "yaml"]),
     ],
 )
 def test_the_login_node_imports_nothing_heavy(modules, absent):

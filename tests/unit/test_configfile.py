@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from disttrain.configfile import Draft, check, known_keys, load, parse_value, with_batch
+from disttrain.config.parsing import Draft, check, known_keys, load, parse_value, with_batch
 from disttrain.errors import ConfigError
 
 GOOD = """\

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from disttrain import options, registry
-from disttrain.config import DataConfig, ModelConfig
-from disttrain.rundir import Attempt
+from disttrain import builders
+from disttrain.config import builder_options
+from disttrain.config.sections import DataConfig, ModelConfig
+from disttrain.records.run_directory import Attempt
 from disttrain.telemetry import sinks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,7 +35,7 @@ def installed(tmp_path, monkeypatch):
         module = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, module_name, module)
         spec.loader.exec_module(module)
-    monkeypatch.setattr(options, "_PACKAGE_ROOT", tmp_path)
+    monkeypatch.setattr(builder_options, "_PACKAGE_ROOT", tmp_path)
     return tmp_path
 
 
@@ -43,8 +44,8 @@ def test_the_document_has_one_example_of_each():
 
 
 def test_the_model_and_the_data_source_train_together(installed):
-    source = registry.build_source(DataConfig(kind="parity", bits=4))
-    model = registry.build_model(ModelConfig(kind="linear", bias=False), source)
+    source = builders.build_source(DataConfig(kind="parity", bits=4))
+    model = builders.build_model(ModelConfig(kind="linear", bias=False), source)
     assert [p.shape for p in model.parameters()] == [torch.Size([2, 4])]
     inputs, targets = source.train[0]
     assert model(inputs[None]).shape == (1, 2)
@@ -53,8 +54,8 @@ def test_the_model_and_the_data_source_train_together(installed):
 
 
 def test_the_options_are_checked_without_running_the_example(installed):
-    assert options.builtin_kinds("models") == ["linear"]
-    assert options.check_options("models", "model", "linear", {}) == {"bias": True}
+    assert builder_options.builtin_kinds("models") == ["linear"]
+    assert builder_options.check_options("models", "model", "linear", {}) == {"bias": True}
 
 
 def test_the_sink_writes(installed, tmp_path):

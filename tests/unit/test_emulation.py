@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from disttrain.config import config_key, is_emulated, model_waits
-from disttrain.configfile import Draft, check, load
+from disttrain.config.parsing import Draft, check, load
+from disttrain.config.sections import config_key, is_emulated, model_waits
 from disttrain.data import synthetic
 from disttrain.data.source import Arrays, Source
 from disttrain.emulation import device as devices
@@ -21,9 +21,9 @@ from disttrain.emulation import shapes
 from disttrain.emulation.model import Emulated, EmulatedOptimizer, Speed
 from disttrain.emulation.table import parse, uniform
 from disttrain.errors import ConfigError
-from disttrain.flops import flops_per_sample
+from disttrain.flops.counting import flops_per_sample
 from disttrain.models import emulated, gpt, resnet
-from disttrain.optim import make_optimizer
+from disttrain.optim.optimizer import make_optimizer
 from disttrain.task import Task
 from tests.unit.test_models import shaped
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from disttrain.config import Config
-from disttrain.masking import mask_argv, mask_config, mask_lines
-from disttrain.records import EnvRecord
-from jobs import environment
+from disttrain.config.sections import Config
+from disttrain.records.masking import mask_argv, mask_config, mask_lines
+from disttrain.records.planned import EnvRecord
+from jobs.core import environment
 
 
 def config(**env: str) -> dict:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disttrain.configfile import Draft, load
+from disttrain.config.parsing import Draft, load
 from disttrain.errors import ConfigError
 from sweeps.base import first_difference
 from sweeps.expand import Existing, SweepPlan, expand

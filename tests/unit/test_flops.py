@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from disttrain.config import DataConfig, ModelConfig
-from disttrain.flops import CONVOLUTION, MATMUL, flops_per_sample
-from disttrain.registry import build_model, build_source
+from disttrain.builders import build_model, build_source
+from disttrain.config.sections import DataConfig, ModelConfig
+from disttrain.flops.counting import CONVOLUTION, MATMUL, flops_per_sample
 from tests.support.nets import CLASSES, FEATURES, Net, source
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ import pynvml
 import pytest
 import torch
 
-from disttrain.telemetry.gpu import GpuId, GpuReader, Nvml, Unavailable, identify, throttle_names
+from disttrain.telemetry.hardware.nvml import GpuId, GpuReader, Nvml, Unavailable, identify, throttle_names
 from tests.support import nvml
 from tests.support.nvml import LOST, WELL, raising
 

@@ -10,16 +10,18 @@ import torch
 import yaml
 
 import submit
-from disttrain.batch import plan_batch
-from disttrain.config import OptimConfig
+from disttrain.config.batch_plan import plan_batch
+from disttrain.config.sections import OptimConfig
 from disttrain.emulation.table import parse
 from disttrain.errors import ConfigError
 from disttrain.parallel import single
-from disttrain.records import Layers, LayerTime, Metrics
-from disttrain.rundir import RunDir, read_json, write_json
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.layers import Layers, LayerTime
+from disttrain.records.metrics import Metrics
+from disttrain.records.run_directory import RunDir
 from disttrain.task import Task
-from disttrain.telemetry.layers import Timeline, layer_times, summarize
-from disttrain.telemetry.phases import HostClock
+from disttrain.telemetry.layer_times import Timeline, layer_times, summarize
+from disttrain.telemetry.step_clock import HostClock
 from disttrain.trainer import Trainer
 from jobs.cli.emulate import scale_of, table_of
 from tests.support.fake_runs import fake_run

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from disttrain.rundir import CorruptFile, RunDir
-from jobs import ledger
+from disttrain.records.json_files import CorruptFile
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
 
 ME = {"host": "here", "boot": "b", "pid": 1, "start_ticks": 1}
 
@@ -19,19 +20,19 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def claim(run: RunDir, number: int, restart: int = 0) -> int | None:
-    return ledger.claim(run, number, process=ME, job_id="7", code_hash="c0de", restart=restart)
+    return journal.claim(run, number, process=ME, job_id="7", code_hash="c0de", restart=restart)
 
 
 def test_an_empty_run_has_no_entries(run: RunDir) -> None:
-    assert ledger.entries(run) == []
+    assert journal.entries(run) == []
 
 
 def test_entries_in_order_with_their_parts(run: RunDir) -> None:
-    assert [ledger.write_intent(run, {"cluster": "local"}) for _ in range(2)] == [0, 1]
-    ledger.write_receipt(run, 0, "host:12")
+    assert [journal.write_intent(run, {"cluster": "local"}) for _ in range(2)] == [0, 1]
+    journal.write_receipt(run, 0, "host:12")
     (run.submissions / "0000.log").touch()
     (run.submissions / "submitit").mkdir()
-    first, second = ledger.entries(run)
+    first, second = journal.entries(run)
     assert (first.number, first.parts) == (0, {"intent", "receipt"})
     assert (second.number, second.parts) == (1, {"intent"})
     assert first.read("receipt")["job_id"] == "host:12"  # type: ignore[index]
@@ -39,36 +40,36 @@ def test_entries_in_order_with_their_parts(run: RunDir) -> None:
 
 
 def test_a_claim_is_made_once(run: RunDir) -> None:
-    number = ledger.write_intent(run, {})
+    number = journal.write_intent(run, {})
     assert claim(run, number) == 0
     assert claim(run, number) is None
 
 
 def test_a_revoked_submission_cannot_be_claimed(run: RunDir) -> None:
-    number = ledger.write_intent(run, {})
-    assert ledger.revoke(run, number, "cancelled", "by the user")
+    number = journal.write_intent(run, {})
+    assert journal.revoke(run, number, "cancelled", "by the user")
     assert claim(run, number) is None
-    assert ledger.revoke(run, number, "lost", "again"), "a second revocation changes nothing"
-    assert ledger.entry(run, number).read("claim")["cause"] == "cancelled"  # type: ignore[index]
+    assert journal.revoke(run, number, "lost", "again"), "a second revocation changes nothing"
+    assert journal.entry(run, number).read("claim")["cause"] == "cancelled"  # type: ignore[index]
 
 
 def test_a_claimed_submission_cannot_be_revoked(run: RunDir) -> None:
-    number = ledger.write_intent(run, {})
+    number = journal.write_intent(run, {})
     claim(run, number)
-    assert not ledger.revoke(run, number, "lost", "too late")
+    assert not journal.revoke(run, number, "lost", "too late")
 
 
 def test_each_start_of_a_job_has_a_claim(run: RunDir) -> None:
-    number = ledger.write_intent(run, {})
+    number = journal.write_intent(run, {})
     assert [claim(run, number, restart) for restart in (0, 1, 3)] == [0, 1, 2]
-    (entry,) = ledger.entries(run)
+    (entry,) = journal.entries(run)
     assert entry.parts == {"intent", "claim", "claim-001", "claim-002"}
     assert [made["restart"] for made in entry.claims()] == [0, 1, 3]
-    assert ledger.entry(run, number).claims() == entry.claims()
+    assert journal.entry(run, number).claims() == entry.claims()
 
 
 def test_an_older_copy_of_a_job_is_outrun(run: RunDir) -> None:
-    number = ledger.write_intent(run, {})
+    number = journal.write_intent(run, {})
     assert claim(run, number, restart=1) == 0
     assert claim(run, number, restart=0) is None  # it was frozen before it could claim
     assert claim(run, number, restart=1) is None
@@ -76,25 +77,25 @@ def test_an_older_copy_of_a_job_is_outrun(run: RunDir) -> None:
 
 
 def test_a_job_that_waits_for_its_requeue_can_be_revoked(run: RunDir) -> None:
-    number = ledger.write_intent(run, {})
+    number = journal.write_intent(run, {})
     claim(run, number)
-    assert ledger.revoke(run, number, "cancelled", "by the user", starts=1)
+    assert journal.revoke(run, number, "cancelled", "by the user", starts=1)
     assert claim(run, number, restart=1) is None
-    assert ledger.revoke(run, number, "lost", "again", starts=1), "a second revocation changes nothing"
+    assert journal.revoke(run, number, "lost", "again", starts=1), "a second revocation changes nothing"
 
 
 def test_a_job_that_was_started_again_meanwhile_cannot(run: RunDir) -> None:
-    number = ledger.write_intent(run, {})
+    number = journal.write_intent(run, {})
     claim(run, number)
     claim(run, number, restart=1)
-    assert not ledger.revoke(run, number, "cancelled", "too late", starts=1)
-    assert not ledger.is_revoked(ledger.entry(run, number).claims())
+    assert not journal.revoke(run, number, "cancelled", "too late", starts=1)
+    assert not journal.is_revoked(journal.entry(run, number).claims())
 
 
 def test_one_start_at_a_time(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody claims between the look at the claims and the claim."""
-    number = ledger.write_intent(run, {})
-    real, claimed = ledger.create_exclusive, []
+    number = journal.write_intent(run, {})
+    real, claimed = journal.create_exclusive, []
 
     def overtaken(path: Path, value: Any) -> bool:
         if not claimed:
@@ -102,28 +103,28 @@ def test_one_start_at_a_time(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> No
             assert claim(run, number, restart=0) == 0
         return real(path, value)
 
-    monkeypatch.setattr(ledger, "create_exclusive", overtaken)
+    monkeypatch.setattr(journal, "create_exclusive", overtaken)
     assert claim(run, number, restart=1) == 1
-    assert [made["restart"] for made in ledger.entry(run, number).claims()] == [0, 1]
+    assert [made["restart"] for made in journal.entry(run, number).claims()] == [0, 1]
 
 
 def test_attempts_count_claims_not_submissions(run: RunDir) -> None:
     for _ in range(3):
-        ledger.write_intent(run, {})
+        journal.write_intent(run, {})
     assert claim(run, 0) == 0
-    ledger.revoke(run, 1, "lost", "never showed up")
+    journal.revoke(run, 1, "lost", "never showed up")
     assert claim(run, 2) == 1
-    assert ledger.next_attempt(run) == 2
+    assert journal.next_attempt(run) == 2
 
 
 def test_an_attempt_folder_counts_even_if_its_claim_is_gone(run: RunDir) -> None:
     run.attempt(4).path.mkdir(parents=True)
-    assert ledger.next_attempt(run) == 5
+    assert journal.next_attempt(run) == 5
 
 
 def test_a_corrupt_part_names_its_file(run: RunDir) -> None:
-    number = ledger.write_intent(run, {})
-    path = ledger.entry(run, number).path("intent")
+    number = journal.write_intent(run, {})
+    path = journal.entry(run, number).path("intent")
     path.write_text("{")
     with pytest.raises(CorruptFile, match=str(path)):
-        ledger.entry(run, number).read("intent")
+        journal.entry(run, number).read("intent")

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from disttrain import log
-from disttrain.telemetry import lines as module
-from disttrain.telemetry.lines import LineFile
+from disttrain.runtime import log
+from disttrain.telemetry import json_lines as module
+from disttrain.telemetry.json_lines import LineFile
 
 
 class Disk:

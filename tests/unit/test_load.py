@@ -14,7 +14,8 @@ import pytest
 from analysis import series
 from analysis.load import COLUMNS, load, swept_keys
 from disttrain.errors import ConfigError
-from disttrain.rundir import RunDir, read_json, write_json, write_text
+from disttrain.records.json_files import read_json, write_json, write_text
+from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run, fake_sweep
 
 

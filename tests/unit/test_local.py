@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir
-from jobs import ledger, processes, queue
-from jobs.local import LocalCluster, label_of
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal, processes
+from jobs.schedulers.local import fifo_queue
+from jobs.schedulers.local.scheduler import LocalCluster, label_of
 
 
 def test_a_job_that_ends_while_it_is_cancelled_is_no_error(
@@ -17,6 +18,6 @@ def test_a_job_that_ends_while_it_is_cancelled_is_no_error(
     monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
     run = RunDir(tmp_path / "demo" / "a")
     ended = processes.this_process().as_dict() | {"pid": 2**22 + 1}  # no pid is as high
-    ledger.write_holder(run, 0, ended)
+    journal.write_holder(run, 0, ended)
     monkeypatch.setattr(processes, "is_alive", lambda recorded: True)  # so it was a moment ago
-    LocalCluster().cancel([f"{processes.host()}:{queue.take(label_of(run, 0))}"])
+    LocalCluster().cancel([f"{processes.host()}:{fifo_queue.take(label_of(run, 0))}"])

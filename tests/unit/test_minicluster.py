@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.minicluster import config, network, packages, places
+from jobs.minicluster import config, discovery, network, packages
 from jobs.minicluster.config import Folder, Spec, Subnet, checked
 from jobs.minicluster.lifecycle import Cluster, shell_environment
 from tests.support.minicluster import need
@@ -96,18 +96,18 @@ def test_addresses_differ() -> None:
 
 def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    command = places.keeper_command(folder, "3")
+    command = discovery.keeper_command(folder, "3")
     script = "import sys; print(flush=True); sys.stdin.read()"
     # The same words at the end of the line, as of a keeper.
     started = [sys.executable, "-c", script, *command[-3:]]
     with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        (found,) = places.keepers(folder)
+        (found,) = discovery.keepers(folder)
         assert (found.pid, found.who, found.is_first) == (process.pid, "3", True)
-        assert places.keepers(Folder(tmp_path / "other")) == []
+        assert discovery.keepers(Folder(tmp_path / "other")) == []
         process.communicate()
-    assert places.keepers(folder) == []
+    assert discovery.keepers(folder) == []
 
 
 def test_the_environment_of_a_shell() -> None:

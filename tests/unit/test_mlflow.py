@@ -2,9 +2,10 @@
 
 import pytest
 
-from disttrain.records import CommSummary
-from disttrain.rundir import RunDir, read_json, write_json
-from disttrain.samples import GpuUsage, ProcessUsage
+from disttrain.records.communication import CommSummary
+from disttrain.records.hardware import GpuUsage, ProcessUsage
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import sinks
 from tests.support.fake_runs import fake_run
 

@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import default_collate
 
-from disttrain import records
 from disttrain.data import digits, synthetic
 from disttrain.data.source import Arrays, Source
 from disttrain.errors import ConfigError
 from disttrain.models import gpt, huggingface, mlp, resnet
+from disttrain.records.dataset import DatasetRecord
 
 
 def shaped(task="classification", shape=(3, 224, 224), classes=1000):
     """A source that only its shape is asked of."""
-    record = records.Dataset(name="shaped", version=None, sha256=None, train_samples=1, valid_samples=0)
+    record = DatasetRecord(name="shaped", version=None, sha256=None, train_samples=1, valid_samples=0)
     train = Arrays(torch.zeros((1, *shape), dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     return Source(train=train, valid=None, task=task, shape=shape, classes=classes, record=record)
 

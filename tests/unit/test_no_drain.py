@@ -9,11 +9,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from disttrain.telemetry.losses import GlobalLoss
-from disttrain.telemetry.phases import HostClock
-from disttrain.telemetry.recorder import StepRecorder
-from disttrain.telemetry.waits import CommSplit
-from disttrain.world import World
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.comm_split import CommSplit
+from disttrain.telemetry.global_loss import GlobalLoss
+from disttrain.telemetry.step_clock import HostClock
+from disttrain.telemetry.step_log import StepRecorder
 
 ON_DEVICE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda", 0), backend=None)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.records import NodeRecord
-from jobs import node_record
+from disttrain.records.node import NodeRecord
+from jobs.node import node_info
 
 FILES = {
     "proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654 96-Core Processor\nflags\t: fpu\n",
@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
 
 def collect(root: Path, node: int = 0, **given) -> NodeRecord:
     given = {"environ": {}} | given
-    return NodeRecord.model_validate(node_record.collect(node, root=root, **given))
+    return NodeRecord.model_validate(node_info.collect(node, root=root, **given))
 
 
 def test_processors_memory_and_network(root: Path) -> None:
@@ -73,7 +73,7 @@ def test_where_nothing_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def broken(*_: object) -> None:
         raise RuntimeError("a driver's library")
 
-    monkeypatch.setattr(node_record, "_packages", broken)
+    monkeypatch.setattr(node_info, "_packages", broken)
     found = collect(tmp_path, ask=broken, environ={"SLURM_JOB_ID": "7"})
     assert (found.processor, found.memory_bytes, found.interfaces, found.fabrics) == (None, None, [], [])
     assert (found.packages, found.scontrol, found.slurm) == ({}, None, {"SLURM_JOB_ID": "7"})

@@ -6,14 +6,16 @@ import threading
 import pynvml
 import pytest
 
-from disttrain import log
-from disttrain.records import FILES
-from disttrain.rundir import RunDir, read_json, read_jsonl
-from disttrain.samples import GpuSample, HostSample
-from disttrain.telemetry import figures, node_sampler
-from disttrain.telemetry.gpu import GpuId, GpuReader
-from disttrain.telemetry.node_sampler import LocalRank, NodeSampler
-from disttrain.telemetry.usage import gpu_usage
+from disttrain.records.files import FILES
+from disttrain.records.hardware import GpuSample, HostSample
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime import log
+from disttrain.telemetry import throughput
+from disttrain.telemetry.hardware import sampler as node_sampler
+from disttrain.telemetry.hardware.aggregation import gpu_usage
+from disttrain.telemetry.hardware.nvml import GpuId, GpuReader
+from disttrain.telemetry.hardware.sampler import LocalRank, NodeSampler
 from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising
 
@@ -95,7 +97,7 @@ def test_a_gpu_counts_once_however_many_ranks_and_nodes_share_it(replay, tmp_pat
         rounds = Rounds(monkeypatch, [gpus[2 * node]], RunDir(tmp_path).attempt(node))
         rounds.end()
         usages.append(rounds.sampler.usage())
-    fields, _ = figures.usage(usages, 1.0)
+    fields, _ = throughput.usage(usages, 1.0)
     assert fields["gpu"].gpus == 1
     assert fields["gpu"].samples == usages[0].gpus[0].samples
     assert fields["processes"].ranks == 2

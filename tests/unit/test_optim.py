@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from disttrain.config import OptimConfig
-from disttrain.optim import learning_rate, make_optimizer, peak_lr
+from disttrain.config.sections import OptimConfig
+from disttrain.optim.optimizer import learning_rate, make_optimizer, peak_lr
 
 
 def test_warm_up_is_linear_and_reaches_the_peak():

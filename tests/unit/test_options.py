@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import pytest
 
-from disttrain import options
+from disttrain.config import builder_options
+from disttrain.config.builder_options import OptionError, builder_of, builtin_kinds, check_options
 from disttrain.errors import ConfigError
-from disttrain.options import OptionError, builder_of, builtin_kinds, check_options
 
 NET = '''
 import a_module_that_does_not_exist
@@ -24,7 +24,7 @@ def build(source, *, layers: int = 3, rate: float = 0.1, name: str | None = None
 @pytest.fixture
 def models(tmp_path, monkeypatch):
     """A package root whose `models` hold the files written by the returned function."""
-    monkeypatch.setattr(options, "_PACKAGE_ROOT", tmp_path)
+    monkeypatch.setattr(builder_options, "_PACKAGE_ROOT", tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "net.py").write_text(NET)
 

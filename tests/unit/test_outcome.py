@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json, write_json, write_text
-from jobs.attempt import close_attempt
-from jobs.outcome import Evidence, Verdict, judge, killed_worker, last_words
-from jobs.policy import EXIT_LAUNCH_FAILED, RULES
+from disttrain.records.json_files import read_json, write_json, write_text
+from disttrain.records.run_directory import RunDir
+from jobs.core.attempt import close_attempt
+from jobs.core.exit_cause import Evidence, Verdict, judge, killed_worker, last_words
+from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, RULES
 
 TORCHRUN_SAYS = """\
 [rank1]: ValueError: too deep

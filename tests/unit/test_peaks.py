@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain import mfu, peaks
-from disttrain.flops import CONVOLUTION, MATMUL
-from disttrain.telemetry import figures
-from disttrain.telemetry.totals import RankTotals
+from disttrain.flops import mfu, peaks
+from disttrain.flops.counting import CONVOLUTION, MATMUL
+from disttrain.telemetry import throughput
+from disttrain.telemetry.rank_summary import RankTotals
 
 DTYPES = {"float32", "tf32", "bfloat16", "float16", "float8"}
 
@@ -135,14 +135,14 @@ def test_the_peak_of_a_model_on_a_device(gpu):
 
 def utilisation(samples_per_s, **changes):
     given = {"flops_per_sample": 10**9, "peak_flops": 1e12, "peak_reason": ""} | changes
-    return figures.utilisation(samples_per_s, 4, changes.pop("devices", 4), **given)
+    return throughput.utilisation(samples_per_s, 4, changes.pop("devices", 4), **given)
 
 
 def test_mfu_is_achieved_over_peak_of_all_devices():
     fields, reasons = utilisation(2000.0)
     assert fields == {"model_flops_per_s_per_rank": 5e11, "mfu": 0.5}
     assert reasons == {}
-    fields, _ = figures.utilisation(
+    fields, _ = throughput.utilisation(
         500.0, 4, 1, flops_per_sample=10**9, peak_flops=1e12, peak_reason=""
     )  # four ranks share one GPU
     assert fields["mfu"] == 0.5
@@ -161,15 +161,15 @@ def test_an_impossible_mfu_is_none():
 
 
 def test_null_throughput_has_reasons():
-    fields, reasons = figures.throughput(100.0, 4, 2, tokens_per_sample=None, images=True)
+    fields, reasons = throughput.throughput(100.0, 4, 2, tokens_per_sample=None, images=True)
     assert fields["throughput_images_per_sec"] == 100
     assert (fields["samples_per_s_per_rank"], fields["samples_per_second_per_gpu"]) == (25, 50)
     assert set(reasons) == {"tokens_per_s", "tokens_per_s_per_rank", "tokens_per_s_per_gpu"}
-    fields, reasons = figures.throughput(100.0, 4, 2, tokens_per_sample=8, images=False)
+    fields, reasons = throughput.throughput(100.0, 4, 2, tokens_per_sample=8, images=False)
     names = ("tokens_per_s", "tokens_per_s_per_rank", "tokens_per_s_per_gpu")
     assert [fields[name] for name in names] == [800, 200, 400]
     assert reasons == {"throughput_images_per_sec": "samples are not known to be images"}
-    fields, reasons = figures.throughput(None, 4, 4, tokens_per_sample=8, images=True)
+    fields, reasons = throughput.throughput(None, 4, 4, tokens_per_sample=8, images=True)
     assert set(fields.values()) == {None}
     assert set(reasons) == set(fields)
 
@@ -178,15 +178,15 @@ def test_memory_at_its_peak():
     def rank(device, held, whole=100):
         return RankTotals([], device, 0, held, whole, None)
 
-    fields, reasons = figures.memory([rank("a", 30), rank("b", 60)])
+    fields, reasons = throughput.memory([rank("a", 30), rank("b", 60)])
     assert fields == {"peak_reserved_memory_bytes": 60, "gpu_memory_utilization": 0.6}
     assert reasons == {}
-    fields, _ = figures.memory([rank("a", 50), rank("b", 60), rank("a", 25)])
+    fields, _ = throughput.memory([rank("a", 50), rank("b", 60), rank("a", 25)])
     assert fields == {"peak_reserved_memory_bytes": 60, "gpu_memory_utilization": 0.75}
-    fields, reasons = figures.memory([rank("rank 0", None, None)])
+    fields, reasons = throughput.memory([rank("rank 0", None, None)])
     assert set(fields.values()) == {None}
     assert set(reasons) == set(fields)
 
 
 def test_why_there_are_no_samples():
-    assert figures.usage([], 0.0)[1] == dict.fromkeys(("gpu", "processes"), "telemetry.gpu_every_s is 0")
+    assert throughput.usage([], 0.0)[1] == dict.fromkeys(("gpu", "processes"), "telemetry.gpu_every_s is 0")

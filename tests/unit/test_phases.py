@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.telemetry.phases import (
+from disttrain.telemetry.step_clock import (
     COMM,
     COMPUTE,
     INPUT,

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 from matplotlib.container import BarContainer
 
-from analysis import busy, plots, series
+from analysis import plots, series, utilization
 from analysis.efficiency import Curve, scaling_curves
 from analysis.load import load
 from analysis.stats import Estimate
 from analysis.style import CLASS_COLOURS, CLASS_NAMES, DPI, WIDTH_IN
-from disttrain.records import CLASSES
+from disttrain.records.steps import CLASSES
 from tests.support.fake_runs import fake_sweep
 
 
@@ -112,7 +112,7 @@ def test_latency_counts_every_step_also_the_ones_beyond_the_edge(curves: list[Cu
 
 def test_busy_has_a_line_a_run_of_gpus_where_there_are_any(tmp_path: Path) -> None:
     table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=2)])
-    found = busy.over_steps(table)
+    found = utilization.over_steps(table)
     (axes,) = plots.busy(scaling_curves(table), found).axes
     assert len(axes.lines) == 4
     assert axes.get_ylabel() == "processors at work"

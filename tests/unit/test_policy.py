@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
-from disttrain.config import JobConfig
-from disttrain.records import Cause
-from jobs import policy
-from jobs.policy import RULES, Decision, Start, decide, exit_code
+from disttrain.config.sections import JobConfig
+from disttrain.records.causes import Cause
+from jobs.core import requeue_policy
+from jobs.core.requeue_policy import RULES, Decision, Start, decide, exit_code
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "requeue.md"
 SAVED = {"checkpoint_before": 10, "checkpoint_after": 20}
@@ -32,14 +32,14 @@ def test_every_cause_has_its_rule() -> None:
 
 def test_the_document_says_what_the_table_says() -> None:
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ([\w ]+) \| (yes|no) \|", DOCUMENT.read_text(), re.MULTILINE)
-    said = {cause: policy.Rule(then, again == "yes") for cause, then, again in rows}
+    said = {cause: requeue_policy.Rule(then, again == "yes") for cause, then, again in rows}
     assert said == RULES
     for name in ("DONE", "FAILED", "LAUNCH_FAILED", "NOT_REQUEUED", "DO_NOT_REQUEUE"):
-        assert f"| {getattr(policy, f'EXIT_{name}')} |" in DOCUMENT.read_text()
+        assert f"| {getattr(requeue_policy, f'EXIT_{name}')} |" in DOCUMENT.read_text()
 
 
 def test_what_older_plans_do_not_say_is_the_default() -> None:
-    assert JobConfig().max_requeues == policy.MAX_REQUEUES
+    assert JobConfig().max_requeues == requeue_policy.MAX_REQUEUES
 
 
 @pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.next == "give up"])

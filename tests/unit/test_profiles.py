@@ -10,10 +10,10 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from disttrain.errors import ConfigError
-from jobs.cluster import choose, named
-from jobs.slurm import documents
-from jobs.slurm.profile import GENERIC, Profile
-from jobs.slurm.profiles import SHIPPED, VARIABLE, Choice
+from jobs.schedulers.select import choose, named
+from jobs.schedulers.slurm import documents
+from jobs.schedulers.slurm.profile_selection import SHIPPED, VARIABLE, Choice
+from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
 
 @pytest.fixture(autouse=True)

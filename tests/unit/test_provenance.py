@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from disttrain import provenance
-from disttrain.records import Provenance
+from disttrain.records import collect_provenance
+from disttrain.records.provenance import Provenance
 
 
 @pytest.fixture
@@ -28,45 +28,49 @@ def git(root: Path, *arguments: str) -> None:
 
 
 def test_it_fits_its_record() -> None:
-    record = Provenance.model_validate(provenance.collect(["submit.py", "--token=hush"]))
+    record = Provenance.model_validate(collect_provenance.collect(["submit.py", "--token=hush"]))
     assert record.argv == ["submit.py", "--token=***"]
-    assert record.code.hash == provenance.code_hash()
+    assert record.code.hash == collect_provenance.code_hash()
     assert "torch" in record.packages
 
 
 def test_the_hash_is_of_the_sources_wherever_they_lie(checkout: Path, tmp_path: Path) -> None:
-    before = provenance.code_hash(checkout)
+    before = collect_provenance.code_hash(checkout)
     shutil.copytree(checkout, tmp_path / "elsewhere")
     (checkout / "jobs" / "notes.txt").write_text("not code")
     (checkout / "analysis").mkdir()
     (checkout / "analysis" / "x.py").write_text("does not run on the nodes")
-    assert provenance.code_hash(checkout) == before == provenance.code_hash(tmp_path / "elsewhere")
+    assert (
+        collect_provenance.code_hash(checkout)
+        == before
+        == collect_provenance.code_hash(tmp_path / "elsewhere")
+    )
     (checkout / "jobs" / "more.py").write_text("x = 1\n")
-    assert provenance.code_hash(checkout) != before
+    assert collect_provenance.code_hash(checkout) != before
 
 
 def test_without_git(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = {"git_commit": None, "git_dirty": None, "git_diff": None}
-    assert provenance.git_state(checkout) == nothing
+    assert collect_provenance.git_state(checkout) == nothing
     monkeypatch.setenv("PATH", "")
-    assert provenance.git_state(checkout) == nothing
+    assert collect_provenance.git_state(checkout) == nothing
 
 
 def test_somebody_elses_repository_around_it(checkout: Path) -> None:
     git(checkout.parent, "init")
-    assert provenance.git_state(checkout)["git_commit"] is None
+    assert collect_provenance.git_state(checkout)["git_commit"] is None
 
 
 def test_commit_and_changes(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(checkout, "init")
     git(checkout, "add", ".")
     git(checkout, "commit", "-m", "first")
-    clean = provenance.git_state(checkout)
+    clean = collect_provenance.git_state(checkout)
     assert len(clean["git_commit"]) == 40
     assert (clean["git_dirty"], clean["git_diff"]) == (False, None)
     (checkout / "jobs" / "__init__.py").write_text("changed = 1\n")
-    dirty = provenance.git_state(checkout)
+    dirty = collect_provenance.git_state(checkout)
     assert dirty["git_dirty"] is True
     assert "+changed = 1" in dirty["git_diff"]
-    monkeypatch.setattr(provenance, "_DIFF_LIMIT", 10)
-    assert len(provenance.git_state(checkout)["git_diff"]) == 10
+    monkeypatch.setattr(collect_provenance, "_DIFF_LIMIT", 10)
+    assert len(collect_provenance.git_state(checkout)["git_diff"]) == 10

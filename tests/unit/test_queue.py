@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs import queue
+from jobs.schedulers.local import fifo_queue
 from tests.support.jobs import in_a_fork, wait_for, wait_until
 
 
@@ -20,62 +20,62 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_tickets_only_grow_also_when_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = queue.take({})
+    first = fifo_queue.take({})
     monkeypatch.setattr(time, "time", lambda: 5.0)
-    assert queue.take({}) == first + 1
+    assert fifo_queue.take({}) == first + 1
 
 
 def test_the_folder_is_ours_alone(folder: Path) -> None:
-    queue.take({})
+    fifo_queue.take({})
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o777)
-    with pytest.raises(queue.QueueFolderError, match="only user"):
-        queue.take({})
+    with pytest.raises(fifo_queue.QueueFolderError, match="only user"):
+        fifo_queue.take({})
 
 
 def test_a_folder_that_cannot_be_used_is_bad_input(folder: Path) -> None:
     folder.mkdir()
     (folder / "counter").mkdir()
     with pytest.raises(ConfigError, match=r"cannot use .*: Is a directory"):
-        queue.take({})
+        fifo_queue.take({})
     (folder / "counter").rmdir()
     folder.rmdir()
     folder.touch()
     with pytest.raises(ConfigError, match=r"cannot use .*: File exists"):
-        queue.find({})
+        fifo_queue.find({})
 
 
 def test_places() -> None:
-    ticket = queue.take({"for": "a"})
-    assert queue.place(ticket) == "expected"
-    assert queue.find({"for": "a"}) is None, "nobody has shown up"
-    with queue.hold(ticket) as held:
+    ticket = fifo_queue.take({"for": "a"})
+    assert fifo_queue.place(ticket) == "expected"
+    assert fifo_queue.find({"for": "a"}) is None, "nobody has shown up"
+    with fifo_queue.hold(ticket) as held:
         assert held is not None
-        assert queue.place(ticket) == "waiting"
-        assert queue.find({"for": "a"}) == ticket
-    assert queue.place(ticket) == "gone"
+        assert fifo_queue.place(ticket) == "waiting"
+        assert fifo_queue.find({"for": "a"}) == ticket
+    assert fifo_queue.place(ticket) == "gone"
 
 
 def test_a_ticket_thrown_away_cannot_be_held() -> None:
-    ticket = queue.take({})
-    queue.discard(ticket)
-    with queue.hold(ticket) as held:
+    ticket = fifo_queue.take({})
+    fifo_queue.discard(ticket)
+    with fifo_queue.hold(ticket) as held:
         assert held is None
 
 
 def test_the_first_need_not_wait() -> None:
-    with queue.hold(queue.take({})) as held:
+    with fifo_queue.hold(fifo_queue.take({})) as held:
         assert held is not None
         held.wait_turn()
 
 
 def test_turns_come_in_the_order_of_tickets(tmp_path: Path) -> None:
     """Whatever the order in which the jobs show up."""
-    tickets = [queue.take({}) for _ in range(4)]
+    tickets = [fifo_queue.take({}) for _ in range(4)]
     order = tmp_path / "order"
 
     def go(ticket: int) -> None:
-        with queue.hold(ticket) as held:
+        with fifo_queue.hold(ticket) as held:
             assert held is not None
             held.wait_turn()
             with open(order, "a") as file:
@@ -90,39 +90,39 @@ def test_turns_come_in_the_order_of_tickets(tmp_path: Path) -> None:
 
 
 def test_a_dead_job_frees_the_queue() -> None:
-    first, second = queue.take({}), queue.take({})
+    first, second = fifo_queue.take({}), fifo_queue.take({})
 
     def die() -> None:
-        with queue.hold(first):
+        with fifo_queue.hold(first):
             os._exit(9)
 
     assert wait_for(in_a_fork(die)) == 9
-    with queue.hold(second) as held:
+    with fifo_queue.hold(second) as held:
         assert held is not None
         held.wait_turn()
-    assert queue.place(first) == "gone"
+    assert fifo_queue.place(first) == "gone"
 
 
 def test_a_job_that_never_shows_up_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent, ticket = queue.take({}), queue.take({})
-    monkeypatch.setattr(queue, "GRACE_S", -1.0)
-    with queue.hold(ticket) as held:
+    absent, ticket = fifo_queue.take({}), fifo_queue.take({})
+    monkeypatch.setattr(fifo_queue, "GRACE_S", -1.0)
+    with fifo_queue.hold(ticket) as held:
         assert held is not None
         held.wait_turn()
-    with queue.hold(absent) as held:
+    with fifo_queue.hold(absent) as held:
         assert held is None
 
 
 def test_a_settled_job_is_not_waited_for_at_all(tmp_path: Path) -> None:
-    queue.take({"settled_by": str(tmp_path / "claim")})
-    ticket = queue.take({})
+    fifo_queue.take({"settled_by": str(tmp_path / "claim")})
+    ticket = fifo_queue.take({})
 
     def go() -> None:
-        with queue.hold(ticket) as held:
+        with fifo_queue.hold(ticket) as held:
             assert held is not None
             held.wait_turn()
 
     pid = in_a_fork(go)
-    wait_until(lambda: queue.place(ticket) == "waiting")
+    wait_until(lambda: fifo_queue.place(ticket) == "waiting")
     (tmp_path / "claim").touch()
     assert wait_for(pid) == 0

@@ -13,7 +13,7 @@ from torch import nn
 
 from disttrain.checkpoint import content
 from disttrain.checkpoint.state import of_random, put_random, untouched
-from disttrain.world import World
+from disttrain.runtime.process_group import World
 
 DEVICE = torch.device("cuda", 1)
 

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.errors import ConfigError
-from disttrain.records import RunRecord
-from disttrain.rundir import RunDir, read_json, write_json
-from jobs import ledger, processes, snapshot
-from jobs.cluster import Job, JobStatus, SubmitError
-from jobs.local import LocalCluster
-from jobs.reconcile import cancel, plan_actions, resume_actions, sweep_lock
-from jobs.refresh import refresh
-from jobs.state import RunState, StateName, read_state
-from jobs.submission import carry_out
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.planned import RunRecord
+from disttrain.records.run_directory import RunDir
+from jobs.core import code_snapshot, journal, processes
+from jobs.schedulers.base import Job, JobStatus, SubmitError
+from jobs.schedulers.local.scheduler import LocalCluster
+from jobs.status.refresh import refresh
+from jobs.status.run_state import RunState, StateName, read_state
+from jobs.submission.actions import cancel, plan_actions, resume_actions, sweep_lock
+from jobs.submission.submit import carry_out
 from tests.support.jobs import CODE, NoCluster, in_a_fork, states, submit, sweep_plan, wait_for, wait_until
 
 PLAN = sweep_plan("a", max_attempts=3)
@@ -133,7 +134,7 @@ def test_carrying_out_journals_and_records(tmp_path: Path) -> None:
     assert cluster.submitted == [("a", 0)]
     record = RunRecord.model_validate(read_json(run.run_json))
     assert (record.config_key, record.cluster, record.sweep) == (KEY, "local", "demo")
-    assert ledger.entries(run)[0].parts == {"intent", "receipt"}
+    assert journal.entries(run)[0].parts == {"intent", "receipt"}
 
 
 def test_the_same_command_again_does_nothing_more(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_a_job_that_is_gone_is_submitted_again(tmp_path: Path) -> None:
     submit(PLAN, cluster, tmp_path)
     assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["retry"]
     run = RunDir(tmp_path / "demo" / "a")
-    assert ledger.entry(run, 0).read("claim")["by"] == "revoked"  # type: ignore[index]
+    assert journal.entry(run, 0).read("claim")["by"] == "revoked"  # type: ignore[index]
 
 
 def test_a_cluster_that_does_not_answer_changes_nothing(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_a_lost_receipt_is_found_again(tmp_path: Path) -> None:
     cluster = NoCluster()
     submit(PLAN, cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
-    ledger.entry(run, 0).path("receipt").unlink()
+    journal.entry(run, 0).path("receipt").unlink()
     cluster.found = "elsewhere:1"
     assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
     assert read_state(run).job_id == "elsewhere:1"
@@ -174,11 +175,11 @@ def test_a_job_that_starts_while_it_is_taken_for_lost_is_left_alone(tmp_path: Pa
 
     def poll(job_ids: list[str]) -> dict[str, Job]:
         me = processes.this_process().as_dict()
-        ledger.claim(run, 0, process=me, job_id=None, code_hash=CODE)
+        journal.claim(run, 0, process=me, job_id=None, code_hash=CODE)
         return dict.fromkeys(job_ids, Job("pending"))
 
     cluster.poll = poll  # type: ignore[method-assign, assignment]
-    ledger.write_holder(run, 0, processes.this_process().as_dict() | {"start_ticks": -1})  # lost, it seems
+    journal.write_holder(run, 0, processes.this_process().as_dict() | {"start_ticks": -1})  # lost, it seems
     assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
     assert len(cluster.submitted) == 1
 
@@ -206,7 +207,7 @@ def test_a_silent_run_is_started_again_only_when_its_own_cluster_has_lost_it(
     submit(PLAN, NoCluster(), tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
     process = processes.this_process().as_dict() | {"host": "far away"}
-    ledger.claim(run, 0, process=process, job_id=None, code_hash=CODE)
+    journal.claim(run, 0, process=process, job_id=None, code_hash=CODE)
     os.utime(run.submissions, (1.0, 1.0))
     assert read_state(run).silent
     asked = NoCluster(status)
@@ -220,7 +221,7 @@ def test_a_retry_with_the_same_code_leaves_the_plan_as_it_was(tmp_path: Path) ->
     run = failed_once(tmp_path)
     before = run.run_json.stat().st_ino  # a rewritten file is another one
     submit(PLAN, NoCluster(), tmp_path, code=made_with(run))
-    assert ledger.entry(run, 1).read("intent") is not None
+    assert journal.entry(run, 1).read("intent") is not None
     assert run.run_json.stat().st_ino == before
     assert not (run.attempt(0).path / "run.json").exists()
 
@@ -234,8 +235,8 @@ def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
     submit(sweep_plan("a", max_attempts=3, time_limit_min=90), NoCluster("gone"), tmp_path)
     assert read_json(run.run_json)["config"]["job"]["time_limit_min"] == 90
     assert read_json(former) == first
-    newer = snapshot.take(tmp_path) | {"hash": "newer"}
-    monkeypatch.setattr(snapshot, "take", lambda root: newer)
+    newer = code_snapshot.take(tmp_path) | {"hash": "newer"}
+    monkeypatch.setattr(code_snapshot, "take", lambda root: newer)
     submit(PLAN, NoCluster("gone"), tmp_path)
     second = read_json(run.run_json)
     assert (second["provenance"]["code"]["hash"], second["run_key"] != first["run_key"]) == ("newer", True)
@@ -246,7 +247,7 @@ def failed_once(root: Path) -> RunDir:
     submit(PLAN, NoCluster(), root)
     run = RunDir(root / "demo" / "a")
     dead = processes.this_process().as_dict() | {"start_ticks": -1}
-    ledger.claim(run, 0, process=dead, job_id=None, code_hash=made_with(run))
+    journal.claim(run, 0, process=dead, job_id=None, code_hash=made_with(run))
     run.attempt(0).path.mkdir(parents=True)
     value = {"cause": "crashed", "attempt": 0, "message": "why", "ended": "", "retryable": True}
     write_json(run.failed, value)
@@ -264,7 +265,7 @@ def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path: Path) -> None:
     (action,) = carry_out(resume_actions([read_state(run)], CODE), NoCluster(), tmp_path)
     assert action.kind == "give up"
     assert str(run.run_json) in action.reason
-    assert len(ledger.entries(run)) == 1
+    assert len(journal.entries(run)) == 1
 
 
 def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
@@ -304,9 +305,9 @@ def test_attempts_with_older_code_are_forgiven(tmp_path: Path) -> None:
     submit(PLAN, cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
     dead = processes.this_process().as_dict() | {"start_ticks": -1}
-    ledger.claim(run, 0, process=dead, job_id=None, code_hash="old")
+    journal.claim(run, 0, process=dead, job_id=None, code_hash="old")
     assert [action.kind for action in submit(sweep_plan("a", max_attempts=1), cluster, tmp_path)] == ["retry"]
-    intent = ledger.entry(run, 1).read("intent")
+    intent = journal.entry(run, 1).read("intent")
     assert intent is not None
     assert (intent["attempts"], intent["attempts_before_code"]) == (1, 1)
 

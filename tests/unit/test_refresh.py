@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 import submit as command_line
-from disttrain.rundir import RunDir, write_json
-from jobs import ledger
-from jobs.cli import fresh
-from jobs.cli.render import note, word_of
-from jobs.cluster import Job
-from jobs.processes import this_process
-from jobs.refresh import LAG_S, refresh, refresh_slurm
-from jobs.slurm.cluster import SlurmCluster
-from jobs.state import RunState, read_runs, read_state
+from disttrain.records.json_files import write_json
+from disttrain.records.run_directory import RunDir
+from jobs.cli import polling
+from jobs.cli.status_table import note, word_of
+from jobs.core import journal
+from jobs.core.processes import this_process
+from jobs.schedulers.base import Job
+from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.status.refresh import LAG_S, refresh, refresh_slurm
+from jobs.status.run_state import RunState, read_runs, read_state
 from tests.support.commands import Commands
 from tests.support.jobs import CODE, NoCluster, wait_until
 from tests.support.states import make_run
@@ -28,11 +29,11 @@ KEYS = {"config_key": "k", "run_key": "r", "code_hash": CODE}
 def on_slurm(root: Path, name: str = "s/a", job_id: str = "7", *, claimed: bool = False) -> RunDir:
     """A run that waits in Slurm's queue, or whose job started on another host."""
     run = make_run(root, name, "planned")
-    ledger.write_intent(run, {"cluster": "slurm", "attempts": 0, "attempts_before_code": 0, **KEYS})
-    ledger.write_receipt(run, 0, job_id)
+    journal.write_intent(run, {"cluster": "slurm", "attempts": 0, "attempts_before_code": 0, **KEYS})
+    journal.write_receipt(run, 0, job_id)
     if claimed:
         process = this_process().as_dict() | {"host": "node-1"}
-        ledger.claim(run, 0, process=process, job_id=job_id, code_hash=CODE)
+        journal.claim(run, 0, process=process, job_id=job_id, code_hash=CODE)
     return run
 
 
@@ -59,7 +60,7 @@ def age(run: RunDir, seconds: float) -> None:
 
 def test_runs_that_are_over_ask_nothing(commands: Commands, tmp_path: Path) -> None:
     done = on_slurm(tmp_path, claimed=True)
-    outcome = {"cause": "finished", "attempt": 0, "message": None, "ended": ledger.now(), "retryable": False}
+    outcome = {"cause": "finished", "attempt": 0, "message": None, "ended": journal.now(), "retryable": False}
     write_json(done.done, outcome)
     squeue(commands)
     assert [state.state for state in refresh_slurm(read_runs(tmp_path))] == ["done"]
@@ -139,7 +140,13 @@ def test_the_exit_code_of_a_job_that_failed_is_told(commands: Commands, tmp_path
 def test_what_a_run_wrote_meanwhile_is_the_last_word(commands: Commands, tmp_path: Path) -> None:
     run = on_slurm(tmp_path, claimed=True)
     before = read_state(run)
-    outcome = {"cause": "deadline", "attempt": 0, "message": "left", "ended": ledger.now(), "retryable": True}
+    outcome = {
+        "cause": "deadline",
+        "attempt": 0,
+        "message": "left",
+        "ended": journal.now(),
+        "retryable": True,
+    }
     write_json(run.failed, outcome)
     (state,) = refresh([before], NoSlurm("gone", message="its job was cancelled", cause="cancelled"))
     assert (state.state, state.cause) == ("failed", "deadline")
@@ -147,7 +154,13 @@ def test_what_a_run_wrote_meanwhile_is_the_last_word(commands: Commands, tmp_pat
 
 def test_a_run_that_waits_for_its_requeue_waits_as_long_as_its_job_does(tmp_path: Path) -> None:
     run = on_slurm(tmp_path, claimed=True)
-    outcome = {"cause": "deadline", "attempt": 0, "message": "left", "ended": ledger.now(), "retryable": True}
+    outcome = {
+        "cause": "deadline",
+        "attempt": 0,
+        "message": "left",
+        "ended": journal.now(),
+        "retryable": True,
+    }
     write_json(run.failed, outcome | {"next": "requeue"})
     before = read_state(run)
     assert (before.state, before.message) == ("queued", "requeued after deadline: left")
@@ -252,7 +265,7 @@ def test_where_slurm_is_not_installed_files_tell(
 
 def test_a_receipt_found_is_written_only_by_who_submits(tmp_path: Path) -> None:
     run = on_slurm(tmp_path)
-    ledger.entry(run, 0).path("receipt").unlink()
+    journal.entry(run, 0).path("receipt").unlink()
     cluster = NoSlurm("pending", waits_for="Resources")
     cluster.found = "7"
     (state,) = refresh([read_state(run)], cluster)
@@ -265,23 +278,23 @@ def test_a_receipt_found_is_written_only_by_who_submits(tmp_path: Path) -> None:
 def test_a_watch_goes_on_while_the_controller_is_down_and_ends_by_its_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fresh, "ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(polling, "ASK_EVERY_S", 0.0)
     run = on_slurm(tmp_path, claimed=True)
     cluster = NoSlurm("unknown", message="it is down")
-    monkeypatch.setattr("jobs.refresh.named", lambda name: cluster)
-    watched = fresh.Watched(lambda: [read_state(run)])
+    monkeypatch.setattr("jobs.status.refresh.named", lambda name: cluster)
+    watched = polling.Watched(lambda: [read_state(run)])
     wait_until(lambda: watched.read() and watched.notice)
     assert watched.notice == "Slurm does not answer (it is down): states are from the run directories"
     assert watched.read()[0].state == "running"
     cluster.job = Job("pending", waits_for="BeginTime")
     wait_until(lambda: watched.read()[0].state == "queued")
     assert watched.notice == ""
-    monkeypatch.setattr(fresh, "ASK_EVERY_S", 3600.0)
+    monkeypatch.setattr(polling, "ASK_EVERY_S", 3600.0)
     wait_until(lambda: not watched._is_asking())
-    ledger.write_intent(run, {"cluster": "slurm", "attempts": 1, "attempts_before_code": 0, **KEYS})
-    ledger.write_receipt(run, 1, "8")
-    ledger.claim(run, 1, process=this_process().as_dict() | {"host": "node-1"}, job_id="8", code_hash=CODE)
+    journal.write_intent(run, {"cluster": "slurm", "attempts": 1, "attempts_before_code": 0, **KEYS})
+    journal.write_receipt(run, 1, "8")
+    journal.claim(run, 1, process=this_process().as_dict() | {"host": "node-1"}, job_id="8", code_hash=CODE)
     assert watched.read()[0].state == "running", "an old word on what is over"
-    monkeypatch.setattr(fresh, "ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(polling, "ASK_EVERY_S", 0.0)
     cluster.job = Job("gone", "its job was cancelled", "cancelled")
     wait_until(lambda: watched.read()[0].cause == "cancelled")

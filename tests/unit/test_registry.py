@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.config import DataConfig, ModelConfig
+from disttrain.builders import build_model, build_source
+from disttrain.config.builder_options import builder_of, builtin_kinds
+from disttrain.config.sections import DataConfig, ModelConfig
 from disttrain.errors import ConfigError
-from disttrain.options import builder_of, builtin_kinds
-from disttrain.registry import build_model, build_source
 
 BUILTIN = [(section, kind) for section in ("models", "data") for kind in builtin_kinds(section)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import Attempt
-from jobs import rendezvous
+from disttrain.records.run_directory import Attempt
+from jobs.node import rendezvous
 
 
 def test_ports_lie_below_the_ephemeral_range() -> None:

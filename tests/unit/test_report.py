@@ -13,12 +13,12 @@ import pytest
 
 from analysis.efficiency import scaling_curves
 from analysis.load import load
-from analysis.report import figures, render, words, write
+from analysis.report import figures, narrative, render, write
 from analysis.report.__main__ import main
 from analysis.report.model import Report
 from analysis.report.summary import summarize
 from disttrain.errors import ConfigError
-from disttrain.rundir import read_json
+from disttrain.records.json_files import read_json
 from tests.support.fake_runs import fake_run, fake_sweep
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -230,10 +230,10 @@ def test_what_several_sweeps_used_is_told_of_each(tmp_path: Path) -> None:
     small, large = fake_sweep(tmp_path, "small", nodes=(1,)), fake_sweep(tmp_path, "a_large", nodes=(2, 4))
     both = report_of([small, large])
     own = [
-        f"{name}: {words.used(report_of([sweep]).used)[0]}"
+        f"{name}: {narrative.used(report_of([sweep]).used)[0]}"
         for name, sweep in (("small", small), ("a_large", large))
     ]
-    assert sorted(words.used(both.used, 2)) == sorted(own)
+    assert sorted(narrative.used(both.used, 2)) == sorted(own)
     assert own[0].startswith("small: 0.0500 CPU rank-hours, of 3.00 if ")
     text, shown = render.markdown(both), Page(render.page(both, {})).text
     for line in own:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir
-from jobs import ledger, report_job
-from jobs.cluster import Job, SubmitError
-from jobs.slurm.follow_up import FollowUp, render
-from jobs.slurm.profile import Profile
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal as ledger
+from jobs.schedulers.base import Job, SubmitError
+from jobs.schedulers.slurm.report_script import FollowUp, render
+from jobs.schedulers.slurm.site_profile import Profile
+from jobs.submission import report_job
 from tests.support.jobs import NoCluster, repeats, submit, sweep_plan
 
 
@@ -67,7 +68,7 @@ def test_a_refusal_is_settled(tmp_path: Path) -> None:
 
 
 def test_it_is_no_run(tmp_path: Path) -> None:
-    from jobs.state import read_runs
+    from jobs.status.run_state import read_runs
 
     cluster = NoCluster()
     submit(sweep_plan("a"), cluster, tmp_path)

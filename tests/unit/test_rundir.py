@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.rundir import (
+from disttrain.records.json_files import (
     CorruptFile,
-    RunDir,
     create_exclusive,
     read_json,
     read_json_or_none,
@@ -23,17 +22,18 @@ from disttrain.rundir import (
     write_json,
     write_text,
 )
+from disttrain.records.run_directory import RunDir
 
 WRITER = """
 import itertools, pathlib, sys
-from disttrain.rundir import write_text
+from disttrain.records.json_files import write_text
 for turn in itertools.count():
     write_text(pathlib.Path(sys.argv[1]), str(turn % 10) * 200_000, durable=turn % 2 == 0)
 """
 
 RACER = """
 import pathlib, sys
-from disttrain.rundir import create_exclusive
+from disttrain.records.json_files import create_exclusive
 print("ready", flush=True)
 sys.stdin.readline()
 folder, me = pathlib.Path(sys.argv[1]), int(sys.argv[2])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.batch import BatchPlan
+from disttrain.config.batch_plan import BatchPlan
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.errors import ConfigError
 

@@ -8,22 +8,24 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from disttrain import schemas
-from disttrain.config import Config
-from disttrain.configfile import known_keys
-from disttrain.options import builder_of, builtin_kinds
-from disttrain.records import FILES, Outcome, Progress
+from disttrain import documents
+from disttrain.config.builder_options import builder_of, builtin_kinds
+from disttrain.config.parsing import known_keys
+from disttrain.config.sections import Config
+from disttrain.records.attempt import Outcome
+from disttrain.records.files import FILES
+from disttrain.records.progress import Progress
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.mark.parametrize(("name", "text"), schemas.documents().items())
+@pytest.mark.parametrize(("name", "text"), documents.documents().items())
 def test_the_committed_document_is_current(name, text):
     assert (DOCS / name).read_text() == text, "run `make schemas`"
 
 
 def test_there_is_one_schema_for_each_file():
-    assert {path.stem for path in (DOCS / "schemas").iterdir()} == {*FILES, *schemas.OTHERS}
+    assert {path.stem for path in (DOCS / "schemas").iterdir()} == {*FILES, *documents.OTHERS}
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -66,7 +68,7 @@ def test_every_key_and_option_is_in_the_reference():
 
 
 def test_every_key_of_the_tree_has_a_meaning():
-    rows = [line.split(" | ") for line in schemas.configuration().splitlines() if line.startswith("| `")]
+    rows = [line.split(" | ") for line in documents.configuration().splitlines() if line.startswith("| `")]
     meaning = {row[0].split("`")[1]: row[3].strip(" |") for row in rows}
     assert [key for key in known_keys() if not meaning[key]] == []
 
@@ -74,7 +76,7 @@ def test_every_key_of_the_tree_has_a_meaning():
 def test_meanings_are_read_from_a_docstring():
     parameters = "Parameters\n----------\na, b : first\n    and more: of it.\nc : last."
     doc = f"Summary.\n\n{parameters}\n\nReturns\n-------\nd : no."
-    assert schemas._parameters(doc) == {
+    assert documents._parameters(doc) == {
         "a": "first and more: of it.",
         "b": "first and more: of it.",
         "c": "last.",
@@ -82,15 +84,15 @@ def test_meanings_are_read_from_a_docstring():
 
 
 def test_check_tells_what_is_out_of_date_and_a_plain_call_mends_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(schemas, "DOCS", tmp_path / "docs")
-    assert schemas.main([]) == 0
-    assert schemas.main(["--check"]) == 0
+    monkeypatch.setattr(documents, "DOCS", tmp_path / "docs")
+    assert documents.main([]) == 0
+    assert documents.main(["--check"]) == 0
     (tmp_path / "docs" / "schemas" / "step.json").write_text("{}")
     (tmp_path / "docs" / "schemas" / "gone.json").write_text("{}")
-    assert schemas.main(["--check"]) == 1
+    assert documents.main(["--check"]) == 1
     assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == [
         "docs/schemas/step.json",
         "docs/schemas/gone.json",
     ]
-    assert schemas.main([]) == 0
-    assert schemas.main(["--check"]) == 0
+    assert documents.main([]) == 0
+    assert documents.main(["--check"]) == 0

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 
 from disttrain.errors import ConfigError
-from jobs.slurm import follow_up
-from jobs.slurm.profile import GENERIC, Profile
-from jobs.slurm.profiles import SHIPPED, Choice
-from jobs.slurm.script import by_hand, render
+from jobs.schedulers.slurm import report_script
+from jobs.schedulers.slurm.batch_script import by_hand, render
+from jobs.schedulers.slurm.profile_selection import SHIPPED, Choice
+from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 from tests.support.scripts import SHARED as ROOT
 from tests.support.scripts import (
     batch,
@@ -92,7 +92,7 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
         "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=64",
         "--kill-on-bad-exit=0", "--wait=60", "--cpu-bind=none", "--mpi=none", "--container-image=docker://nvcr.io#nvidia/pytorch:25.01-py3",
         f"--container-mounts={code}:{code},{runs}:{runs},/data:/data:ro",
-        *DEAF, "/opt/site/bin/python", "-m", "jobs.slurm.task", str(runs / "n2-r1"), "--submission", "1",
+        *DEAF, "/opt/site/bin/python", "-m", "jobs.schedulers.slurm.task", str(runs / "n2-r1"), "--submission", "1",
     ]  # fmt: skip
 
 
@@ -202,7 +202,7 @@ def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, st
         trace = run(script, Path(folder), PYTHONPATH="before")
     python = profile.python or (made.python if profile.container is None else "python3")
     run_dir, submission = str(share.run_dir), str(share.submission)
-    task = ["-m", "jobs.slurm.task", run_dir, "--submission", submission]
+    task = ["-m", "jobs.schedulers.slurm.task", run_dir, "--submission", submission]
     assert trace.started[-10:] == [*DEAF, python, *task]
     assert trace.environment["PYTHONPATH"] == f"{made.code}:before"
     assert trace.modules == (["load", *profile.modules] if profile.modules else [])
@@ -232,7 +232,7 @@ def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
     named = {name: program(text) for name, text in placed.items() if name == "python"}
     profile = sift(given | ({"python": program(given["python"])} if "python" in given else {}))
     job = sift_follow_up(profile, placed | named)
-    script = follow_up.render(job)
+    script = report_script.render(job)
     python = job.python if profile.container else profile.python or job.python
     with tempfile.TemporaryDirectory() as folder:
         trace = run(script, Path(folder), starts=python)
@@ -250,8 +250,8 @@ def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
 @pytest.mark.parametrize("argument", ["--train.steps=3", "a b", "'", '"', "$(touch canary)", "é", "\\", "*"])
 def test_the_script_by_hand_finds_its_code_and_hands_its_arguments_on(argument: str, tmp_path: Path) -> None:
     code = tmp_path / "my code's"
-    (code / "jobs" / "slurm").mkdir(parents=True)
-    (code / "jobs" / "slurm" / "task.py").touch()
+    (code / "jobs" / "schedulers" / "slurm").mkdir(parents=True)
+    (code / "jobs" / "schedulers" / "slurm" / "task.py").touch()
     script = f"{code}/jobs/train.sbatch"
     arguments = ["--config", argument]
     trace = run(
@@ -259,23 +259,30 @@ def test_the_script_by_hand_finds_its_code_and_hands_its_arguments_on(argument: 
         SLURM_JOB_NUM_NODES="3", SLURM_CPUS_PER_TASK="20", SLURM_SUBMIT_DIR=str(tmp_path),
     )  # fmt: skip
     assert trace.started[:4] == ["--nodes=3", "--ntasks=3", "--ntasks-per-node=1", "--cpus-per-task=20"]
-    assert trace.started[6:] == [*DEAF, "python3", "-m", "jobs.slurm.task", "--by-hand", *arguments]
+    assert trace.started[6:] == [
+        *DEAF,
+        "python3",
+        "-m",
+        "jobs.schedulers.slurm.task",
+        "--by-hand",
+        *arguments,
+    ]
     assert trace.environment["PYTHONPATH"] == str(code)
 
 
 def test_the_script_by_hand_without_arguments_or_a_place_of_its_own(tmp_path: Path) -> None:
     code = tmp_path / "code"
-    (code / "jobs" / "slurm").mkdir(parents=True)
-    (code / "jobs" / "slurm" / "task.py").touch()
+    (code / "jobs" / "schedulers" / "slurm").mkdir(parents=True)
+    (code / "jobs" / "schedulers" / "slurm" / "task.py").touch()
     python = code / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch(mode=0o755)
     known = {"SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "1", "SLURM_SUBMIT_DIR": str(code)}
     trace = run(by_hand(config()), tmp_path / "a", SHOWN_COMMAND="(null)", **known)
-    assert trace.started[6:] == [*DEAF, str(python), "-m", "jobs.slurm.task", "--by-hand"]
+    assert trace.started[6:] == [*DEAF, str(python), "-m", "jobs.schedulers.slurm.task", "--by-hand"]
     shown = f"{code}/jobs/train.sbatch"
     trace = run(by_hand(config()), tmp_path / "b", SHOWN_COMMAND=shown, DISTTRAIN_PYTHON="/x/py", **known)
-    assert trace.started[6:] == [*DEAF, "/x/py", "-m", "jobs.slurm.task", "--by-hand"]
+    assert trace.started[6:] == [*DEAF, "/x/py", "-m", "jobs.schedulers.slurm.task", "--by-hand"]
     with pytest.raises(AssertionError, match=r"cannot start: no code of disttrain around /x/train.sbatch"):
         run(
             by_hand(config()),

@@ -8,9 +8,9 @@ import torch
 
 from disttrain.emulation.sharded import watch
 from disttrain.emulation.wait import Pace
-from disttrain.telemetry.phases import COMPUTE, HostClock
-from disttrain.telemetry.sharded import Collectives, is_sharded, not_timed
-from disttrain.world import World
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.fsdp_exposed import Collectives, is_sharded, not_timed
+from disttrain.telemetry.step_clock import COMPUTE, HostClock
 
 ON_CPU, ON_DEVICE = (
     World(rank=0, size=4, local_rank=0, local_size=4, device=torch.device(kind), backend=None)

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.config import Config
+from disttrain.config.sections import Config
 from disttrain.errors import ConfigError
-from disttrain.rundir import RunDir, write_json
-from jobs import ledger
-from jobs.cluster import LimitReached, Submission, SubmitError, Unreachable, choose, uses_gpus
-from jobs.slurm.cluster import SlurmCluster
-from jobs.slurm.commands import answers
-from jobs.slurm.job import SlurmJob
-from jobs.slurm.transient import Patience
-from jobs.submission import handle
+from disttrain.records.json_files import write_json
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.schedulers.base import LimitReached, Submission, SubmitError, Unreachable, uses_gpus
+from jobs.schedulers.select import choose
+from jobs.schedulers.slurm.allocation import SlurmJob
+from jobs.schedulers.slurm.commands import answers
+from jobs.schedulers.slurm.sbatch import Patience
+from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.submission.submit import handle
 from tests.support.commands import Commands
 
 
@@ -34,8 +36,8 @@ def planned(root: Path, device: str, name: str = "n3") -> RunDir:
 
 
 def announced(run: RunDir, index: int | None = None) -> Submission:
-    number = ledger.next_submission(run)
-    return Submission(run, ledger.write_intent(run, {"handle": handle(run, number), "index": index}))
+    number = journal.next_submission(run)
+    return Submission(run, journal.write_intent(run, {"handle": handle(run, number), "index": index}))
 
 
 def test_auto_is_slurm_only_where_its_controller_answers(
@@ -95,7 +97,7 @@ def test_repeats_share_an_array_and_its_tasks_are_found_again(commands: Commands
     runs = [planned(tmp_path, "auto", f"n3-r{repeat}") for repeat in range(3)]
     comment = handle(runs[0], 0)
     submissions = [
-        Submission(run, ledger.write_intent(run, {"handle": comment, "index": index}))
+        Submission(run, journal.write_intent(run, {"handle": comment, "index": index}))
         for index, run in enumerate(runs)
     ]
     assert SlurmCluster().submit(submissions) == ["42_0", "42_1", "42_2"]
@@ -171,7 +173,7 @@ def test_gpus_are_asked_for_unless_the_run_is_on_cpus(
 
 
 def test_on_this_machine_auto_takes_the_gpus_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.cluster.gpus_here", lambda: 2)
+    monkeypatch.setattr("jobs.schedulers.base.gpus_here", lambda: 2)
     assert [uses_gpus("auto", "local", ranks) for ranks in (2, 3)] == [True, False]
     assert uses_gpus("cuda", "local", 3)
 

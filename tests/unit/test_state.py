@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from disttrain.rundir import RunDir, read_json, write_json
-from jobs import ledger, processes
-from jobs.cli.live import change_line
-from jobs.cli.render import as_json, note
-from jobs.state import natural, read_runs, read_state
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import RunDir
+from jobs.cli.follow import change_line
+from jobs.cli.status_table import as_json, note
+from jobs.core import journal, processes
+from jobs.status.run_state import natural, read_runs, read_state
 from tests.support.fake_runs import fake_sweep
 from tests.support.jobs import CODE, NoCluster, submit, sweep_plan
 
@@ -30,7 +31,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def claim(run: RunDir, number: int = 0, *, code: str = CODE, **process: Any) -> None:
     me = processes.this_process().as_dict() | process
-    assert ledger.claim(run, number, process=me, job_id=None, code_hash=code) is not None
+    assert journal.claim(run, number, process=me, job_id=None, code_hash=code) is not None
 
 
 def outcome(run: RunDir, cause: str, attempt: int = 0, retryable: bool = True) -> None:
@@ -49,7 +50,7 @@ def test_queued(run: RunDir) -> None:
 
 
 def test_submitting(run: RunDir) -> None:
-    ledger.entry(run, 0).path("receipt").unlink()
+    journal.entry(run, 0).path("receipt").unlink()
     assert read_state(run).state == "submitting"
 
 
@@ -62,9 +63,9 @@ def test_planned(run: RunDir) -> None:
 
 def test_a_waiting_job_that_died_is_lost(run: RunDir) -> None:
     me = processes.this_process().as_dict()
-    ledger.write_holder(run, 0, me)
+    journal.write_holder(run, 0, me)
     assert read_state(run).state == "queued"
-    ledger.write_holder(run, 0, me | DEAD)
+    journal.write_holder(run, 0, me | DEAD)
     found = read_state(run)
     assert (found.state, found.retryable, found.claimed) == ("lost", True, False)
 
@@ -175,7 +176,7 @@ def test_failed_then_retried(run: RunDir) -> None:
 
 
 def test_cancelled_before_it_started(run: RunDir) -> None:
-    ledger.revoke(run, 0, "cancelled", "by the user")
+    journal.revoke(run, 0, "cancelled", "by the user")
     found = read_state(run)
     assert (found.state, found.cause, found.retryable, found.submission) == (
         "failed",
@@ -188,8 +189,8 @@ def test_cancelled_before_it_started(run: RunDir) -> None:
 def test_revoked_after_a_failure_is_that_failure(run: RunDir) -> None:
     claim(run, **DEAD)
     outcome(run, "refused", retryable=False)
-    ledger.write_intent(run, {"cluster": "local"})
-    ledger.revoke(run, 1, "lost", "never showed up")
+    journal.write_intent(run, {"cluster": "local"})
+    journal.revoke(run, 1, "lost", "never showed up")
     found = read_state(run)
     assert (found.state, found.cause, found.retryable, found.submission) == ("failed", "refused", False, 0)
 
@@ -206,7 +207,7 @@ def test_done_by_other_code_is_stale(run: RunDir) -> None:
 @pytest.mark.parametrize("part", ["claim", "FAILED"])
 def test_a_corrupt_file_is_a_state_that_names_it(run: RunDir, part: str, content: str) -> None:
     claim(run)
-    path = {"claim": ledger.entry(run, 0).path("claim"), "FAILED": run.failed}[part]
+    path = {"claim": journal.entry(run, 0).path("claim"), "FAILED": run.failed}[part]
     path.write_text(content, encoding="latin-1")
     found = read_state(run)
     if (part, content) == ("FAILED", '{"attempt": "x"}'):
@@ -224,7 +225,7 @@ def test_a_run_that_was_moved_away_meanwhile(run: RunDir) -> None:
 
 
 def test_a_corrupt_plan_has_no_key(run: RunDir) -> None:
-    ledger.entry(run, 0).path("intent").write_text("{")
+    journal.entry(run, 0).path("intent").write_text("{")
     run.run_json.write_text('{"config_key": 5}')
     assert (read_state(run).state, read_state(run).config_key) == ("corrupt", None)
 
@@ -267,7 +268,7 @@ def test_all_sweeps_or_one(tmp_path: Path) -> None:
 
 def test_reading_states_needs_nothing_heavy() -> None:
     heavy = {"pydantic", "torch", "yaml", "submitit", "numpy"}
-    code = f"import sys, jobs.state, jobs.supervisor, jobs.agent; print({heavy} & set(sys.modules))"
+    code = f"import sys, jobs.status.run_state, jobs.schedulers.local.supervisor, jobs.node.agent; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

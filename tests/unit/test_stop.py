@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.deadline import lead_within, stop_time
-from disttrain.rundir import write_json
-from disttrain.stop import CAUSES, SIGNALS, Requests, Signals
+from disttrain.config.deadline import lead_within, stop_time
+from disttrain.records.json_files import write_json
+from disttrain.runtime.stop_signals import CAUSES, SIGNALS, Requests, Signals
 
 
 def cause(requests: Requests) -> str | None:
@@ -94,5 +94,5 @@ def test_a_signal_is_noted_and_nothing_else_happens(number: signal.Signals) -> N
 
 
 def test_it_is_there_before_torch() -> None:
-    code = "import sys, disttrain.stop; sys.exit('torch' in sys.modules)"
+    code = "import sys, disttrain.runtime.stop_signals; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.rundir import RunDir
-from jobs import ledger
-from jobs.cluster import LimitReached, Room, Submission, SubmitError, Unreachable
-from jobs.submission import batch_name, handle
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.schedulers.base import LimitReached, Room, Submission, SubmitError, Unreachable
+from jobs.submission.submit import batch_name, handle
 from tests.support.jobs import CODE, NoCluster, repeats, states, submit, sweep_plan
 
 
@@ -30,7 +30,7 @@ def test_repeats_of_one_run_are_a_batch_and_nothing_else_is(tmp_path: Path) -> N
         f"{name}-r{repeat}" for repeat in range(4) for name in "ab"
     ]
     for action in actions:
-        receipt = ledger.entry(RunDir(tmp_path / "demo" / action.name), 0).read("receipt")
+        receipt = journal.entry(RunDir(tmp_path / "demo" / action.name), 0).read("receipt")
         assert receipt is not None
         assert receipt["job_id"] == action.job_id
     assert len({action.job_id for action in actions}) == 8
@@ -64,10 +64,10 @@ def test_all_are_announced_before_any_is_submitted(tmp_path: Path) -> None:
     cluster = Arrays()
 
     def look(submissions: Sequence[Submission]) -> list[str]:
-        intents = [ledger.entry(each.run, each.number).read("intent") or {} for each in submissions]
+        intents = [journal.entry(each.run, each.number).read("intent") or {} for each in submissions]
         assert [intent["index"] for intent in intents] == [0, 1, 2]
         assert {intent["handle"] for intent in intents} == {handle(submissions[0].run, 0)}
-        assert not any(ledger.entry(each.run, each.number).read("receipt") for each in submissions)
+        assert not any(journal.entry(each.run, each.number).read("receipt") for each in submissions)
         return ["1_0", "1_1", "1_2"]
 
     cluster.submit = look  # type: ignore[method-assign]
@@ -93,7 +93,7 @@ def test_what_there_is_no_room_for_is_left_and_nothing_announced(tmp_path: Path)
     assert [action.name for action in left] == ["b-r1", "b-r2"]
     assert left[0].reason == "the limit of 9 jobs (MaxSubmitJobs of account a) is reached"
     assert [states(tmp_path)[name].state for name in ("b-r1", "b-r2")] == ["planned", "planned"]
-    assert ledger.entries(RunDir(tmp_path / "demo" / "b-r1")) == []
+    assert journal.entries(RunDir(tmp_path / "demo" / "b-r1")) == []
     cluster.has_room = Room(array=3)
     submit(repeats(3, "a", "b"), cluster, tmp_path)
     assert cluster.batches[2:] == [["b-r1", "b-r2"]], "the same command submits them later"
@@ -159,11 +159,11 @@ def test_one_run_of_a_batch_that_has_started_after_all_is_left_out(tmp_path: Pat
     submit(repeats(3, "a"), cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a-r1")
     for name in ("a-r0", "a-r1", "a-r2"):
-        ledger.entry(RunDir(tmp_path / "demo" / name), 0).path("receipt").unlink()
+        journal.entry(RunDir(tmp_path / "demo" / name), 0).path("receipt").unlink()
 
     def claimed_meanwhile(recorded: object) -> None:
         process = {"host": "elsewhere", "boot": "", "pid": 1, "start_ticks": 1}
-        ledger.claim(run, 0, process=process, job_id=None, code_hash=CODE)
+        journal.claim(run, 0, process=process, job_id=None, code_hash=CODE)
 
     cluster.profile = claimed_meanwhile  # type: ignore[method-assign]
     actions = submit(repeats(3, "a"), cluster, tmp_path)
@@ -173,6 +173,6 @@ def test_one_run_of_a_batch_that_has_started_after_all_is_left_out(tmp_path: Pat
 
 def test_one_run_alone_has_no_index(tmp_path: Path) -> None:
     submit(sweep_plan("a"), Arrays(), tmp_path)
-    intent = ledger.entry(RunDir(tmp_path / "demo" / "a"), 0).read("intent")
+    intent = journal.entry(RunDir(tmp_path / "demo" / "a"), 0).read("intent")
     assert intent is not None
     assert intent["index"] is None

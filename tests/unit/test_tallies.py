@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from disttrain.samples import GpuSample, HostSample
-from disttrain.telemetry import host
-from disttrain.telemetry.usage import GpuTally, HostTally, gpu_usage, process_usage
+from disttrain.records.hardware import GpuSample, HostSample
+from disttrain.telemetry.hardware import host
+from disttrain.telemetry.hardware.aggregation import GpuTally, HostTally, gpu_usage, process_usage
 from tests.support.nvml import raising
 
 

@@ -9,20 +9,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.config import Config
+from disttrain.config.sections import Config
 from disttrain.errors import ConfigError
-from disttrain.records import CLASSES, Dataset, LossPoint, Step
-from disttrain.rundir import RunDir, read_json, read_jsonl
+from disttrain.records.dataset import DatasetRecord
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import LossPoint
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import CLASSES, Step
+from disttrain.runtime.process_group import World
 from disttrain.telemetry import run as run_module
 from disttrain.telemetry import sinks
-from disttrain.telemetry.curve import Curve
-from disttrain.telemetry.losses import GlobalLoss
-from disttrain.telemetry.phases import COMM, COMPUTE, MEETING, HostClock
-from disttrain.telemetry.recorder import StepRecorder
+from disttrain.telemetry.comm_split import CommSplit
+from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.run import RunTelemetry
+from disttrain.telemetry.step_clock import COMM, COMPUTE, MEETING, HostClock
+from disttrain.telemetry.step_log import StepRecorder
+from disttrain.telemetry.step_series import Curve
 from disttrain.telemetry.summary import composition, step_time, thin
-from disttrain.telemetry.waits import CommSplit
-from disttrain.world import World
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 
@@ -184,7 +187,7 @@ class Clockwork:
 
 
 def facts() -> dict:
-    data = Dataset(name="d", version=None, sha256=None, train_samples=1, valid_samples=0)
+    data = DatasetRecord(name="d", version=None, sha256=None, train_samples=1, valid_samples=0)
     machine = {"nodes": 1, "ranks_per_node": 1, "world_size": 1, "device": "cpu", "backend": None}
     machine |= {"torch": "2", "nccl": None, "cpu_count": 2, "oversubscribed": False}
     work = {"strategy": "single", "strategy_reason": "one", "comm_method": None, "model": "mlp"}

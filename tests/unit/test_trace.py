@@ -9,16 +9,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.config import Config
-from disttrain.records import CommSample
-from disttrain.rundir import RunDir, read_jsonl
-from disttrain.telemetry import look
+from disttrain.config.sections import Config
+from disttrain.records.communication import CommSample
+from disttrain.records.json_files import read_jsonl
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime.process_group import World
+from disttrain.telemetry import profiled_steps
 from disttrain.telemetry import trace as traces
-from disttrain.telemetry.overlap import compare
-from disttrain.telemetry.phases import COMM, COMPUTE, OPTIMIZER, OTHER
-from disttrain.telemetry.sampling import Sampler, describe, sampled_steps, summarise
+from disttrain.telemetry.collective_stats import Sampler, describe, sampled_steps, summarise
+from disttrain.telemetry.step_clock import COMM, COMPUTE, OPTIMIZER, OTHER
 from disttrain.telemetry.trace import MARK, bus_factor, length, merged, overlap
-from disttrain.world import World
+from disttrain.telemetry.trace_comparison import compare
 from tests.support.stopping import alone
 
 
@@ -204,14 +205,14 @@ class RunningAhead:
 
 def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_path):
     device = RunningAhead()
-    monkeypatch.setattr(look, "_profiler", lambda _: device)
-    monkeypatch.setattr(look, "mark", device.mark)
+    monkeypatch.setattr(profiled_steps, "_profiler", lambda _: device)
+    monkeypatch.setattr(profiled_steps, "mark", device.mark)
     monkeypatch.setattr(torch.cuda, "synchronize", device.synchronize)
     world = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda"), backend="nccl")
     attempt = RunDir(tmp_path).attempt(0)
     attempt.path.mkdir(parents=True)
     config = Config.model_validate({"profile": {"steps": [2, 3]}, "telemetry": {"warmup_steps": 4}})
-    closely = look.CloseLook(config, attempt, world, samples=True, steps=24)
+    closely = profiled_steps.CloseLook(config, attempt, world, samples=True, steps=24)
     starts: list[float] = []
     clock = SimpleNamespace(start=lambda: starts.append(device.host_ms), switch=lambda phase: None)
     loop = SimpleNamespace(clock=clock)

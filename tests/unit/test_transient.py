@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jobs.cluster import Room, SubmitError, Unreachable
-from jobs.slurm import limits
-from jobs.slurm.limits import Controller, Limit, parse_config, reached, tightest
-from jobs.slurm.transient import Patience, passes, submit_patiently
+from jobs.schedulers.base import Room, SubmitError, Unreachable
+from jobs.schedulers.slurm import submit_quota
+from jobs.schedulers.slurm.sbatch import Patience, passes, submit_patiently
+from jobs.schedulers.slurm.submit_quota import Controller, Limit, parse_config, reached, tightest
 
 BUSY = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 
@@ -159,13 +159,13 @@ def answer(command: list[str]) -> str | None:
 def test_the_limits_of_an_association(
     profile: dict[str, str] | None, room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits.commands, "ask", answer)
-    assert limits.room(profile) == room
+    monkeypatch.setattr(submit_quota.commands, "ask", answer)
+    assert submit_quota.room(profile) == room
 
 
 def test_what_cannot_be_asked_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits.commands, "ask", lambda command: None)
-    assert limits.room(None) == Room()
+    monkeypatch.setattr(submit_quota.commands, "ask", lambda command: None)
+    assert submit_quota.room(None) == Room()
 
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"

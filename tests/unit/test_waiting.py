@@ -10,10 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from disttrain.rundir import write_json
-from jobs import byhand, policy, waiting
-from jobs.scheduler import JobFacts
-from jobs.waiting import JobEnded, wait_for
+from disttrain.records.json_files import write_json
+from jobs.core import requeue_policy
+from jobs.node import waiting
+from jobs.node.allocation import JobFacts
+from jobs.node.waiting import JobEnded, wait_for
+from jobs.submission import sbatch_entry
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 LONG_S = 60.0
@@ -46,11 +48,11 @@ def test_it_finds_what_comes_and_nothing_in_time() -> None:
 @pytest.mark.parametrize(
     ("number", "job", "code"),
     [
-        (signal.SIGTERM, None, policy.EXIT_FAILED),
-        (signal.SIGINT, scheduler(), policy.EXIT_FAILED),
-        (signal.SIGTERM, scheduler(facts(running=False)), policy.EXIT_FAILED),
-        (signal.SIGTERM, scheduler(facts(running=False, restarts=2)), policy.EXIT_DONE),
-        (signal.SIGTERM, scheduler(facts(restarts=2)), policy.EXIT_DONE),
+        (signal.SIGTERM, None, requeue_policy.EXIT_FAILED),
+        (signal.SIGINT, scheduler(), requeue_policy.EXIT_FAILED),
+        (signal.SIGTERM, scheduler(facts(running=False)), requeue_policy.EXIT_FAILED),
+        (signal.SIGTERM, scheduler(facts(running=False, restarts=2)), requeue_policy.EXIT_DONE),
+        (signal.SIGTERM, scheduler(facts(restarts=2)), requeue_policy.EXIT_DONE),
     ],
     ids=["nobody to ask", "interrupted", "ended", "taken back", "begun again"],
 )
@@ -97,10 +99,10 @@ def test_slurm_is_not_asked_all_the_time_nor_without_need(send: Callable[[int], 
 def test_a_job_by_hand_whose_node_0_says_nothing(
     send: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = byhand.Job("7", 0, "31000", 1)
+    job = sbatch_entry.Job("7", 0, "31000", 1)
     send(signal.SIGTERM)
-    said = byhand._wait(job, tmp_path, scheduler(facts(running=False)))
-    assert said == {"run": None, "exit": policy.EXIT_FAILED}
+    said = sbatch_entry._wait(job, tmp_path, scheduler(facts(running=False)))
+    assert said == {"run": None, "exit": requeue_policy.EXIT_FAILED}
     assert "nothing to do: the job was ended while this node waited" in capsys.readouterr().out
     write_json(job.word(tmp_path), {"run": "a/b"})
-    assert byhand._wait(job, tmp_path, scheduler()) == {"run": "a/b"}
+    assert sbatch_entry._wait(job, tmp_path, scheduler()) == {"run": "a/b"}

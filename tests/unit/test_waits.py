@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.telemetry.phases import CHECKPOINT, COMM, COMPUTE, MEETING, HostClock
-from disttrain.telemetry.recorder import StepRecorder
-from disttrain.telemetry.waits import UNSEEN, CommSplit
-from disttrain.world import World
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.comm_split import UNSEEN, CommSplit
+from disttrain.telemetry.step_clock import CHECKPOINT, COMM, COMPUTE, MEETING, HostClock
+from disttrain.telemetry.step_log import StepRecorder
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 ON_DEVICE = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cuda"), backend="nccl")

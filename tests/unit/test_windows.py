@@ -10,14 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.series import read_steps
-from disttrain.bins import RESOLUTION, bin_of, durations
-from disttrain.config import TelemetryConfig
-from disttrain.records import CLASSES, Step, StepWindow
-from disttrain.rundir import RunDir, read_jsonl
-from disttrain.telemetry.phases import COMM, COMPUTE, MEETING, OPTIMIZER, HostClock
-from disttrain.telemetry.recorder import WINDOW, StepRecorder
-from disttrain.telemetry.waits import CommSplit
-from disttrain.world import World
+from disttrain.config.sections import TelemetryConfig
+from disttrain.records.json_files import read_jsonl
+from disttrain.records.log_histogram import RESOLUTION, bin_of, durations
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import CLASSES, Step, StepWindow
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.comm_split import CommSplit
+from disttrain.telemetry.step_clock import COMM, COMPUTE, MEETING, OPTIMIZER, HostClock
+from disttrain.telemetry.step_log import WINDOW, StepRecorder
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 

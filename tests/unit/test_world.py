@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.config import ResourcesConfig
+from disttrain.config.sections import ResourcesConfig
 from disttrain.errors import ConfigError
-from disttrain.world import open_world
+from disttrain.runtime.process_group import open_world
 
 
 @pytest.fixture

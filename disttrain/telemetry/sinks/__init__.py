@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from disttrain.errors import ConfigError, nearest
-from disttrain.rundir import Attempt
+from disttrain.records.run_directory import Attempt
 
 
 class SinkLike(Protocol):

@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from disttrain import log
-from disttrain.rundir import Attempt, RunDir, read_json_or_none
+from disttrain.records.json_files import read_json_or_none
+from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.runtime import log
 
 WRITE_EVERY_S = 10.0
 RUN_TAG = "disttrain.run"

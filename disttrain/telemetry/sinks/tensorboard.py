@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from disttrain.rundir import Attempt
+from disttrain.records.run_directory import Attempt
 
 
 class Sink:

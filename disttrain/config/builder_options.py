@@ -1,0 +1,189 @@
+"""What a model's or data source's `build` accepts, read from its source text.
+
+The login node must check `model.layers: 4` without importing torch, and adding a model must touch one
+file. So the keyword arguments of `build` are the options: names, types and defaults are taken from the
+syntax tree of the file that defines them. What the text cannot tell (`**kwargs`, a module that is not
+on the path here) is left to the job, which checks again by calling.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import ConfigDict, ValidationError, create_model
+
+from disttrain.errors import ConfigError, nearest
+
+BUILT_SECTIONS = {"model": "models", "data": "data"}
+"""Config sections whose extra keys belong to a builder, and the package the builders live in."""
+
+FILE_SUFFIXES = (".yaml", ".yml", ".json")
+_PACKAGE_ROOT = Path(__file__).resolve().parents[1]
+_TYPE_NAMES: dict[str, Any] = {
+    "int": int, "float": float, "str": str, "bool": bool, "list": list, "tuple": tuple, "dict": dict,
+    "Literal": Literal, "Any": Any, "None": None,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A callable found in source: its options as {name: (type, default)}, and whether more are taken.
+
+    A default of `...` marks an option that must be given.
+    """
+
+    options: dict[str, tuple[Any, Any]]
+    open_ended: bool
+    doc: str = ""
+    file_options: tuple[str, ...] = ()
+    """Options that may name a YAML or JSON file: its content takes the name's place when a run is planned, so
+    it is part of the run's key and travels with it."""
+
+
+def builtin_kinds(section: str) -> list[str]:
+    """Names of the modules of `disttrain.<section>` that define `build`."""
+    folder = _PACKAGE_ROOT / section
+    return sorted(path.stem for path in folder.glob("*.py") if _find(_parsed(path), "build") is not None)
+
+
+def builder_of(section: str, kind: str) -> Builder | None:
+    """The builder that `kind` names, or None where its source cannot be found without importing.
+
+    Raises `ConfigError` for a kind that is neither built in nor of the form `package.module:callable`.
+    """
+    if ":" not in kind:
+        kinds = builtin_kinds(section)
+        if kind not in kinds:
+            key = {"models": "model.kind"}.get(section, f"{section}.kind")
+            raise ConfigError(
+                f"{key}={kind!r} is unknown; allowed: {', '.join(kinds)} or package.module:callable"
+                f"{nearest(kind, kinds)}"
+            )
+        return _read(_PACKAGE_ROOT / section / f"{kind}.py", "build")
+    module, _, name = kind.partition(":")
+    relative = Path(*module.split("."))
+    for root in (Path(entry or ".") for entry in sys.path):
+        for candidate in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
+            if candidate.is_file():
+                return _read(candidate, name)
+    return None
+
+
+def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
+    """`given` converted to the builder's types, with its defaults filled in.
+
+    `key` is the config section's name in messages. Raises `ConfigError` on an unknown or ill-typed option.
+    """
+    builder = builder_of(section, kind)
+    if builder is None:
+        return given
+    unknown = [name for name in given if name not in builder.options]
+    if unknown and not builder.open_ended:
+        allowed = sorted(builder.options)
+        raise OptionError(
+            unknown[0],
+            f"{key}.{unknown[0]} is not an option of {key}.kind={kind}; allowed: "
+            f"{', '.join(allowed) or 'none'}{nearest(unknown[0], allowed)}",
+        )
+    checker = create_model(  # type: ignore[call-overload]
+        "Options", __config__=ConfigDict(extra="allow", protected_namespaces=()), **builder.options
+    )
+    try:
+        checked: dict[str, Any] = checker(**given).model_dump()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        if first["type"] == "missing":
+            raise OptionError(name, f"{key}.{name} is needed by {key}.kind={kind}") from None
+        raise OptionError(name, f"{key}.{name}={first['input']!r}: {first['msg'].lower()}") from None
+    for name in builder.file_options:
+        if isinstance(checked[name], str) and checked[name].endswith(FILE_SUFFIXES):
+            checked[name] = _content(f"{key}.{name}", name, Path(checked[name]))
+    return checked
+
+
+def _content(key: str, option: str, path: Path) -> Any:
+    try:
+        text = path.read_text()
+        # JSON by its own reader: YAML 1.1 takes `1e-05` for text
+        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise OptionError(option, f"{key}={str(path)!r} cannot be read: {error.strerror}") from None
+    except (ValueError, yaml.YAMLError):
+        raise OptionError(option, f"{key}={str(path)!r} is not valid {path.suffix[1:].upper()}") from None
+
+
+class OptionError(ConfigError):
+    """A bad option; `option` is its name, so that the caller can add the file and line."""
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+def _read(path: Path, name: str) -> Builder | None:
+    module = _parsed(path)
+    node = _find(module, name)
+    if isinstance(node, ast.ClassDef):
+        node = _find(node, "__init__")
+    if not isinstance(node, ast.FunctionDef):
+        return None
+    arguments = node.args
+    positional = [a for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", "source")]
+    positional_defaults: list[ast.expr | None] = [None] * len(positional)
+    if arguments.defaults:
+        positional_defaults[-len(arguments.defaults) :] = arguments.defaults
+    pairs = [*zip(positional, positional_defaults, strict=True)]
+    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    options = {argument.arg: (_type(argument.annotation), _default(value)) for argument, value in pairs}
+    return Builder(options, arguments.kwarg is not None, ast.get_docstring(node) or "", _file_options(module))
+
+
+def _file_options(module: ast.Module) -> tuple[str, ...]:
+    """What the module says by `FILE_OPTIONS = (...)`."""
+    for node in module.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FILE_OPTIONS":
+            return tuple(ast.literal_eval(node.value))
+    return ()
+
+
+def _parsed(path: Path) -> ast.Module:
+    return _parse(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _parse(path: Path, _modified: int) -> ast.Module:
+    # a sweep checks hundreds of configs against the same few files
+    return ast.parse(path.read_text())
+
+
+def _find(tree: ast.AST, name: str) -> ast.FunctionDef | ast.ClassDef | None:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return node
+    return None
+
+
+def _type(annotation: ast.expr | None) -> Any:
+    if annotation is None:
+        return Any
+    try:
+        return eval(ast.unparse(annotation), {"__builtins__": {}}, _TYPE_NAMES)
+    except Exception:  # a type of the user's own: the call itself will check it
+        return Any
+
+
+def _default(value: ast.expr | None) -> Any:
+    if value is None:
+        return ...
+    try:
+        return ast.literal_eval(value)
+    except ValueError:
+        return None

@@ -1,0 +1,273 @@
+"""From YAML text and overrides to a checked `Config`; every mistake is one line with its file and line.
+
+A `Draft` is the config before it is checked: nested plain data, and for each dotted key where it came
+from. Overrides are laid over it, then `check` turns it into a `Config`.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from disttrain.config.batch_plan import BatchPlan, Scaling, scale_batch
+from disttrain.config.builder_options import BUILT_SECTIONS, OptionError, check_options
+from disttrain.config.sections import Config
+from disttrain.errors import ConfigError, nearest
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as people write configs: `1e-3` is a number (YAML 1.1 wants a dot in it), a date is text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 -- as the base class has it
+        first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":float", ":timestamp"))]
+        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"[-+]?(\d[\d_]*\.[\d_]*|\.\d[\d_]*|\d[\d_]*(?=[eE]))([eE][-+]?\d+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$"
+    ),
+    list("-+0123456789."),
+)
+
+
+@dataclass
+class Draft:
+    """Nested config data not yet checked, with the origin of each dotted key (`file.yaml:12`, `--set`)."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+
+    def set(self, key: str, value: Any, origin: str) -> None:
+        """Lay `value` over the dotted `key`."""
+        *sections, leaf = key.split(".")
+        node = self.data
+        for depth, name in enumerate(sections):
+            child = node.get(name)
+            if child is None:  # not there, or an empty section in YAML
+                child = node[name] = {}
+            if not isinstance(child, dict):
+                raise ConfigError(f"{'.'.join(sections[: depth + 1])} is a value, not a section", at=origin)
+            node = child
+        node[leaf] = value
+        self.origin[key] = origin
+
+    def get(self, key: str) -> Any:
+        """The value at a dotted key, or None."""
+        node: Any = self.data
+        for name in key.split("."):
+            if not isinstance(node, dict) or name not in node:
+                return None
+            node = node[name]
+        return node
+
+    def at(self, key: str) -> str | None:
+        """Where `key`, or the nearest section around it, was written."""
+        parts = key.split(".")
+        for size in range(len(parts), 0, -1):
+            found = self.origin.get(".".join(parts[:size]))
+            if found:
+                return found
+        return None
+
+    def copy(self) -> Draft:
+        return Draft(copy.deepcopy(self.data), dict(self.origin))
+
+
+def load(path: Path | str) -> Draft:
+    """Read a YAML file into a draft. Raises `ConfigError` if it cannot be read or is no mapping."""
+    path = Path(path)
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ConfigError(f"cannot read config {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"cannot read config {str(path)!r}: not a text file") from None
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        draft = Draft()
+        if root is not None:
+            if not isinstance(root, yaml.MappingNode):
+                raise ConfigError("a config is a mapping of sections", at=f"{path}:1")
+            _record_lines(root, "", str(path), draft.origin)
+            draft.data = yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"not valid YAML: {getattr(error, 'problem', error)}", at=f"{path}{line}") from None
+    return draft
+
+
+def _record_lines(node: yaml.MappingNode, prefix: str, path: str, origin: dict[str, str]) -> None:
+    for key_node, value_node in node.value:
+        key = f"{prefix}{key_node.value}"
+        place = f"{path}:{key_node.start_mark.line + 1}"
+        if key in origin:
+            raise ConfigError(f"{key} is given twice (first at {origin[key]})", at=place)
+        origin[key] = place
+        if isinstance(value_node, yaml.MappingNode):
+            _record_lines(value_node, f"{key}.", path, origin)
+
+
+def parse_value(text: str, at: str) -> Any:
+    """One override value, read as YAML: `5`, `true`, `null`, `[a, b]`, `text`."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.YAMLError:
+        raise ConfigError(f"cannot read value {text!r}", at=at) from None
+
+
+def flag_pairs(words: Sequence[str], known: Sequence[str]) -> list[tuple[str, str]]:
+    """Config flags, `--a.b value` and `--a.b=value`, as (key, text); `known` are the flags beside them."""
+    pairs = []
+    pending = iter(words)
+    for word in pending:
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--") or "." not in flag:
+            raise ConfigError(f"unknown argument {word!r}{nearest(flag, known)}")
+        if not equals:
+            value = next(pending, "")
+            if not value:
+                raise ConfigError(f"{flag} needs a value")
+        pairs.append((flag.removeprefix("--"), value))
+    return pairs
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the config tree (options of models and data sources not among them)."""
+    return [
+        f"{section}.{name}"
+        for section, info in Config.model_fields.items()
+        for name in info.annotation.model_fields  # type: ignore[union-attr]
+    ]
+
+
+def check(draft: Draft) -> Config:
+    """The checked config. A `sweep` section is passed over: a trainer may read a sweep file.
+
+    Raises `ConfigError`, one line, for an unknown key, a wrong type or an impossible combination.
+    """
+    data = {name: value for name, value in draft.data.items() if name != "sweep"}
+    for name, value in data.items():
+        if value is None:  # an empty section in YAML
+            data[name] = {}
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        raise _one_line(error.errors()[0], draft) from None
+    config = _with_options(config, draft)
+    _check_combinations(config, draft)
+    return config
+
+
+def with_batch(
+    config: Config, draft: Draft, base_ranks: int | None = None, scaling: Scaling = "weak"
+) -> tuple[Config, BatchPlan]:
+    """The config with both batch sizes given, and the plan they make.
+
+    The sizes in `config` are meant for `base_ranks` ranks (by default its own) and are scaled from there.
+    Raises `ConfigError` when they do not divide.
+    """
+    local, global_ = config.train.local_batch_size, config.train.global_batch_size
+    world = config.world_size
+    try:
+        batch = scale_batch(local, global_, base_world=base_ranks or world, world=world, scaling=scaling)
+    except ConfigError as error:
+        key = "train.global_batch_size" if global_ else "train.local_batch_size"
+        raise ConfigError(str(error), at=draft.at(key)) from None
+    sizes = {"local_batch_size": batch.local, "global_batch_size": batch.global_}
+    return config.model_copy(update={"train": config.train.model_copy(update=sizes)}), batch
+
+
+def _with_options(config: Config, draft: Draft) -> Config:
+    update: dict[str, Any] = {}
+    for key, package in BUILT_SECTIONS.items():
+        section = getattr(config, key)
+        try:
+            options = check_options(package, key, section.kind, section.model_extra or {})
+        except OptionError as error:
+            raise ConfigError(str(error), at=draft.at(f"{key}.{error.option}")) from None
+        except ConfigError as error:
+            raise ConfigError(str(error), at=draft.at(f"{key}.kind")) from None
+        declared = {name: getattr(section, name) for name in type(section).model_fields}
+        update[key] = type(section)(**declared, **options)
+    return config.model_copy(update=update)
+
+
+def _check_combinations(config: Config, draft: Draft) -> None:
+    def refuse(key: str, message: str) -> None:
+        raise ConfigError(message, at=draft.at(key))
+
+    train, optim, parallel = config.train, config.optim, config.parallel
+    if config.profile.steps is not None:
+        first, last = config.profile.steps
+        if first > last or (train.steps is not None and last > train.steps):
+            until = f" and not after train.steps={train.steps}" if train.steps is not None else ""
+            refuse("profile.steps", f"profile.steps=[{first}, {last}]: first and last step, in order{until}")
+        if missing := [rank for rank in config.profile.ranks if rank >= config.world_size]:
+            refuse(
+                "profile.ranks", f"profile.ranks: {missing[0]} is not one of the {config.world_size} ranks"
+            )
+    if (train.steps is None) == (train.epochs is None):
+        given = f"train.steps={train.steps} and train.epochs={train.epochs}"
+        refuse("train.epochs" if train.epochs else "train", f"{given}: give exactly one of them")
+    if parallel.strategy == "single" and config.world_size > 1:
+        refuse(
+            "parallel.strategy",
+            f"parallel.strategy=single needs 1 rank, but resources.nodes={config.resources.nodes} x "
+            f"resources.gpus_per_node={config.resources.gpus_per_node} is {config.world_size}; "
+            "use ddp or auto",
+        )
+    if parallel.static_graph and parallel.find_unused_parameters:
+        refuse(
+            "parallel.static_graph",
+            "parallel.static_graph and parallel.find_unused_parameters exclude each other",
+        )
+    if (optim.schedule == "step") != (optim.step_every is not None):
+        refuse("optim.step_every", "optim.step_every goes with optim.schedule=step: give both or neither")
+    if (optim.lr_scaling != "none") != (optim.lr_base_batch is not None):
+        refuse(
+            "optim.lr_scaling",
+            "optim.lr_base_batch goes with optim.lr_scaling=linear|sqrt: give both or neither",
+        )
+    if train.steps is not None and optim.warmup_steps >= train.steps > 1 and optim.schedule != "constant":
+        refuse(
+            "optim.warmup_steps",
+            f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={train.steps}",
+        )
+    if train.local_batch_size is None and train.global_batch_size is None:
+        refuse("train", "train.local_batch_size or train.global_batch_size is needed; neither is given")
+
+
+def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:
+    key = ".".join(str(part) for part in detail["loc"])
+    kind, value = detail["type"], detail["input"]
+    context = detail.get("ctx", {})
+    if kind == "extra_forbidden":
+        sections, section = list(Config.model_fields), key.split(".")[0]
+        allowed = [k for k in known_keys() if k.split(".")[0] == section] if "." in key else sections
+        hint = ("" if "." in key else nearest(key, sections)) or nearest(key, known_keys())
+        message = f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}"
+    elif kind in ("model_type", "model_attributes_type"):
+        message = f"{key}={value!r} must be a section with keys of its own"
+    elif kind == "literal_error":
+        expected = str(context.get("expected", ""))
+        words = expected.replace("'", "").replace(" or ", ", ").split(", ")
+        message = f"{key}={value!r}: allowed: {expected}{nearest(str(value), words)}"
+    else:
+        message = f"{key}={value!r}: {_lower_first(detail['msg'])}"
+    return ConfigError(message, at=draft.at(key))
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,291 @@
+"""The configuration of one run: a typed tree, the same for the trainer, a sweep and a job.
+
+Imports without torch, because the login node validates what the compute node will do. Options of a
+model or a data source belong to the file that builds it (`disttrain.config.builder_options` reads them from there),
+so adding one never touches this file.
+
+A field marked `noise` changes how a run is carried out or watched, never what it computes or how
+fast; it takes no part in the run key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+from pydantic.fields import FieldInfo
+
+_Decay = Annotated[float, Field(ge=0, lt=1)]
+NOISE: dict[str, Any] = {"noise": True}
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, closed to unknown keys, documented under each field."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+class ModelConfig(Section):
+    """What is trained. Keys other than `kind` are keyword arguments of the model's `build`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    kind: str = "gpt"
+    """From `disttrain.models` (gpt, mlp, resnet, emulated, huggingface) or `package.module:callable`."""
+
+
+class DataConfig(Section):
+    """What it is trained on. Keys not listed here are keyword arguments of the source's `build`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    kind: str = "text"
+    """A module of `disttrain.data` (text, tokens, digits, synthetic), or `package.module:callable`."""
+    workers: NonNegativeInt = 0
+    """Loader processes per rank; 0 loads in the rank itself."""
+    prefetch: PositiveInt = 2
+    """Batches each loader process keeps ready (used when `workers` > 0)."""
+
+
+class TrainConfig(Section):
+    """How long, in what batches, and how often to look up."""
+
+    steps: PositiveInt | None = None
+    """Optimizer steps. Give this or `epochs`."""
+    epochs: PositiveFloat | None = None
+    """Passes over the training samples, rounded up to whole steps."""
+    local_batch_size: PositiveInt | None = None
+    """Samples per rank and micro-step. Give this, `global_batch_size`, or both."""
+    global_batch_size: PositiveInt | None = None
+    """Samples per optimizer step over all ranks; with `local_batch_size` it fixes the accumulation."""
+    seed: NonNegativeInt = 0
+    """Seeds the weights, the order of samples and dropout."""
+    eval_every: NonNegativeInt = 0
+    """Steps between validations; 0 validates once, at the end."""
+    eval_samples: NonNegativeInt = 0
+    """Validation samples used each time; 0 uses all of them."""
+    log_every: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 10
+    """Steps between the small all-reduces that make the global loss curve."""
+
+
+class OptimConfig(Section):
+    """The optimizer and its learning-rate schedule."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    """AdamW, or SGD with momentum."""
+    lr: PositiveFloat = 1e-3
+    """Peak learning rate, before `lr_scaling`."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Applied to matrices and kernels, not to biases and norms."""
+    betas: tuple[_Decay, _Decay] = (0.9, 0.95)
+    """Exponential decay rates of AdamW."""
+    momentum: NonNegativeFloat = 0.9
+    """Momentum of SGD."""
+    fused: bool | None = None
+    """Fused optimizer kernels; null uses them where the device has them."""
+    grad_clip: PositiveFloat | None = None
+    """Largest global gradient norm; null does not clip."""
+    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    """Shape of the learning rate over the run, after the warm-up."""
+    warmup_steps: NonNegativeInt = 0
+    """Steps of linear warm-up before the schedule starts."""
+    final_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Where cosine and linear end, as a share of the peak."""
+    step_every: PositiveInt | None = None
+    """Steps between drops of the `step` schedule (needed there, and only there)."""
+    step_factor: PositiveFloat = 0.1
+    """Factor of each drop of the `step` schedule."""
+    lr_scaling: Literal["none", "linear", "sqrt"] = "none"
+    """Scale `lr` by (global batch / `lr_base_batch`), or by its square root."""
+    lr_base_batch: PositiveInt | None = None
+    """The global batch size `lr` was tuned for (needed when `lr_scaling` is not none)."""
+
+
+class ParallelConfig(Section):
+    """How the ranks work together."""
+
+    strategy: Literal["auto", "single", "ddp"] = "auto"
+    """`auto` is single on one rank and ddp on more, and says why in the log."""
+    bucket_mb: PositiveFloat | None = None
+    """DDP: gradient bucket size in MiB; null leaves PyTorch's own, 25 MiB after a first bucket of 1 MiB."""
+    gradient_as_bucket_view: bool = True
+    """DDP: let gradients live inside the buckets, which saves one copy of them."""
+    static_graph: bool = False
+    """DDP: promise that every step uses the same parameters."""
+    find_unused_parameters: bool = False
+    """DDP: look for parameters that got no gradient (costs a graph walk each step)."""
+
+
+class ResourcesConfig(Section):
+    """The shape of the job. World size is `nodes * gpus_per_node`."""
+
+    nodes: PositiveInt = 1
+    """Machines, or processes that stand for one each on the local cluster."""
+    gpus_per_node: PositiveInt = 1
+    """Ranks per node: one per GPU, or one per stand-in process on a CPU."""
+    device: Literal["auto", "cpu", "cuda", "shared"] = "auto"
+    """`auto` is cuda where every local rank has a device of its own, else cpu. `shared`: all ranks of a
+    machine on its first GPU, talking through gloo; no GPU is asked of Slurm for it."""
+    threads_per_rank: PositiveInt = 1
+    """Threads of intra-op parallelism per rank, the same at every node count."""
+
+
+class JobConfig(Section):
+    """How the job is carried out: limits, retries, environment."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # `OMP_PROC_BIND: 1` is meant as text
+
+    time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 60.0
+    """Wall-clock limit of one attempt, in minutes."""
+    max_attempts: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 3
+    """Starts of this run that may fail, the first included, before a retryable failure becomes final. Starts
+    that saved and left when they were asked to do not count."""
+    max_requeues: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100
+    """How often one Slurm job may be started again by itself, whatever the causes."""
+    rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 120.0
+    """How long nodes wait for each other, in seconds."""
+    stop_lead_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 60.0
+    """How long before the end of the job's time ranks stop and save. A job that has less time than this left
+    when its ranks start trains through three quarters of it."""
+    stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0
+    """Seconds between the moments at which ranks agree whether to stop; 0 is every step."""
+    env: dict[str, str] = {}
+    """Environment variables added to every rank; they win over anything derived."""
+
+
+class TelemetryConfig(Section):
+    """What is measured and where it goes."""
+
+    warmup_steps: NonNegativeInt = 10
+    """Steps left out of every throughput and latency figure (they are recorded all the same)."""
+    samples: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 8
+    """Steps looked at closely, under the profiler, for what each collective did: so many, evenly spread over
+    the run, but at most one in 20. They are left out of the figures, too. 0: none."""
+    calibrations: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 4
+    """Steps whose forward and backward passes are made a second time without communication, to check what is
+    said of it: so many, evenly spread over the run, but at most one in 20. The second passes belong to no
+    step and to no figure. 0: none."""
+    layer_passes: NonNegativeInt = 0
+    """Passes after the last step in which each layer is timed, for `submit.py emulate`; they belong to no
+    step and to no figure. 0: none."""
+    full_records: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100_000
+    """Steps of a run, the first ones, that get a line of their own in the step records; after them, a hundred
+    steps share one, which keeps sums, extremes and the distribution."""
+    flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 5.0
+    """Seconds between writes of step records and of `metrics.json`."""
+    gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0
+    """Seconds between samples of the GPUs, and of the ranks' processes; 0 takes none."""
+    sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOISE)] = ("tensorboard",)
+    """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
+
+
+class ProfileConfig(Section):
+    """A trace of some steps by PyTorch's profiler, and what is in it beside our own figures."""
+
+    steps: Annotated[tuple[PositiveInt, PositiveInt] | None, Field(json_schema_extra=NOISE)] = None
+    """First and last step of the trace. They are left out of all figures."""
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(json_schema_extra=NOISE)] = (0,)
+    """Ranks that are traced."""
+
+
+class CheckpointConfig(Section):
+    """When the state of training is saved, where, and what is kept of it.
+
+    A run that is asked to stop saves in any case.
+    """
+
+    every_steps: PositiveInt | None = None
+    """Steps between checkpoints."""
+    every_s: PositiveFloat | None = None
+    """Seconds between checkpoints; with `every_steps`, whichever comes first."""
+    best: bool = True
+    """Where checkpoints are taken regularly: take one after each validation that is the best so far, too."""
+    keep: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 2
+    """Newest checkpoints kept; the one with the best validation is kept besides."""
+    dir: Annotated[str | None, Field(json_schema_extra=NOISE)] = None
+    """Where they go: a folder in which each run has its `<sweep>/<run>`; null: `checkpoints` of the run."""
+    asynchronous: bool = True
+    """Write while training goes on; only the copy to host memory is waited for."""
+    start_from: str | None = None
+    """A checkpoint that a new run starts from: the path of its folder."""
+    start_with: Literal["all", "model"] = "all"
+    """What it takes from there: all, to go on from that step, or the model alone, to begin at step 1."""
+
+    @property
+    def regular(self) -> bool:
+        """Whether checkpoints are taken without anybody asking."""
+        return self.every_steps is not None or self.every_s is not None
+
+
+class Config(Section):
+    """Everything one run needs to know."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    optim: OptimConfig = OptimConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    job: JobConfig = JobConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    profile: ProfileConfig = ProfileConfig()
+
+    @property
+    def world_size(self) -> int:
+        return self.resources.nodes * self.resources.gpus_per_node
+
+    @property
+    def emulated(self) -> bool:
+        """Whether anything in it is waited for that would otherwise be done."""
+        return is_emulated(self.as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain JSON types, ready for a file."""
+        return self.model_dump(mode="json")
+
+
+def is_emulated(config: dict[str, Any]) -> bool:
+    """`Config.emulated`, of a config as plain data."""
+    model, data = config.get("model") or {}, config.get("data") or {}
+    return model.get("kind") == "emulated" or bool(data.get("delay_s"))
+
+
+def model_waits(config: Config) -> bool:
+    """Whether its ranks wait where others compute, and so leave their processors to others."""
+    model = config.model
+    return model.kind == "emulated" and (model.model_extra or {}).get("work", "wait") == "wait"
+
+
+def is_noise(field: FieldInfo) -> bool:
+    """Whether the field is declared as noise."""
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("noise"))
+
+
+def without_noise(config: Config) -> dict[str, Any]:
+    """The config as plain data, less the fields declared as noise."""
+    plain = config.as_dict()
+    for section, field in Config.model_fields.items():
+        section_type = field.annotation
+        assert isinstance(section_type, type)
+        assert issubclass(section_type, Section)
+        for name, info in section_type.model_fields.items():
+            if is_noise(info):
+                del plain[section][name]
+    return plain
+
+
+def config_key(config: Config, repeat: int = 0) -> str:
+    """Hash of what the run computes: config with shape, and the repeat, less noise. 12 hex digits."""
+    text = json.dumps([without_noise(config), repeat], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

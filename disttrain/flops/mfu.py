@@ -1,0 +1,62 @@
+"""Model FLOPs utilisation: the share of a device's peak that the model's own arithmetic reaches.
+
+    MFU = model FLOP/s of a rank / peak of its device in the dtype that products are computed in
+
+Recomputation is no work of the model's, and a peak counts dense work only (`disttrain.flops.peaks`). A device that
+is not in the table has no MFU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from disttrain.flops import peaks
+from disttrain.flops.counting import CONVOLUTION, MATMUL
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a device could reach on a model's work, as far as it is known."""
+
+    dtypes: dict[str, str] | None
+    """What each kind of work is computed in; None where weights have several dtypes."""
+    flops_per_s: float | None
+    source: str | None
+    reason: str
+    """Why there is no peak, if there is none."""
+
+
+def peak_of(device: str, model: nn.Module, flops: Mapping[str, int], on: torch.device) -> Peak:
+    """The peak rate for this model's mix of work on the device named `device`, `on` which it runs."""
+    if not flops:
+        return Peak(None, None, None, "the model's FLOPs could not be counted")
+    dtypes = arithmetic(model, on)
+    if dtypes is None:
+        return Peak(None, None, None, "weights of several dtypes: no single peak applies")
+    dtypes = {kind: dtypes[kind] for kind in flops}
+    known = peaks.find(device)
+    if known is None:
+        return Peak(dtypes, None, None, f"no peak is known for device {device!r}")
+    rate, reason = peaks.combined(known, flops, dtypes)
+    return Peak(dtypes, rate, known.source if rate else None, reason)
+
+
+def arithmetic(model: nn.Module, on: torch.device) -> dict[str, str] | None:
+    """What products and convolutions are computed in: the dtype of the weights, or for float32 what torch's
+    settings make of it on the device. None where weights have several dtypes."""
+    weights = {p.dtype for p in model.parameters() if p.dim() >= 2 and p.is_floating_point()}
+    if len(weights) != 1:
+        return None
+    name = str(weights.pop()).removeprefix("torch.")
+    if name != "float32":
+        return {MATMUL: name, CONVOLUTION: name}
+    has_tf32 = on.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(on) >= (8, 0))
+    settings = {
+        MATMUL: torch.backends.cuda.matmul.fp32_precision,
+        CONVOLUTION: torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
+    }
+    return {kind: "tf32" if has_tf32 and word == "tf32" else "float32" for kind, word in settings.items()}

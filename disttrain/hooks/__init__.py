@@ -1,0 +1,1 @@
+"""Called by the training loop between steps: evaluation, stopping and checkpointing."""

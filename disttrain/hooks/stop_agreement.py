@@ -1,0 +1,124 @@
+"""What ranks do together between two steps: agree whether to stop, commit and take checkpoints.
+
+The loop compares one number a step (`next_step`). About once every `job.stop_check_s`, and wherever a
+checkpoint falls due by its step, all ranks meet in one small all-reduce. What they learn there is the same
+on all of them, and so is what they do next: no rank ever enters a collective alone.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+from disttrain.checkpoint.saver import Saver
+from disttrain.config.sections import Config
+from disttrain.errors import Superseded
+from disttrain.records.causes import StopCause
+from disttrain.records.metrics import EvalPoint
+from disttrain.records.run_directory import Attempt
+from disttrain.runtime import log
+from disttrain.runtime.process_group import World
+from disttrain.runtime.stop_signals import CAUSES, Requests
+from disttrain.telemetry.step_clock import CHECKPOINT, OTHER, StepClock
+
+MAX_STRIDE = 1000
+"""Steps between meetings at most: steps that were quick may turn slow."""
+_SUPERSEDED = 1 + len(CAUSES)
+
+
+def best_loss(history: Sequence[EvalPoint], world: World) -> float | None:
+    """The loss of the best validation so far, on all ranks; of earlier attempts rank 0 alone knows."""
+    known = [point.loss for point in history if point.loss is not None]
+    best: float | None = world.gather(min(known, default=None))[0]
+    return best
+
+
+class Boundary:
+    """Built for a run that has done `step` steps; `best_loss` is that of the best validation so far."""
+
+    def __init__(
+        self,
+        config: Config,
+        world: World,
+        attempt: Attempt,
+        requests: Requests,
+        saver: Saver,
+        clock: StepClock,
+        best_loss: float | None,
+    ) -> None:
+        self.next_step = saver.step
+        """Meet after this step."""
+        self._config = config.checkpoint
+        self._check_s = config.job.stop_check_s
+        self._world = world
+        self._attempt = attempt
+        self._requests = requests
+        self._saver = saver
+        self._clock = clock
+        self._best_loss = math.inf if best_loss is None else best_loss
+        self._validated: EvalPoint | None = None
+        self._is_best = False
+        self._met_step = saver.step
+        self._met = self._saved = time.monotonic()
+
+    def validated(self, point: EvalPoint) -> None:
+        """Take a validation result, the same on all ranks, of the step just done."""
+        self._validated = point
+        if point.loss is not None and point.loss < self._best_loss:
+            self._best_loss = point.loss
+            if self._config.best and self._config.regular:
+                self._is_best = True
+                self.next_step = point.step
+
+    def meet(self, step: int) -> StopCause | None:
+        """All ranks together after `step`: why to stop now, having saved, or None to go on."""
+        now = time.monotonic()
+        request, writing, time_is_up, step_s = self._world.maximum(self._own_view(step, now))
+        if request == _SUPERSEDED:
+            raise Superseded(f"attempt {self._attempt.superseded_by()} of this run has begun")
+        cause = CAUSES[int(request) - 1] if request else None
+        if self._saver.pending and not writing:
+            self._clock.switch(CHECKPOINT)
+            self._saver.commit()
+        if cause or time_is_up or self._is_best or self._falls_due(step):
+            self._save(step)
+        if cause:
+            log.info("stopping", step=step, cause=cause)
+            self._saver.close()
+        self._clock.switch(OTHER)
+        self._met, self._met_step = time.monotonic(), step
+        stride = min(MAX_STRIDE, max(1, int(self._check_s / step_s))) if step_s else 1
+        self.next_step = step + stride
+        if self._config.every_steps:
+            until_due = self._config.every_steps - step % self._config.every_steps
+            self.next_step = min(self.next_step, step + until_due)
+        return cause
+
+    def finish(self, step: int) -> None:
+        """All ranks together, after the last step: a run with checkpoints leaves its end as one, too."""
+        if self._config.regular:
+            self._save(step)
+        self._saver.close()
+
+    def _own_view(self, step: int, now: float) -> list[float]:
+        leads = self._world.rank == 0
+        request = self._requests.pending()
+        if leads and self._attempt.superseded_by() is not None:
+            request = _SUPERSEDED
+        every_s = self._config.every_s
+        time_is_up = leads and every_s is not None and now - self._saved >= every_s
+        step_s = (now - self._met) / (step - self._met_step) if step > self._met_step else 0.0
+        return [request, self._saver.writing, time_is_up, step_s]
+
+    def _falls_due(self, step: int) -> bool:
+        return self._config.every_steps is not None and step % self._config.every_steps == 0
+
+    def _save(self, step: int) -> None:
+        self._is_best = False
+        if step <= self._saver.step:
+            return
+        self._clock.switch(CHECKPOINT)
+        validated = self._validated if self._validated and self._validated.step == step else None
+        self._saver.save(step, validated.loss if validated else None)
+        self._saved = time.monotonic()

@@ -1,0 +1,132 @@
+"""Where a run comes from: code, versions, host and command. Standard library only, works without git."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from disttrain.records.masking import mask_argv, mask_lines
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "submitit",
+    "pydantic",
+    "pyyaml",
+    "nvidia-ml-py",
+    "scikit-learn",
+    "tensorboard",
+    "transformers",
+)
+_HASHED = ("disttrain", "jobs")
+_DIFF_LIMIT = 256 * 1024
+_GIT_TIMEOUT_S = 10
+
+
+def collect(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Provenance of whatever is planned now (`records.Provenance`)."""
+    return {
+        "schema_version": 1,
+        "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "host": socket.gethostname(),
+        "user": _user(),
+        "python": platform.python_version(),
+        "packages": versions(),
+        "code": {"schema_version": 1, "hash": code_hash(), **git_state()},
+        "argv": mask_argv(command_line() if argv is None else argv),
+    }
+
+
+def command_line() -> list[str]:
+    """This process's command line, without the path that the program lies in."""
+    program = Path(sys.argv[0])
+    name = f"python -m {program.parent.name}" if program.name == "__main__.py" else program.name
+    return [name, *sys.argv[1:]]
+
+
+def code_hash(root: Path = _ROOT) -> str:
+    """Hash of the Python sources of `disttrain/` and `jobs/` below `root`: 12 hex digits, the same
+    wherever they lie."""
+    sources = [path for package in _HASHED for path in (root / package).rglob("*.py")]
+    return hash_sources({path.relative_to(root).as_posix(): path.read_bytes() for path in sources})
+
+
+def hash_sources(files: Mapping[str, bytes]) -> str:
+    """`code_hash` of files by their paths below the root; those that do not count are passed over."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        if name.split("/")[0] in _HASHED and name.endswith(".py"):
+            digest.update(f"{name}\0{len(files[name])}\0".encode())
+            digest.update(files[name])
+    return digest.hexdigest()[:12]
+
+
+def tracked_files(root: Path = _ROOT) -> list[str] | None:
+    """Paths below `root` that git tracks; None where these sources belong to no checkout."""
+    if not _is_checkout(root):
+        return None
+    listing = _git(root, "ls-files", "-z")
+    return None if listing is None else [name for name in listing.split("\0") if name]
+
+
+def _is_checkout(root: Path) -> bool:
+    """Whether git tracks the sources at `root`: a repository around them may be somebody else's."""
+    return _git(root, "ls-files", "--error-unmatch", "disttrain/__init__.py") is not None
+
+
+def git_state(root: Path = _ROOT) -> dict[str, Any]:
+    """Commit and uncommitted changes of the checkout these sources belong to; all None without one."""
+    if not _is_checkout(root):
+        return {"git_commit": None, "git_dirty": None, "git_diff": None}
+    commit = _git(root, "rev-parse", "HEAD")
+    diff = _git(root, "diff", "HEAD")
+    if diff is not None:
+        diff = mask_lines(diff)[:_DIFF_LIMIT]
+    return {
+        "git_commit": commit.strip() if commit else None,
+        "git_dirty": None if diff is None else bool(diff),
+        "git_diff": diff or None,
+    }
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of the packages that matter, read without importing them."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def run_key(config_key: str, code: str) -> str:
+    """Hash of what a run computes and the code it does it with: 12 hex digits."""
+    return hashlib.sha256(f"{config_key} {code}".encode()).hexdigest()[:12]
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None

@@ -1,0 +1,32 @@
+"""What a rank that fails leaves behind. Torch is imported only to tell what kind of failure it was."""
+
+from __future__ import annotations
+
+import time
+import traceback
+
+from disttrain.errors import ConfigError
+from disttrain.records.attempt import RankError
+from disttrain.records.causes import Cause
+
+
+def describe(error: BaseException, rank: int) -> RankError:
+    """The record of what `rank` raised, just now."""
+    return RankError(
+        rank=rank,
+        time=time.time(),
+        kind=type(error).__name__,
+        message=" ".join(str(error).split()),
+        cause=_cause(error),
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def _cause(error: BaseException) -> Cause:
+    if isinstance(error, ConfigError):
+        return "refused"
+    if isinstance(error, KeyboardInterrupt):
+        return "cancelled"
+    import torch
+
+    return "out_of_memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "crashed"

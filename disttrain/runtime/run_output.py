@@ -1,0 +1,98 @@
+"""Where a run's records go: the run directory a job gave, or a new one for a trainer started by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from disttrain.config.sections import Config, config_key
+from disttrain.records import collect_provenance as provenance
+from disttrain.records.attempt import Outcome, RankError
+from disttrain.records.json_files import read_json_or_none, write_json
+from disttrain.records.masking import mask_config
+from disttrain.records.metrics import Metrics
+from disttrain.records.planned import RunRecord
+from disttrain.records.provenance import Provenance
+from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.runtime.process_group import World
+
+BY_HAND = "by-hand"
+"""The sweep that runs started by hand belong to."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A run directory and the attempt that writes to it."""
+
+    run: RunDir
+    attempt: Attempt
+    leads_by_hand: bool = False
+    """Whether this is rank 0 of a trainer that nobody supervises."""
+
+    @classmethod
+    def of_job(cls, run_dir: Path, attempt: int) -> Output:
+        run = RunDir(run_dir.resolve())
+        return cls(run, run.attempt(attempt))
+
+    @classmethod
+    def by_hand(cls, run_dir: Path | None, config_file: Path, config: Config, world: World) -> Output:
+        """`run_dir` as given, or `runs/by-hand/<config>-<time>`; all ranks agree on rank 0's choice.
+
+        Rank 0 writes the plan, as `submit.py` does for a job.
+        """
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        chosen = run_dir or Path("runs") / BY_HAND / f"{config_file.stem}-{stamp}"
+        chosen, number = world.gather((chosen, len(RunDir(chosen).attempts())))[0]
+        run = RunDir(chosen.resolve())
+        output = cls(run, run.attempt(number), leads_by_hand=world.rank == 0)
+        if output.leads_by_hand:
+            write_json(output.run.run_json, _plan_by_hand(output.run, config).model_dump(mode="json"))
+            for word in (run.stop, run.failed, run.done):  # about the attempt before
+                word.unlink(missing_ok=True)
+        return output
+
+    def identity(self) -> dict[str, Any]:
+        """The fields of `Metrics` that say whose they are."""
+        planned = read_json_or_none(self.run.run_json) or {}  # not there on a machine that rank 0 is not on
+        return {
+            "name": planned.get("name", self.run.name),
+            "sweep": planned.get("sweep", self.run.sweep),
+            "run_key": planned.get("run_key", BY_HAND),
+        }
+
+    def close(self, error: RankError | None, metrics: Metrics | None = None) -> None:
+        """By hand there is no agent: rank 0 writes `DONE` or `FAILED`."""
+        if not self.leads_by_hand:
+            return
+        cause, message = "finished", None
+        if error:
+            cause, message = error.cause, f"rank {error.rank}: {error.kind}: {error.message}"
+        elif metrics and metrics.stop_cause:
+            cause, message = metrics.stop_cause, f"at step {metrics.steps} of {metrics.steps_total}"
+        outcome = Outcome(
+            cause=cause,
+            attempt=self.attempt.number,
+            message=message,
+            ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            retryable=False,
+        )
+        word = self.run.done if cause == "finished" else self.run.failed
+        write_json(word, outcome.model_dump(mode="json"))
+
+
+def _plan_by_hand(run: RunDir, config: Config) -> RunRecord:
+    made = Provenance.model_validate(provenance.collect())
+    key = config_key(config)
+    return RunRecord(
+        name=run.name,
+        sweep=run.sweep,
+        run_key=provenance.run_key(key, made.code.hash),
+        config_key=key,
+        repeat=0,
+        config=mask_config(config.as_dict())[0],
+        axes={},
+        cluster="local",
+        provenance=made,
+    )

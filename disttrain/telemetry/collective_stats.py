@@ -1,0 +1,145 @@
+"""A close look at a few steps: which collectives ran, how long, how much of them compute hid.
+
+A hook on every bucket would cost each step hundreds of microseconds. So a few steps, evenly spread over the
+run, are taken under the profiler instead. They are left out of all other figures, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
+from disttrain.records.json_files import to_json
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.json_lines import unless_full
+from disttrain.telemetry.trace import StepTrace, bus_factor, length, merged, overlap
+
+METHOD = "profiler_samples"
+LARGEST_SHARE = 20
+"""At most one step in so many is sampled."""
+
+
+def sampled_steps(count: int, warmup: int, steps: int) -> frozenset[int]:
+    """`count` steps at equal distances after the warm-up; fewer where they would be too large a share."""
+    first, last = warmup + 1, steps
+    count = min(count, (last - first + 1) // LARGEST_SHARE)
+    return frozenset(first + (last - first + 1) * (2 * i + 1) // (2 * count) for i in range(count))
+
+
+def describe(step: int, trace: StepTrace) -> CommSample:
+    """One rank's record of a sampled step."""
+    union = merged(each.interval for each in trace.collectives)
+    total, hidden = length(union), overlap(union, trace.compute)
+    seen: dict[str, int] = {}
+    collectives = []
+    for each in trace.collectives:
+        number = seen[each.kind] = seen.get(each.kind, -1) + 1
+        begin, end = each.interval
+        hidden_s = overlap([each.interval], trace.compute)
+        collectives.append(
+            SampledCollective(
+                kind=each.kind,
+                bucket=number,
+                bytes=each.bytes,
+                start_s=begin,
+                duration_s=end - begin,
+                hidden_s=hidden_s,
+                exposed_s=end - begin - hidden_s,
+            )
+        )
+    return CommSample(
+        step=step,
+        step_s=length([trace.step]),
+        compute_s=length(trace.compute),
+        total_s=total,
+        hidden_s=hidden,
+        exposed_s=total - hidden,
+        collectives=collectives,
+    )
+
+
+class Sampler:
+    """Keeps the sampled steps of a run: each rank its own in a file, rank 0 the sums over ranks."""
+
+    def __init__(self, path: Path, world: World) -> None:
+        self._path = path
+        self._world = world
+        self._seen: list[list[CommSample]] = []
+
+    def add(self, sample: CommSample | None) -> None:
+        """All ranks together."""
+        if sample is not None:
+            with unless_full(), open(self._path, "a") as file:
+                file.write(to_json(sample.model_dump(mode="json")) + "\n")
+        ranks = [each for each in self._world.gather(sample) if each is not None]
+        if self._world.rank == 0 and len(ranks) == self._world.size and len(set(map(_layout, ranks))) == 1:
+            self._seen.append(ranks)
+
+    def summary(self) -> CommSummary | None:
+        """Means over sampled steps and ranks; None where nothing was sampled."""
+        return summarise(self._seen, self._world.size)
+
+
+def summarise(samples: list[list[CommSample]], ranks: int) -> CommSummary | None:
+    """From the samples of each step by rank. Ranks saw the same collectives in each of these steps.
+
+    A rank that comes early waits inside the collective. So what a transfer took is the least over ranks.
+    """
+    whole = [step for step in samples if step[0].collectives]
+    if not whole:
+        return None
+    every = [rank for step in whole for rank in step]
+    sizes = [each.bytes for each in whole[-1][0].collectives]
+    known = all(size is not None for size in sizes)
+    on_bus = [
+        sum(bus_factor(each.kind, ranks) * (each.bytes or 0) for each in step[0].collectives)
+        / min(rank.total_s for rank in step)
+        for step in whole
+    ]
+    return CommSummary(
+        method=METHOD,
+        sampled_steps=len(whole),
+        count=len(sizes),
+        bytes=sum(size or 0 for size in sizes) if known else None,
+        total_s=_mean(rank.total_s for rank in every),
+        hidden_s=_mean(rank.hidden_s for rank in every),
+        exposed_s=_mean(rank.exposed_s for rank in every),
+        compute_s=_mean(rank.compute_s for rank in every),
+        bus_bytes_per_s=_mean(on_bus) if known else None,
+        collectives=_by_bucket([step for step in whole if _layout(step[0]) == _layout(whole[-1][0])], ranks),
+    )
+
+
+def _layout(sample: CommSample) -> tuple[tuple[str, int, int | None], ...]:
+    """What was communicated, in order: the same on all ranks."""
+    return tuple((each.kind, each.bucket, each.bytes) for each in sample.collectives)
+
+
+def _by_bucket(steps: list[list[CommSample]], ranks: int) -> list[CollectiveSummary]:
+    found = []
+    for place, (kind, bucket, size) in enumerate(_layout(steps[0][0])):
+        seen = [[rank.collectives[place] for rank in step] for step in steps]
+        every = [each for step in seen for each in step]
+        transfer_s = _mean(min(each.duration_s for each in step) for step in seen)
+        rate = size / transfer_s if size and transfer_s else None
+        found.append(
+            CollectiveSummary(
+                kind=kind,
+                bucket=bucket,
+                bytes=size,
+                total_s=_mean(each.duration_s for each in every),
+                hidden_s=_mean(each.hidden_s for each in every),
+                exposed_s=_mean(each.exposed_s for each in every),
+                transfer_s=transfer_s,
+                algorithm_bytes_per_s=rate,
+                bus_bytes_per_s=rate * bus_factor(kind, ranks) if rate else None,
+            )
+        )
+    return found
+
+
+def _mean(values: Iterator[float] | list[float]) -> float:
+    return float(np.mean(list(values)))

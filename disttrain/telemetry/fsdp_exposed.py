@@ -1,0 +1,127 @@
+"""The collectives of `fully_shard`, told to the step clock where they are made.
+
+On a CPU a call returns when the collective is done, so all of its time is exposed; and all ranks make the
+same ones in the same order, so each is a meeting that they can compare on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from disttrain.parallel.fsdp_collectives import Make, Through, exchange, param_groups
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.gradient_outputs import grad_tensors
+from disttrain.telemetry.step_clock import MEETING, OTHER, StepClock, after_own_backward, at_end_of_backward
+
+COMM_METHOD = "fsdp_custom_collectives"
+"""The time that the calls of FSDP2's all-gathers and reduce-scatters took, wherever in a step they were."""
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether `fully_shard` was applied to the model, or to some module in it."""
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+def original_class(model: nn.Module) -> type:
+    """The model's class as it was before `fully_shard` put one of its own in front."""
+    return next(cls for cls in type(model).__mro__ if not issubclass(cls, FSDPModule))
+
+
+def not_among_all(model: nn.Module, world: World) -> str | None:
+    """Why some collective may be of another kind, or among fewer than all ranks; None where none is."""
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if not isinstance(parameter, DTensor):
+            return f"{name} is not sharded, and how its gradient travels is not known"
+        mesh = parameter.device_mesh
+        if mesh.ndim != 1:
+            return f"{name} is laid over a mesh of {mesh.ndim} dimensions, of which only one can be seen"
+        if not parameter.placements[0].is_shard():
+            return f"{name} is whole on each rank, and the all-reduce of its gradient cannot be seen"
+        if mesh.size() != world.size:
+            return f"{name} is sharded over {mesh.size()} of {world.size} ranks"
+    return None
+
+
+def not_timed(model: nn.Module, world: World) -> str | None:
+    """Why `Collectives` would not show what compute waits for; None where they do."""
+    if world.device.type != "cpu":
+        return (
+            f"on {world.device.type} the collectives of fully_shard run beside the compute: how long a call "
+            "takes is not what compute waits for"
+        )
+    try:
+        groups = [param_groups(module) for module in model.modules() if isinstance(module, FSDPModule)]
+        if max(map(len, groups)) > 1:
+            return "fully_shard was given a shard_placement_fn that makes several groups of one module"
+        for group in (group for each in groups for group in each):
+            if group._all_reduce_hook is not None:
+                return "what set_all_reduce_hook was given may communicate, which cannot be seen"
+            _ = group._all_gather_comm, group._reduce_scatter_comm
+        _ = FSDPModule.set_custom_all_gather, FSDPModule.set_custom_reduce_scatter
+    except AttributeError:
+        return f"torch {torch.__version__} does not let the collectives of fully_shard be exchanged"
+    return None
+
+
+class Collectives:
+    """Each all-gather and reduce-scatter of a model is a meeting on the clock, until `close`.
+
+    Args:
+        model: for which `not_among_all` and `not_timed` give None.
+        clock: gives the clock that is switched.
+    """
+
+    def __init__(self, model: nn.Module, world: World, clock: Callable[[], StepClock]) -> None:
+        self._clock = clock
+        self._ranks = world.size
+        self._missed: str | None = None
+        self._hook = model.register_forward_hook(self._forward_done)
+        self._before = []
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                for group in param_groups(module):
+                    gather, scatter = group._all_gather_comm, group._reduce_scatter_comm
+                    self._before.append((module, gather, scatter))
+                    exchange(module, *(Through(comm, self._timed) for comm in (gather, scatter)))
+
+    def missed(self, stepped: bool) -> str | None:
+        """At the end of a step: why some of its communication was not seen; None if all was."""
+        missed, self._missed = self._missed, None
+        return missed
+
+    def close(self) -> None:
+        """Put back what was there."""
+        self._hook.remove()
+        for module, gather, scatter in self._before:
+            exchange(module, gather, scatter)
+
+    def _timed(self, make: Make, group: dist.ProcessGroup) -> dist.Work | None:
+        clock = self._clock()
+        before = clock.phase
+        clock.switch(MEETING)
+        try:
+            work = make()
+        finally:
+            clock.switch(before)
+        if work is not None:
+            self._missed = "an unshard was asynchronous, and what compute waited for it is not known"
+        if group.size() != self._ranks:
+            self._missed = f"a collective was among {group.size()} of {self._ranks} ranks"
+        return work
+
+    def _forward_done(self, model: nn.Module, inputs: Any, output: Any) -> None:
+        if torch.is_grad_enabled():
+            after_own_backward(list(grad_tensors(output)), self._own_backward_done)
+
+    def _own_backward_done(self) -> None:
+        # FSDP2 scatters the last gradients in a callback that is queued by now
+        at_end_of_backward(lambda: self._clock().switch(OTHER))

@@ -1,0 +1,1 @@
+"""GPUs and processes, sampled beside the steps."""

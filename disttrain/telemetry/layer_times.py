@@ -1,0 +1,126 @@
+"""What each layer takes: passes beside the training, cut at the moments where layers end.
+
+A layer is a module with trained parameters of its own. Hooks on each would cost too much in every step, so
+these are passes of their own, after the last one. On CUDA the moments are events on the stream.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from disttrain.records.layers import LayerTime
+from disttrain.telemetry.event_timer import moments
+from disttrain.trainer import Batch, Trainer
+
+_WARM_UP = 2
+
+
+@dataclass
+class Timeline:
+    """One pass: when each layer's forward ended, and when its last gradient was there."""
+
+    forward: list[tuple[str, float]] = field(default_factory=list)
+    """In the order of time; a layer that is used twice is there twice."""
+    backward: list[tuple[str, float]] = field(default_factory=list)
+    """One entry a parameter."""
+    begins: dict[str, float] = field(default_factory=dict)
+    """`forward`, `backward`, `end`."""
+
+
+def layer_times(trainer: Trainer, batch: Batch, passes: int) -> list[LayerTime]:
+    """Mean seconds of each layer over `passes` passes on `batch`, on this rank."""
+    model = trainer.bare_model
+    owned = {name: own for name, module in model.named_modules() if (own := _trained(module))}
+    lines = []
+    for index in range(_WARM_UP + passes):
+        line = _timed(trainer, batch, list(owned))
+        if index >= _WARM_UP:
+            lines.append(line)
+    sizes = {name: sum(p.numel() * p.element_size() for p in own) for name, own in _distinct(owned).items()}
+    return summarize(lines, sizes)
+
+
+def summarize(lines: list[Timeline], sizes: dict[str, int]) -> list[LayerTime]:
+    """Cut each pass at its layers' ends: their seconds sum to the pass."""
+    forward, backward = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0.0)
+    ready: dict[str, float] = dict.fromkeys(sizes, 0.0)
+    for line in lines:
+        ends = [(name, at) for name, at in line.forward if name in sizes]
+        _add(forward, ends, line.begins["forward"], line.begins["backward"])
+        last = dict(line.backward)  # the latest of each layer's gradients
+        order = sorted(last.items(), key=lambda item: item[1])
+        _add(backward, order, line.begins["backward"], line.begins["end"])
+        for name, at in order:
+            ready[name] += at - line.begins["backward"]
+    names = sorted(sizes, key=ready.__getitem__, reverse=True)
+    return [
+        LayerTime(
+            name=name,
+            bytes=sizes[name],
+            forward_s=forward[name] / len(lines),
+            backward_s=backward[name] / len(lines),
+        )
+        for name in names
+    ]
+
+
+def _add(sums: dict[str, float], ends: list[tuple[str, float]], begin: float, end: float) -> None:
+    for index, (name, at) in enumerate(ends):
+        until = end if index == len(ends) - 1 else at
+        sums[name] += until - begin
+        begin = until
+
+
+def _trained(module: nn.Module) -> list[nn.Parameter]:
+    return [p for p in module.parameters(recurse=False) if p.requires_grad]
+
+
+def _distinct(owned: dict[str, list[nn.Parameter]]) -> dict[str, list[nn.Parameter]]:
+    """Parameters that layers share belong to the first of them alone; who has no others is no layer."""
+    seen: set[int] = set()
+    found = {}
+    for name, own in owned.items():
+        first = [p for p in own if id(p) not in seen]
+        seen.update(map(id, own))
+        if first:
+            found[name] = first
+    return found
+
+
+def _timed(trainer: Trainer, batch: Batch, names: list[str]) -> Timeline:
+    model = trainer.bare_model
+    device = next(model.parameters()).device
+    with moments(device) as (mark, read):
+        forward: list[tuple[str, int]] = []
+        backward: list[tuple[str, int]] = []
+        begins: dict[str, int] = {}
+        with ExitStack() as hooks:
+            modules = {name: model.get_submodule(name) for name in names}
+            for name, module in modules.items():
+
+                def ended(*_: object, name: str = name) -> None:
+                    forward.append((name, mark()))
+
+                hooks.callback(module.register_forward_hook(ended).remove)
+            for name, own in _distinct({name: _trained(module) for name, module in modules.items()}).items():
+
+                def ready(_: torch.Tensor, name: str = name) -> None:
+                    backward.append((name, mark()))
+
+                for parameter in own:
+                    hooks.callback(parameter.register_post_accumulate_grad_hook(ready).remove)
+
+            def begun(what: str) -> None:
+                begins[what] = mark()
+
+            trainer.aside(batch, begun)
+        times = read()
+    return Timeline(
+        [(name, times[number]) for name, number in forward],
+        [(name, times[number]) for name, number in backward],
+        {what: times[number] for what, number in begins.items()},
+    )

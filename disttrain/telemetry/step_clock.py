@@ -1,0 +1,180 @@
+"""The step clock: every instant of a step belongs to exactly one class.
+
+The loop says what begins (`switch`), never what ends, so there can be neither gap nor overlap and the
+parts sum to the step by construction. On CPU a switch reads the monotonic clock. On CUDA it records an
+event on the current stream, read when the device has passed it; nothing here ever synchronizes in a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
+"""Classes, in the order of `disttrain.records.steps.CLASSES`. One rank cannot tell waiting from transfer: its clock
+knows all exposed communication as COMM, until the ranks have compared (`disttrain.telemetry.comm_split`)."""
+MEETING = 7
+"""On the clock alone: what ranks do together in one call (agree, compare, save, gather or scatter a shard).
+Counts as communication, but each time is compared apart: another rank may be late to another meeting."""
+_CLASSES = 7
+
+Parts = list[float]
+"""Seconds in each class of one step, indexed by the constants above. A clock's has those of each MEETING
+behind them, in order."""
+
+
+class StepClock(Protocol):
+    """What the training loop needs of a clock."""
+
+    @property
+    def phase(self) -> int:
+        """The class that time belongs to now."""
+
+    def start(self) -> None:
+        """Begin the next step now, in class OTHER. Time since the last `end_step` belongs to no step."""
+
+    def switch(self, phase: int) -> None:
+        """From here on, time belongs to `phase`."""
+
+    def end_step(self) -> None:
+        """Close the step and begin the next one at the same instant, in class OTHER."""
+
+    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
+        """(start, parts) of the steps closed and not yet asked for, oldest first.
+
+        `start` is seconds since the first `start()`. What the device has yet to finish is left for later,
+        but for the first `await_steps` of them, which are waited for.
+        """
+
+
+class HostClock:
+    """The step clock of a CPU rank."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._origin: float | None = None
+        self._last = self._began = 0.0
+        self.phase = OTHER
+        self._parts: Parts = [0.0] * _CLASSES
+        self._done: list[tuple[float, Parts]] = []
+
+    def start(self) -> None:
+        self._last = self._began = self._now()
+        if self._origin is None:
+            self._origin = self._last
+        self.phase = OTHER
+        self._parts = [0.0] * _CLASSES
+
+    def switch(self, phase: int) -> None:
+        now = self._now()
+        _add(self._parts, self.phase, now - self._last)
+        self._last = now
+        self.phase = phase
+
+    def end_step(self) -> None:
+        self.switch(OTHER)
+        assert self._origin is not None, "start() comes first"
+        self._done.append((self._began - self._origin, self._parts))
+        self._parts = [0.0] * _CLASSES
+        self._began = self._last
+
+    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
+        done, self._done = self._done, []
+        return done
+
+
+class CudaClock:
+    """The step clock of a CUDA rank: events on the compute stream.
+
+    A boundary lies where the device passes it. Input time is therefore what the device waited for input,
+    not what the host spent on it: loading hidden behind compute costs nothing and shows as nothing.
+    """
+
+    def __init__(self) -> None:
+        self.phase = OTHER
+        self._origin: torch.cuda.Event | None = None
+        self._marks: list[tuple[int, torch.cuda.Event]] = []
+        self._pending: deque[list[tuple[int, torch.cuda.Event]]] = deque()
+
+    def start(self) -> None:
+        self.phase = OTHER
+        self._marks = [(OTHER, self._event())]
+        if self._origin is None:
+            self._origin = self._marks[0][1]
+
+    def switch(self, phase: int) -> None:
+        self.phase = phase
+        self._marks.append((phase, self._event()))
+
+    def end_step(self) -> None:
+        boundary = self._event()
+        self.phase = OTHER
+        self._marks.append((OTHER, boundary))
+        self._pending.append(self._marks)
+        self._marks = [(OTHER, boundary)]
+
+    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
+        if await_steps and self._pending:
+            self._pending[min(await_steps, len(self._pending)) - 1][-1][1].synchronize()
+        done = []
+        while self._pending and self._pending[0][-1][1].query():
+            marks = self._pending.popleft()
+            parts = [0.0] * _CLASSES
+            for (phase, begin), (_, end) in itertools.pairwise(marks):
+                _add(parts, phase, begin.elapsed_time(end) / 1e3)
+            assert self._origin is not None, "start() comes first"
+            done.append((self._origin.elapsed_time(marks[0][1]) / 1e3, parts))
+        return done
+
+    @staticmethod
+    def _event() -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _add(parts: Parts, phase: int, seconds: float) -> None:
+    if phase == MEETING:
+        parts.append(seconds)
+    else:
+        parts[phase] += seconds
+
+
+def make_clock(device: torch.device) -> StepClock:
+    return CudaClock() if device.type == "cuda" else HostClock()
+
+
+def after_own_backward(outputs: Sequence[torch.Tensor], call: Callable[[], None]) -> None:
+    """Have `call` run once in a backward pass through any of `outputs`, when this rank's gradients are all
+    computed, before the reducer waits for the buckets still in flight.
+
+    The autograd engine runs its final callbacks in the order they were queued. The hook on what a model
+    returned (or on the loss) comes before any gradient in the model, so ours precedes DDP's, which is queued
+    at the last bucket. Which of several outputs the loss is made of is not known, so the first one that a
+    gradient reaches counts.
+    """
+    queued = False
+
+    def queue(grad: torch.Tensor) -> None:
+        nonlocal queued
+        if not queued:
+            queued = True
+            at_end_of_backward(run)
+
+    def run() -> None:
+        nonlocal queued
+        queued = False
+        call()
+
+    for output in outputs:
+        output.register_hook(queue)
+
+
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Within a backward pass: have `call` run after it, and after all that was queued so before."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)

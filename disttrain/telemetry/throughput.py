@@ -1,0 +1,144 @@
+"""Throughput, utilisation and memory as `metrics.json` names them: pure functions.
+
+Each gives fields of `Metrics`, and for those that are null the reason. `disttrain.telemetry.null_reasons` has the
+reasons of all other fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from disttrain.telemetry.hardware.aggregation import gpu_usage, process_usage
+from disttrain.telemetry.hardware.sampler import NodeUsage
+from disttrain.telemetry.null_reasons import NO_FLOPS, NOTHING_MEASURED
+from disttrain.telemetry.rank_summary import RankTotals
+from disttrain.telemetry.run_metadata import Background
+
+Figures = tuple[dict[str, Any], dict[str, str]]
+"""Fields, and why those that are null are."""
+
+
+def of_run(
+    facts: Mapping[str, Any],
+    background: Background,
+    samples_per_s: float | None,
+    devices: int,
+    totals: Sequence[RankTotals],
+    every_s: float,
+) -> Figures:
+    """All of them."""
+    ranks = facts["world_size"]
+    parts = [
+        throughput(
+            samples_per_s,
+            ranks,
+            devices,
+            tokens_per_sample=background.tokens_per_sample,
+            images=background.samples_are_images,
+        ),
+        utilisation(
+            samples_per_s,
+            ranks,
+            devices,
+            flops_per_sample=facts["model_flops_per_sample"],
+            peak_flops=facts.get("peak_flops"),
+            peak_reason=background.peak_reason,
+        ),
+        memory(totals),
+        usage([rank.usage for rank in totals if rank.usage], every_s),
+    ]
+    return (
+        {name: value for fields, _ in parts for name, value in fields.items()},
+        {name: why for _, reasons in parts for name, why in reasons.items()},
+    )
+
+
+def throughput(
+    samples_per_s: float | None, ranks: int, devices: int, *, tokens_per_sample: int | None, images: bool
+) -> Figures:
+    """Samples, tokens and images per second, of all and of each."""
+    tokens_per_s = samples_per_s * tokens_per_sample if samples_per_s and tokens_per_sample else None
+    fields: dict[str, float | None] = {
+        "samples_per_s": samples_per_s,
+        "samples_per_s_per_rank": samples_per_s and samples_per_s / ranks,
+        "samples_per_second_per_gpu": samples_per_s and samples_per_s / devices,
+        "tokens_per_s": tokens_per_s,
+        "tokens_per_s_per_rank": tokens_per_s and tokens_per_s / ranks,
+        "tokens_per_s_per_gpu": tokens_per_s and tokens_per_s / devices,
+        "throughput_images_per_sec": samples_per_s if images else None,
+    }
+    reasons = dict.fromkeys((name for name, value in fields.items() if value is None), NOTHING_MEASURED)
+    if not tokens_per_sample:
+        names = (name for name in fields if name.startswith("tokens"))
+        reasons |= dict.fromkeys(names, "samples are not known to be token sequences")
+    if not images:
+        reasons["throughput_images_per_sec"] = "samples are not known to be images"
+    return fields, reasons
+
+
+def utilisation(
+    samples_per_s: float | None,
+    ranks: int,
+    devices: int,
+    *,
+    flops_per_sample: int | None,
+    peak_flops: float | None,
+    peak_reason: str,
+) -> Figures:
+    """Model FLOP/s, and the share of the devices' peak that they are.
+
+    A share above 1 proves that the peak is not that of what was computed with: there is none, then.
+    """
+    achieved = samples_per_s * flops_per_sample if samples_per_s and flops_per_sample else None
+    mfu = achieved / (peak_flops * devices) if achieved and peak_flops else None
+    reasons: dict[str, str] = {}
+    if peak_flops is None:
+        reasons |= dict.fromkeys(("peak_flops", "peak_source", "mfu"), peak_reason)
+    elif achieved is None:
+        reasons["mfu"] = NOTHING_MEASURED
+    elif mfu is not None and mfu > 1:
+        reasons["mfu"] = f"{mfu:.2f} of the peak: products are not computed in the dtype it is for"
+        mfu = None
+    if achieved is None:
+        reasons["model_flops_per_s_per_rank"] = NOTHING_MEASURED if flops_per_sample else NO_FLOPS
+    return {"model_flops_per_s_per_rank": achieved and achieved / ranks, "mfu": mfu}, reasons
+
+
+def memory(ranks: Sequence[RankTotals]) -> Figures:
+    """What torch's allocator held at its peak. Of a GPU that is the sum over the ranks that share it."""
+    held = [rank.reserved_memory_bytes for rank in ranks if rank.reserved_memory_bytes is not None]
+    shares: dict[str, float] = {}
+    for rank in ranks:
+        if rank.reserved_memory_bytes is not None and rank.device_memory_bytes:
+            own = rank.reserved_memory_bytes / rank.device_memory_bytes
+            shares[rank.device] = shares.get(rank.device, 0.0) + own
+    fields = {
+        "peak_reserved_memory_bytes": max(held, default=None),
+        "gpu_memory_utilization": max(shares.values(), default=None),
+    }
+    return fields, {name: "no rank has a GPU" for name, value in fields.items() if value is None}
+
+
+def usage(nodes: Sequence[NodeUsage], every_s: float) -> Figures:
+    """GPUs and processes over all nodes that sampled."""
+    fields: dict[str, Any] = {"gpu": None, "processes": None}
+    if not nodes:
+        why = "telemetry.gpu_every_s is 0" if not every_s else "this node's samples are not here"
+        return fields, {"gpu": why, "processes": why}
+    reasons: dict[str, str] = {}
+    # nodes of one machine may share a GPU, and each samples it
+    gpus = list({tally.device: tally for node in reversed(nodes) for tally in node.gpus}.values())
+    missing = sorted({node.gpu_reason for node in nodes if node.gpu_reason})
+    if gpus:
+        fields["gpu"], why_null = gpu_usage(gpus)
+        reasons |= why_null
+    else:
+        reasons["gpu"] = "; ".join(missing) or "sampling did not begin"
+    hosts = [tally for node in nodes for tally in node.hosts]
+    if hosts:
+        fields["processes"], why_null = process_usage(hosts)
+        reasons |= why_null
+    else:
+        reasons["processes"] = "sampling did not begin"
+    return fields, reasons

@@ -1,0 +1,188 @@
+"""What `sweep`, `run` and `resume` share: submit what is missing, say what was done, wait if asked to."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from disttrain.records.collect_provenance import code_hash
+from disttrain.records.run_directory import RunDir
+from jobs.cli import follow
+from jobs.cli.formatting import table
+from jobs.cli.polling import Watched, warn
+from jobs.cli.status_table import as_json, print_json
+from jobs.schedulers.base import Cluster, SubmitError
+from jobs.schedulers.select import choose
+from jobs.schedulers.slurm.batch_script import check_path
+from jobs.schedulers.slurm.profile_selection import Choice
+from jobs.status.refresh import refresh
+from jobs.status.run_state import RunState, read_runs, read_state
+from jobs.submission import report_job
+from jobs.submission.actions import Action, plan_actions, sweep_lock
+from jobs.submission.request import sweep_name, write_sweep_record
+from jobs.submission.submit import carry_out
+from jobs.submission.warnings import cautions
+from sweeps.expand import SweepPlan
+
+MakePlan = Callable[[argparse.Namespace, list[RunState]], SweepPlan]
+
+EXIT_FAILED = 1
+_VERB = {
+    "submit": "submitted",
+    "retry": "submitted again",
+    "keep": "done",
+    "wait": "on its way",
+    "stale": "stale",
+    "give up": "given up",
+    "left": "left",
+}
+_ORDER = tuple(_VERB)
+
+
+def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
+    """Carry out the plan that `make_plan` reads from the arguments."""
+    root, name = args.runs, sweep_name(args)
+    there = read_runs(root, name)
+    planned = make_plan(args, there)  # bad input ends here, before anything is written
+    if args.dry_run or args.test_only:
+        from jobs.cli.dry_run import describe
+
+        return describe(args, planned)
+    cluster = cluster_for(args, there)
+    with sweep_lock(root / name):
+        states = refresh(read_runs(root, name), cluster, receipts=True, say=warn)
+        planned = make_plan(args, states)
+        write_sweep_record(root, planned)
+        actions = plan_actions(planned, states, code_hash())
+        starting = [action.plan for action in actions if action.submits and action.plan]
+        for line in cautions(starting, cluster):
+            print(f"warning: {line}", file=sys.stderr)
+        try:
+            actions = carry_out(actions, cluster, root)
+        except SubmitError as error:
+            return refused(error, name)
+        except KeyboardInterrupt:
+            print("interrupted while submitting; the same command goes on from there", file=sys.stderr)
+            raise
+        reports = [] if args.wait else report_later(args, cluster, name, actions)
+    runs = [RunDir(root / name / action.name) for action in actions]
+    return tell(actions, runs, cluster, args, reports)
+
+
+def profile_choice(args: argparse.Namespace) -> Choice:
+    """What `--profile` and `--slurm` say."""
+    return Choice(args.profile, tuple(args.slurm))
+
+
+def cluster_for(args: argparse.Namespace, there: Sequence[RunState]) -> Cluster:
+    """Where to submit to, beside the runs that are there already.
+
+    Raises `ConfigError` where what is asked for cannot be submitted there.
+    """
+    cluster = choose(args.cluster, profile_choice(args), on_slurm=on_slurm(there))
+    if cluster.name == "slurm":
+        check_path("--runs", args.runs.absolute())
+    return cluster
+
+
+def on_slurm(there: Sequence[RunState]) -> bool:
+    """Whether any of these runs was submitted to Slurm."""
+    return any(state.cluster == "slurm" for state in there)
+
+
+def refused(error: SubmitError, sweep: str) -> int:
+    """Say that the cluster took no more jobs."""
+    print(
+        f"error: {error}; what was submitted before it is on its way: submit.py status {sweep}",
+        file=sys.stderr,
+    )
+    return EXIT_FAILED
+
+
+def report_later(
+    args: argparse.Namespace, cluster: Cluster, sweep: str, actions: Sequence[Action]
+) -> list[str]:
+    """See to the report of a sweep that nobody waits for; what is to be said about it.
+
+    Belongs inside `sweep_lock`.
+    """
+    if args.no_report:
+        return []
+    try:
+        job_id = report_job.ensure(args.runs, sweep, cluster, anew=any(action.job_id for action in actions))
+    except SubmitError as error:
+        return [f"no job will write the report of {sweep}: {error}"]
+    where = args.runs / sweep / "report" / "report.html"
+    return [f"report: {where}, by job {job_id} when these runs have ended"] if job_id else []
+
+
+def tell(
+    actions: Sequence[Action],
+    runs: Sequence[RunDir],
+    cluster: Cluster,
+    args: argparse.Namespace,
+    reports: Sequence[str],
+) -> int:
+    """Say what was done about each run, then follow them if `--wait` was given."""
+    if not args.json:
+        rows = [(_VERB[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
+        print(table(("WHAT", "RUN", "JOB", "WHY"), rows))
+        print(f"\n{summary(actions)} (cluster: {cluster.name})")
+        if any(action.kind == "stale" for action in actions):
+            print(
+                "stale: done by other code than there is now, and kept; `clean --stale` moves such runs away"
+            )
+    states: list[RunState] = []
+    if args.wait:
+        out = sys.stderr if args.json else sys.stdout
+        code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
+        try:
+            states = follow.follow(Watched(lambda: _read(runs, code), cluster), args.runs, out=out)
+        except KeyboardInterrupt:  # from here on nobody waits for them
+            for sweep in dict.fromkeys(run.sweep for run in runs):
+                with sweep_lock(args.runs / sweep):
+                    for line in report_later(args, cluster, sweep, actions):
+                        print(line, file=sys.stderr)
+            raise
+    elif not args.json and any(action.submits or action.kind == "wait" for action in actions):
+        sweeps = " ".join(dict.fromkeys(run.sweep for run in runs))
+        where = "" if args.runs == Path("runs") else f" --runs {args.runs}"
+        print(f"follow them: submit.py watch {sweeps}{where}", *reports, sep="\n")
+    if args.json:
+        print_json(
+            [
+                {"action": action.kind, "reason": action.reason, **as_json(state)}
+                for action, state in zip(actions, states or read(runs), strict=True)
+            ]
+        )
+    left = say_what_is_left(actions)
+    return follow.exit_code(states) or left if args.wait else left
+
+
+def say_what_is_left(actions: Sequence[Action]) -> int:
+    """Say how many runs the cluster has no room for now; the exit code."""
+    left = [action for action in actions if action.kind == "left"]
+    if not left:
+        return 0
+    runs = "1 run" if len(left) == 1 else f"{len(left)} runs"
+    print(f"{runs} left: {left[0].reason}; the same command submits them later", file=sys.stderr)
+    return EXIT_FAILED
+
+
+def read(runs: Sequence[RunDir]) -> list[RunState]:
+    """The states of these runs now."""
+    return _read(runs, code_hash())
+
+
+def _read(runs: Sequence[RunDir], code: str) -> list[RunState]:
+    return [read_state(run, code_hash=code) for run in runs]
+
+
+def summary(actions: Sequence[Action]) -> str:
+    """`3 runs: 1 submitted, 2 done`."""
+    counts = Counter(action.kind for action in actions)
+    parts = [f"{counts[kind]} {_VERB[kind]}" for kind in _ORDER if counts[kind]]  # type: ignore[index]
+    return f"{len(actions)} run{'' if len(actions) == 1 else 's'}: {', '.join(parts) or 'nothing to do'}"

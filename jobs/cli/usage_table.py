@@ -1,0 +1,81 @@
+"""`status --long`: what each run and sweep used, beside what one start may use at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from disttrain.records import run_gpu_hours
+from disttrain.records.gpu_hours import Usage
+from disttrain.records.json_files import read_json_or_none
+from jobs.cli.formatting import count, duration, number, table
+from jobs.cli.run_lookup import label
+from jobs.cli.status_table import word_of
+from jobs.status.gpu_hours import used
+from jobs.status.run_state import RunState
+
+_HEAD = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
+_RIGHT = frozenset({"ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT"})
+
+
+def describe(states: Sequence[RunState]) -> tuple[list[dict[str, Any] | None], list[dict[str, Any]]]:
+    """For each run what it used (null where it never started), and the sums by sweep."""
+    found = used(state.run for state in states)
+    runs = [_of_run(state, found.get(state.run.path)) for state in states]
+    sweeps = []
+    for sweep in dict.fromkeys(state.sweep for state in states):
+        own = [found[s.run.path] for s in states if s.sweep == sweep and s.run.path in found]
+        waits = [each.queue_wait_s for each in own if each.queue_wait_s is not None]
+        sweeps.append(
+            {
+                "sweep": sweep,
+                "attempts": sum(each.attempts for each in own),
+                "hours": run_gpu_hours.total(own),
+                "queue_wait_s": sum(waits) if waits else None,
+            }
+        )
+    return runs, sweeps
+
+
+def _of_run(state: RunState, found: Usage | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    record = read_json_or_none(state.run.run_json) or {}
+    try:
+        bound = run_gpu_hours.bound_hours(record)
+    except (KeyError, TypeError, ValueError):
+        bound = None
+    return {**found.model_dump(mode="json", exclude={"schema_version"}), "bound_hours_per_start": bound}
+
+
+def as_text(states: Sequence[RunState]) -> str:
+    """A table of the runs, and a line for each sweep."""
+    runs, sweeps = describe(states)
+    several = len(sweeps) > 1
+    rows = [
+        (label(state.run) if several else state.name, word_of(state), *_cells(each))
+        for state, each in zip(states, runs, strict=True)
+    ]
+    lines = [_sum(each) for each in sweeps]
+    return "\n".join([table(_HEAD, rows, _RIGHT), "", *lines])
+
+
+def _cells(each: dict[str, Any] | None) -> tuple[str, ...]:
+    if each is None:
+        return ("0", "", "", "", "")
+    bound = each["bound_hours_per_start"]
+    return (
+        str(each["attempts"]),
+        f"{number(each['hours'], 3)} {each['unit']}",
+        "" if bound is None else f"{number(bound, 3)} a start",
+        duration(each["queue_wait_s"]),
+        each["source"],
+    )
+
+
+def _sum(each: dict[str, Any]) -> str:
+    hours = " and ".join(f"{number(value, 3)} {unit}" for unit, value in each["hours"].items())
+    parts = [hours or "nothing used", count(each["attempts"], "attempt")]
+    if each["queue_wait_s"] is not None:
+        parts.append(f"{duration(each['queue_wait_s'])} in the queue")
+    return f"{each['sweep']}: {', '.join(parts)}"

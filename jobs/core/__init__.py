@@ -1,0 +1,1 @@
+"""Used on login and compute nodes alike: journal, attempts, exit causes, requeue policy, processes."""

@@ -1,0 +1,257 @@
+"""The code of a run, copied when it is submitted: what is edited between submit and start changes nothing.
+
+    runs/.code/<hash>/     one copy for each content, whichever sweeps use it
+
+In a git checkout the copy holds the tracked files with what is in them now, elsewhere the packages' own;
+either way every Python and YAML file of the packages. What never runs in a job (tests, documents) is left
+out, and so are large files beside the packages. Files are read-only, folders are not: whoever cleans up may
+delete them. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from disttrain.errors import ConfigError
+from disttrain.records.collect_provenance import code_hash, hash_sources, tracked_files
+from disttrain.records.json_files import read_json_or_none
+from disttrain.records.run_directory import RunDir
+
+FOLDER = ".code"
+CODE_ROOT = Path(__file__).resolve().parents[2]
+"""Where the code lies that is running now: a checkout, an installation, or a snapshot."""
+_PACKAGES = ("disttrain", "jobs", "sweeps", "analysis")
+_BESIDE = ("submit.py", "pyproject.toml")
+_NEVER_RUN = ("tests", "docs", "benchmarks")
+_LARGEST_BESIDE_BYTES = 1024 * 1024
+_PLUG_IN = re.compile(r"([A-Za-z_]\w*)(\.\w+)*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Content:
+    """Code as it was read at one moment."""
+
+    kind: Literal["git", "files"]
+    files: Mapping[str, bytes]
+    """By path below the root, with `/`."""
+
+    @property
+    def name(self) -> str:
+        """Hash of all of it: 16 hex digits."""
+        return _hash(self.files)
+
+    @property
+    def code_hash(self) -> str:
+        """As `disttrain.records.collect_provenance.code_hash`."""
+        return hash_sources(self.files)
+
+
+def read(source: Path = CODE_ROOT) -> Content:
+    """The code at `source` as a snapshot would hold it; nothing is written."""
+    tracked = tracked_files(source)
+    names = {name for name in tracked or _BESIDE if _is_meant(source, name)}
+    names.update(_walk(source, None if tracked is None else (".py", ".yaml")))
+    content = {}
+    for name in sorted(names):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # deleted, or a submodule
+            content[name] = (source / name).read_bytes()
+    return Content("files" if tracked is None else "git", content)
+
+
+def _is_meant(source: Path, name: str) -> bool:
+    first = name.split("/")[0]
+    if first in _NEVER_RUN or first.startswith("."):
+        return False
+    path = source / name
+    return path.is_file() and (first in _PACKAGES or path.stat().st_size <= _LARGEST_BESIDE_BYTES)
+
+
+def _walk(source: Path, suffixes: tuple[str, ...] | None) -> Iterator[str]:
+    """The packages' files with these suffixes; with None all but what Python caches."""
+    for package in _PACKAGES:
+        for folder, folders, names in os.walk(source / package):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            for name in names:
+                if not name.endswith(".pyc") and (suffixes is None or name.endswith(suffixes)):
+                    yield Path(folder, name).relative_to(source).as_posix()
+
+
+def _hash(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{len(files[name])}\0".encode())
+        digest.update(files[name])
+    return digest.hexdigest()[:16]
+
+
+def take(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
+    """Have a copy of the code below the runs folder `root`; what `records.Code` says of it.
+
+    Belongs inside `held`, with writing down who needs it. Raises `ConfigError` when it cannot be written.
+    """
+    content = read(source)
+    path = folder(root, content)
+    try:
+        if path.exists() and not _is_whole(path):
+            damaged = path.with_name(f"{path.name}.damaged-{os.urandom(4).hex()}")
+            os.rename(path, damaged)
+            print(
+                f"warning: {path} was altered; made anew, what was there is {damaged.name}", file=sys.stderr
+            )
+        if not path.exists():
+            _write(content, path)
+    except OSError as error:
+        raise ConfigError(f"cannot keep a copy of the code in {path.parent}: {error.strerror}") from None
+    return said_of(content, source)
+
+
+def said_of(content: Content, source: Path = CODE_ROOT) -> dict[str, Any]:
+    """What `records.Code` says of a copy of this content."""
+    return {
+        "hash": content.code_hash,
+        "snapshot": content.kind,
+        "path": f"{FOLDER}/{content.name}",
+        "source": str(source),
+    }
+
+
+def folder(root: Path, content: Content) -> Path:
+    """Where a copy of this content lies, once it is taken."""
+    return root / FOLDER / content.name
+
+
+def _write(content: Content, path: Path) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        for name, data in content.files.items():
+            file = temporary / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+            file.chmod(0o444)
+        os.rename(temporary, path)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if not path.exists():  # else somebody else was faster
+            raise
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a snapshot holds what it was named for, beside what Python cached in it."""
+    files = {
+        Path(place, name).relative_to(path).as_posix(): Path(place, name).read_bytes()
+        for place, _, names in os.walk(path)
+        for name in names
+        if not place.endswith("__pycache__")
+    }
+    return _hash(files) == path.name
+
+
+def of_run(run: RunDir, record: Mapping[str, Any]) -> Path:
+    """The code that a job of this run has to run, as its `run.json` says; this code where it does not."""
+    path = _path_in(record)
+    return CODE_ROOT if path is None else (run.path.parent.parent / path).absolute()
+
+
+def source_of(record: Mapping[str, Any]) -> str | None:
+    """What the code of a run was copied from, as its `run.json` says."""
+    source: str | None = _code(record).get("source")
+    return source
+
+
+def _path_in(record: Mapping[str, Any]) -> str | None:
+    path: str | None = _code(record).get("path")
+    return path
+
+
+def _code(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    code: Mapping[str, Any] = record.get("provenance", {}).get("code", {})  # a plan made by hand has none
+    return code
+
+
+def problem(run: RunDir, record: Mapping[str, Any]) -> str | None:
+    """Why the code that this process runs is not what the run was submitted with; None if it is, or if the
+    run does not say."""
+    if _path_in(record) is None:
+        return None
+    wanted = of_run(run, record)
+    again = "`submit.py resume` starts it with the code there is now"
+    if not (wanted / "jobs").is_dir():
+        return f"the code it was submitted with is gone ({wanted}); {again}"
+    if wanted.resolve() != CODE_ROOT:
+        return f"this is the code in {CODE_ROOT}, and it was submitted with that in {wanted}; {again}"
+    recorded, found = record["provenance"]["code"]["hash"], code_hash()
+    if recorded != found:
+        return f"the code it was submitted with was changed ({found}, not {recorded}, in {wanted}); {again}"
+    return None
+
+
+def not_covered(config: Mapping[str, Any], code: Path) -> list[str]:
+    """The modules that a config names as `package.module:callable` and that the snapshot `code` lacks."""
+    found = {}
+    for text in _texts(config):
+        match = _PLUG_IN.fullmatch(text)
+        if match and not ((code / match[1]).is_dir() or (code / f"{match[1]}.py").is_file()):
+            found[text.partition(":")[0]] = True
+    return sorted(found)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            if name != "env":  # values of variables are not ours to read
+                yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+@contextlib.contextmanager
+def held(root: Path) -> Iterator[None]:
+    """Within the block no snapshot is moved away. Any number of processes may hold them."""
+    with _lock(root, fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def unneeded(root: Path, runs: Callable[[], Iterable[RunDir]]) -> Iterator[list[Path]]:
+    """The snapshots that no run was submitted with; none of them is taken into use within the block. Empty
+    while somebody submits.
+
+    `runs` is asked for all runs there are once nobody can submit any more: there may be new ones by then.
+    """
+    if not (root / FOLDER).is_dir():
+        yield []
+        return
+    try:
+        with _lock(root, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            used = {_path_in(read_json_or_none(run.run_json) or {}) for run in runs()}
+            names = sorted(os.listdir(root / FOLDER))
+            yield [
+                root / FOLDER / name for name in names if name != ".lock" and f"{FOLDER}/{name}" not in used
+            ]
+    except BlockingIOError:
+        yield []
+
+
+@contextlib.contextmanager
+def _lock(root: Path, kind: int) -> Iterator[None]:
+    try:
+        (root / FOLDER).mkdir(parents=True, exist_ok=True)
+        file = open(root / FOLDER / ".lock", "a+")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {str(root / FOLDER)!r}: {error.strerror}") from None
+    with file:
+        fcntl.flock(file, kind)
+        yield

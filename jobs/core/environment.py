@@ -1,0 +1,145 @@
+"""The environment of the ranks: what is added to it, why, and what must not leak into it.
+
+Pure functions, standard library only. `env.json` records each added variable with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from disttrain.records.masking import MASK, is_secret
+
+_CODE_ROOT = Path(__file__).resolve().parents[2]
+_LAUNCHER = re.compile(
+    r"(GROUP_|LOCAL_|ROLE_|NODE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
+    r"|(TORCHELASTIC|PET|OMPI|PALS|SUBMITIT)_.*|PMI.*"
+)
+_SLURM = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SACCTMGR|SCANCEL|SCONTROL|SINFO)_.*")
+_SLURM_INPUT = re.compile(r"(SBATCH|SRUN|SALLOC)_.*")
+_SLURM_KEPT = re.compile(
+    r"SLURM_(CONF|CONF_SERVER|CLUSTERS|JWT|SACK_.*|TIME_FORMAT|DEBUG_FLAGS)|SBATCH_CLUSTERS"
+)
+"""Which cluster is meant, how to speak with it, and how times are written."""
+_DEVICES = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL"}
+
+
+class MissingSecret(RuntimeError):
+    """A secret of `job.env` is not in the environment; the message is one line."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable given to the ranks (`records.EnvVariable`)."""
+
+    value: str
+    reason: str
+    source: str
+    """`derived`, `config` or `site`."""
+
+
+def derive(
+    config: Mapping[str, Any],
+    cluster: str,
+    inherited: Mapping[str, str],
+    *,
+    code: Path = _CODE_ROOT,
+    source: str | None = None,
+    interface: str | None = None,
+    profile: Mapping[str, Any] | None = None,
+) -> dict[str, Variable]:
+    """The variables to add for a run with this config; the site's win over ours, `job.env` over all of them.
+
+    `code` is the copy of the code that runs and `source` what it was copied from: modules of the user's own
+    are found in `PYTHONPATH`, the working directory or beside the source, but never in the place of ours.
+    `profile` is the site profile of the run's `run.json`, `interface` the network interface by which this
+    node reaches the others, where that is known.
+    A secret in `job.env` is kept as a mask in `run.json`; its value comes from the `inherited`
+    environment, through which the submitter passed it. Raises `MissingSecret` if it is not there.
+    """
+    threads = config["resources"]["threads_per_rank"]
+    added = {
+        "OMP_NUM_THREADS": Variable(
+            str(threads), "the same number of threads per rank at every node count", "derived"
+        ),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": Variable(
+            "600", "ranks that torchrun was asked to end may finish their step and save", "derived"
+        ),
+        "PYTHONUNBUFFERED": Variable("1", "a killed rank's last words still reach its log", "derived"),
+    }
+    if cluster == "local":
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            added[name] = Variable("lo", "all nodes are this machine: meet on loopback", "derived")
+    elif interface is not None and "GLOO_SOCKET_IFNAME" not in inherited:
+        # By itself gloo takes the address of the host's own name, which may be loopback's (127.0.1.1).
+        added["GLOO_SOCKET_IFNAME"] = Variable(
+            interface, "the interface by which this node reaches the others by name", "derived"
+        )
+    theirs = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != source]
+    paths = [str(code), *theirs, ".", *([source] if source else [])]
+    added["PYTHONPATH"] = Variable(
+        ":".join(dict.fromkeys(paths)),
+        "ranks run this copy of the code; modules it lacks are found as before",
+        "derived",
+    )
+    added["PYTHONSAFEPATH"] = Variable("1", "nothing in the working directory comes before it", "derived")
+    for name, variable in (profile or {}).get("environment", {}).items():
+        added[name] = Variable(variable["value"], variable["reason"], "site")
+    for name, value in config["job"]["env"].items():
+        if value == MASK:
+            if name not in inherited:
+                raise MissingSecret(
+                    f"job.env.{name} is a secret, which run.json does not keep; set {name} in the environment"
+                )
+            value = inherited[name]
+        added[name] = Variable(value, "job.env", "config")
+    return added
+
+
+def deadline(end: float) -> Variable:
+    """What tells the ranks when the time of their attempt is up, in seconds since the epoch."""
+    return Variable(f"{end:.0f}", "when this attempt's time is up: ranks stop and save before it", "derived")
+
+
+def compose(inherited: Mapping[str, str], added: Mapping[str, Variable], cluster: str) -> dict[str, str]:
+    """The ranks' whole environment: inherited, less what another launcher left in it, plus what is added."""
+    kept = {name: value for name, value in inherited.items() if not _leaks(name, cluster)}
+    return kept | {name: variable.value for name, variable in added.items()}
+
+
+def for_submission(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment to submit from, and to ask Slurm's commands from: less what the job or launcher this
+    shell may be in left there, and less what would change what those commands do or how they answer."""
+    kept = {name: value for name, value in inherited.items() if not _leaks(name, "local")}
+    if "SLURM_JOB_ID" in inherited:
+        kept = {name: value for name, value in kept.items() if name not in _DEVICES}
+    return kept
+
+
+def unused_by_submission(inherited: Mapping[str, str]) -> list[str]:
+    """The variables by which a user may have meant to tell `sbatch` something, and which it does not get."""
+    kept = for_submission(inherited)
+    return sorted(name for name in inherited if name.startswith("SBATCH_") and name not in kept)
+
+
+def _leaks(name: str, cluster: str) -> bool:
+    if _LAUNCHER.fullmatch(name):
+        return True
+    slurm = _SLURM if cluster == "local" else _SLURM_INPUT
+    return slurm.fullmatch(name) is not None and not _SLURM_KEPT.fullmatch(name)
+
+
+def is_launcher_variable(name: str) -> bool:
+    """Whether a launcher or Slurm itself sets this one."""
+    return _LAUNCHER.fullmatch(name) is not None or _SLURM.fullmatch(name) is not None
+
+
+def as_record(added: Mapping[str, Variable]) -> dict[str, Any]:
+    """Content of `env.json`, secrets masked (`records.EnvRecord`)."""
+    variables = {name: asdict(variable) for name, variable in sorted(added.items())}
+    for name in filter(is_secret, variables):
+        variables[name]["value"] = MASK
+    return {"schema_version": 1, "variables": variables}

@@ -1,0 +1,211 @@
+"""What a node is made of, for `attempts/NNN/node-NN.json`: `python -m jobs.node.node_info ATTEMPT_DIR NODE`.
+
+A process of its own beside torchrun, which waits for nothing of it and with which it ends: a driver that
+hangs delays nobody. What cannot be found out is left out, and never stops the rest. No torch.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from disttrain.records.json_files import write_json
+from disttrain.records.masking import MASK, is_secret, mask_lines
+from disttrain.records.run_directory import Attempt
+from jobs.core import journal, processes
+
+LONGEST_S = 20
+"""After this it is given up."""
+_PACKAGES = re.compile(r"torch|triton|(nvidia-(nccl|cuda-runtime|cudnn|nvshmem).*)")
+_LOOPBACK = "lo"
+
+
+def start(attempt: Attempt, node: int) -> None:
+    """Have it written. The process is a child of the caller."""
+    processes.spawn([sys.executable, "-m", "jobs.node.node_info", str(attempt.path), str(node)])
+
+
+def collect(
+    node: int,
+    *,
+    root: Path = Path("/"),
+    environ: Mapping[str, str] = os.environ,
+    ask: Callable[[str], str | None] | None = None,
+) -> dict[str, Any]:
+    """The record of this node (`records.NodeRecord`).
+
+    Parameters
+    ----------
+    root : where `sys` and `proc` are
+    ask : what Slurm says of the job of that id
+    """
+    driver, gpus = _or(_gpus, (None, []))
+    job_id = environ.get("SLURM_JOB_ID")
+    told = _or(lambda: ask(job_id), None) if ask is not None and job_id and node == 0 else None
+    return {
+        "schema_version": 1,
+        "node": node,
+        "host": processes.host(),
+        "taken": journal.now(),
+        "kernel": platform.release() or None,
+        "processor": _or(lambda: _processor(root), None),
+        "processors_usable": _or(lambda: len(os.sched_getaffinity(0)), None),
+        "memory_bytes": _or(lambda: _memory_bytes(root), None),
+        "memory_limit_bytes": _or(lambda: _memory_limit_bytes(root), None),
+        "interfaces": _or(lambda: _interfaces(root), []),
+        "fabrics": _or(lambda: _fabrics(root), []),
+        "driver": driver,
+        "gpus": gpus,
+        "packages": _or(_packages, {}),
+        "slurm": {
+            name: MASK if is_secret(name) else value
+            for name, value in sorted(environ.items())
+            if name.startswith("SLURM_")
+        },
+        "scontrol": mask_lines(told) if told else None,
+    }
+
+
+def _or(find: Callable[[], Any], otherwise: Any) -> Any:
+    try:
+        return find()
+    except Exception:  # of drivers' files and libraries anything may come
+        return otherwise
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip() or None
+    except OSError:  # also EINVAL: the speed of an interface that is down
+        return None
+
+
+def _processor(root: Path) -> str | None:
+    found = re.search(r"^model name\s*: (.+)$", (root / "proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1] if found else None
+
+
+def _memory_bytes(root: Path) -> int | None:
+    found = re.search(r"^MemTotal: +(\d+) kB$", (root / "proc/meminfo").read_text(), re.MULTILINE)
+    return 1024 * int(found[1]) if found else None
+
+
+def _memory_limit_bytes(root: Path) -> int | None:
+    """The least limit of the control groups that this process is in."""
+    own = re.search(r"^0::/(.*)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
+    if own is None:
+        return None
+    top = root / "sys/fs/cgroup"
+    folder = top / own[1]
+    limits = [_text(each / "memory.max") for each in (folder, *folder.parents) if each.is_relative_to(top)]
+    return min((int(limit) for limit in limits if limit and limit.isdigit()), default=None)
+
+
+def _interfaces(root: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted((root / "sys/class/net").iterdir()):
+        if path.name == _LOOPBACK or _text(path / "operstate") not in ("up", "unknown"):
+            continue
+        speed = _text(path / "speed")
+        found.append(
+            {
+                "schema_version": 1,
+                "name": path.name,
+                "speed_mbit": int(speed) if speed and speed.isdigit() and int(speed) > 0 else None,
+                "driver": _driver(path),
+            }
+        )
+    return found
+
+
+def _fabrics(root: Path) -> list[dict[str, Any]]:
+    folder = root / "sys/class/infiniband"
+    if not folder.is_dir():
+        return []
+    return [
+        {
+            "schema_version": 1,
+            "name": device.name,
+            "port": int(port.name),
+            "link_layer": _text(port / "link_layer"),
+            "state": _word(_text(port / "state")),
+            "rate": _text(port / "rate"),
+            "firmware": _text(device / "fw_ver"),
+            "driver": _driver(device),
+        }
+        for device in sorted(folder.iterdir())
+        for port in sorted((device / "ports").iterdir(), key=lambda port: int(port.name))
+    ]
+
+
+def _word(state: str | None) -> str | None:
+    """`ACTIVE` of `4: ACTIVE`."""
+    return state.rpartition(":")[2].strip() if state else None
+
+
+def _driver(device: Path) -> str | None:
+    try:
+        return os.readlink(device / "device" / "driver").rpartition("/")[2]
+    except OSError:
+        return None
+
+
+def _gpus() -> tuple[str | None, list[dict[str, Any]]]:
+    """The driver, and the GPUs that this job may use."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    found = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        device = pynvml.nvmlDeviceGetHandleByIndex(index)
+        found.append(
+            {
+                "schema_version": 1,
+                "name": pynvml.nvmlDeviceGetName(device),
+                "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(device).total),
+                "pci_id": pynvml.nvmlDeviceGetPciInfo(device).busId,
+                "uuid": pynvml.nvmlDeviceGetUUID(device),
+            }
+        )
+    return pynvml.nvmlSystemGetDriverVersion(), _visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _visible(gpus: list[dict[str, Any]], chosen: str | None) -> list[dict[str, Any]]:
+    """Those of `gpus` that CUDA_VISIBLE_DEVICES names, by index or start of their UUIDs, in its order."""
+    if chosen is None:
+        return gpus
+    found = []
+    for word in chosen.split(","):
+        matching = [
+            gpu
+            for index, gpu in enumerate(gpus)
+            if word.strip() == str(index) or (word.strip() and gpu["uuid"].startswith(word.strip()))
+        ]
+        found += matching[:1]
+    return found
+
+
+def _packages() -> dict[str, str]:
+    names = {each.metadata["Name"]: each.version for each in metadata.distributions()}
+    return {name: version for name, version in sorted(names.items()) if name and _PACKAGES.fullmatch(name)}
+
+
+def main(arguments: list[str]) -> int:
+    from jobs.schedulers.slurm import commands
+
+    signal.alarm(LONGEST_S)  # it ends the process: what hangs in a driver's library hears nothing else
+    folder, node = Path(arguments[0]), int(arguments[1])
+    attempt = Attempt(folder, int(folder.name))
+    write_json(attempt.node_record(node), collect(node, ask=commands.describe))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

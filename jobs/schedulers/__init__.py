@@ -1,0 +1,1 @@
+"""One folder for each scheduler, behind the interface in `base.py`."""

@@ -1,0 +1,173 @@
+"""The queue of this user on this host: local runs go one at a time, in the order they were submitted.
+
+The submitter takes a numbered ticket (a small file); the job that it starts holds an flock on that file
+for as long as it waits and runs, and waits for its turn by a blocking flock on the ticket before its own.
+The kernel drops a lock with its holder, so a job that dies frees the queue without anybody's help. A
+ticket whose job never shows up is thrown away after `GRACE_S`, or as soon as the file exists that its
+label names as `settled_by`.
+
+The folder is under /tmp, whatever TMPDIR says, so that all of a user's runs on this host meet in it. It
+belongs to that user alone: runs of other users are not waited for. `DISTTRAIN_QUEUE_DIR` puts it elsewhere
+(the tests do). Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from disttrain.errors import ConfigError
+from disttrain.records.json_files import create_exclusive, read_json_or_none
+
+GRACE_S = 120.0
+"""How long a job may take to show up after its ticket was taken."""
+
+_DIGITS = 12
+
+Place = Literal["waiting", "expected", "gone"]
+"""A ticket held by a live job, one whose job may still show up, or none at all."""
+
+
+class QueueFolderError(ConfigError):
+    """The queue's folder cannot be used, or is not ours alone."""
+
+
+def folder() -> Path:
+    """The queue's folder, made if missing; refuses one that somebody else could have prepared."""
+    given = os.environ.get("DISTTRAIN_QUEUE_DIR")
+    path = Path(given) if given else Path(f"/tmp/disttrain-{os.getuid()}/queue")
+    try:
+        for directory in (path.parent, path) if not given else (path,):
+            directory.mkdir(mode=0o700, parents=bool(given), exist_ok=True)
+        found = os.lstat(path if given else path.parent)
+    except OSError as error:
+        raise QueueFolderError(f"the queue of this host cannot use {path}: {error.strerror}") from None
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise QueueFolderError(f"{path} must be a folder that only user {os.getuid()} can write to")
+    return path
+
+
+def _path(ticket: int) -> Path:
+    return folder() / f"{ticket:0{_DIGITS}d}.ticket"
+
+
+def _tickets() -> list[int]:
+    return sorted(int(name[:-7]) for name in os.listdir(folder()) if name.endswith(".ticket"))
+
+
+def take(label: dict[str, Any]) -> int:
+    """Take the next ticket; `label` says what for. Numbers only grow, also across restarts of the host.
+
+    Raises `QueueFolderError`.
+    """
+    try:
+        return _take(label)
+    except OSError as error:
+        raise QueueFolderError(f"the queue of this host cannot use {folder()}: {error.strerror}") from None
+
+
+def _take(label: dict[str, Any]) -> int:
+    counter = os.open(folder() / "counter", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(counter, fcntl.LOCK_EX)
+        last = int(os.pread(counter, _DIGITS, 0) or 0)
+        ticket = max(last + 1, int(time.time()))
+        os.pwrite(counter, b"%0*d" % (_DIGITS, ticket), 0)  # one write: killed here, it is old or new
+        create_exclusive(_path(ticket), label)
+    finally:
+        os.close(counter)
+    return ticket
+
+
+def label(ticket: int) -> dict[str, Any] | None:
+    """What a ticket was taken for; None when it is gone."""
+    return read_json_or_none(_path(ticket))
+
+
+def find(wanted: dict[str, Any]) -> int | None:
+    """The ticket with this label whose job has shown up and lives."""
+    return next((t for t in reversed(_tickets()) if label(t) == wanted and place(t) == "waiting"), None)
+
+
+def discard(ticket: int) -> None:
+    """Throw a ticket away: its job will not be waited for."""
+    for path in (_path(ticket), _path(ticket).with_suffix(".shown")):
+        path.unlink(missing_ok=True)
+
+
+def place(ticket: int) -> Place:
+    """Where a ticket stands."""
+    try:
+        file = os.open(_path(ticket), os.O_RDONLY)
+    except FileNotFoundError:
+        return "gone"
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return "gone" if _expired(file, ticket) else "expected"
+    except BlockingIOError:
+        return "waiting"
+    finally:
+        os.close(file)
+
+
+def _expired(file: int, ticket: int) -> bool:
+    """Whether a ticket that nobody holds will not be held any more."""
+    settled_by = (label(ticket) or {}).get("settled_by")
+    return (
+        _path(ticket).with_suffix(".shown").exists()
+        or (settled_by is not None and os.path.exists(settled_by))
+        or time.time() - os.fstat(file).st_mtime > GRACE_S
+    )
+
+
+@dataclass(frozen=True)
+class Held:
+    """A ticket held by this process."""
+
+    ticket: int
+
+    def wait_turn(self) -> None:
+        """Return when no earlier ticket is left. A signal handler that raises ends the wait."""
+        while before := [ticket for ticket in _tickets() if ticket < self.ticket]:
+            _wait_for_end(before[-1])
+
+
+@contextlib.contextmanager
+def hold(ticket: int) -> Iterator[Held | None]:
+    """Hold a ticket until the end of the block; None if it was thrown away before."""
+    try:
+        file = os.open(_path(ticket), os.O_RDONLY)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.set_inheritable(file, True)  # if this process is killed, its children still hold the place
+        _path(ticket).with_suffix(".shown").touch()
+        yield Held(ticket) if _path(ticket).exists() else None
+    finally:
+        discard(ticket)
+        os.close(file)
+
+
+def _wait_for_end(ticket: int) -> None:
+    """Wait until a ticket's job is over, and throw away what it left."""
+    try:
+        file = os.open(_path(ticket), os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH)  # blocks for as long as its job lives
+        if _expired(file, ticket):
+            discard(ticket)  # under the lock: a job that shows up only now finds its ticket gone
+            return
+    finally:
+        os.close(file)
+    time.sleep(0.1)  # its job is on its way

@@ -1,0 +1,168 @@
+"""What stands for a job on a machine without Slurm: `python -m jobs.schedulers.local.supervisor RUN_DIR ...`.
+
+It waits for its turn in the host's queue, claims its submission, starts one `jobs.node.agent` for each node,
+enforces the time limit, ends everything when it is told to, and writes down how the attempt ended. It
+lives in a session of its own, so it outlives the terminal; nothing below it outlives it.
+
+Standard library only: many of these may wait at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from disttrain.records.json_files import CorruptFile, read_json
+from disttrain.records.run_directory import Attempt, RunDir
+from jobs.core import code_snapshot, journal, processes
+from jobs.core.attempt import close_attempt, open_attempt
+from jobs.schedulers.local import fifo_queue
+
+SHUTDOWN_S = 10.0
+"""How long agents get to end their ranks before everything is killed."""
+
+_ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class _AskedToEnd(Exception):
+    pass
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m jobs.schedulers.local.supervisor", description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--submission", type=int, required=True)
+    parser.add_argument("--ticket", type=int, required=True)
+    parser.add_argument("--job-id", required=True)
+    given = parser.parse_args(argv)
+    run = RunDir(given.run_dir.absolute())
+    signal.pthread_sigmask(signal.SIG_BLOCK, {*_ASKED_TO_END, signal.SIGCHLD})
+    processes.become_subreaper()
+    with fifo_queue.hold(given.ticket) as place:
+        if place is None:
+            journal.revoke(run, given.submission, "lost", "its place in the queue had lapsed when it came up")
+            return 0
+        journal.write_holder(run, given.submission, processes.this_process().as_dict())
+        try:
+            with _endable():
+                place.wait_turn()
+        except _AskedToEnd:
+            journal.revoke(run, given.submission, "cancelled", "cancelled while it waited in the queue")
+            return 0
+        supervise(run, given.submission, given.job_id)
+    return 0
+
+
+@contextlib.contextmanager
+def _endable() -> Iterator[None]:
+    """Within the block a request to end raises `_AskedToEnd`; outside it waits to be asked for."""
+
+    def raise_it(*_: object) -> None:
+        raise _AskedToEnd
+
+    before = {number: signal.signal(number, raise_it) for number in _ASKED_TO_END}
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ASKED_TO_END)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ASKED_TO_END)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def supervise(run: RunDir, submission: int, job_id: str) -> None:
+    """Claim the submission and see one attempt through; nothing happens if it was revoked."""
+    try:
+        record = read_json(run.run_json)
+        config = record["config"]
+        nodes = int(config["resources"]["nodes"])
+        limit_min = float(config["job"]["time_limit_min"])
+    except (OSError, CorruptFile, KeyError, TypeError, ValueError) as error:
+        journal.revoke(run, submission, "launch_failed", f"{run.run_json} cannot be used: {error}")
+        return
+    host = processes.host()
+    attempt = open_attempt(run, submission, cluster="local", job_id=job_id, nodes=[host] * nodes)
+    if attempt is None:
+        return
+    problem = code_snapshot.problem(run, record)
+    if problem is not None:
+        close_attempt(run, attempt, {}, stopped="refused", stopped_message=problem)
+        return
+    agents = _Agents(run, attempt, submission, nodes)
+    stopped = agents.watch(limit_s=60 * limit_min)
+    processes.kill_descendants()
+    message = {
+        "timeout": f"ended at job.time_limit_min={limit_min:g}",
+        "cancelled": "cancelled while it ran",
+    }.get(stopped or "")
+    close_attempt(run, attempt, agents.exit_codes, stopped=stopped, stopped_message=message)
+
+
+class _Agents:
+    """The agents of one attempt, each standing for a node."""
+
+    def __init__(self, run: RunDir, attempt: Attempt, submission: int, nodes: int) -> None:
+        self.exit_codes: dict[int, int] = {}
+        self._node_of = {}
+        for node in range(nodes):
+            command = [
+                sys.executable,
+                "-m",
+                "jobs.node.agent",
+                str(run.path),
+                "--submission",
+                str(submission),
+            ]
+            command += ["--attempt", str(attempt.number), "--node-rank", str(node), "--nodes", str(nodes)]
+            with open(attempt.node_log(node), "ab") as log:
+                self._node_of[processes.spawn(command, log=log.fileno())] = node
+
+    def watch(self, limit_s: float) -> str | None:
+        """Return when all have ended: why they were made to (`timeout`, `cancelled`), or None.
+
+        When one fails, the others get a moment to notice by themselves; not so when one was killed.
+        """
+        stopped = None
+        deadline = time.monotonic() + limit_s
+        kill_at: float | None = None
+        while self._alive():
+            until = deadline if kill_at is None else kill_at
+            received = signal.sigtimedwait(
+                {*_ASKED_TO_END, signal.SIGCHLD}, max(0.0, until - time.monotonic())
+            )
+            self._note(processes.reap())
+            if received is None and kill_at is not None:
+                self._note(processes.kill_descendants())
+                break
+            asked = received is not None and received.si_signo in _ASKED_TO_END
+            if stopped is None and (asked or (received is None and time.monotonic() >= deadline)):
+                stopped = "cancelled" if asked else "timeout"
+                self._terminate()
+            if any(code < 0 for code in self.exit_codes.values()):
+                kill_at = time.monotonic()
+            elif kill_at is None and (stopped or any(self.exit_codes.values())):
+                kill_at = time.monotonic() + SHUTDOWN_S
+        return stopped
+
+    def _alive(self) -> list[int]:
+        return [pid for pid, node in self._node_of.items() if node not in self.exit_codes]
+
+    def _note(self, ended: dict[int, int]) -> None:
+        for pid, code in ended.items():
+            if pid in self._node_of:  # else an orphan that became ours
+                self.exit_codes[self._node_of[pid]] = code
+
+    def _terminate(self) -> None:
+        for pid in self._alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

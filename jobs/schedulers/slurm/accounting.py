@@ -1,0 +1,87 @@
+"""What Slurm's accounting (`sacct`) tells of jobs, each start of a requeued one counted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jobs.schedulers.slurm.commands import EPOCH, question, time
+
+_FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "ElapsedRaw", "AllocTRES", "NNodes")
+_GPUS = re.compile(r"gres/gpu(:[^=,]+)?=(\d+)")
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One start of a job, or its wait for one. Times are seconds since the epoch."""
+
+    job_id: str
+    """A task of an array is `ARRAYID_INDEX`; those that never started stand together: `ARRAYID_[0-3,5]`."""
+    state: str
+    """The first word: `CANCELLED by 1000` is `CANCELLED`."""
+    exit_code: str
+    submitted: float | None
+    """When it was submitted, or requeued."""
+    started: float | None
+    ended: float | None
+    elapsed_s: float
+    gpus: int | None
+    """None where accounting counts no GPUs."""
+    nodes: int
+
+    def is_of(self, job_id: str) -> bool:
+        """Whether this tells of that job."""
+        if "[" not in self.job_id:
+            return self.job_id == job_id
+        array, _, index = job_id.partition("_")
+        return self.job_id.partition("_")[0] == array and index.isdigit() and int(index) in self._indices()
+
+    def _indices(self) -> set[int]:
+        found: set[int] = set()
+        for part in re.findall(r"\d+(?:-\d+)?", self.job_id[self.job_id.index("[") :].partition("%")[0]):
+            first, _, last = part.partition("-")
+            found.update(range(int(first), int(last or first) + 1))
+        return found
+
+
+def records(job_ids: Iterable[str]) -> list[JobRecord]:
+    """Every record of these jobs, and of other tasks of their arrays, oldest first. Raises `NoAnswer`."""
+    whole = sorted({job_id.partition("_")[0] for job_id in job_ids})
+    if not whole:
+        return []
+    command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"]
+    told = question([*command, f"--jobs={','.join(whole)}", f"--format={','.join(_FIELDS)}"], environ=EPOCH)
+    rows = [line.strip().split("|") for line in told.splitlines()]
+    found = [_record(row) for row in rows if len(row) == len(_FIELDS)]
+    return sorted(found, key=lambda record: record.submitted or 0.0)
+
+
+def of_job(found: Sequence[JobRecord], job_id: str) -> list[JobRecord]:
+    """Those of one job: its own, or where it has none, what is told of all tasks that never started."""
+    own = [record for record in found if record.job_id == job_id]
+    return own or [record for record in found if record.is_of(job_id)]
+
+
+def _record(row: Sequence[str]) -> JobRecord:
+    job_id, state, exit_code, submitted, started, ended, elapsed, tres, nodes = row
+    return JobRecord(
+        job_id=job_id,
+        state=(state.split() or [""])[0],
+        exit_code=exit_code,
+        submitted=time(submitted),
+        started=time(started),
+        ended=time(ended),
+        elapsed_s=float(elapsed) if elapsed.isdigit() else 0.0,
+        gpus=gpus(tres),
+        nodes=int(nodes) if nodes.isdigit() else 0,
+    )
+
+
+def gpus(tres: str) -> int | None:
+    """The GPUs of an AllocTRES: `billing=8,gres/gpu=8,gres/gpu:h100=8` has 8, one without has None."""
+    found = _GPUS.findall(tres)
+    if not found:
+        return None
+    total = [int(many) for kind, many in found if not kind]
+    return total[0] if total else sum(int(many) for _, many in found)

@@ -1,0 +1,330 @@
+"""The text of a batch script, from a run's config and the site's profile. Pure functions.
+
+Two scripts come of the same parts: `render` makes the one that `submit.py` submits, `by_hand` makes
+`jobs/train.sbatch`, which takes a trainer's own arguments.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from disttrain.config.deadline import lead_within
+from disttrain.errors import ConfigError
+from jobs.schedulers.base import uses_gpus
+from jobs.schedulers.slurm import option_syntax
+from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+
+_LONGEST_SIGNAL_S = 65535
+
+
+@dataclass(frozen=True)
+class Share:
+    """One run of a batch, and the number of its submission."""
+
+    run_dir: Path
+    submission: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is submitted at once: a job, or an array with a job for each of several runs of one shape."""
+
+    name: str
+    comment: str
+    """By which its jobs are found again when their receipts were lost."""
+    config: Mapping[str, Any]
+    """Of any of the runs: they differ in nothing that the script says."""
+    shares: Sequence[Share]
+    logs: Path
+    """Folder for what the batch shell and srun say."""
+    code: Path
+    """Folder of the code that runs (see `jobs.core.code_snapshot`)."""
+    python: str
+    """The interpreter that submits; the profile's own goes before it."""
+    profile: Profile = GENERIC
+
+
+def render(batch: Batch) -> str:
+    """The script that `sbatch` gets. Raises `ConfigError` for a path that no script can hold."""
+    in_container = ":," if batch.profile.container else ""
+    for folder in (batch.logs, *(share.run_dir for share in batch.shares)):
+        check_path("--runs", folder, in_container)
+    check_path("the code", batch.code, ":" + in_container)
+    several, profile, nodes = len(batch.shares) > 1, batch.profile, batch.config["resources"]["nodes"]
+    log = f"{option_syntax.file_pattern(str(batch.logs))}/{'%A_%a' if several else '%j'}.log"
+    options: dict[str, str | int | bool | None] = {
+        "job-name": batch.name,
+        "comment": batch.comment,
+        "output": log,
+    }
+    if several:
+        options["array"] = f"0-{len(batch.shares) - 1}"
+    folders = [batch.code, *dict.fromkeys(share.run_dir.parent for share in batch.shares)]
+    return _text(
+        [
+            "#!/bin/bash",
+            *directives(options | _resources(batch.config, profile)),
+            "",
+            *_ENVIRONMENT,
+            *site(profile),
+            "# Jobs run this copy of the code, whatever lies in their working directory.",
+            f"code={shlex.quote(str(batch.code))}",
+            '[ -d "$code" ] || echo "the copy of the code that this was submitted with is gone: $code" >&2',
+            "export PYTHONSAFEPATH=1",
+            "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
+            "",
+            *_runs(batch.shares),
+            "",
+            *_srun(
+                str(nodes),
+                str(_cpus(batch.config, profile)),
+                profile,
+                [shlex.quote(str(folder)) for folder in folders],
+                shlex.quote(_python(batch)),
+                '"$run" --submission "$submission"',
+            ),
+        ]
+    )
+
+
+def _python(batch: Batch) -> str:
+    if batch.profile.python is not None:
+        return batch.profile.python
+    if batch.profile.container is not None:
+        return "python3"
+    try:
+        return option_syntax.command(batch.python)
+    except ValueError as error:
+        raise ConfigError(f"the Python that submits, {batch.python!r}, {error}") from None
+
+
+def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
+    """`jobs/train.sbatch`, which asks for what a run of `config` takes unless sbatch is told otherwise."""
+    options: dict[str, str | int | bool | None] = {"job-name": "train", "output": "train-%j.log"}
+    return _text(
+        [
+            "#!/bin/bash",
+            *_BY_HAND_HEAD,
+            *directives(options | _resources(config, profile)),
+            "",
+            *_ENVIRONMENT,
+            *site(profile),
+            *_BY_HAND_CODE,
+            "",
+            *_srun(
+                '"$SLURM_JOB_NUM_NODES"',
+                '"$SLURM_CPUS_PER_TASK"',
+                profile,
+                ['"$code"', '"$PWD"'],
+                '"$python"',
+                '--by-hand "$@"',
+            ),
+        ]
+    )
+
+
+def check_path(what: str, path: Path, signs: str = "") -> None:
+    """Raise `ConfigError` for a path that could not stand in a script as itself, or holds one of `signs`."""
+    try:
+        option_syntax.file_pattern(option_syntax.clean(str(path)))
+        found = next((sign for sign in signs if sign in str(path)), None)
+        if found:
+            raise ValueError(f"holds {found!r}, which ends a path among others")
+    except ValueError as error:
+        raise ConfigError(f"{what}: {str(path)!r} {error}") from None
+
+
+_ENVIRONMENT = (
+    "# What a launcher or an allocation around the submitting shell left would steer srun and the ranks.",
+    "unset ${!SRUN_@} ${!SBATCH_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} ${!SLURM_GPU_BIND@}",
+    "unset ${!SLURM_STEP@} MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK",
+    "# All the rest goes on to the nodes, also where the site submits with --export=NONE.",
+    "export SLURM_EXPORT_ENV=ALL",
+    "",
+)
+
+_BY_HAND_HEAD = (
+    "# One run, started by hand. It writes its folder under the one that sbatch is called in.",
+    "#",
+    "#   sbatch --nodes 2 jobs/train.sbatch --config my.yaml",
+    "#   sbatch jobs/train.sbatch                              the default config",
+    "#",
+    "# Options of sbatch, before the file, win over the lines below; arguments after it go to the trainer.",
+    "# Made by `make schemas` from jobs/schedulers/slurm/batch_script.py: what submit.py submits as well, but for how this",
+    "# finds the code and which run it starts.",
+)
+
+_BY_HAND_CODE = (
+    "# Slurm runs a copy of this file. The code is where the original lies, else where it was submitted.",
+    "script=$(scontrol show job \"$SLURM_JOB_ID\" | sed -n 's/^ *Command=//p')",
+    'script=${script%" $*"} # the arguments are shown after it',
+    'for code in "${script%/*}/.." "$SLURM_SUBMIT_DIR"; do',
+    '  [ -f "$code/jobs/schedulers/slurm/task.py" ] && break',
+    "done",
+    'code=$(cd "$code" && pwd) && [ -f "$code/jobs/schedulers/slurm/task.py" ] || {',
+    '  echo "cannot start: no code of disttrain around $script, nor in $SLURM_SUBMIT_DIR" >&2',
+    "  exit 69",
+    "}",
+    "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
+    "",
+    "python=${DISTTRAIN_PYTHON:-$code/.venv/bin/python}",
+    '[ -n "$DISTTRAIN_PYTHON" ] || [ -x "$python" ] || python=python3',
+)
+
+
+def _resources(config: Mapping[str, Any], profile: Profile) -> dict[str, str | int | bool | None]:
+    """The options of sbatch that come from a run's shape and limits, and from the site."""
+    resources, job = config["resources"], config["job"]
+    options: dict[str, str | int | bool | None] = {
+        "nodes": resources["nodes"],
+        "ntasks-per-node": 1,
+        "cpus-per-task": _cpus(config, profile),
+        **_gpus(config, profile),
+        "mem": profile.memory,
+        "exclusive": profile.exclusive or None,
+        "time": math.ceil(job["time_limit_min"]),
+        "signal": f"USR2@{_signal_s(job)}",
+        "requeue": True,
+        "open-mode": "append",
+        "partition": profile.partition,
+        "account": profile.account,
+        "qos": profile.qos,
+        "reservation": profile.reservation,
+        "constraint": profile.constraint,
+        "exclude": profile.exclude,
+        "wckey": profile.wckey,
+        "mail-user": profile.mail_user,
+        "mail-type": ",".join(profile.mail_type) or None,
+    }
+    return options | {name: value for name, value in profile.sbatch.items() if name not in options}
+
+
+def _cpus(config: Mapping[str, Any], profile: Profile) -> int:
+    """Processors of a node."""
+    resources = config["resources"]
+    of_a_rank = resources["threads_per_rank"] + config["data"]["workers"]
+    return profile.cpus_per_task or int(resources["gpus_per_node"] * of_a_rank)
+
+
+def _gpus(config: Mapping[str, Any], profile: Profile) -> dict[str, str]:
+    """How the GPUs of a node are asked for; other generic resources of the site join them."""
+    ranks = config["resources"]["gpus_per_node"]
+    if not uses_gpus(config["resources"]["device"], "slurm", ranks * config["resources"]["nodes"]):
+        return {}
+    of_type = f"{profile.gpu_type}:" if profile.gpu_type else ""
+    if profile.gpus == "gpus-per-node":
+        return {"gpus-per-node": f"{of_type}{ranks}"}
+    if profile.gpus == "gres":
+        others = [profile.sbatch["gres"]] if "gres" in profile.sbatch else []
+        return {"gres": ",".join([f"gpu:{of_type}{ranks}", *map(str, others)])}
+    return {}
+
+
+def _signal_s(job: Mapping[str, Any]) -> int:
+    """How long before the end Slurm warns: when ranks stop by themselves.
+
+    Slurm is up to a minute early, never late. What the warning is for is pre-emption, where it comes at once.
+    """
+    lead_s = lead_within(60 * job["time_limit_min"], job["stop_lead_s"])
+    return min(max(1, math.ceil(lead_s)), _LONGEST_SIGNAL_S)
+
+
+def directives(options: Mapping[str, str | int | bool | None]) -> list[str]:
+    """The `#SBATCH` lines; an option that is True has no value, one that is None is left out."""
+    return [
+        f"#SBATCH --{name}" + ("" if value is True else f"={_word(name, str(value))}")
+        for name, value in options.items()
+        if value is not None
+    ]
+
+
+def _word(option: str, value: str) -> str:
+    try:
+        return option_syntax.sbatch_word(option_syntax.clean(value))
+    except ValueError as error:
+        raise ConfigError(f"--{option}={value!r} {error}") from None
+
+
+def site(profile: Profile) -> list[str]:
+    """What the site's nodes need before anything of ours starts."""
+    lines = []
+    if profile.modules:
+        lines += [
+            "# A batch shell is no login shell: it may not know `module` yet.",
+            "type -t module >/dev/null || . /etc/profile",
+            f"module load {' '.join(map(shlex.quote, profile.modules))} || exit",
+            "",
+        ]
+    if profile.setup:
+        lines += [f"# Set-up of profile {profile.name}.", *profile.setup, ""]
+    return lines
+
+
+def _runs(shares: Sequence[Share]) -> list[str]:
+    """Which run is this job's, and the number of its submission."""
+    if len(shares) == 1:
+        return [f"run={shlex.quote(str(shares[0].run_dir))} submission={shares[0].submission}"]
+    return [
+        "# One run for each job of the array.",
+        "runs=(",
+        *(f"  {shlex.quote(str(share.run_dir))}" for share in shares),
+        ")",
+        f"submissions=({' '.join(str(share.submission) for share in shares)})",
+        "run=${runs[SLURM_ARRAY_TASK_ID]} submission=${submissions[SLURM_ARRAY_TASK_ID]}",
+    ]
+
+
+def _srun(
+    nodes: str, cpus: str, profile: Profile, folders: Sequence[str], python: str, arguments: str
+) -> list[str]:
+    """The last command: an agent on each node. All but the profile's values are words of shell already."""
+    lines = [
+        "srun",
+        f"--nodes={nodes} --ntasks={nodes}",
+        f"--ntasks-per-node=1 --cpus-per-task={cpus}",
+        "--kill-on-bad-exit=0 --wait=60",
+    ]
+    extra = [
+        shlex.quote(f"--{name}" + ("" if value is True else f"={value}"))
+        for name, value in profile.srun.items()
+    ]
+    if extra:
+        lines.append(" ".join(extra))
+    if profile.container is not None and profile.container.kind == "apptainer":
+        lines.append(_DEAF)  # it takes its time too, and what it starts gets signals as they are by default
+    lines += [*_container(profile, folders), _DEAF]
+    lines.append(f"{python} -m jobs.schedulers.slurm.task {arguments}")
+    return [
+        "# One agent on each node. All counts are given: srun would take others from the environment.",
+        "# A node that fails is not the end of the step at once: the others write down how they ended.",
+        "# srun is in the foreground, so this shell catches no signal; those of Slurm go to the agents.",
+        "# A signal that comes while Python starts must not end it: the agent has yet to listen.",
+        " \\\n  ".join(lines),
+    ]
+
+
+_DEAF = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""
+"""Starts the words that follow with these signals ignored."""
+
+
+def _container(profile: Profile, folders: Sequence[str]) -> list[str]:
+    """The words that put what follows into a container, in which the code and the runs are where they are."""
+    container = profile.container
+    if container is None:
+        return []
+    mounts = [f"{folder}:{folder}" for folder in folders] + [shlex.quote(mount) for mount in container.mounts]
+    arguments = [shlex.quote(argument) for argument in container.arguments]
+    image = shlex.quote(container.image)
+    if container.kind == "pyxis":
+        return [" ".join([f"--container-image={image} --container-mounts={','.join(mounts)}", *arguments])]
+    bound = " ".join(f"--bind {mount}" for mount in mounts)
+    return [" ".join(["apptainer exec", bound, *arguments, image])]
+
+
+def _text(lines: Sequence[str]) -> str:
+    return "\n".join(lines) + "\n"

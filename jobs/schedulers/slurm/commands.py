@@ -1,0 +1,177 @@
+"""Slurm's own commands, asked with named fields and a time limit; no `--json` of theirs is parsed.
+
+None as an answer means that Slurm could not be asked, which is never the same as "there is no such job".
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jobs.core import environment
+from jobs.node.allocation import JobFacts
+
+TIMEOUT_S = 30.0
+_IN_A_HURRY_S = 5.0
+_AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
+MINE = ("--user", str(os.getuid()))
+"""By number: a user's name in the environment need not be the one that Slurm knows."""
+EPOCH = {"SLURM_TIME_FORMAT": "%s"}
+"""Makes Slurm's commands print seconds since the epoch: the default is local time without its zone."""
+PING_S = 5.0
+
+
+class NoAnswer(Exception):
+    """A command could not be asked; why, in a few words."""
+
+
+def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str:
+    """Standard output of a command. Raises `NoAnswer`."""
+    try:
+        done = subprocess.run(
+            command,
+            env={**environment.for_submission(os.environ), **environ},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except OSError as error:
+        raise NoAnswer(f"{command[0]}: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise NoAnswer(f"{command[0]}: nothing for {timeout_s:g} s") from None
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise NoAnswer(said[-1].rpartition("error: ")[2] if said else f"{command[0]} failed without a word")
+    return done.stdout
+
+
+def ask(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str | None:
+    """Standard output of a command, None if it could not be asked."""
+    try:
+        return question(command, timeout_s, environ)
+    except NoAnswer:
+        return None
+
+
+def answers(timeout_s: float = PING_S) -> bool:
+    """Whether a Slurm controller answers from here."""
+    if shutil.which("sbatch") is None:
+        return False
+    done = ask(["scontrol", "ping"], timeout_s)
+    return done is not None and " is UP" in done
+
+
+def comments() -> list[tuple[str, str]] | None:
+    """(job id, comment) of this user's jobs that the controller still knows, those that ended too; an array
+    is one job for each of its tasks."""
+    return _pairs(ask(["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%k"]))
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job as squeue tells it."""
+
+    state: str
+    start: float | None
+    """When it started, or is expected to; in seconds since the epoch."""
+    reason: str | None
+    """Why it waits."""
+
+
+def queue() -> dict[str, Queued]:
+    """This user's jobs that the controller knows, those too that ended a few minutes ago. Raises `NoAnswer`.
+
+    squeue tries for long before it gives a controller up, ping does not.
+    """
+    ping = ask(["scontrol", "ping"], PING_S) or ""
+    if " is DOWN" in ping and " is UP" not in ping:  # there may be another that has taken over
+        raise NoAnswer("scontrol ping: the controller is down")
+    command = ["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%T|%S|%r"]
+    rows = [line.strip().split("|", 3) for line in question(command, environ=EPOCH).splitlines()]
+    return {row[0]: Queued(row[1], time(row[2]), word(row[3])) for row in rows if len(row) == 4}
+
+
+def time(text: str) -> float | None:
+    """A time as Slurm prints it under `EPOCH`; None for its words that mean none."""
+    return float(text) if text.isdigit() else None
+
+
+def word(text: str) -> str | None:
+    return None if text in ("", "None", "(null)", "N/A") else text
+
+
+def cancel(job_ids: list[str]) -> bool:
+    """Have jobs ended; whether scancel took all of them. One that is over is no job to it."""
+    return ask(["scancel", *job_ids]) is not None
+
+
+def hostnames(nodelist: str) -> list[str] | None:
+    """The nodes that a node list names, in Slurm's order."""
+    listing = ask(["scontrol", "show", "hostnames", nodelist])
+    return None if listing is None else listing.split()
+
+
+def describe(job_id: str) -> str | None:
+    """All that the controller says of a job, as it prints it."""
+    return ask(["scontrol", "show", "job", "-d", job_id], timeout_s=10)
+
+
+def job(job_id: str) -> JobFacts | None:
+    """How one job stands at this moment. Asked by the job itself, when it may have seconds to live."""
+    squeue = ["squeue", "--noheader", "--states=all", "--jobs", job_id]
+    listing = ask([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _IN_A_HURRY_S, EPOCH)
+    words = listing.split() if listing else []
+    if len(words) < 4 or not words[1].isdigit():
+        return None
+    state, restarts, end, reason = words[:4]
+    return JobFacts(
+        running=state in _AT_WORK,
+        restarts=int(restarts),
+        end=float(end) if end.isdigit() else None,
+        timed_out=reason == "TimeLimit",
+    )
+
+
+def time_limit_min(job_id: str) -> int | None:
+    """How long a job may run, in whole minutes; None if it has no limit, or nobody says."""
+    listing = ask(["squeue", "--noheader", "--states=all", "--jobs", job_id, "-o", "%l"], _IN_A_HURRY_S) or ""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):\d\d", listing.strip())
+    if found is None:
+        return None
+    days, hours, minutes = (int(number or 0) for number in found.groups())
+    return (24 * days + hours) * 60 + minutes
+
+
+def nodes_down(nodelist: str) -> list[str]:
+    """Those of these nodes that do not answer the controller; none where it does not answer either."""
+    pairs = _pairs(ask(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _IN_A_HURRY_S))
+    return sorted({node for node, state in pairs or [] if state.startswith("down") or state.endswith("*")})
+
+
+def kill_wait_s() -> float | None:
+    """How long after SIGTERM Slurm ends a job by SIGKILL."""
+    settings = ask(["scontrol", "show", "config"], _IN_A_HURRY_S) or ""
+    found = re.search(r"^KillWait\s*=\s*(\d+)", settings, re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def requeue(job_id: str) -> str | None:
+    """Have a job started again; None if it will be, else what Slurm says, in one line."""
+    try:
+        question(["scontrol", "requeue", job_id])
+    except NoAnswer as why:
+        return str(why)
+    return None
+
+
+def _pairs(listing: str | None) -> list[tuple[str, str]] | None:
+    if listing is None:
+        return None
+    lines = [line.strip().partition("|") for line in listing.splitlines()]
+    return [(left, right) for left, bar, right in lines if bar]

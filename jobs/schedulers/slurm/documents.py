@@ -1,0 +1,65 @@
+"""What is generated from site profiles and scripts: `python -m jobs.schedulers.slurm.documents [--check]`.
+
+`docs/schemas/site-profile.json`, the keys in `docs/profiles.md`, and `jobs/train.sbatch`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from disttrain.config.parsing import check, load
+from disttrain.documents import DOCS, bring, table, type_name
+from jobs.schedulers.slurm.batch_script import by_hand
+from jobs.schedulers.slurm.site_profile import Container, Profile, Variable
+
+ROOT = Path(__file__).resolve().parents[3]
+_KEYS = re.compile(r"(?<=<!-- keys, made by `make schemas` -->\n).*(?=<!-- end of keys -->)", re.DOTALL)
+
+
+def documents() -> dict[Path, str]:
+    """Every generated file and its text."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Profile.model_json_schema()}
+    schema["required"].remove("name")  # a file is named, and run.json has it besides
+    page = DOCS / "profiles.md"
+    return {
+        DOCS / "schemas" / "site-profile.json": json.dumps(schema, indent=2) + "\n",
+        page: _KEYS.sub(lambda _: keys(), page.read_text()),
+        ROOT / "jobs" / "train.sbatch": by_hand(check(load(ROOT / "sweeps" / "default.yaml")).as_dict()),
+    }
+
+
+def keys() -> str:
+    """The keys of a profile, as Markdown."""
+    rows = []
+    for prefix, model in (("", Profile), ("environment.NAME.", Variable), ("container.", Container)):
+        rows += _rows(prefix, model)
+    return "\n" + table(["key", "type", "default", "meaning"], rows) + "\n"
+
+
+def _rows(prefix: str, model: type[BaseModel]) -> list[list[str]]:
+    return [
+        [
+            f"`{prefix}{name}`",
+            type_name(field.rebuild_annotation()),
+            "needed"
+            if field.is_required()
+            else f"`{json.dumps(field.get_default(call_default_factory=True))}`",
+            " ".join((field.description or "").split()),
+        ]
+        for name, field in model.model_fields.items()
+        if name != "name"
+    ]
+
+
+def main(arguments: list[str]) -> int:
+    """Write them, or with `--check` only say which are out of date."""
+    return bring(documents(), [], arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

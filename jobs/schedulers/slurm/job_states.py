@@ -1,0 +1,57 @@
+"""From Slurm's word on a job to what this project calls it. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from jobs.schedulers.base import Job
+from jobs.schedulers.slurm.accounting import JobRecord, of_job
+from jobs.schedulers.slurm.commands import Queued
+
+_PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_ENDINGS: dict[str, tuple[str | None, str]] = {
+    "CANCELLED": ("cancelled", "its job was cancelled"),
+    "TIMEOUT": ("timeout", "its job was ended at its time limit"),
+    "DEADLINE": ("timeout", "its job was ended at the deadline that it was submitted with"),
+    "OUT_OF_MEMORY": ("out_of_memory", "its job took more memory than it was given"),
+    "PREEMPTED": ("preempted", "its job was pre-empted, and not requeued"),
+    "NODE_FAIL": ("lost", "a node of its job failed"),
+    "BOOT_FAIL": ("launch_failed", "a node of its job did not boot"),
+    "FAILED": (None, "its job failed"),
+    "REVOKED": (None, "its job went to another cluster of the federation"),
+}
+"""Cause and message of each state in which a job is over. No cause: it depends on how far its run came."""
+
+
+def from_queue(queued: Queued) -> Job:
+    """What squeue tells of a job."""
+    if queued.state in _PENDING:
+        return Job("pending", waits_for=queued.reason, start_expected=queued.start)
+    if queued.state in ("STOPPED", "SUSPENDED"):
+        return Job("running", f"{queued.state.lower()} by Slurm")
+    return _ended(queued.state) or Job("running")
+
+
+def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[str] = ()) -> Job:
+    """What sacct tells of a job that squeue does not know any more, which knows those of `queue`."""
+    own = of_job(records, job_id)
+    if not own:
+        array, task, _ = job_id.partition("_")
+        if task and any(other.startswith(f"{array}_") for other in queue):
+            return Job("gone", "its task was taken out of the array before it started", "cancelled")
+        return Job("missing", "neither squeue nor sacct knows its job")
+    last = own[-1]
+    job = _ended(last.state, last.exit_code)
+    return job or Job("missing", f"squeue does not know its job, which sacct still calls {last.state}")
+
+
+def _ended(state: str, exit_code: str = "") -> Job | None:
+    if state == "COMPLETED":  # its agent has the last word on how, which may still be on its way
+        return Job("missing", "its job completed without a word of how")
+    if state not in _ENDINGS:
+        return None
+    cause, message = _ENDINGS[state]
+    if state == "FAILED" and exit_code:
+        code, _, number = exit_code.partition(":")
+        message += f" (exit code {code})" if number in ("", "0") else f" (signal {number})"
+    return Job("gone", message, cause)

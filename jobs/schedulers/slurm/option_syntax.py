@@ -1,0 +1,189 @@
+"""What may stand in a batch script: Slurm's grammar where it is known, and the options that are ours.
+
+Pure functions, standard library only. A value that passes here cannot break out of its place: it holds no
+control character, and `jobs.schedulers.slurm.batch_script` quotes whatever it writes.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+
+_WORD = r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]*"
+NAMES = rf"{_WORD}(,{_WORD})*"
+"""Partitions, accounts, qualities of service, reservations: one, or several with commas."""
+_NODE = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])*"
+NODES = rf"{_NODE}(,{_NODE})*"
+"""A node list, such as `gpu[01-04,7],login1`."""
+FEATURES = r"[A-Za-z0-9_\[(!][A-Za-z0-9_.:=+&|*()\[\],!-]*"
+"""A constraint, such as `a100&nvme` or `[rack1|rack2]`; its brackets must be `paired`, too."""
+MEMORY = r"\d+[KMGT]?"
+ADDRESS = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*(@[A-Za-z0-9][A-Za-z0-9.-]*)?"
+MODULE = r"[A-Za-z0-9_][A-Za-z0-9_.:+/=@-]*"
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+OPTION = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
+"""A long option of sbatch or srun, without its dashes."""
+
+_OWN_RECORDS = "the state of the run is found by it"
+_OWN_SHAPE = "the shape of the job comes from resources.nodes and resources.gpus_per_node"
+_OWN_GPUS = "set the profile's gpus and gpu_type"
+_OWN_ENVIRONMENT = "the environment of a run is in its env.json: set the profile's environment"
+_ONE_SHOT = "it would change what sbatch answers"
+
+SBATCH_TAKEN: dict[str, str] = {
+    "nodes": _OWN_SHAPE,
+    "ntasks": _OWN_SHAPE,
+    "ntasks-per-node": _OWN_SHAPE,
+    "ntasks-per-gpu": _OWN_SHAPE,
+    "array": "the repeats of a shape share an array already",
+    "time": "set job.time_limit_min",
+    "output": _OWN_RECORDS,
+    "error": _OWN_RECORDS,
+    "input": "a job has no input",
+    "open-mode": "a job that starts again appends to its log",
+    "job-name": _OWN_RECORDS,
+    "comment": _OWN_RECORDS,
+    "requeue": "whether a run starts again follows from the cause of its end",
+    "no-requeue": "whether a run starts again follows from the cause of its end",
+    "signal": "set job.stop_lead_s",
+    "export": _OWN_ENVIRONMENT,
+    "export-file": _OWN_ENVIRONMENT,
+    "get-user-env": _OWN_ENVIRONMENT,
+    "chdir": "a run knows its folders by their full paths",
+    "clusters": "submit where that cluster is the default one: job ids are looked for there",
+    "wrap": _ONE_SHOT,
+    "test-only": "give submit.py --test-only",
+    "parsable": _ONE_SHOT,
+    "wait": "give submit.py --wait",
+    "help": _ONE_SHOT,
+    "usage": _ONE_SHOT,
+    "version": _ONE_SHOT,
+    "gpus": _OWN_GPUS,
+    "gpus-per-node": _OWN_GPUS,
+    "gpus-per-task": _OWN_GPUS,
+    "gpus-per-socket": _OWN_GPUS,
+    "cpus-per-task": "set the profile's cpus_per_task, which srun is told as well",
+    "partition": "set the profile's partition",
+    "account": "set the profile's account",
+    "qos": "set the profile's qos",
+    "constraint": "set the profile's constraint",
+    "reservation": "set the profile's reservation",
+    "exclude": "set the profile's exclude",
+    "mem": "set the profile's memory",
+    "exclusive": "set the profile's exclusive",
+    "mail-user": "set the profile's mail_user",
+    "mail-type": "set the profile's mail_type",
+    "wckey": "set the profile's wckey",
+    "container": "set the profile's container",
+}
+"""Options of sbatch that a profile cannot give besides, and why."""
+
+_ALL_NODES = "one task runs on each node of the job"
+_TOLERANT = "a node that fails waits for the others to write down how they ended"
+
+SRUN_TAKEN: dict[str, str] = {
+    "nodes": _ALL_NODES,
+    "ntasks": _ALL_NODES,
+    "ntasks-per-node": _ALL_NODES,
+    "nodelist": _ALL_NODES,
+    "nodefile": _ALL_NODES,
+    "exclude": "set the profile's exclude",
+    "relative": _ALL_NODES,
+    "cpus-per-task": "set the profile's cpus_per_task, which sbatch is told as well",
+    "gpus-per-task": "all GPUs of a node belong to its one task",
+    "kill-on-bad-exit": _TOLERANT,
+    "wait": _TOLERANT,
+    "export": _OWN_ENVIRONMENT,
+    "output": _OWN_RECORDS,
+    "error": _OWN_RECORDS,
+    "input": "a job has no input",
+    "open-mode": "a job that starts again appends to its log",
+    "time": "set job.time_limit_min",
+    "signal": "set job.stop_lead_s",
+    "chdir": "a run knows its folders by their full paths",
+    "jobid": "a run starts in its own job",
+    "no-allocate": "a run starts in its own job",
+    "multi-prog": "what runs is ours",
+    "preserve-env": "it would let the environment win over what the script says",
+    "pty": "a job has no terminal",
+    "test-only": "give submit.py --test-only",
+    "help": "srun would start nothing",
+    "usage": "srun would start nothing",
+    "version": "srun would start nothing",
+    "container-image": "set the profile's container",
+    "container-mounts": "set the profile's container",
+}
+"""The same for srun."""
+
+
+def unprintable(text: str) -> str | None:
+    """A character that no line may hold, as it ends the line or hides in it; None if there is none."""
+    return next((char for char in text if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")), None)
+
+
+def clean(text: str) -> str:
+    """`text` itself. Raises `ValueError` if it cannot be a part of one line."""
+    bad = unprintable(text)
+    if bad is not None:
+        raise ValueError(f"holds a control character ({bad!r}), which would end or garble its line")
+    return text
+
+
+def matching(text: str, pattern: str, what: str) -> str:
+    """`text` itself. Raises `ValueError` unless all of it matches."""
+    if not re.fullmatch(pattern, clean(text)):
+        raise ValueError(f"is not {what}")
+    return text
+
+
+def paired(text: str) -> str:
+    """`text` itself. Raises `ValueError` where a bracket or parenthesis has no counterpart."""
+    awaited = []
+    for sign in text:
+        if sign in "[(":
+            awaited.append("])"["[(".index(sign)])
+        elif sign in "])" and (not awaited or awaited.pop() != sign):
+            raise ValueError(f"has a {sign!r} that closes nothing")
+    if awaited:
+        raise ValueError(f"lacks a {awaited[-1]!r}")
+    return text
+
+
+def command(text: str) -> str:
+    """`text` itself. Raises `ValueError` if it cannot stand where a command or a file is expected."""
+    if clean(text).startswith("-"):
+        raise ValueError("begins with a dash: it would be taken for an option")
+    return text
+
+
+def taken(option: str, reasons: Mapping[str, str]) -> str | None:
+    """Why this option cannot be given; None where it can.
+
+    Slurm takes any beginning of a long option for it, where no other begins so: `requ` is `requeue`.
+    """
+    if option in reasons:
+        return reasons[option]
+    meant = next((name for name in reasons if name.startswith(option)), None)
+    return None if meant is None else f"it is the beginning of {meant}: {reasons[meant]}"
+
+
+def sbatch_word(text: str) -> str:
+    """`text` as one argument of a `#SBATCH` line.
+
+    sbatch splits such a line much as a shell does, but a backslash counts within either kind of quotes, an
+    unquoted `#` ends the line, and nothing is ever expanded.
+    """
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./&|*()\[\]!-]+", text):
+        return text
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+def file_pattern(path: str) -> str:
+    """A path as Slurm's file patterns have it, in which `%` stands for itself.
+
+    Raises `ValueError` for a backslash, which turns such patterns off.
+    """
+    if "\\" in path:
+        raise ValueError("holds a backslash, which Slurm takes for an order about file patterns")
+    return path.replace("%", "%%")

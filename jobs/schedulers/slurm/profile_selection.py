@@ -1,0 +1,164 @@
+"""Finding and reading site profiles, and which of them a submission uses.
+
+A name is a file of `~/.config/disttrain/profiles/` or of `jobs/profiles/`, the user's own first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import ValidationError
+
+from disttrain.config.parsing import Draft, load, parse_value
+from disttrain.errors import ConfigError, nearest
+from jobs.schedulers.slurm.site_profile import GENERIC, Container, Profile, Variable
+
+SHIPPED = Path(__file__).resolve().parents[2] / "profiles"
+VARIABLE = "DISTTRAIN_PROFILE"
+_OF_PYDANTIC = r"literal\[|function-|constrained-"
+"""Parts of a place in an error that name an alternative of a type, not a key."""
+_SECTIONS = ("sbatch", "srun", "environment", "container")
+_SETTABLE = [name for name in Profile.model_fields if name != "name"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user said about the profile of a submission."""
+
+    flag: str | None = None
+    """`--profile`: a name or a file."""
+    overrides: Sequence[str] = ()
+    """`--slurm`: `KEY=VALUE`, laid over the profile."""
+
+    @property
+    def given(self) -> bool:
+        return self.flag is not None or bool(self.overrides)
+
+    @property
+    def origin(self) -> str:
+        """The flag by which it was given."""
+        return "--profile" if self.flag is not None else "--slurm"
+
+    def resolve(self, recorded: Mapping[str, Any] | None = None) -> Profile:
+        """The profile; `recorded` is the one that a run had, which counts unless `--profile` is given.
+
+        Raises `ConfigError`.
+        """
+        if self.flag is not None:
+            draft = read(self.flag, "--profile")
+        elif recorded is not None:
+            draft = Draft({name: value for name, value in recorded.items()})
+        elif os.environ.get(VARIABLE):
+            draft = read(os.environ[VARIABLE], VARIABLE)
+        else:
+            draft = read(GENERIC.name, "--profile")
+        for text in self.overrides:
+            _lay_over(draft, text)
+        return check(draft)
+
+
+def names() -> dict[str, Path]:
+    """The profiles that have a name here."""
+    found: dict[str, Path] = {}
+    for folder in (SHIPPED, Path.home() / ".config" / "disttrain" / "profiles"):
+        found |= {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return found
+
+
+def read(word: str, origin: str) -> Draft:
+    """A profile that is not checked yet, by its name or its file."""
+    if word.endswith((".yaml", ".yml")) or "/" in word:
+        path = Path(word).expanduser()
+    else:
+        known = names()
+        if word not in known:
+            raise ConfigError(
+                f"{origin}={word!r}: no such profile{nearest(word, known)}; there are: {', '.join(known)}, "
+                "or give a file"
+            )
+        path = known[word]
+    draft = load(path)
+    if "name" in draft.data:
+        raise ConfigError("a profile is named by its file: leave `name` out", at=draft.at("name"))
+    draft.set("name", path.stem, str(path))
+    return draft
+
+
+def check(draft: Draft) -> Profile:
+    """The checked profile. Raises `ConfigError`, one line."""
+    try:
+        return Profile.model_validate(draft.data)
+    except ValidationError as error:
+        raise _one_line(error, draft) from None
+
+
+def _lay_over(draft: Draft, text: str) -> None:
+    """Lay `KEY=VALUE` of `--slurm` over the profile; an empty value takes the profile's own away."""
+    key, equals, value = text.partition("=")
+    field, *rest = key.strip().split(".", 1)
+    if not equals:
+        raise ConfigError(f"{text!r} is not KEY=VALUE", at="--slurm")
+    if field not in _SETTABLE:
+        hint = nearest(field, _SETTABLE)
+        raise ConfigError(f"unknown key '{key}'{hint}; allowed: {', '.join(_SETTABLE)}", at="--slurm")
+    section = field in _SECTIONS
+    if len(rest) != section:
+        form = f"{field}.KEY=VALUE" if section else f"{field}=VALUE"
+        raise ConfigError(f"{key}: give {form}", at="--slurm")
+    _put(draft, [field, *rest], _value(field, rest, value) if value else None)
+    draft.origin[key.strip()] = "--slurm"
+
+
+def _value(field: str, rest: list[str], text: str) -> Any:
+    if field == "environment":
+        return {"value": text, "reason": "--slurm"}
+    if field in ("sbatch", "srun"):
+        return True if text == "true" else text
+    if rest:
+        return parse_value(text, "--slurm") if rest[0] in ("mounts", "arguments") else text
+    if field in ("modules", "setup") and not text.startswith("["):
+        return text
+    return text if _is_text(Profile.model_fields[field].annotation) else parse_value(text, "--slurm")
+
+
+def _put(draft: Draft, path: list[str], value: Any) -> None:
+    node = draft.data
+    for name in path[:-1]:
+        child = node.get(name)
+        node[name] = node = dict(child) if isinstance(child, dict) else {}
+    if value is None:
+        node.pop(path[-1], None)
+    else:
+        node[path[-1]] = value
+
+
+def _is_text(annotation: Any) -> bool:
+    """Whether a field holds text, whose value is taken as it is given."""
+    members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else [annotation]
+    return any(member is str or str in get_args(member) for member in members)
+
+
+def _one_line(error: ValidationError, draft: Draft) -> ConfigError:
+    found = error.errors()  # of alternatives, the one that says what is wrong with the value
+    telling = ("value_error", "extra_forbidden")
+    detail = next((each for each in found if each["type"] in telling), found[0])
+    place = [str(part) for part in detail["loc"] if not re.match(_OF_PYDANTIC, str(part))]
+    key, kind = ".".join(place), detail["type"]
+    if kind == "extra_forbidden":
+        sections = {"environment": Variable.model_fields, "container": Container.model_fields}
+        allowed = list(sections.get(place[0], {})) if len(place) > 1 else _SETTABLE
+        hint = nearest(place[-1], allowed)
+        return ConfigError(f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}", at=draft.at(key))
+    reason = str(detail["ctx"]["error"]) if kind == "value_error" else _lower_first(detail["msg"])
+    value = "" if kind == "value_error" and not key else f"={detail['input']!r}"
+    return ConfigError(f"{key}{value}: {reason}" if key else reason, at=draft.at(key))
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

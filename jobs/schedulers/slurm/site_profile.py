@@ -1,0 +1,215 @@
+"""A site profile: what this cluster wants to be asked for, and what its nodes need. Imports without torch.
+
+A profile says nothing about what a run computes, so it is no part of any key. `jobs.schedulers.slurm.profile_selection` reads
+them from files; `jobs.schedulers.slurm.batch_script` turns one into text.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+import subprocess
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PositiveInt,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from disttrain.records.masking import is_secret
+from jobs.core.environment import is_launcher_variable
+from jobs.schedulers.slurm import option_syntax
+
+
+def _matches(pattern: str, what: str) -> AfterValidator:
+    return AfterValidator(lambda text: option_syntax.matching(text, pattern, what))
+
+
+_NUMBER_TOO = WithJsonSchema({"type": ["string", "number"]})  # YAML has `memory: 0` for a number
+_Line = Annotated[str, StringConstraints(min_length=1), AfterValidator(option_syntax.clean)]
+_Path = Annotated[_Line, AfterValidator(option_syntax.command)]
+_NAMES_MEANT = "a name, or several with commas (letters, digits, '_', '.', ':', '@', '+', '-')"
+_Names = Annotated[str, _matches(option_syntax.NAMES, _NAMES_MEANT)]
+_Features = Annotated[
+    str,
+    _matches(option_syntax.FEATURES, "a constraint such as a100&nvme"),
+    AfterValidator(option_syntax.paired),
+]
+_Memory = Annotated[
+    str, _matches(option_syntax.MEMORY, "a size such as 64G; 0 is all memory of a node"), _NUMBER_TOO
+]
+_Module = Annotated[str, _matches(option_syntax.MODULE, "the name of a module, such as cuda/12.4")]
+_Mount = Annotated[_Path, _matches(r"[^,]+", "one mount: SRC[:DST[:FLAGS]]")]
+MailType = Literal[
+    "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT",
+    "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS",
+]  # fmt: skip
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, coerce_numbers_to_str=True
+    )
+
+
+class Variable(_Model):
+    """One environment variable that ranks get at this site."""
+
+    value: Annotated[str, AfterValidator(option_syntax.clean), _NUMBER_TOO]
+    """What it is set to."""
+    reason: _Line
+    """Why: it is kept beside the value in each run's `env.json`."""
+
+
+class Container(_Model):
+    """The container that the ranks of a node run in, where the site has one."""
+
+    kind: Literal["pyxis", "apptainer"]
+    """`pyxis` gives the image to srun (`--container-image`); `apptainer` runs `apptainer exec` under srun."""
+    image: _Path
+    """What the container is made from: a file, or a name that the container's own tool knows."""
+    mounts: tuple[_Mount, ...] = ()
+    """`SRC[:DST[:FLAGS]]`, besides the code and the runs, which are mounted where they are."""
+    arguments: tuple[_Line, ...] = ()
+    """More arguments, of srun for `pyxis` and of `apptainer exec` for `apptainer` (such as `--nv`)."""
+
+
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _with_commas(value: object) -> object:
+    return value.split(",") if isinstance(value, str) else value
+
+
+class Profile(_Model):
+    """How jobs are submitted at one site. Every key may be left out."""
+
+    name: Annotated[str, _matches(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a name of letters, digits, '_', '.', '-'")]
+    """The file's name without its suffix; not given in the file."""
+    description: _Line | None = None
+    """For people."""
+    partition: _Names | None = None
+    """Partition, or several of which Slurm takes the first that is free; null leaves it to the site."""
+    account: _Names | None = None
+    """Account that is charged."""
+    qos: _Names | None = None
+    """Quality of service."""
+    constraint: _Features | None = None
+    """Features that nodes must have."""
+    reservation: _Names | None = None
+    """Reservation to run in."""
+    exclude: Annotated[str, _matches(option_syntax.NODES, "a node list such as gpu[01-04,7]")] | None = None
+    """Nodes that are not wanted."""
+    gpus: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
+    """How GPUs are asked for: `--gpus-per-node`, `--gres=gpu`, or not at all where nodes come with theirs."""
+    gpu_type: Annotated[str, _matches(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a type such as h100")] | None = None
+    """Type of GPU, as the site's generic resources name it."""
+    cpus_per_task: PositiveInt | None = None
+    """Processors of each node, given to sbatch and to srun; null: as many as its ranks have threads and
+    loader processes."""
+    memory: _Memory | None = None
+    """Memory of each node, such as 64G; 0 is all of it. Null leaves it to the site."""
+    exclusive: bool = False
+    """Whether nodes are shared with no other job."""
+    mail_user: Annotated[str, _matches(option_syntax.ADDRESS, "a mail address or a user's name")] | None = (
+        None
+    )
+    """Whom Slurm writes to (by default the user who submits)."""
+    mail_type: Annotated[tuple[MailType, ...], BeforeValidator(_with_commas)] = ()
+    """About what it writes."""
+    wckey: _Names | None = None
+    """Workload characterization key."""
+    sbatch: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}
+    """More options of sbatch, by their long names: `hint: nomultithread`; `contiguous: true` has no value."""
+    srun: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}
+    """More options of the srun that starts the nodes: `cpu-bind: none`, `mpi: none`."""
+    modules: Annotated[tuple[_Module, ...], BeforeValidator(_one_or_more)] = ()
+    """Modules that the job loads, in this order."""
+    setup: Annotated[tuple[_Line, ...], BeforeValidator(_one_or_more)] = ()
+    """Lines of shell that the job runs after that, each complete in itself."""
+    environment: dict[str, Variable] = {}
+    """Variables of every rank, each with its reason; `job.env` of a run wins over them."""
+    python: _Path | None = None
+    """Python that runs a job; null: the one that submits, or `python3` in a container."""
+    container: Container | None = None
+    """Container to run in."""
+
+    @field_validator("sbatch")
+    @classmethod
+    def _check_sbatch(cls, given: dict[str, Literal[True] | str]) -> dict[str, Literal[True] | str]:
+        _check_options(given, option_syntax.SBATCH_TAKEN)
+        if str(given.get("gres", "")).startswith("gpu"):
+            raise ValueError("gres: GPUs are asked for by the profile's gpus and gpu_type")
+        return given
+
+    @field_validator("srun")
+    @classmethod
+    def _check_srun(cls, given: dict[str, Literal[True] | str]) -> dict[str, Literal[True] | str]:
+        _check_options(given, option_syntax.SRUN_TAKEN)
+        return given
+
+    @field_validator("environment")
+    @classmethod
+    def _check_environment(cls, given: dict[str, Variable]) -> dict[str, Variable]:
+        for name in given:
+            if not re.fullmatch(option_syntax.VARIABLE, name):
+                raise ValueError(f"{name!r} is not the name of a variable")
+            if is_launcher_variable(name) or name == "PYTHONPATH":
+                raise ValueError(f"{name} is set by the launcher, for each rank by itself")
+            if is_secret(name):
+                raise ValueError(f"{name} looks like a secret, which a run would write down; use job.env")
+        return given
+
+    @field_validator("setup")
+    @classmethod
+    def _check_setup(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
+        for line in lines:
+            wrong = why_not_a_line(line)
+            if wrong is not None:
+                raise ValueError(f"{line!r} is not a complete line of shell: {wrong}")
+        return lines
+
+    @model_validator(mode="after")
+    def _check_gpu_type(self) -> Profile:
+        if self.gpu_type is not None and self.gpus == "none":
+            raise ValueError(f"gpu_type={self.gpu_type!r} needs gpus: gpus-per-node or gres")
+        return self
+
+
+GENERIC = Profile(name="generic")
+"""What any Slurm should take."""
+
+
+def _check_options(given: dict[str, Literal[True] | str], reasons: dict[str, str]) -> None:
+    for option in given:
+        option_syntax.matching(option, option_syntax.OPTION, f"a long option without dashes: {option!r}")
+        why = option_syntax.taken(option, reasons)
+        if why is not None:
+            raise ValueError(f"{option} is not yours to give: {why}")
+
+
+@functools.cache
+def why_not_a_line(line: str) -> str | None:
+    """What bash holds against `line` as one complete line of a script; None where there is no bash to ask.
+
+    The second look puts it in a group: a line that takes the next one with it (a backslash at its end, a
+    here-document) leaves the group open.
+    """
+    bash = shutil.which("bash")
+    if bash is None:
+        return None
+    for text in (f"{line}\n", f"{{ :\n{line}\n}}\n"):
+        done = subprocess.run([bash, "-n"], input=text, capture_output=True, text=True, check=False)
+        if done.returncode != 0 or done.stderr:
+            said = [*done.stderr.strip().splitlines(), "syntax error"]
+            return said[0].removeprefix(f"{bash}: ")
+    return None

@@ -1,0 +1,38 @@
+"""Asking Slurm about a batch script without submitting it: `sbatch --test-only`."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jobs.schedulers.slurm.commands import TIMEOUT_S
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What Slurm says of a script."""
+
+    accepted: bool
+    said: str
+    """When and where the job would start, or why it is refused; one line."""
+
+
+def would_take(script: str, environment: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Verdict:
+    """Whether Slurm would take this script, submitted from this environment. Nothing is queued or run."""
+    try:
+        done = subprocess.run(
+            ["sbatch", "--test-only"],
+            input=script,
+            capture_output=True,
+            text=True,
+            env=dict(environment),
+            timeout=timeout_s,
+            check=False,
+        )
+    except OSError as error:
+        return Verdict(False, f"sbatch cannot be run: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return Verdict(False, f"sbatch did not answer within {timeout_s:g} s")
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()]
+    return Verdict(done.returncode == 0, "; ".join(line.strip() for line in lines if line.strip()))

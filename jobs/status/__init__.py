@@ -1,0 +1,1 @@
+"""Runs on the login node: finds out what happened to runs."""

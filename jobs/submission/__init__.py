@@ -1,0 +1,1 @@
+"""Runs on the login node: from the runs that are wanted to submitted jobs."""

@@ -1,0 +1,158 @@
+"""From the runs that are wanted and the runs there are to what has to be done (`jobs.submission.submit` does it).
+
+`plan_actions` is pure. It belongs inside `sweep_lock`, with reading the states.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from disttrain.errors import ConfigError
+from jobs.core import journal
+from jobs.core.processes import host
+from jobs.schedulers.base import Cluster
+from jobs.status.run_state import RunState
+
+if TYPE_CHECKING:
+    from sweeps.expand import RunPlan, SweepPlan
+
+Kind = Literal["submit", "retry", "keep", "wait", "stale", "give up", "left"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """What is to be done about one wanted run, and why."""
+
+    kind: Kind
+    sweep: str
+    name: str
+    reason: str
+    plan: RunPlan | None = None
+    """None to start a run again from its own `run.json`."""
+    state: RunState | None = None
+    job_id: str | None = None
+    """The job that was submitted; filled in by `submission.carry_out`."""
+
+    @property
+    def submits(self) -> bool:
+        return self.kind in ("submit", "retry")
+
+
+def plan_actions(plan: SweepPlan, states: Sequence[RunState], code_hash: str) -> list[Action]:
+    """What to do about each run of `plan`, given the runs there are and the code there is now."""
+    by_key = {state.config_key: state for state in states if state.config_key}
+    by_name = {state.name: state for state in states}
+    actions = []
+    for run in plan.runs:
+        state = by_key.get(run.config_key) or by_name.get(run.name)
+        if state is not None and state.config_key not in (None, run.config_key):
+            reason = "a run of that name with another config is there"
+            actions.append(Action("give up", plan.name, run.name, reason, run, state))
+            continue
+        kind, reason = _decide(state, code_hash, run.config.job.max_attempts)
+        actions.append(Action(kind, plan.name, state.name if state else run.name, reason, run, state))
+    return actions
+
+
+def resume_actions(
+    states: Sequence[RunState], code_hash: str, named: Collection[Path] = frozenset()
+) -> list[Action]:
+    """What to do to bring these runs to their end, from their own `run.json`.
+
+    Asked for, so neither `job.max_attempts` nor the cause of the last failure stands in the way. A run that
+    is merely silent is started again only if its own folder is in `named`: the user then knows that it is
+    dead, which nobody else can tell.
+    """
+    actions = []
+    for state in states:
+        kind, reason = _decide(state, code_hash, max_attempts=None)
+        if not state.journaled and state.state not in ("running", "done", "corrupt"):
+            kind, reason = "give up", "not submitted by submit.py: started by hand, or brought from elsewhere"
+        elif state.silent and state.run.path in named:
+            kind, reason = "retry", f"{state.message}, and taken for dead"
+        actions.append(Action(kind, state.sweep, state.name, reason, None, state))
+    return actions
+
+
+def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) -> tuple[Kind, str]:
+    """`max_attempts` None: start whatever has failed."""
+    if state is None:
+        return "submit", "new"
+    same_code = state.code_hash == code_hash
+    if state.state == "corrupt":
+        return "give up", state.message or "a file cannot be read"
+    if state.state == "planned":
+        return "submit", state.message or "never submitted"
+    if state.state == "submitting":
+        return ("wait", state.message) if state.message else ("submit", "its submission was interrupted")
+    if state.state in ("queued", "running"):
+        return "wait", ", ".join(filter(None, [state.state, state.waits_for, state.message]))
+    if state.state == "done":
+        return ("keep", "done") if same_code else ("stale", f"done with other code ({state.code_hash})")
+    why = f"{state.cause}: {state.message}" if state.message else str(state.cause)
+    if state.state == "lost" and not state.journaled:
+        return "give up", f"{why}; started by hand, so whether it still runs is not known"
+    if max_attempts is None:
+        return "retry", why
+    if not same_code:
+        return "retry", f"{why} (with other code)"
+    if not state.retryable:
+        return "give up", why
+    if state.attempts - state.attempts_before_code - state.attempts_in_order >= max_attempts:
+        return "give up", f"{why} (job.max_attempts={max_attempts} reached)"
+    return "retry", why
+
+
+def cancel(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
+    """End the jobs of these runs, waiting or running; those that had one. Does not wait for their end."""
+    hit = [state for state in states if state.active]
+    for state in hit:
+        if state.state != "running" and state.submission is not None:
+            message = "cancelled while it waited to be started again"
+            if not state.claimed:
+                message = "cancelled before it started"
+            journal.revoke(state.run, state.submission, "cancelled", message, starts=state.starts)
+    cluster.cancel([state.job_id for state in hit if state.job_id])
+    return hit
+
+
+@contextlib.contextmanager
+def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
+    """Hold a sweep's folder against other submitters; made if missing.
+
+    Raises `ConfigError` when it cannot be written, or when somebody else has it for longer than `wait_s`.
+    The kernel drops the lock with its holder.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / ".lock", "a+")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {str(folder)!r}: {error.strerror}") from None
+    with file:
+        deadline = time.monotonic() + wait_s
+        while not _locked(file.fileno()):
+            if time.monotonic() > deadline:
+                file.seek(0)
+                raise ConfigError(
+                    f"sweep {folder.name!r} is being submitted by {file.read().strip() or 'another process'}"
+                )
+            time.sleep(0.05)
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} on {host()}")
+        file.flush()
+        yield
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

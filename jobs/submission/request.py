@@ -1,0 +1,155 @@
+"""From the arguments of `sweep` and `run` to a `SweepPlan`, and to `sweep.json`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from disttrain.config.parsing import Draft, load
+from disttrain.errors import ConfigError, nearest
+from disttrain.records.json_files import (
+    CorruptFile,
+    create_exclusive,
+    read_json,
+    read_json_or_none,
+    write_json,
+)
+from disttrain.records.masking import mask_config
+from jobs.core.journal import now
+from jobs.status.run_state import RunState
+from sweeps.base import first_difference
+from sweeps.expand import GPUS, NODES, Existing, SweepPlan, expand
+from sweeps.overrides import Override, parse_flag, parse_set
+
+_SWEEP_FILES = Path(__file__).resolve().parents[2] / "sweeps"
+
+
+def sweep_name(args: argparse.Namespace) -> str:
+    """The sweep's name: `--name`, or the file's without its suffix."""
+    name: str = args.name or Path(args.file).stem
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
+        flag = "--name" if args.name else "sweep file"
+        raise ConfigError(
+            f"{flag}: {name!r} cannot name a sweep: letters, digits, '_', '.' and '-', "
+            "the first of them a letter, digit or '_'"
+        )
+    return name
+
+
+def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
+    """What `submit.py sweep` asks for. Raises `ConfigError`; writes nothing."""
+    flags = [
+        parse_flag(flag, key, words)
+        for flag, key, words in (
+            ("--nodes", NODES, args.nodes),
+            ("--gpus-per-node", GPUS, args.gpus_per_node),
+        )
+        if words
+    ]
+    sets = [parse_set(text) for text in args.set]
+    sets += [
+        Override(key, parse_flag(flag, key, [value]).values, flag, axis=False)
+        for flag, key, value in (
+            ("--repeats", "sweep.repeats", args.repeats),
+            ("--scaling", "sweep.scaling", args.scaling),
+        )
+        if value is not None
+    ]
+    return _expand(args, _load(args.file), [*flags, *sets], states, grids=args.grid)
+
+
+def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
+    """What `submit.py run` asks for: one run on the file's base, its batch sizes taken as they are given.
+
+    Each override is an axis of one value: it takes part in the run's name and not in the base, so that
+    the next call with another value is another run of the same sweep.
+    """
+    draft = _load(args.file)
+    section = draft.data.get("sweep")
+    if isinstance(section, dict):
+        draft.data["sweep"] = {name: value for name, value in section.items() if name == "scaling"}
+    flags = [("--nodes", NODES, args.nodes), ("--gpus-per-node", GPUS, args.gpus_per_node)]
+    overrides = [parse_flag(flag, key, [word]) for flag, key, word in flags if word is not None]
+    overrides += [parse_set(text) for text in args.set]
+    if args.start_from is not None:
+        start = str(Path(args.start_from).resolve())
+        overrides.append(Override("checkpoint.start_from", (start,), "--from", axis=True))
+    for override in overrides:
+        if len(override.values) > 1:
+            raise ConfigError(
+                f"{override.key}: `run` takes one value; `sweep` takes several", at=override.origin
+            )
+    axes = [Override(each.key, each.values, each.origin, axis=True) for each in overrides]
+    return _expand(args, draft, axes, states, literal=True)
+
+
+def write_sweep_record(root: Path, plan: SweepPlan) -> None:
+    """Create `sweep.json` unless it is there. The first `sweep` adds its `base_ranks`, which `run` leaves
+    open. Belongs inside `sweep_lock`."""
+    path = root / plan.name / "sweep.json"
+    recorded = read_json_or_none(path)
+    if recorded is None:
+        record = {"schema_version": 1, "name": plan.name, "base": mask_config(plan.base)[0]}
+        create_exclusive(path, {**record, "created": now()})
+    elif recorded["base"]["sweep"]["base_ranks"] is None and plan.base_ranks is not None:
+        recorded["base"]["sweep"]["base_ranks"] = plan.base_ranks
+        write_json(path, recorded)
+
+
+def _expand(
+    args: argparse.Namespace,
+    draft: Draft,
+    overrides: list[Override],
+    states: list[RunState],
+    grids: Sequence[str] = (),
+    *,
+    literal: bool = False,
+) -> SweepPlan:
+    name = sweep_name(args)
+    recorded = _recorded_base(args.runs / name / "sweep.json")
+    existing = Existing(
+        names={state.config_key: state.name for state in states if state.config_key},
+        unreadable=frozenset(state.name for state in states if not state.config_key),
+        base_ranks=recorded["sweep"]["base_ranks"] if recorded else None,
+    )
+    plan = expand(draft, overrides, name=name, grids=grids, existing=existing, literal=literal)
+    difference = first_difference(recorded, mask_config(plan.base)[0]) if recorded else None
+    if difference:
+        raise ConfigError(
+            f"sweep {name!r} in {args.runs} has another base config: {difference}; "
+            "give this one a --name of its own"
+        )
+    return plan
+
+
+def _recorded_base(path: Path) -> dict[str, Any] | None:
+    try:
+        base = read_json(path)["base"]
+        if isinstance(base, dict) and all(isinstance(fields, dict) for fields in base.values()):
+            if base["sweep"]["base_ranks"] is not None:
+                base["sweep"]["base_ranks"] += 0
+            return base
+        raise KeyError("base")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except CorruptFile as error:
+        raise ConfigError(f"{error}; move the sweep aside or use another --name") from None
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} lacks or garbles {error}; move the sweep aside or use another --name"
+        ) from None
+
+
+def _load(file: str) -> Draft:
+    path = Path(os.path.relpath(file)) if Path(file).is_relative_to(Path.cwd()) else Path(file)
+    if not path.exists():
+        known = {found.stem: os.path.relpath(found) for found in sorted(_SWEEP_FILES.glob("*.yaml"))}
+        hint = nearest(path.stem, known)
+        for stem, shown in known.items():
+            hint = hint.replace(f"'{stem}'", f"'{shown}'")
+        raise ConfigError(f"no file {file!r}{hint or '; there are: ' + ', '.join(known.values())}")
+    return load(path)

@@ -1,0 +1,60 @@
+"""What may spoil the figures of runs that are about to start: a line for each reason, never a refusal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from disttrain.config.sections import model_waits
+from jobs.core import environment
+from jobs.schedulers.base import Cluster, uses_gpus
+from sweeps.expand import RunPlan
+
+_NAMED = 3
+
+
+def cautions(runs: Sequence[RunPlan], cluster: Cluster) -> list[str]:
+    """One line for each thing to know before these runs start there."""
+    found = []
+    processors = cluster.limits().processors
+    if processors is not None:
+        on_cpus = [
+            run
+            for run in runs
+            if not uses_gpus(run.config.resources.device, cluster.name, run.config.world_size)
+        ]
+        crowded = {run.name: busy for run in on_cpus if (busy := _busy_threads(run)) > processors}
+        if crowded:
+            found.append(
+                f"{_names(list(crowded))}: up to {max(crowded.values())} busy threads (ranks x threads and "
+                f"loader workers) on {processors} processors: timings will tell about this machine, "
+                "not about scaling"
+            )
+    if cluster.name == "slurm" and (unused := environment.unused_by_submission(os.environ)):
+        found.append(f"{', '.join(unused)} of this shell: not used; a site profile says it, or --slurm")
+    unmeasured = [run for run in runs if _is_all_warm_up(run)]
+    if unmeasured:
+        most = max(run.config.telemetry.warmup_steps for run in unmeasured)
+        found.append(
+            f"{_names([run.name for run in unmeasured])}: no step will be measured: train.steps is not above "
+            f"telemetry.warmup_steps={most}"
+        )
+    return found
+
+
+def _busy_threads(run: RunPlan) -> int:
+    """As `Metrics.oversubscribed` counts them."""
+    config = run.config
+    own = 0 if model_waits(config) else config.resources.threads_per_rank
+    return config.world_size * (own + config.data.workers)
+
+
+def _is_all_warm_up(run: RunPlan) -> bool:
+    """Not known for a length in epochs: the login node does not load the data."""
+    steps = run.config.train.steps
+    return steps is not None and steps <= run.config.telemetry.warmup_steps
+
+
+def _names(names: list[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
