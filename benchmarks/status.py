@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))  # for tests.support, which is not installed
 
 from timing import seconds, show  # noqa: E402
 
-from disttrain.records.collect_provenance import code_hash
+from disttrain.records.collect_provenance import code_hash  # noqa: E402
 from tests.support.states import make_run  # noqa: E402
 
 STATES = ("done", "done", "done", "running", "queued", "failed")
