@@ -101,9 +101,9 @@ def _move_code(root: Path, trash: Path) -> None:
     def every() -> list[RunDir]:
         return [run for sweep in run_lookup.sweeps(root) for run in runs_of(root, sweep)]
 
-    with code_snapshot.unneeded(root, every) as folders:
+    with code_snapshot.unreferenced_snapshots(root, every) as folders:
         for folder in folders:
-            _move(folder, trash / code_snapshot.FOLDER / folder.name)
+            _move(folder, trash / code_snapshot.SNAPSHOTS_FOLDER / folder.name)
     for word in sbatch_entry.words_without_run(root):
         if word.exists():  # another, at the same time, may have moved it
             _move(word, trash / sbatch_entry.FOLDER / word.name)

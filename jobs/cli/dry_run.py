@@ -19,7 +19,7 @@ from jobs.cli.status_table import print_json
 from jobs.cli.submitting import EXIT_FAILED, on_slurm, profile_choice
 from jobs.core import code_snapshot, environment
 from jobs.node.agent import launch_command
-from jobs.node.rendezvous import Rendezvous
+from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.base import Cluster, ClusterName, uses_gpus
 from jobs.schedulers.select import choose, named
 from jobs.status.run_state import read_runs
@@ -63,14 +63,14 @@ def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
         cluster = choose("auto", choice, on_slurm=on_slurm(there))
     else:
         cluster = named(args.cluster, choice)
-    code = code_snapshot.read()
+    code = code_snapshot.read_code()
     actions = plan_actions(plan, there, code.code_hash)
     described = [_run(action, plan, cluster, args.runs, code) for action in actions]
     if args.test_only and cluster.name != "slurm":
         raise ConfigError("--test-only asks Slurm, and these runs go to this machine")
     batches = []
     if cluster.name == "slurm":
-        found = batch_scripts.batches(actions, cluster, args.runs, code_snapshot.said_of(code))
+        found = batch_scripts.batches(actions, cluster, args.runs, code_snapshot.code_record(code))
         batches = batch_scripts.described(found, trial=args.test_only)
     warnings = cautions([action.plan for action in actions if action.submits and action.plan], cluster)
     if args.json:
@@ -92,7 +92,7 @@ def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
 
 
 def _run(
-    action: Action, plan: SweepPlan, cluster: Cluster, root: Path, code: code_snapshot.Content
+    action: Action, plan: SweepPlan, cluster: Cluster, root: Path, code: code_snapshot.CodeContent
 ) -> dict[str, Any]:
     """One run as `--json` shows it."""
     wanted = action.plan
@@ -101,7 +101,7 @@ def _run(
     run = RunDir(root.absolute() / plan.name / action.name)
     nodes = wanted.config.resources.nodes
     bound = cost(wanted, cluster.name)
-    added = _added(wanted, config, cluster, code_snapshot.folder(root.absolute(), code))
+    added = _added(wanted, config, cluster, code_snapshot.snapshot_path(root.absolute(), code))
     return {
         "run": action.name,
         "action": action.kind,
@@ -121,19 +121,19 @@ def _run(
         "cost_bound": {"hours": bound.hours, "unit": bound.unit},
         "config_key": wanted.config_key,
         "config": config,
-        "env": environment.as_record(added)["variables"],
+        "env": environment.env_record(added)["variables"],
         "commands": _node_commands(run, action, config, code.code_hash) if cluster.name == "local" else [],
     }
 
 
 def _added(
     wanted: RunPlan, config: Mapping[str, Any], cluster: Cluster, copy: Path
-) -> dict[str, environment.Variable]:
+) -> dict[str, environment.AddedVariable]:
     """What the agents would add; `copy` is the copy of the code that would run."""
     inherited: Mapping[str, str] = os.environ
     if cluster.name == "slurm":
         inherited = environment.for_submission(os.environ)
-    return environment.derive(
+    return environment.added_variables(
         config,
         cluster.name,
         {**inherited, **wanted.config.job.env},
@@ -149,7 +149,7 @@ def _node_commands(run: RunDir, action: Action, config: Mapping[str, Any], code:
     assert action.plan is not None
     attempt = run.attempt(action.state.attempts if action.state else 0)
     record = {"config": config, "run_key": run_key(action.plan.config_key, code)}
-    nodes, meeting = action.plan.config.resources.nodes, Rendezvous("127.0.0.1", 0)
+    nodes, meeting = action.plan.config.resources.nodes, Endpoint("127.0.0.1", 0)
     return [_with_port(launch_command(run, attempt, record, node, nodes, meeting)) for node in range(nodes)]
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.run_directory import RunDir
-from jobs.status.run_state import folders, runs_of
+from jobs.status.run_state import runs_of, subfolders
 
 
 def sweeps(root: Path) -> list[str]:
     """Names of the sweeps below the runs folder: those that hold a `sweep.json` or a run."""
     return [
-        name for name in folders(root) if os.path.exists(root / name / "sweep.json") or runs_of(root, name)
+        name for name in subfolders(root) if os.path.exists(root / name / "sweep.json") or runs_of(root, name)
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from disttrain.records.json_files import to_json
 from jobs.cli.formatting import duration, number, size, table
 from jobs.cli.run_lookup import label
-from jobs.status.run_state import USAGE, RunState
+from jobs.status.run_state import PROGRESS_USAGE, RunState
 
 USAGE_HEAD = ("BUSY", "MEMORY", "POWER")
 HEAD = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", *USAGE_HEAD, "SEEN", "NOTE")
@@ -31,7 +31,7 @@ _ORDER = (
 )
 _JSON_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "loss", "eta_s", *USAGE, "updated", "emulated", "waits_for", "start_expected",
+    "samples_per_s", "loss", "eta_s", *PROGRESS_USAGE, "updated", "emulated", "waits_for", "start_expected",
     "config_key", "run_key", "code_hash",
 )  # fmt: skip
 

@@ -13,14 +13,14 @@ from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from jobs.core import journal, requeue_policy
-from jobs.core.exit_cause import Evidence, Verdict, judge, killed_worker, last_words
-from jobs.core.processes import this_process
-from jobs.core.requeue_policy import Decision, Start
+from jobs.core.exit_cause import ExitEvidence, ExitStatus, classify_exit, last_rank_line, root_cause_worker
+from jobs.core.processes import current_process
+from jobs.core.requeue_policy import JobStart, RequeueDecision
 
 _LOG_TAIL_BYTES = 32 * 1024
 
 
-class NotAgain(Exception):
+class DoNotRestart(Exception):
     """A job that was started once more is not to train any more; the message says why, in one line."""
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -34,17 +34,17 @@ def open_attempt(
     """Claim a submission and begin its attempt; None when it was revoked or is somebody else's.
 
     `restart` is how often its job was started before. Such a start closes a predecessor that nobody closed,
-    and raises `NotAgain` where the policy says that the run is over.
+    and raises `DoNotRestart` where the policy says that the run is over.
     """
     claims = journal.entry(run, submission).claims()
-    if journal.is_revoked(claims) or journal.is_outrun(claims, restart):
+    if journal.is_revoked(claims) or journal.is_superseded(claims, restart):
         return None
     if claims:
-        _ask_policy(run, submission, claims)
+        _check_policy(run, submission, claims)
     else:
         # Asked of an earlier submission. From the claim on it is asked of this one, and it counts.
         run.stop.unlink(missing_ok=True)
-    me = this_process()
+    me = current_process()
     code = code_hash()
     number = journal.claim(
         run, submission, process=me.as_dict(), job_id=job_id, code_hash=code, restart=restart
@@ -71,7 +71,7 @@ def open_attempt(
             "code_hash": code,
             "cpu_count": len(os.sched_getaffinity(0)),
             "submitted": intent.get("time"),
-            "started": journal.now(),
+            "started": journal.utc_now(),
             "ended": None,
             "cause": None,
             "message": None,
@@ -85,19 +85,19 @@ def open_attempt(
     return attempt
 
 
-def _ask_policy(run: RunDir, submission: int, claims: Sequence[Mapping[str, Any]]) -> None:
-    """Raises `NotAgain`, having settled the submission, when its last start was to be the last."""
-    starts = _starts(run, claims)
-    decision = _decide(run, starts)
+def _check_policy(run: RunDir, submission: int, claims: Sequence[Mapping[str, Any]]) -> None:
+    """Raises `DoNotRestart`, having settled the submission, when its last start was to be the last."""
+    starts = _job_starts(run, claims)
+    decision = _requeue_decision(run, starts)
     if decision.requeue:
         return
     last, cause = _attempt_of(run, claims[-1]), starts[-1].cause
     why = decision.reason or f"attempt {last.number} ended for good: {cause}"
     if not journal.revoke(run, submission, cause, why, starts=len(claims)):
-        raise NotAgain("another start of this job was faster", requeue_policy.EXIT_DONE)
+        raise DoNotRestart("another start of this job was faster", requeue_policy.EXIT_DONE)
     if _close_lost(run, last, None, why):
-        write_json(run.failed, _outcome(last, Verdict("lost", why), journal.now()))
-    raise NotAgain(
+        write_json(run.failed, _outcome_record(last, ExitStatus("lost", why), journal.utc_now()))
+    raise DoNotRestart(
         why, requeue_policy.EXIT_DONE if cause == "finished" else requeue_policy.EXIT_DO_NOT_REQUEUE
     )
 
@@ -107,7 +107,7 @@ def _close_lost(run: RunDir, attempt: Attempt, then: str | None, why: str | None
     record = read_json_or_none(attempt.record)
     if record is None or record.get("ended"):
         return False
-    last_sign = journal.at(_last_sign_of_life(attempt))
+    last_sign = journal.utc_time(_last_sign_of_life(attempt))
     message = why or "its agent vanished without a word"
     record |= {"ended": last_sign, "cause": "lost", "message": message, "next": then}
     write_json(attempt.record, record | {"checkpoint_after": newest_checkpoint(run)})
@@ -122,14 +122,14 @@ def _last_sign_of_life(attempt: Attempt) -> float:
     return max(times)
 
 
-def _starts(run: RunDir, claims: Sequence[Mapping[str, Any]]) -> list[Start]:
+def _job_starts(run: RunDir, claims: Sequence[Mapping[str, Any]]) -> list[JobStart]:
     """The starts of a job; one that nobody closed was lost."""
     starts = []
     for claim in claims:
         record = read_json_or_none(_attempt_of(run, claim).record) or {}
         before, ended = record.get("checkpoint_before"), record.get("ended")
         after = record.get("checkpoint_after") if ended else newest_checkpoint(run)
-        starts.append(Start(record.get("cause") or "lost", before, after))
+        starts.append(JobStart(record.get("cause") or "lost", before, after))
     return starts
 
 
@@ -137,10 +137,12 @@ def _attempt_of(run: RunDir, claim: Mapping[str, Any]) -> Attempt:
     return run.attempt(int(claim["attempt"]))
 
 
-def _decide(run: RunDir, starts: Sequence[Start]) -> Decision:
+def _requeue_decision(run: RunDir, starts: Sequence[JobStart]) -> RequeueDecision:
     limits = read_json(run.run_json)["config"]["job"]
-    max_requeues = int(limits.get("max_requeues", requeue_policy.MAX_REQUEUES))  # not in older plans
-    return requeue_policy.decide(starts, max_attempts=int(limits["max_attempts"]), max_requeues=max_requeues)
+    max_requeues = int(limits.get("max_requeues", requeue_policy.DEFAULT_MAX_REQUEUES))  # not in older plans
+    return requeue_policy.decide_requeue(
+        starts, max_attempts=int(limits["max_attempts"]), max_requeues=max_requeues
+    )
 
 
 def newest_checkpoint(run: RunDir) -> int | None:
@@ -159,28 +161,28 @@ def close_attempt(
     stopped: str | None = None,
     stopped_message: str | None = None,
     can_requeue: bool = False,
-) -> Verdict:
+) -> ExitStatus:
     """Find out how the attempt ended and write it down: `attempt.json`, then `DONE` or `FAILED`.
 
     `can_requeue`: its job is Slurm's, which can start it again; the verdict says whether that is to happen.
     """
-    verdict = judge(gather(run, attempt, exit_codes, stopped, stopped_message))
-    ended, after = journal.now(), newest_checkpoint(run)
+    verdict = classify_exit(gather_evidence(run, attempt, exit_codes, stopped, stopped_message))
+    ended, after = journal.utc_now(), newest_checkpoint(run)
     record = read_json_or_none(attempt.record) or {}
     record |= {"ended": ended, "cause": verdict.cause, "checkpoint_after": after}
     record["exit_codes"] = {str(node): code for node, code in sorted(exit_codes.items())}
     if can_requeue:
         claims = journal.entry(run, int(record["submission"])).claims()
         earlier = [claim for claim in claims if claim["by"] == "job" and claim["attempt"] < attempt.number]
-        this = Start(verdict.cause, record.get("checkpoint_before"), after)
-        verdict = verdict.with_decision(_decide(run, [*_starts(run, earlier), this]))
-    outcome = _outcome(attempt, verdict, ended)
+        this = JobStart(verdict.cause, record.get("checkpoint_before"), after)
+        verdict = verdict.with_decision(_requeue_decision(run, [*_job_starts(run, earlier), this]))
+    outcome = _outcome_record(attempt, verdict, ended)
     write_json(attempt.record, record | {"message": verdict.message, "next": outcome["next"]})
     write_json(run.done if verdict.cause == "finished" else run.failed, outcome)
     return verdict
 
 
-def not_requeued(run: RunDir, attempt: Attempt) -> None:
+def record_requeue_failure(run: RunDir, attempt: Attempt) -> None:
     """Take back the word that the job of an attempt, just closed, would be started again."""
     for path in (attempt.record, run.failed):
         record = read_json(path)
@@ -188,7 +190,7 @@ def not_requeued(run: RunDir, attempt: Attempt) -> None:
         write_json(path, record | {"message": message, "next": None})
 
 
-def _outcome(attempt: Attempt, verdict: Verdict, ended: str) -> dict[str, Any]:
+def _outcome_record(attempt: Attempt, verdict: ExitStatus, ended: str) -> dict[str, Any]:
     """Content of `DONE` or `FAILED` (`records.Outcome`)."""
     return {
         "schema_version": 1,
@@ -201,7 +203,7 @@ def _outcome(attempt: Attempt, verdict: Verdict, ended: str) -> dict[str, Any]:
     }
 
 
-def is_ours(run: RunDir, attempt: Attempt) -> bool:
+def is_current(run: RunDir, attempt: Attempt) -> bool:
     """Whether nobody has gone on where this attempt was, or decided that nobody shall.
 
     Whoever was taken for dead and is not writes nothing but in its own attempt's folder.
@@ -213,23 +215,23 @@ def is_ours(run: RunDir, attempt: Attempt) -> bool:
     return not claims or claims[-1].get("attempt") == attempt.number
 
 
-def gather(
+def gather_evidence(
     run: RunDir,
     attempt: Attempt,
     exit_codes: Mapping[int, int],
     stopped: str | None,
     stopped_message: str | None,
-) -> Evidence:
+) -> ExitEvidence:
     """Read what the attempt left behind."""
     metrics = read_json_or_none(run.metrics) or {}
     own = metrics if metrics.get("attempt") == attempt.number else {}
     left = own.get("stop_cause") if own.get("status") == "stopped" else None
     asked = read_json_or_none(attempt.stop) or {}
-    tails = {node: _tail(attempt.node_log(node)) for node in exit_codes}
+    tails = {node: _log_tail(attempt.node_log(node)) for node in exit_codes}
     # Not every node's exit code need be known here, but every node's log is.
     logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
-    killed = {node: worker for node, path in logs.items() if (worker := killed_worker(_tail(path)))}
-    return Evidence(
+    killed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
+    return ExitEvidence(
         completed=own.get("status") == "completed",
         exit_codes=exit_codes,
         rank_errors=_rank_errors(attempt),
@@ -242,7 +244,7 @@ def gather(
         left=left,
         left_message=f"left at step {own.get('steps')} of {own.get('steps_total')}" if left else None,
         started_ranks=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
-        last_words={node: last_words(text) for node, text in tails.items()},
+        last_lines={node: last_rank_line(text) for node, text in tails.items()},
     )
 
 
@@ -257,7 +259,7 @@ def _rank_errors(attempt: Attempt) -> list[dict[str, Any]]:
     return errors
 
 
-def _tail(path: Path) -> str:
+def _log_tail(path: Path) -> str:
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))

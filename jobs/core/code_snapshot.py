@@ -27,18 +27,18 @@ from disttrain.records.collect_provenance import code_hash, hash_sources, tracke
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 
-FOLDER = ".code"
+SNAPSHOTS_FOLDER = ".code"
 CODE_ROOT = Path(__file__).resolve().parents[2]
 """Where the code lies that is running now: a checkout, an installation, or a snapshot."""
 _PACKAGES = ("disttrain", "jobs", "sweeps", "analysis")
-_BESIDE = ("submit.py", "pyproject.toml")
+_TOP_LEVEL_FILES = ("submit.py", "pyproject.toml")
 _NEVER_RUN = ("tests", "docs", "benchmarks")
-_LARGEST_BESIDE_BYTES = 1024 * 1024
+_MAX_OTHER_BYTES = 1024 * 1024
 _PLUG_IN = re.compile(r"([A-Za-z_]\w*)(\.\w+)*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
-class Content:
+class CodeContent:
     """Code as it was read at one moment."""
 
     kind: Literal["git", "files"]
@@ -56,24 +56,24 @@ class Content:
         return hash_sources(self.files)
 
 
-def read(source: Path = CODE_ROOT) -> Content:
+def read_code(source: Path = CODE_ROOT) -> CodeContent:
     """The code at `source` as a snapshot would hold it; nothing is written."""
     tracked = tracked_files(source)
-    names = {name for name in tracked or _BESIDE if _is_meant(source, name)}
+    names = {name for name in tracked or _TOP_LEVEL_FILES if _belongs(source, name)}
     names.update(_walk(source, None if tracked is None else (".py", ".yaml")))
     content = {}
     for name in sorted(names):
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # deleted, or a submodule
             content[name] = (source / name).read_bytes()
-    return Content("files" if tracked is None else "git", content)
+    return CodeContent("files" if tracked is None else "git", content)
 
 
-def _is_meant(source: Path, name: str) -> bool:
+def _belongs(source: Path, name: str) -> bool:
     first = name.split("/")[0]
     if first in _NEVER_RUN or first.startswith("."):
         return False
     path = source / name
-    return path.is_file() and (first in _PACKAGES or path.stat().st_size <= _LARGEST_BESIDE_BYTES)
+    return path.is_file() and (first in _PACKAGES or path.stat().st_size <= _MAX_OTHER_BYTES)
 
 
 def _walk(source: Path, suffixes: tuple[str, ...] | None) -> Iterator[str]:
@@ -94,15 +94,15 @@ def _hash(files: Mapping[str, bytes]) -> str:
     return digest.hexdigest()[:16]
 
 
-def take(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
+def take_snapshot(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
     """Have a copy of the code below the runs folder `root`; what `records.Code` says of it.
 
-    Belongs inside `held`, with writing down who needs it. Raises `ConfigError` when it cannot be written.
+    Belongs inside `hold_snapshots`, with writing down who needs it. Raises `ConfigError` when it cannot be written.
     """
-    content = read(source)
-    path = folder(root, content)
+    content = read_code(source)
+    path = snapshot_path(root, content)
     try:
-        if path.exists() and not _is_whole(path):
+        if path.exists() and not _is_unaltered(path):
             damaged = path.with_name(f"{path.name}.damaged-{os.urandom(4).hex()}")
             os.rename(path, damaged)
             print(
@@ -112,25 +112,25 @@ def take(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
             _write(content, path)
     except OSError as error:
         raise ConfigError(f"cannot keep a copy of the code in {path.parent}: {error.strerror}") from None
-    return said_of(content, source)
+    return code_record(content, source)
 
 
-def said_of(content: Content, source: Path = CODE_ROOT) -> dict[str, Any]:
+def code_record(content: CodeContent, source: Path = CODE_ROOT) -> dict[str, Any]:
     """What `records.Code` says of a copy of this content."""
     return {
         "hash": content.code_hash,
         "snapshot": content.kind,
-        "path": f"{FOLDER}/{content.name}",
+        "path": f"{SNAPSHOTS_FOLDER}/{content.name}",
         "source": str(source),
     }
 
 
-def folder(root: Path, content: Content) -> Path:
+def snapshot_path(root: Path, content: CodeContent) -> Path:
     """Where a copy of this content lies, once it is taken."""
-    return root / FOLDER / content.name
+    return root / SNAPSHOTS_FOLDER / content.name
 
 
-def _write(content: Content, path: Path) -> None:
+def _write(content: CodeContent, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         for name, data in content.files.items():
@@ -145,7 +145,7 @@ def _write(content: Content, path: Path) -> None:
             raise
 
 
-def _is_whole(path: Path) -> bool:
+def _is_unaltered(path: Path) -> bool:
     """Whether a snapshot holds what it was named for, beside what Python cached in it."""
     files = {
         Path(place, name).relative_to(path).as_posix(): Path(place, name).read_bytes()
@@ -156,13 +156,13 @@ def _is_whole(path: Path) -> bool:
     return _hash(files) == path.name
 
 
-def of_run(run: RunDir, record: Mapping[str, Any]) -> Path:
+def code_of_run(run: RunDir, record: Mapping[str, Any]) -> Path:
     """The code that a job of this run has to run, as its `run.json` says; this code where it does not."""
     path = _path_in(record)
     return CODE_ROOT if path is None else (run.path.parent.parent / path).absolute()
 
 
-def source_of(record: Mapping[str, Any]) -> str | None:
+def source_of_run(record: Mapping[str, Any]) -> str | None:
     """What the code of a run was copied from, as its `run.json` says."""
     source: str | None = _code(record).get("source")
     return source
@@ -178,12 +178,12 @@ def _code(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return code
 
 
-def problem(run: RunDir, record: Mapping[str, Any]) -> str | None:
+def snapshot_problem(run: RunDir, record: Mapping[str, Any]) -> str | None:
     """Why the code that this process runs is not what the run was submitted with; None if it is, or if the
     run does not say."""
     if _path_in(record) is None:
         return None
-    wanted = of_run(run, record)
+    wanted = code_of_run(run, record)
     again = "`submit.py resume` starts it with the code there is now"
     if not (wanted / "jobs").is_dir():
         return f"the code it was submitted with is gone ({wanted}); {again}"
@@ -195,51 +195,53 @@ def problem(run: RunDir, record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def not_covered(config: Mapping[str, Any], code: Path) -> list[str]:
+def missing_modules(config: Mapping[str, Any], code: Path) -> list[str]:
     """The modules that a config names as `package.module:callable` and that the snapshot `code` lacks."""
     found = {}
-    for text in _texts(config):
+    for text in _config_strings(config):
         match = _PLUG_IN.fullmatch(text)
         if match and not ((code / match[1]).is_dir() or (code / f"{match[1]}.py").is_file()):
             found[text.partition(":")[0]] = True
     return sorted(found)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _config_strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for name, item in value.items():
             if name != "env":  # values of variables are not ours to read
-                yield from _texts(item)
+                yield from _config_strings(item)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _texts(item)
+            yield from _config_strings(item)
 
 
 @contextlib.contextmanager
-def held(root: Path) -> Iterator[None]:
+def hold_snapshots(root: Path) -> Iterator[None]:
     """Within the block no snapshot is moved away. Any number of processes may hold them."""
     with _lock(root, fcntl.LOCK_SH):
         yield
 
 
 @contextlib.contextmanager
-def unneeded(root: Path, runs: Callable[[], Iterable[RunDir]]) -> Iterator[list[Path]]:
+def unreferenced_snapshots(root: Path, runs: Callable[[], Iterable[RunDir]]) -> Iterator[list[Path]]:
     """The snapshots that no run was submitted with; none of them is taken into use within the block. Empty
     while somebody submits.
 
     `runs` is asked for all runs there are once nobody can submit any more: there may be new ones by then.
     """
-    if not (root / FOLDER).is_dir():
+    if not (root / SNAPSHOTS_FOLDER).is_dir():
         yield []
         return
     try:
         with _lock(root, fcntl.LOCK_EX | fcntl.LOCK_NB):
             used = {_path_in(read_json_or_none(run.run_json) or {}) for run in runs()}
-            names = sorted(os.listdir(root / FOLDER))
+            names = sorted(os.listdir(root / SNAPSHOTS_FOLDER))
             yield [
-                root / FOLDER / name for name in names if name != ".lock" and f"{FOLDER}/{name}" not in used
+                root / SNAPSHOTS_FOLDER / name
+                for name in names
+                if name != ".lock" and f"{SNAPSHOTS_FOLDER}/{name}" not in used
             ]
     except BlockingIOError:
         yield []
@@ -248,10 +250,10 @@ def unneeded(root: Path, runs: Callable[[], Iterable[RunDir]]) -> Iterator[list[
 @contextlib.contextmanager
 def _lock(root: Path, kind: int) -> Iterator[None]:
     try:
-        (root / FOLDER).mkdir(parents=True, exist_ok=True)
-        file = open(root / FOLDER / ".lock", "a+")  # noqa: SIM115 (closed below)
+        (root / SNAPSHOTS_FOLDER).mkdir(parents=True, exist_ok=True)
+        file = open(root / SNAPSHOTS_FOLDER / ".lock", "a+")  # noqa: SIM115 (closed below)
     except OSError as error:
-        raise ConfigError(f"cannot write to {str(root / FOLDER)!r}: {error.strerror}") from None
+        raise ConfigError(f"cannot write to {str(root / SNAPSHOTS_FOLDER)!r}: {error.strerror}") from None
     with file:
         fcntl.flock(file, kind)
         yield

@@ -32,7 +32,7 @@ class MissingSecret(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Variable:
+class AddedVariable:
     """One variable given to the ranks (`records.EnvVariable`)."""
 
     value: str
@@ -41,7 +41,7 @@ class Variable:
     """`derived`, `config` or `site`."""
 
 
-def derive(
+def added_variables(
     config: Mapping[str, Any],
     cluster: str,
     inherited: Mapping[str, str],
@@ -50,7 +50,7 @@ def derive(
     source: str | None = None,
     interface: str | None = None,
     profile: Mapping[str, Any] | None = None,
-) -> dict[str, Variable]:
+) -> dict[str, AddedVariable]:
     """The variables to add for a run with this config; the site's win over ours, `job.env` over all of them.
 
     `code` is the copy of the code that runs and `source` what it was copied from: modules of the user's own
@@ -62,32 +62,34 @@ def derive(
     """
     threads = config["resources"]["threads_per_rank"]
     added = {
-        "OMP_NUM_THREADS": Variable(
+        "OMP_NUM_THREADS": AddedVariable(
             str(threads), "the same number of threads per rank at every node count", "derived"
         ),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": Variable(
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": AddedVariable(
             "600", "ranks that torchrun was asked to end may finish their step and save", "derived"
         ),
-        "PYTHONUNBUFFERED": Variable("1", "a killed rank's last words still reach its log", "derived"),
+        "PYTHONUNBUFFERED": AddedVariable("1", "a killed rank's last words still reach its log", "derived"),
     }
     if cluster == "local":
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            added[name] = Variable("lo", "all nodes are this machine: meet on loopback", "derived")
+            added[name] = AddedVariable("lo", "all nodes are this machine: meet on loopback", "derived")
     elif interface is not None and "GLOO_SOCKET_IFNAME" not in inherited:
         # By itself gloo takes the address of the host's own name, which may be loopback's (127.0.1.1).
-        added["GLOO_SOCKET_IFNAME"] = Variable(
+        added["GLOO_SOCKET_IFNAME"] = AddedVariable(
             interface, "the interface by which this node reaches the others by name", "derived"
         )
     theirs = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != source]
     paths = [str(code), *theirs, ".", *([source] if source else [])]
-    added["PYTHONPATH"] = Variable(
+    added["PYTHONPATH"] = AddedVariable(
         ":".join(dict.fromkeys(paths)),
         "ranks run this copy of the code; modules it lacks are found as before",
         "derived",
     )
-    added["PYTHONSAFEPATH"] = Variable("1", "nothing in the working directory comes before it", "derived")
+    added["PYTHONSAFEPATH"] = AddedVariable(
+        "1", "nothing in the working directory comes before it", "derived"
+    )
     for name, variable in (profile or {}).get("environment", {}).items():
-        added[name] = Variable(variable["value"], variable["reason"], "site")
+        added[name] = AddedVariable(variable["value"], variable["reason"], "site")
     for name, value in config["job"]["env"].items():
         if value == MASK:
             if name not in inherited:
@@ -95,16 +97,20 @@ def derive(
                     f"job.env.{name} is a secret, which run.json does not keep; set {name} in the environment"
                 )
             value = inherited[name]
-        added[name] = Variable(value, "job.env", "config")
+        added[name] = AddedVariable(value, "job.env", "config")
     return added
 
 
-def deadline(end: float) -> Variable:
+def deadline_variable(end: float) -> AddedVariable:
     """What tells the ranks when the time of their attempt is up, in seconds since the epoch."""
-    return Variable(f"{end:.0f}", "when this attempt's time is up: ranks stop and save before it", "derived")
+    return AddedVariable(
+        f"{end:.0f}", "when this attempt's time is up: ranks stop and save before it", "derived"
+    )
 
 
-def compose(inherited: Mapping[str, str], added: Mapping[str, Variable], cluster: str) -> dict[str, str]:
+def rank_environment(
+    inherited: Mapping[str, str], added: Mapping[str, AddedVariable], cluster: str
+) -> dict[str, str]:
     """The ranks' whole environment: inherited, less what another launcher left in it, plus what is added."""
     kept = {name: value for name, value in inherited.items() if not _leaks(name, cluster)}
     return kept | {name: variable.value for name, variable in added.items()}
@@ -137,7 +143,7 @@ def is_launcher_variable(name: str) -> bool:
     return _LAUNCHER.fullmatch(name) is not None or _SLURM.fullmatch(name) is not None
 
 
-def as_record(added: Mapping[str, Variable]) -> dict[str, Any]:
+def env_record(added: Mapping[str, AddedVariable]) -> dict[str, Any]:
     """Content of `env.json`, secrets masked (`records.EnvRecord`)."""
     variables = {name: asdict(variable) for name, variable in sorted(added.items())}
     for name in filter(is_secret, variables):

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, NO_REQUEUE, RULES, Decision
+from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, NO_REQUEUE, RULES, RequeueDecision
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ExitEvidence:
     """What an attempt left behind."""
 
     completed: bool
@@ -43,21 +43,21 @@ class Evidence:
     left_message: str | None = None
     started_ranks: bool = True
     """Whether any rank got as far as leaving a file."""
-    last_words: Mapping[int, str] = field(default_factory=dict)
+    last_lines: Mapping[int, str] = field(default_factory=dict)
     """The last line of each node's log that a rank wrote."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExitStatus:
     cause: str
     message: str | None
-    decision: Decision = NO_REQUEUE
+    decision: RequeueDecision = NO_REQUEUE
     """Whether its job is to be started again by itself."""
 
-    def with_decision(self, decision: Decision) -> Verdict:
+    def with_decision(self, decision: RequeueDecision) -> ExitStatus:
         """The same, its message saying what came of it where that needs saying."""
         message = "; ".join(filter(None, [self.message, decision.reason])) or None
-        return Verdict(self.cause, message, decision)
+        return ExitStatus(self.cause, message, decision)
 
     @property
     def retryable(self) -> bool:
@@ -65,22 +65,22 @@ class Verdict:
         return RULES[self.cause].again
 
 
-def judge(evidence: Evidence) -> Verdict:
+def classify_exit(evidence: ExitEvidence) -> ExitStatus:
     """Why the attempt ended."""
     if evidence.completed:
-        return Verdict("finished", None)
+        return ExitStatus("finished", None)
     if evidence.stopped == "cancelled":
-        return Verdict(evidence.stopped, evidence.stopped_message)
+        return ExitStatus(evidence.stopped, evidence.stopped_message)
     if evidence.left:
-        return Verdict(evidence.left, evidence.left_message)
+        return ExitStatus(evidence.left, evidence.left_message)
     if evidence.stopped:
-        return Verdict(evidence.stopped, evidence.stopped_message)
+        return ExitStatus(evidence.stopped, evidence.stopped_message)
     if evidence.asked and not any(error["time"] < evidence.asked_time for error in evidence.rank_errors):
-        return Verdict(evidence.asked, "asked to leave, and ended before it could save")
-    return _of_ranks(evidence) or _of_nodes(evidence)
+        return ExitStatus(evidence.asked, "asked to leave, and ended before it could save")
+    return _rank_failure(evidence) or _node_failure(evidence)
 
 
-def _of_ranks(evidence: Evidence) -> Verdict | None:
+def _rank_failure(evidence: ExitEvidence) -> ExitStatus | None:
     """The failure of a rank, if it was one."""
     # A worker killed from outside writes nothing, and its peers then fail on its broken connection: what
     # torchrun saw comes before what they wrote. Except for an abort, by which a peer may end itself.
@@ -90,33 +90,33 @@ def _of_ranks(evidence: Evidence) -> Verdict | None:
     ]
     if starved:
         why = f"rank {min(starved)} was ended by the kernel: its node had no memory left for it"
-        return Verdict("out_of_memory", why)
+        return ExitStatus("out_of_memory", why)
     for rank, number in sorted(killed):
         if number != signal.SIGABRT or not evidence.rank_errors:
-            return Verdict("killed", f"rank {rank} was ended by {_signal_name(number)}")
+            return ExitStatus("killed", f"rank {rank} was ended by {_signal_name(number)}")
     if evidence.rank_errors:
         first = min(evidence.rank_errors, key=lambda error: error["time"])
-        return Verdict(
-            first["cause"], f"rank {first['rank']}: {first['kind']}: {_one_line(first['message'])}"
+        return ExitStatus(
+            first["cause"], f"rank {first['rank']}: {first['kind']}: {_shortened(first['message'])}"
         )
     return None
 
 
-def _of_nodes(evidence: Evidence) -> Verdict:
+def _node_failure(evidence: ExitEvidence) -> ExitStatus:
     for node, code in sorted(evidence.exit_codes.items()):
         if code < 0:
-            return Verdict("lost", f"the agent of node {node} was ended by {_signal_name(-code)}")
+            return ExitStatus("lost", f"the agent of node {node} was ended by {_signal_name(-code)}")
     failed = {node: code for node, code in sorted(evidence.exit_codes.items()) if code}
     if not failed:
-        return Verdict("crashed", "every rank exited with code 0, yet metrics.json does not say completed")
+        return ExitStatus("crashed", "every rank exited with code 0, yet metrics.json does not say completed")
     node = next((n for n, code in failed.items() if code == EXIT_LAUNCH_FAILED), next(iter(failed)))
-    words = _one_line(evidence.last_words.get(node, "")) or "no output"
+    words = _shortened(evidence.last_lines.get(node, "")) or "no output"
     if failed[node] == EXIT_LAUNCH_FAILED or not evidence.started_ranks:
-        return Verdict("launch_failed", f"node {node}: {words}")
-    return Verdict("crashed", f"torchrun of node {node} exited with code {failed[node]}: {words}")
+        return ExitStatus("launch_failed", f"node {node}: {words}")
+    return ExitStatus("crashed", f"torchrun of node {node} exited with code {failed[node]}: {words}")
 
 
-def killed_worker(log: str) -> tuple[int, int] | None:
+def root_cause_worker(log: str) -> tuple[int, int] | None:
     """(rank, signal) of the worker that torchrun names as the root cause at the end of its log, if a
     signal ended it."""
     _, found, cause = log.rpartition("Root Cause (first observed failure)")
@@ -124,7 +124,7 @@ def killed_worker(log: str) -> tuple[int, int] | None:
     return (int(seen[1]), int(seen[2])) if seen else None
 
 
-def last_words(log: str) -> str:
+def last_rank_line(log: str) -> str:
     """The last line of a node's log before torchrun takes the word."""
     before = re.split(r"^E\d{4} .* failed \(exitcode: ", log, maxsplit=1, flags=re.MULTILINE)[0]
     lines = [line for line in before.splitlines() if line.strip(" =-")]
@@ -138,6 +138,6 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _one_line(text: str, limit: int = 300) -> str:
+def _shortened(text: str, limit: int = 300) -> str:
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"

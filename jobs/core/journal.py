@@ -29,7 +29,7 @@ from disttrain.records.run_directory import RunDir
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One submission of a run and which of its files there are."""
 
     run: RunDir
@@ -61,17 +61,17 @@ def _claim_part(number: int) -> str:
     return f"claim-{number:03d}" if number else "claim"
 
 
-def now() -> str:
+def utc_now() -> str:
     """UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def at(seconds: float) -> str:
+def utc_time(seconds: float) -> str:
     """The same of a moment in seconds since the epoch."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def entries(run: RunDir) -> list[Entry]:
+def entries(run: RunDir) -> list[JournalEntry]:
     """The submissions there are, oldest first; one directory listing."""
     parts: dict[int, set[str]] = {}
     try:
@@ -83,12 +83,12 @@ def entries(run: RunDir) -> list[Entry]:
         part, _, suffix = rest.partition(".")
         if number.isdigit() and suffix == "json":
             parts.setdefault(int(number), set()).add(part)
-    return [Entry(run, number, frozenset(parts[number])) for number in sorted(parts)]
+    return [JournalEntry(run, number, frozenset(parts[number])) for number in sorted(parts)]
 
 
-def entry(run: RunDir, number: int) -> Entry:
+def entry(run: RunDir, number: int) -> JournalEntry:
     """One submission, not looked at yet."""
-    return Entry(run, number, None)
+    return JournalEntry(run, number, None)
 
 
 def write_intent(run: RunDir, intent: Mapping[str, Any]) -> int:
@@ -97,7 +97,7 @@ def write_intent(run: RunDir, intent: Mapping[str, Any]) -> int:
     `intent` names the cluster and the keys of the run (`config_key`, `run_key`, `code_hash`).
     """
     number = next_submission(run)
-    value = {**intent, "submission": number, "time": now()}
+    value = {**intent, "submission": number, "time": utc_now()}
     if not create_exclusive(entry(run, number).path("intent"), value):
         raise RuntimeError(f"{run.path}: somebody else is submitting this run at this moment")
     return number
@@ -111,12 +111,12 @@ def next_submission(run: RunDir) -> int:
 
 def write_receipt(run: RunDir, number: int, job_id: str) -> None:
     """Note the job that an announced submission became."""
-    write_json(entry(run, number).path("receipt"), {"job_id": job_id, "time": now()})
+    write_json(entry(run, number).path("receipt"), {"job_id": job_id, "time": utc_now()})
 
 
 def write_holder(run: RunDir, number: int, process: Mapping[str, Any]) -> None:
     """Note the process that waits to start this submission."""
-    write_json(entry(run, number).path("holder"), {"process": dict(process), "time": now()})
+    write_json(entry(run, number).path("holder"), {"process": dict(process), "time": utc_now()})
 
 
 def claim(
@@ -135,11 +135,11 @@ def claim(
     """
     while True:
         claims = entry(run, number).claims()
-        if is_revoked(claims) or is_outrun(claims, restart):
+        if is_revoked(claims) or is_superseded(claims, restart):
             return None
         attempt = next_attempt(run)
         value = {"by": "job", "attempt": attempt, "process": dict(process), "job_id": job_id}
-        value |= {"restart": restart, "code_hash": code_hash, "time": now()}
+        value |= {"restart": restart, "code_hash": code_hash, "time": utc_now()}
         if create_exclusive(entry(run, number).path(_claim_part(len(claims))), value):
             return attempt
 
@@ -149,7 +149,7 @@ def is_revoked(claims: Sequence[Mapping[str, Any]]) -> bool:
     return bool(claims) and claims[-1]["by"] != "job"
 
 
-def is_outrun(claims: Sequence[Mapping[str, Any]], restart: int) -> bool:
+def is_superseded(claims: Sequence[Mapping[str, Any]], restart: int) -> bool:
     """Whether this start of the job, or a later one, has claimed already."""
     return any(made["by"] == "job" and made.get("restart", 0) >= restart for made in claims)
 
@@ -161,7 +161,7 @@ def revoke(run: RunDir, number: int, cause: str, message: str, *, starts: int = 
     already.
     """
     path = entry(run, number).path(_claim_part(starts))
-    value = {"by": "revoked", "cause": cause, "message": message, "time": now()}
+    value = {"by": "revoked", "cause": cause, "message": message, "time": utc_now()}
     if create_exclusive(path, value):
         return True
     return (read_json_or_none(path) or {}).get("by") == "revoked"

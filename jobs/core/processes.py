@@ -23,7 +23,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessIdentity:
     """A process, named so that a recycled pid or a restarted machine is not mistaken for it."""
 
     host: str
@@ -54,7 +54,7 @@ def host() -> str:
 
 
 @contextlib.contextmanager
-def inheriting(changes: Mapping[str, str | None]) -> Iterator[None]:
+def child_environment(changes: Mapping[str, str | None]) -> Iterator[None]:
     """Processes started within the block inherit these variables as well; of value None, they do not."""
     before = {name: os.environ.get(name) for name in changes}
     _change(changes)
@@ -72,18 +72,18 @@ def _change(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def this_process() -> Process:
+def current_process() -> ProcessIdentity:
     """The calling process."""
-    status = _status(os.getpid())
+    status = _process_stat(os.getpid())
     assert status is not None
-    return Process(host(), _boot(), os.getpid(), status.start_ticks)
+    return ProcessIdentity(host(), _boot(), os.getpid(), status.start_ticks)
 
 
 def is_alive(recorded: Mapping[str, Any]) -> bool | None:
     """Whether a process recorded by `Process.as_dict` still runs; None if that was on another host."""
     if recorded.get("host") != host():
         return None
-    status = _status(int(recorded.get("pid", 0)))
+    status = _process_stat(int(recorded.get("pid", 0)))
     return (
         recorded.get("boot") == _boot()
         and status is not None
@@ -93,19 +93,19 @@ def is_alive(recorded: Mapping[str, Any]) -> bool | None:
 
 
 @dataclass(frozen=True)
-class _Status:
+class _ProcessStat:
     state: str
     parent: int
     start_ticks: int
 
 
-def _status(pid: int) -> _Status | None:
+def _process_stat(pid: int) -> _ProcessStat | None:
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = text.rpartition(")")[2].split()  # the name, in parentheses, may hold anything
-    return _Status(fields[0], int(fields[1]), int(fields[19]))
+    return _ProcessStat(fields[0], int(fields[1]), int(fields[19]))
 
 
 def become_subreaper() -> None:
@@ -143,7 +143,7 @@ def spawn(command: Sequence[str], *, log: int | None = None, env: Mapping[str, s
         os._exit(127)
 
 
-def reap() -> dict[int, int]:
+def reap_children() -> dict[int, int]:
     """Collect the children that have ended: pid to exit code, -N for one ended by signal N."""
     ended = {}
     with contextlib.suppress(ChildProcessError):
@@ -159,7 +159,7 @@ def descendants() -> list[int]:
     """Every live process below this one."""
     parents: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and (status := _status(int(entry))) is not None and status.state not in "ZX":
+        if entry.isdigit() and (status := _process_stat(int(entry))) is not None and status.state not in "ZX":
             parents.setdefault(status.parent, []).append(int(entry))
     found = list(parents.get(os.getpid(), []))
     for pid in found:  # grows while it is walked
@@ -174,11 +174,11 @@ def kill_descendants(within_s: float = 10.0) -> dict[int, int]:
     Call it in a subreaper: elsewhere an orphan escapes to init.
     """
     deadline = time.monotonic() + within_s
-    ended = reap()
+    ended = reap_children()
     while (pids := descendants()) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
-        ended |= reap()
-    return ended | reap()
+        ended |= reap_children()
+    return ended | reap_children()

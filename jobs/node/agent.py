@@ -34,8 +34,8 @@ from disttrain.records.json_files import (
 )
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import code_snapshot, environment, journal, processes, requeue_policy
-from jobs.core.attempt import NotAgain, close_attempt, is_ours, not_requeued, open_attempt
-from jobs.core.exit_cause import Verdict
+from jobs.core.attempt import DoNotRestart, close_attempt, is_current, open_attempt, record_requeue_failure
+from jobs.core.exit_cause import ExitStatus
 from jobs.node import cgroup, node_info, peers, rendezvous, torchrun, waiting
 from jobs.node.allocation import Scheduler
 
@@ -46,7 +46,7 @@ _MARGIN_S = 2.0
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeContext:
     """Which node of which job this agent stands for."""
 
     run: RunDir
@@ -77,14 +77,16 @@ def main(argv: list[str] | None = None, scheduler: Scheduler | None = None) -> i
         parser.error(f"--node-rank {given.node_rank} and {len(hosts)} hosts do not fit --nodes {given.nodes}")
     run = RunDir(given.run_dir.absolute())
     job_id = scheduler.job_id if scheduler else given.job_id
-    node = Node(run, given.submission, given.node_rank, hosts, job_id, scheduler)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {*torchrun.WARNINGS, *torchrun.TO_END, signal.SIGCHLD})
+    node = NodeContext(run, given.submission, given.node_rank, hosts, job_id, scheduler)
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, {*torchrun.WARNING_SIGNALS, *torchrun.TERMINATION_SIGNALS, signal.SIGCHLD}
+    )
     processes.become_subreaper()
     try:
         if given.attempt is not None:
             return _run_node(node, run.attempt(given.attempt)).code
         return _run_first_node(node) if node.rank == 0 else _run_other_node(node)
-    except (NotAgain, waiting.JobEnded) as why:
+    except (DoNotRestart, waiting.JobEnded) as why:
         _say(f"nothing to do: {why}")
         return why.exit_code
     except _CANNOT_START as error:
@@ -92,7 +94,7 @@ def main(argv: list[str] | None = None, scheduler: Scheduler | None = None) -> i
         return requeue_policy.EXIT_LAUNCH_FAILED
 
 
-def _run_first_node(node: Node) -> int:
+def _run_first_node(node: NodeContext) -> int:
     """Node 0 where nobody supervises: it claims the attempt, closes it, and has its job requeued."""
     run = node.run
     try:
@@ -112,9 +114,11 @@ def _run_first_node(node: Node) -> int:
         return _not_ours(journal.entry(run, node.submission).claims())
     _log_to(attempt.node_log(0))
     ended = _run_node(node, attempt)
-    peers.say_ended(attempt, 0, ended.code, ended.cause is not None)
-    codes = peers.wait_for_all(attempt, len(node.hosts), 0 if ended.cause else peers.WAIT_FOR_PEERS_S)
-    if not is_ours(run, attempt):
+    peers.record_node_exit(attempt, 0, ended.code, ended.cause is not None)
+    codes = peers.wait_for_node_exits(
+        attempt, len(node.hosts), 0 if ended.cause else peers.NODE_EXITS_TIMEOUT_S
+    )
+    if not is_current(run, attempt):
         _say("this run has gone on elsewhere; nothing more to do")
         return requeue_policy.EXIT_DO_NOT_REQUEUE
     verdict = close_attempt(
@@ -129,10 +133,12 @@ def _run_first_node(node: Node) -> int:
     return _hand_back(node, attempt, verdict, ended)
 
 
-def _hand_back(node: Node, attempt: Attempt, verdict: Verdict, ended: torchrun.Ended) -> int:
+def _hand_back(
+    node: NodeContext, attempt: Attempt, verdict: ExitStatus, ended: torchrun.TorchrunResult
+) -> int:
     """Have the job requeued if that is to be; node 0's exit code."""
     if not verdict.decision.requeue:
-        return requeue_policy.exit_code(verdict.cause, verdict.decision)
+        return requeue_policy.job_exit_code(verdict.cause, verdict.decision)
     assert node.scheduler is not None
     if ended.taken_back:
         return requeue_policy.EXIT_DONE
@@ -142,26 +148,26 @@ def _hand_back(node: Node, attempt: Attempt, verdict: Verdict, ended: torchrun.E
     if node.scheduler.requeue(until):
         _say(f"job {node.job_id} will be started again")
         return requeue_policy.EXIT_DONE
-    if is_ours(node.run, attempt):
-        not_requeued(node.run, attempt)
+    if is_current(node.run, attempt):
+        record_requeue_failure(node.run, attempt)
     return requeue_policy.EXIT_NOT_REQUEUED
 
 
-def _run_other_node(node: Node) -> int:
+def _run_other_node(node: NodeContext) -> int:
     attempt = _claimed_attempt(node)
     if attempt is None:
         return _not_ours(journal.entry(node.run, node.submission).claims())
     _log_to(attempt.node_log(node.rank))
     ended = _run_node(node, attempt)
-    peers.say_ended(attempt, node.rank, ended.code, ended.cause is not None)
-    if not peers.wait_until_closed(attempt):
+    peers.record_node_exit(attempt, node.rank, ended.code, ended.cause is not None)
+    if not peers.wait_for_closed_attempt(attempt):
         return ended.code
     if not ended.taken_back:
         _stay_for_requeue(node, attempt)
     return requeue_policy.EXIT_DONE
 
 
-def _stay_for_requeue(node: Node, attempt: Attempt) -> None:
+def _stay_for_requeue(node: NodeContext, attempt: Attempt) -> None:
     """Wait while node 0 asks for its job to be requeued: some time after the first task of a step has left,
     srun ends the others."""
 
@@ -172,10 +178,10 @@ def _stay_for_requeue(node: Node, attempt: Attempt) -> None:
     if not settled():
         _say("stays while node 0 asks for the requeue")
     with contextlib.suppress(waiting.JobEnded):
-        waiting.wait_for(settled, _REQUEUE_WITHIN_S, node.scheduler)
+        waiting.poll_until(settled, _REQUEUE_WITHIN_S, node.scheduler)
 
 
-def _claimed_attempt(node: Node) -> Attempt | None:
+def _claimed_attempt(node: NodeContext) -> Attempt | None:
     """The attempt that node 0 began for this start of the job, None if it is not to start. Waits."""
     timeout_s = float(read_json(node.run.run_json)["config"]["job"]["rendezvous_timeout_s"])
 
@@ -189,7 +195,7 @@ def _claimed_attempt(node: Node) -> Attempt | None:
         begun = restart == node.restart and record is not None
         return claims if begun or restart > node.restart else None
 
-    claims = waiting.wait_for(settled, timeout_s, node.scheduler)
+    claims = waiting.poll_until(settled, timeout_s, node.scheduler)
     if claims is None:
         raise rendezvous.RendezvousError(f"node 0 began no attempt within {timeout_s:g} s")
     if journal.is_revoked(claims) or claims[-1].get("restart", 0) != node.restart:
@@ -205,48 +211,48 @@ def _not_ours(claims: Sequence[Mapping[str, Any]]) -> int:
     return requeue_policy.EXIT_DONE
 
 
-def _run_node(node: Node, attempt: Attempt) -> torchrun.Ended:
+def _run_node(node: NodeContext, attempt: Attempt) -> torchrun.TorchrunResult:
     """Run this node's share of the attempt."""
     run, hosts = node.run, node.hosts
     try:
         record = read_json(run.run_json)
-        problem = code_snapshot.problem(run, record)
+        problem = code_snapshot.snapshot_problem(run, record)
         if problem is not None:
             _say(f"refused: {problem}")
-            return torchrun.Ended(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
+            return torchrun.TorchrunResult(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
         lacks = node.scheduler.lacks(record) if node.scheduler else None
         if lacks is not None:
             _say(f"cannot start: {lacks}")
-            return torchrun.Ended(requeue_policy.EXIT_LAUNCH_FAILED)
+            return torchrun.TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
         with contextlib.ExitStack() as held:
             if node.rank == 0:
-                meeting, reserved = rendezvous.publish(attempt, hosts[0])
+                meeting, reserved = rendezvous.publish_endpoint(attempt, hosts[0])
                 held.enter_context(reserved)
             else:
                 timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])
-                meeting = rendezvous.wait(attempt, timeout_s, node.scheduler)
+                meeting = rendezvous.wait_for_endpoint(attempt, timeout_s, node.scheduler)
             added = _added_environment(record, attempt, node)
-            if node.rank == 0 and is_ours(run, attempt):
-                write_json(run.env_json, environment.as_record(added))
-            env = environment.compose(os.environ, added, record["cluster"])
+            if node.rank == 0 and is_current(run, attempt):
+                write_json(run.env_json, environment.env_record(added))
+            env = environment.rank_environment(os.environ, added, record["cluster"])
             command = launch_command(run, attempt, record, node.rank, len(hosts), meeting)
             _say(f"node {node.rank} of {len(hosts)} on {processes.host()}: {shlex.join(command)}")
             deadline = float(added["DISTTRAIN_DEADLINE"].value)
             lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
-            place = torchrun.Place(attempt, node.rank, len(hosts), deadline, lead_s, node.scheduler)
-            node_info.start(attempt, node.rank)
-            killed_before = cgroup.kills()
-            ended = torchrun.run(command, env, sys.stdout.fileno(), place)
+            place = torchrun.TorchrunContext(attempt, node.rank, len(hosts), deadline, lead_s, node.scheduler)
+            node_info.start_node_info(attempt, node.rank)
+            killed_before = cgroup.oom_kills()
+            ended = torchrun.run_torchrun(command, env, sys.stdout.fileno(), place)
             _note_kills(attempt, node.rank, killed_before)
             return ended
     except _CANNOT_START as error:
         _say(f"cannot start: {error}")
-        return torchrun.Ended(requeue_policy.EXIT_LAUNCH_FAILED)
+        return torchrun.TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
 
 
 def _note_kills(attempt: Attempt, node: int, before: int | None) -> None:
     """Leave word if the kernel has ended processes here for want of memory."""
-    after = cgroup.kills()
+    after = cgroup.oom_kills()
     if before is None or after is None or after <= before:
         return
     _say(f"out of memory: the kernel ended {after - before} of this job's processes on this node")
@@ -255,15 +261,15 @@ def _note_kills(attempt: Attempt, node: int, before: int | None) -> None:
 
 
 def _added_environment(
-    record: Mapping[str, Any], attempt: Attempt, node: Node
-) -> dict[str, environment.Variable]:
+    record: Mapping[str, Any], attempt: Attempt, node: NodeContext
+) -> dict[str, environment.AddedVariable]:
     peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
     interface = rendezvous.interface_towards(peer) if peer else None
-    added = environment.derive(
+    added = environment.added_variables(
         record["config"],
         record["cluster"],
         os.environ,
-        source=code_snapshot.source_of(record),
+        source=code_snapshot.source_of_run(record),
         interface=interface,
         profile=record.get("profile"),
     )
@@ -271,7 +277,7 @@ def _added_environment(
     if end is None:
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
         end = started + 60 * float(record["config"]["job"]["time_limit_min"])
-    added["DISTTRAIN_DEADLINE"] = environment.deadline(end)
+    added["DISTTRAIN_DEADLINE"] = environment.deadline_variable(end)
     return added
 
 
@@ -281,7 +287,7 @@ def launch_command(
     record: Mapping[str, Any],
     node_rank: int,
     nodes: int,
-    meeting: rendezvous.Rendezvous,
+    meeting: rendezvous.Endpoint,
 ) -> list[str]:
     """The torchrun command of one node. The rendezvous is static: the shape is fixed, and a node that
     cannot take its port fails loudly instead of joining whoever has it."""
@@ -313,7 +319,7 @@ def _log_to(path: Path) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"{journal.now()} agent: {text}", flush=True)
+    print(f"{journal.utc_now()} agent: {text}", flush=True)
 
 
 if __name__ == "__main__":

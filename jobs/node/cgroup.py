@@ -12,7 +12,7 @@ ROOT = Path("/")
 """Where `proc` and `sys` are."""
 
 
-def kills(root: Path | None = None) -> int | None:
+def oom_kills(root: Path | None = None) -> int | None:
     """Counted since the group was made; None where no control group tells."""
     root = ROOT if root is None else root
     top = root / "sys/fs/cgroup"

@@ -21,18 +21,18 @@ from disttrain.records.masking import MASK, is_secret, mask_lines
 from disttrain.records.run_directory import Attempt
 from jobs.core import journal, processes
 
-LONGEST_S = 20
+TIMEOUT_S = 20
 """After this it is given up."""
 _PACKAGES = re.compile(r"torch|triton|(nvidia-(nccl|cuda-runtime|cudnn|nvshmem).*)")
 _LOOPBACK = "lo"
 
 
-def start(attempt: Attempt, node: int) -> None:
+def start_node_info(attempt: Attempt, node: int) -> None:
     """Have it written. The process is a child of the caller."""
     processes.spawn([sys.executable, "-m", "jobs.node.node_info", str(attempt.path), str(node)])
 
 
-def collect(
+def collect_node_info(
     node: int,
     *,
     root: Path = Path("/"),
@@ -46,24 +46,24 @@ def collect(
     root : where `sys` and `proc` are
     ask : what Slurm says of the job of that id
     """
-    driver, gpus = _or(_gpus, (None, []))
+    driver, gpus = _value_or(_visible_gpus, (None, []))
     job_id = environ.get("SLURM_JOB_ID")
-    told = _or(lambda: ask(job_id), None) if ask is not None and job_id and node == 0 else None
+    told = _value_or(lambda: ask(job_id), None) if ask is not None and job_id and node == 0 else None
     return {
         "schema_version": 1,
         "node": node,
         "host": processes.host(),
-        "taken": journal.now(),
+        "taken": journal.utc_now(),
         "kernel": platform.release() or None,
-        "processor": _or(lambda: _processor(root), None),
-        "processors_usable": _or(lambda: len(os.sched_getaffinity(0)), None),
-        "memory_bytes": _or(lambda: _memory_bytes(root), None),
-        "memory_limit_bytes": _or(lambda: _memory_limit_bytes(root), None),
-        "interfaces": _or(lambda: _interfaces(root), []),
-        "fabrics": _or(lambda: _fabrics(root), []),
+        "processor": _value_or(lambda: _processor(root), None),
+        "processors_usable": _value_or(lambda: len(os.sched_getaffinity(0)), None),
+        "memory_bytes": _value_or(lambda: _memory_bytes(root), None),
+        "memory_limit_bytes": _value_or(lambda: _memory_limit_bytes(root), None),
+        "interfaces": _value_or(lambda: _interfaces(root), []),
+        "fabrics": _value_or(lambda: _fabrics(root), []),
         "driver": driver,
         "gpus": gpus,
-        "packages": _or(_packages, {}),
+        "packages": _value_or(_packages, {}),
         "slurm": {
             name: MASK if is_secret(name) else value
             for name, value in sorted(environ.items())
@@ -73,14 +73,14 @@ def collect(
     }
 
 
-def _or(find: Callable[[], Any], otherwise: Any) -> Any:
+def _value_or(find: Callable[[], Any], otherwise: Any) -> Any:
     try:
         return find()
     except Exception:  # of drivers' files and libraries anything may come
         return otherwise
 
 
-def _text(path: Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(errors="replace").strip() or None
     except OSError:  # also EINVAL: the speed of an interface that is down
@@ -104,16 +104,18 @@ def _memory_limit_bytes(root: Path) -> int | None:
         return None
     top = root / "sys/fs/cgroup"
     folder = top / own[1]
-    limits = [_text(each / "memory.max") for each in (folder, *folder.parents) if each.is_relative_to(top)]
+    limits = [
+        _read_text(each / "memory.max") for each in (folder, *folder.parents) if each.is_relative_to(top)
+    ]
     return min((int(limit) for limit in limits if limit and limit.isdigit()), default=None)
 
 
 def _interfaces(root: Path) -> list[dict[str, Any]]:
     found = []
     for path in sorted((root / "sys/class/net").iterdir()):
-        if path.name == _LOOPBACK or _text(path / "operstate") not in ("up", "unknown"):
+        if path.name == _LOOPBACK or _read_text(path / "operstate") not in ("up", "unknown"):
             continue
-        speed = _text(path / "speed")
+        speed = _read_text(path / "speed")
         found.append(
             {
                 "schema_version": 1,
@@ -134,10 +136,10 @@ def _fabrics(root: Path) -> list[dict[str, Any]]:
             "schema_version": 1,
             "name": device.name,
             "port": int(port.name),
-            "link_layer": _text(port / "link_layer"),
-            "state": _word(_text(port / "state")),
-            "rate": _text(port / "rate"),
-            "firmware": _text(device / "fw_ver"),
+            "link_layer": _read_text(port / "link_layer"),
+            "state": _port_state(_read_text(port / "state")),
+            "rate": _read_text(port / "rate"),
+            "firmware": _read_text(device / "fw_ver"),
             "driver": _driver(device),
         }
         for device in sorted(folder.iterdir())
@@ -145,7 +147,7 @@ def _fabrics(root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _word(state: str | None) -> str | None:
+def _port_state(state: str | None) -> str | None:
     """`ACTIVE` of `4: ACTIVE`."""
     return state.rpartition(":")[2].strip() if state else None
 
@@ -157,7 +159,7 @@ def _driver(device: Path) -> str | None:
         return None
 
 
-def _gpus() -> tuple[str | None, list[dict[str, Any]]]:
+def _visible_gpus() -> tuple[str | None, list[dict[str, Any]]]:
     """The driver, and the GPUs that this job may use."""
     import pynvml
 
@@ -200,10 +202,10 @@ def _packages() -> dict[str, str]:
 def main(arguments: list[str]) -> int:
     from jobs.schedulers.slurm import commands
 
-    signal.alarm(LONGEST_S)  # it ends the process: what hangs in a driver's library hears nothing else
+    signal.alarm(TIMEOUT_S)  # it ends the process: what hangs in a driver's library hears nothing else
     folder, node = Path(arguments[0]), int(arguments[1])
     attempt = Attempt(folder, int(folder.name))
-    write_json(attempt.node_record(node), collect(node, ask=commands.describe))
+    write_json(attempt.node_record(node), collect_node_info(node, ask=commands.describe))
     return 0
 
 

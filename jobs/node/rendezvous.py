@@ -18,10 +18,10 @@ from pathlib import Path
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt
 from jobs.node.allocation import Scheduler
-from jobs.node.waiting import wait_for
+from jobs.node.waiting import poll_until
 
 _SIOCGIFADDR = 0x8915
-_SPAN = 8192
+_PORT_COUNT = 8192
 
 
 class RendezvousError(RuntimeError):
@@ -29,7 +29,7 @@ class RendezvousError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Rendezvous:
+class Endpoint:
     """Node 0's address and port."""
 
     address: str
@@ -42,8 +42,8 @@ def port_range() -> range:
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError):
         lowest = 32768
-    first = lowest - _SPAN if lowest > _SPAN + 10_000 else 20_000
-    return range(first, first + _SPAN)
+    first = lowest - _PORT_COUNT if lowest > _PORT_COUNT + 10_000 else 20_000
+    return range(first, first + _PORT_COUNT)
 
 
 def reserve_port(ports: range | None = None) -> socket.socket:
@@ -90,26 +90,26 @@ def interface_towards(host: str) -> str | None:
     return None
 
 
-def publish(attempt: Attempt, address: str) -> tuple[Rendezvous, socket.socket]:
+def publish_endpoint(attempt: Attempt, address: str) -> tuple[Endpoint, socket.socket]:
     """Reserve a port on this node and tell the others; keep the socket open until torchrun has ended."""
     reserved = reserve_port()
-    meeting = Rendezvous(address, reserved.getsockname()[1])
+    meeting = Endpoint(address, reserved.getsockname()[1])
     write_json(attempt.rendezvous, {"address": meeting.address, "port": meeting.port})
     return meeting, reserved
 
 
-def wait(attempt: Attempt, timeout_s: float, scheduler: Scheduler | None = None) -> Rendezvous:
+def wait_for_endpoint(attempt: Attempt, timeout_s: float, scheduler: Scheduler | None = None) -> Endpoint:
     """The published address. Raises `RendezvousError` when it does not appear in time, and `JobEnded` when
     the job of `scheduler` is being ended."""
-    found = wait_for(lambda: _published(attempt), timeout_s, scheduler)
+    found = poll_until(lambda: _published(attempt), timeout_s, scheduler)
     if found is None:
         raise RendezvousError(f"node 0 did not publish {attempt.rendezvous.name} within {timeout_s:g} s")
     return found
 
 
-def _published(attempt: Attempt) -> Rendezvous | None:
+def _published(attempt: Attempt) -> Endpoint | None:
     try:
         found = read_json(attempt.rendezvous)
     except FileNotFoundError:
         return None
-    return Rendezvous(found["address"], int(found["port"]))
+    return Endpoint(found["address"], int(found["port"]))

@@ -22,8 +22,8 @@ from jobs.core import processes
 from jobs.node import peers
 from jobs.node.allocation import JobFacts, Scheduler
 
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
-TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _POLL_S = 1.0
 _LATE_S = 2.0
 """How long a signal may reach this process after it ended the one below."""
@@ -38,7 +38,7 @@ _LIMIT_S = 5.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class TorchrunResult:
     """How a node's share of an attempt ended."""
 
     code: int
@@ -53,7 +53,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Place:
+class TorchrunContext:
     """Whose torchrun it is."""
 
     attempt: Attempt
@@ -67,13 +67,15 @@ class Place:
     """None where a supervisor starts the agents, which also ends them."""
 
 
-def run(command: Sequence[str], env: Mapping[str, str], log: int, place: Place) -> Ended:
+def run_torchrun(
+    command: Sequence[str], env: Mapping[str, str], log: int, place: TorchrunContext
+) -> TorchrunResult:
     """Run torchrun to its end; nothing of it is left behind. These signals and SIGCHLD have to be blocked."""
-    return _Watch(place).run(processes.spawn(command, log=log, env=env))
+    return _TorchrunMonitor(place).run(processes.spawn(command, log=log, env=env))
 
 
-class _Watch:
-    def __init__(self, place: Place) -> None:
+class _TorchrunMonitor:
+    def __init__(self, place: TorchrunContext) -> None:
         self._place = place
         self._child = 0
         self._job_end = place.deadline
@@ -81,12 +83,12 @@ class _Watch:
         self._end: tuple[str, str] | None = None
         self._taken_back = False
 
-    def run(self, child: int) -> Ended:
+    def run(self, child: int) -> TorchrunResult:
         self._child = child
         code = None
         while code is None:
-            received = signal.sigtimedwait({*WARNINGS, *TO_END, signal.SIGCHLD}, _POLL_S)
-            ended = processes.reap()
+            received = signal.sigtimedwait({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, _POLL_S)
+            ended = processes.reap_children()
             if self._place.attempt.superseded_by() is not None:
                 self._kill_by(0)  # an older copy of a job that goes on elsewhere
             elif received is not None and received.si_signo != signal.SIGCHLD:
@@ -100,15 +102,15 @@ class _Watch:
         processes.kill_descendants()
         # As a shell says it. The launcher may be one, of which a child was signalled first.
         code = code if code >= 0 else 128 - code
-        if self._end is None and code - 128 in TO_END:
+        if self._end is None and code - 128 in TERMINATION_SIGNALS:
             # Slurm signals each process of a step, this one perhaps later.
-            received = signal.sigtimedwait({*WARNINGS, *TO_END}, _LATE_S)
+            received = signal.sigtimedwait({*WARNING_SIGNALS, *TERMINATION_SIGNALS}, _LATE_S)
             if received is not None:
                 self._receive(received.si_signo)
             elif not self._place.attempt.stop.exists():
                 self._end = ("cancelled", "the scheduler ended the job")
         cause, message = self._end or (None, None)
-        return Ended(code, cause, message, self._taken_back, self._job_end)
+        return TorchrunResult(code, cause, message, self._taken_back, self._job_end)
 
     def _receive(self, number: int) -> None:
         scheduler = self._place.scheduler
@@ -162,7 +164,7 @@ class _Watch:
             _say(f"{what}: asked the ranks to save and leave ({cause})")
 
     def _look_at_peers(self) -> None:
-        codes = peers.exit_codes(self._place.attempt, self._place.nodes) if self._place.nodes > 1 else {}
+        codes = peers.node_exit_codes(self._place.attempt, self._place.nodes) if self._place.nodes > 1 else {}
         failed = [node for node, code in codes.items() if code and node != self._place.node]
         if failed and self._kill_at is None:
             _say(f"node {failed[0]} has ended with code {codes[failed[0]]}")

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from jobs.core import requeue_policy
 from jobs.node.allocation import Scheduler
-from jobs.node.torchrun import TO_END
+from jobs.node.torchrun import TERMINATION_SIGNALS
 
 _POLL_S = 0.1
 _ASK_S = 5.0
@@ -31,7 +31,7 @@ class JobEnded(Exception):
         self.exit_code = exit_code
 
 
-def wait_for(look: Callable[[], T | None], within_s: float, scheduler: Scheduler | None) -> T | None:
+def poll_until(look: Callable[[], T | None], within_s: float, scheduler: Scheduler | None) -> T | None:
     """What `look` finds, which is asked again and again; None if that is nothing for `within_s` seconds.
 
     Raises `JobEnded` once a signal is pending that ends this job of `scheduler`. Signals have to be blocked.
@@ -42,14 +42,14 @@ def wait_for(look: Callable[[], T | None], within_s: float, scheduler: Scheduler
         now = time.monotonic()
         if now > deadline:
             return None
-        if now >= ask_at and (pending := signal.sigpending().intersection(TO_END)):
-            _leave_if_ended(pending, scheduler)
+        if now >= ask_at and (pending := signal.sigpending().intersection(TERMINATION_SIGNALS)):
+            _raise_if_ended(pending, scheduler)
             ask_at = time.monotonic() + _ASK_S
         time.sleep(_POLL_S)
     return found
 
 
-def _leave_if_ended(pending: Set[int], scheduler: Scheduler | None) -> None:
+def _raise_if_ended(pending: Set[int], scheduler: Scheduler | None) -> None:
     """Raise `JobEnded` if these signals end the job, by the same rules as `jobs.node.torchrun` has."""
     ended, taken_back = pending != {signal.SIGTERM}, False
     if signal.SIGTERM in pending:

@@ -12,7 +12,7 @@ from jobs.schedulers.base import Cluster, Job, Submission, Unreachable
 from jobs.schedulers.select import named
 from jobs.status.run_state import RunState, read_state, silent_s
 
-LAG_S = 300.0
+ACCOUNTING_LAG_S = 300.0
 """A job that its cluster has no word on is not lost before its run gave no sign of life for this long:
 Slurm's accounting comes after its queue, and a shared file system may be late as well."""
 
@@ -29,24 +29,24 @@ def refresh(
     the line to tell when the cluster does not answer: states are then as the files have them.
     """
     found = _with_receipts(states, cluster, receipts)
-    asked = [s for s in found if s.cluster == cluster.name and s.job_id and _may_be_wrong(s)]
+    asked = [s for s in found if s.cluster == cluster.name and s.job_id and _needs_scheduler(s)]
     if not asked:
         return found
     jobs = cluster.poll([s.job_id for s in asked if s.job_id])
     silent = next((job.message for job in jobs.values() if job.status == "unknown" and job.message), None)
     if silent:
         say(f"{cluster.name.capitalize()} does not answer ({silent}): states are from the run directories")
-    return [corrected(s, jobs[s.job_id]) if s in asked and s.job_id in jobs else s for s in found]
+    return [reconciled(s, jobs[s.job_id]) if s in asked and s.job_id in jobs else s for s in found]
 
 
 def refresh_slurm(states: Sequence[RunState], say: Say = lambda line: None) -> list[RunState]:
     """The same for all runs on Slurm, whichever cluster is meant; files know the processes of local ones."""
-    if any(state.cluster == "slurm" and _may_be_wrong(state) for state in states):
+    if any(state.cluster == "slurm" and _needs_scheduler(state) for state in states):
         return refresh(states, named("slurm"), say=say)
     return list(states)
 
 
-def _may_be_wrong(state: RunState) -> bool:
+def _needs_scheduler(state: RunState) -> bool:
     return state.state in ("submitting", "queued", "running", "lost")
 
 
@@ -75,33 +75,33 @@ def _with_receipts(states: Sequence[RunState], cluster: Cluster, write: bool) ->
     return [read_state(state.run) if state.run.path in jobs else state for state in states]
 
 
-def corrected(state: RunState, job: Job) -> RunState:
+def reconciled(state: RunState, job: Job) -> RunState:
     """A run that is not over by its files, with what its cluster says of its job."""
     if job.status == "running":
         if state.state == "lost" or state.silent:
-            return _alive(state, "running", message=job.message)
+            return _revived(state, "running", message=job.message)
         return dataclasses.replace(state, message=job.message or state.message)
     if job.status == "pending":
         waits: dict[str, Any] = {"waits_for": job.waits_for, "start_expected": job.start_expected}
         if state.state == "queued":
             return dataclasses.replace(state, **waits)
         message = "its job was requeued" if state.claimed else state.message
-        return _alive(state, "queued", message=message, **waits)
+        return _revived(state, "queued", message=message, **waits)
     if job.status in ("gone", "missing") and state.active:
-        return _over(state, job)
+        return _ended(state, job)
     return state
 
 
-def _alive(state: RunState, name: str, **fields: Any) -> RunState:
+def _revived(state: RunState, name: str, **fields: Any) -> RunState:
     fields |= {"state": name, "silent": False, "retryable": False, "cause": None, "eta_s": None}
     return dataclasses.replace(state, **fields)
 
 
-def _over(state: RunState, job: Job) -> RunState:
+def _ended(state: RunState, job: Job) -> RunState:
     now = read_state(state.run)  # it may have ended, and said so, since its files were read
     if not now.active or now.attempt != state.attempt:
         return now
-    if job.status == "missing" and silent_s(now.updated, now.run.submissions) < LAG_S:
+    if job.status == "missing" and silent_s(now.updated, now.run.submissions) < ACCOUNTING_LAG_S:
         return state
     cause = job.cause or ("lost" if now.claimed else "launch_failed")
     message = job.message or "the cluster knows nothing of its job any more"

@@ -16,7 +16,7 @@ from disttrain.records.json_files import CorruptFile, read_json, read_json_or_no
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.core.processes import is_alive
-from jobs.core.requeue_policy import IN_ORDER, RULES
+from jobs.core.requeue_policy import GRACEFUL_CAUSES, RULES
 
 StateName = Literal[
     "planned",  # never submitted, or submitted in vain
@@ -31,7 +31,7 @@ StateName = Literal[
 
 SILENT_AFTER_S = 600.0
 """A run that nobody on this host can look after is called silent when it has not moved for this long."""
-USAGE = ("gpu_utilization", "gpu_memory_used_bytes", "gpu_power_w", "cpu_percent", "rss_bytes")
+PROGRESS_USAGE = ("gpu_utilization", "gpu_memory_used_bytes", "gpu_power_w", "cpu_percent", "rss_bytes")
 """What `progress.json` says of GPUs and processes, where it was sampled."""
 
 
@@ -107,17 +107,17 @@ class RunState:
 def read_runs(root: Path, sweep: str | None = None, *, code_hash: str | None = None) -> list[RunState]:
     """The runs below `root`, of one sweep or of all, in natural order (n2 before n16)."""
     root = Path(root)
-    sweeps = [sweep] if sweep else folders(root)
+    sweeps = [sweep] if sweep else subfolders(root)
     return [read_state(run, code_hash=code_hash) for name in sweeps for run in runs_of(root, name)]
 
 
 def runs_of(root: Path, sweep: str) -> list[RunDir]:
     """The runs of a sweep: its folders that hold a `run.json`, in natural order."""
-    found = (RunDir(root / sweep / name) for name in folders(root / sweep))
+    found = (RunDir(root / sweep / name) for name in subfolders(root / sweep))
     return [run for run in found if os.path.exists(run.run_json)]
 
 
-def folders(path: Path) -> list[str]:
+def subfolders(path: Path) -> list[str]:
     """Names of the folders below `path` that are not hidden, in natural order; none where it is missing."""
     try:
         with os.scandir(path) as found:
@@ -126,10 +126,10 @@ def folders(path: Path) -> list[str]:
         return []
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    return sorted(names, key=natural)
+    return sorted(names, key=natural_key)
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
+def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Sort key that orders the numbers inside a name by value."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
@@ -152,7 +152,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     submissions = journal.entries(run)
     if not submissions:
         return _unsubmitted(run, code_hash)
-    entry, claims, revoked = _newest_live(submissions)
+    entry, claims, revoked = _newest_submission(submissions)
     starts = [claim for claim in claims if claim["by"] == "job"]
     claim = starts[-1] if starts else None
     holder_died = claim is None and revoked is None and _holder_died(entry)
@@ -172,28 +172,28 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         "attempts": intent.get("attempts", 0),
     }
     if claim is None:
-        return RunState(**known | _unclaimed(entry, revoked, holder_died))
+        return RunState(**known | _unclaimed_outcome(entry, revoked, holder_died))
     known |= {"claimed": True, "attempt": claim["attempt"], "attempts": claim["attempt"] + 1}
     known["starts"] = len(starts)
     known["code_hash"] = claim["code_hash"]
     known |= _progress(run, claim["attempt"])
     known["job_id"] = known["job_id"] or claim.get("job_id")
-    verdict = _claimed(run, claim, known.get("updated"))
+    verdict = _claimed_outcome(run, claim, known.get("updated"))
     if verdict["state"] == "queued" and journal.is_revoked(claims):  # not to be started once more
         word = {"cause": claims[-1]["cause"], "message": claims[-1]["message"]}
         verdict = {"state": "failed", "retryable": RULES[claims[-1]["cause"]].again, **word}
     if verdict["state"] in ("failed", "lost"):
         numbers = range(known["attempts_before_code"], known["attempts"])
-        known["attempts_in_order"] = sum(_left_in_order(run, number) for number in numbers)
+        known["attempts_in_order"] = sum(_ended_gracefully(run, number) for number in numbers)
     verdict["stale"] = _is_stale(verdict["state"], known["code_hash"], code_hash)
     if verdict["state"] != "running":
         known["eta_s"] = None
     return RunState(**known | verdict)
 
 
-def _newest_live(
-    submissions: list[journal.Entry],
-) -> tuple[journal.Entry, list[dict[str, Any]], dict[str, Any] | None]:
+def _newest_submission(
+    submissions: list[journal.JournalEntry],
+) -> tuple[journal.JournalEntry, list[dict[str, Any]], dict[str, Any] | None]:
     """The newest submission that was not revoked before it started, its claims, and the newest revocation."""
     revoked = None
     for entry in reversed(submissions):
@@ -220,7 +220,7 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
         "code_hash": record["provenance"]["code"]["hash"],
     }
     attempts = run.attempts()
-    verdict = _outcome(run, attempts[-1].number if attempts else None)
+    verdict = _recorded_outcome(run, attempts[-1].number if attempts else None)
     if verdict is None and not attempts:
         return RunState(run, "planned", **known)
     attempt = verdict.pop("attempt") if verdict else attempts[-1].number
@@ -240,10 +240,10 @@ def _is_stale(state: str, made_with: str, code_hash: str | None) -> bool:
     return state == "done" and code_hash is not None and made_with != code_hash
 
 
-def _outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
+def _recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
     """What `DONE` or `FAILED` says, if it is about this attempt (None: about any)."""
     for path, state in ((run.done, "done"), (run.failed, "failed")):
-        outcome = _read_if_there(path)
+        outcome = _read_or_none(path)
         if outcome is not None and attempt in (None, outcome["attempt"]):
             if outcome.get("next") == "requeue":
                 said = f"requeued after {outcome['cause']}: {outcome.get('message') or ''}".rstrip(": ")
@@ -258,12 +258,14 @@ def _outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
     return None
 
 
-def _holder_died(entry: journal.Entry) -> bool:
+def _holder_died(entry: journal.JournalEntry) -> bool:
     holder = entry.read("holder")
     return holder is not None and is_alive(holder["process"]) is False
 
 
-def _unclaimed(entry: journal.Entry, revoked: Mapping[str, Any] | None, holder_died: bool) -> dict[str, Any]:
+def _unclaimed_outcome(
+    entry: journal.JournalEntry, revoked: Mapping[str, Any] | None, holder_died: bool
+) -> dict[str, Any]:
     """The verdict when no attempt was ever started."""
     if revoked is not None:
         if revoked["cause"] == "cancelled":
@@ -281,11 +283,11 @@ def _unclaimed(entry: journal.Entry, revoked: Mapping[str, Any] | None, holder_d
     return {"state": "queued" if (entry.parts or set()) & {"receipt", "holder"} else "submitting"}
 
 
-def _claimed(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> dict[str, Any]:
+def _claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> dict[str, Any]:
     """The verdict on the newest attempt that was started."""
     attempt = claim["attempt"]
     alive = is_alive(claim["process"])  # asked first: an outcome written before its end is then seen
-    ended = _outcome(run, attempt)
+    ended = _recorded_outcome(run, attempt)
     if ended is not None:
         return ended
     if alive is None:  # on another host: silence is no proof, and to start it again would be a second one
@@ -302,8 +304,8 @@ def _claimed(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> di
     return {"state": "lost", "retryable": RULES["lost"].again, "cause": "lost", "message": message}
 
 
-def _left_in_order(run: RunDir, number: int) -> bool:
-    return (read_json_or_none(run.attempt(number).record) or {}).get("cause") in IN_ORDER
+def _ended_gracefully(run: RunDir, number: int) -> bool:
+    return (read_json_or_none(run.attempt(number).record) or {}).get("cause") in GRACEFUL_CAUSES
 
 
 def silent_s(updated: float | None, started: Path) -> float:
@@ -320,11 +322,11 @@ def _progress(run: RunDir, attempt: int) -> dict[str, float | None]:
     progress = read_json_or_none(run.progress) or {}
     if progress.get("attempt") != attempt:
         return {}
-    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated", "emulated", *USAGE)
+    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated", "emulated", *PROGRESS_USAGE)
     return {name: value for name in names if isinstance(value := progress.get(name), int | float)}
 
 
-def _read_if_there(path: Path) -> dict[str, Any] | None:
+def _read_or_none(path: Path) -> dict[str, Any] | None:
     try:
         return read_json(path)
     except FileNotFoundError:

@@ -68,7 +68,7 @@ def _submit(journal: RunDir, awaited: Sequence[RunState], cluster: Cluster, argu
     try:
         job_id = cluster.submit_after(
             Submission(journal, number),
-            [str(code_snapshot.of_run(last, record) / "submit.py"), "report", *arguments],
+            [str(code_snapshot.code_of_run(last, record) / "submit.py"), "report", *arguments],
             [str(state.job_id) for state in awaited],
             record.get("profile"),
         )
@@ -120,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
     with fifo_queue.hold(given.ticket) as place:
         if place is None:
             return 0
-        ledger.write_holder(journal, given.submission, processes.this_process().as_dict())
+        ledger.write_holder(journal, given.submission, processes.current_process().as_dict())
         place.wait_turn()
         if ledger.entry(journal, given.submission).read("claim") is not None:
             return 0  # another one has taken its place

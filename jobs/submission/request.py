@@ -19,7 +19,7 @@ from disttrain.records.json_files import (
     write_json,
 )
 from disttrain.records.masking import mask_config
-from jobs.core.journal import now
+from jobs.core.journal import utc_now
 from jobs.status.run_state import RunState
 from sweeps.base import first_difference
 from sweeps.expand import GPUS, NODES, Existing, SweepPlan, expand
@@ -94,7 +94,7 @@ def write_sweep_record(root: Path, plan: SweepPlan) -> None:
     recorded = read_json_or_none(path)
     if recorded is None:
         record = {"schema_version": 1, "name": plan.name, "base": mask_config(plan.base)[0]}
-        create_exclusive(path, {**record, "created": now()})
+        create_exclusive(path, {**record, "created": utc_now()})
     elif recorded["base"]["sweep"]["base_ranks"] is None and plan.base_ranks is not None:
         recorded["base"]["sweep"]["base_ranks"] = plan.base_ranks
         write_json(path, recorded)

@@ -32,7 +32,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
 from jobs.node.allocation import Scheduler
-from jobs.node.waiting import JobEnded, wait_for
+from jobs.node.waiting import JobEnded, poll_until
 from jobs.schedulers.base import Room, Submission, SubmitError
 from jobs.schedulers.slurm import commands
 from jobs.schedulers.slurm.allocation import SlurmJob, job_id
@@ -190,7 +190,7 @@ def _decide(
         print(f"error: {error}", file=sys.stderr)
         said["exit"] = EXIT_DO_NOT_REQUEUE
     finally:
-        told = {"job_id": job.id, "restart": job.restart, "time": journal.now(), **said}
+        told = {"job_id": job.id, "restart": job.restart, "time": journal.utc_now(), **said}
         write_json(job.word(root), told)
     return said
 
@@ -236,7 +236,7 @@ def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
 def _wait(job: Job, root: Path, scheduler: Scheduler) -> dict[str, Any]:
     """What node 0 says."""
     try:
-        said = wait_for(lambda: _said(job.word(root)), _WAIT_S, scheduler)
+        said = poll_until(lambda: _said(job.word(root)), _WAIT_S, scheduler)
     except JobEnded as why:
         print(f"nothing to do: {why}", flush=True)
         return {"run": None, "exit": why.exit_code}
@@ -254,7 +254,7 @@ def _said(path: Path) -> dict[str, Any] | None:
 
 def _become_task(run: RunDir, submission: int, secrets: Mapping[str, str], environ: Mapping[str, str]) -> int:
     """Go on as the task of a submitted job: the same process, with the copy of the code."""
-    code = code_snapshot.of_run(run, read_json(run.run_json))
+    code = code_snapshot.code_of_run(run, read_json(run.run_json))
     paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
     env = {**environ, **secrets, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
     task = [

@@ -27,7 +27,7 @@ from disttrain.records.json_files import (
 from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal
-from jobs.core.processes import host, inheriting
+from jobs.core.processes import child_environment, host
 from jobs.schedulers.base import Cluster, LimitReached, Room, Submission, SubmitError, Unreachable
 from jobs.submission.actions import Action
 
@@ -63,9 +63,9 @@ def carry_out(
     """
     if not any(action.submits for action in actions):
         return list(actions)
-    with code_snapshot.held(Path(root)):
+    with code_snapshot.hold_snapshots(Path(root)):
         made = collect_provenance.collect()
-        made["code"] = {**made["code"], **code_snapshot.take(Path(root)), "taken": taken}
+        made["code"] = {**made["code"], **code_snapshot.take_snapshot(Path(root)), "taken": taken}
         return _carry_out(actions, cluster, root, made)
 
 
@@ -165,7 +165,7 @@ def _submit(batch: Sequence[Wanted], cluster: Cluster) -> list[tuple[int, Action
         for index, each in enumerate(settled)
     ]
     try:
-        with inheriting(first.secrets):  # so they travel without being written down
+        with child_environment(first.secrets):  # so they travel without being written down
             job_ids = cluster.submit(announced)
     except Unreachable:
         raise  # there may be jobs: the next command asks again
@@ -232,7 +232,9 @@ def _record(
     record["run_key"] = collect_provenance.run_key(record["config_key"], made["code"]["hash"])
     record["cluster"] = cluster.name
     record["profile"] = cluster.profile(record.get("profile") if action.plan is None else None)
-    outside = code_snapshot.not_covered(record["config"], code_snapshot.of_run(run, {"provenance": made}))
+    outside = code_snapshot.missing_modules(
+        record["config"], code_snapshot.code_of_run(run, {"provenance": made})
+    )
     record["provenance"] = {**made, "code": {**made["code"], "not_covered": outside}}
     return record, secrets
 

@@ -124,7 +124,7 @@ SUPERVISOR = {
 @pytest.fixture
 def code_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made with the code where it lies: their supervisors are forks of this process."""
-    monkeypatch.setattr(code_snapshot, "take", lambda root: {})
+    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: {})
 
 
 @pytest.mark.usefixtures("code_here")
@@ -168,7 +168,7 @@ def test_a_job_that_comes_late_finds_itself_revoked(root: Path) -> None:
 
 def test_one_claim_among_many(root: Path) -> None:
     run = waiting_run(root)
-    me = processes.this_process().as_dict()
+    me = processes.current_process().as_dict()
     pids = [
         in_a_fork(
             lambda: os._exit(journal.claim(run, 0, process=me, job_id=None, code_hash=CODE) is not None)

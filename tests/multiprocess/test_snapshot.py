@@ -59,7 +59,7 @@ def held_back() -> Iterator[None]:
 def checkout(tmp_path: Path) -> Path:
     """A copy of this checkout's code, to be edited. A trainer of it says so in its log."""
     path = tmp_path / "checkout"
-    for name, content in code_snapshot.read().files.items():
+    for name, content in code_snapshot.read_code().files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(content)
     return path

@@ -92,7 +92,7 @@ def wait_until(happened: Callable[[], Any], within_s: float = WITHIN_S) -> None:
 
 def agent_environment(run: RunDir) -> dict[str, str]:
     """For an agent of this run, with the stand-in as its launcher: it runs the code that was submitted."""
-    code = code_snapshot.of_run(run, read_json_or_none(run.run_json) or {})
+    code = code_snapshot.code_of_run(run, read_json_or_none(run.run_json) or {})
     paths = os.pathsep.join([str(code), str(code_snapshot.CODE_ROOT)])  # tests need not be in the copy
     return {**os.environ, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1", "DISTTRAIN_LAUNCHER": str(STANDIN)}
 

@@ -12,7 +12,7 @@ from disttrain.records import collect_provenance
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.core.processes import this_process
+from jobs.core.processes import current_process
 
 CONFIG = check(
     Draft(
@@ -33,7 +33,7 @@ def make_run(
     record = {
         "schema_version": 1, "name": run.name, "sweep": run.sweep, "repeat": 0, "config": config.as_dict(),
         "axes": {"resources.nodes": config.resources.nodes}, "cluster": "local",
-        "provenance": {"code": {"hash": code, "git_commit": None}, "created": journal.now()},
+        "provenance": {"code": {"hash": code, "git_commit": None}, "created": journal.utc_now()},
         "config_key": keys["config_key"], "run_key": keys["run_key"],
     }  # fmt: skip
     write_json(run.run_json, record)
@@ -42,7 +42,7 @@ def make_run(
     submission = journal.write_intent(
         run, {"cluster": "local", "attempts": 0, "attempts_before_code": 0, **keys}
     )
-    me: dict[str, Any] = this_process().as_dict()
+    me: dict[str, Any] = current_process().as_dict()
     if state == "submitting":
         return run
     if state == "corrupt":
@@ -66,7 +66,7 @@ def make_run(
         "schema_version": 1,
         "attempt": attempt,
         "message": None,
-        "ended": journal.now(),
+        "ended": journal.utc_now(),
         "retryable": True,
     }
     if state == "done":

@@ -13,7 +13,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import cancel
 from jobs.core import journal
-from jobs.core.processes import host, this_process
+from jobs.core.processes import current_process, host
 from jobs.schedulers.base import Job
 from jobs.status.run_state import read_state
 from tests.support.jobs import NoCluster
@@ -109,7 +109,7 @@ def test_what_was_started_by_hand_is_left_to_who_did(
 def silent(name: str) -> RunDir:
     """A run on another host, without a sign of life for long."""
     run = make_run(RUNS, name, "queued")
-    process = this_process().as_dict() | {"host": "far away"}
+    process = current_process().as_dict() | {"host": "far away"}
     journal.claim(run, 0, process=process, job_id=None, code_hash=code_hash())
     os.utime(run.submissions, (1.0, 1.0))
     return run

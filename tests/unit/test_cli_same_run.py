@@ -11,7 +11,7 @@ from disttrain.records.json_files import read_json
 from disttrain.records.planned import SweepRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.core.processes import this_process
+from jobs.core.processes import current_process
 from jobs.status.run_state import read_runs
 from tests.support.jobs import NoCluster
 from tests.support.verbs import RUNS, TINY, ask, ask_json, states
@@ -59,7 +59,7 @@ def test_a_corrupt_file_does_not_start_a_run_again_under_another_name(
     ask(capsys, "sweep tiny.yaml --nodes 1")
     run = RunDir(RUNS / "tiny/n1-single-b8-r0")
     code = read_json(run.run_json)["provenance"]["code"]["hash"]
-    journal.claim(run, 0, process=this_process().as_dict(), job_id=None, code_hash=code)
+    journal.claim(run, 0, process=current_process().as_dict(), job_id=None, code_hash=code)
     intent = journal.entry(run, 0).path("intent")
     paths = {
         "progress.json": [run.progress],

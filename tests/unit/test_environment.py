@@ -15,26 +15,29 @@ def config(**env: str) -> dict:
 
 
 def test_threads_are_the_same_whatever_the_shell_says() -> None:
-    added = environment.derive(config(), "local", {"OMP_NUM_THREADS": "64"})
-    assert environment.compose({"OMP_NUM_THREADS": "64"}, added, "local")["OMP_NUM_THREADS"] == "3"
+    added = environment.added_variables(config(), "local", {"OMP_NUM_THREADS": "64"})
+    assert environment.rank_environment({"OMP_NUM_THREADS": "64"}, added, "local")["OMP_NUM_THREADS"] == "3"
 
 
 def test_loopback_only_where_all_nodes_are_one_machine() -> None:
-    assert environment.derive(config(), "local", {})["GLOO_SOCKET_IFNAME"].value == "lo"
-    assert "GLOO_SOCKET_IFNAME" not in environment.derive(config(), "slurm", {})
+    assert environment.added_variables(config(), "local", {})["GLOO_SOCKET_IFNAME"].value == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), "slurm", {})
 
 
 def test_gloo_takes_the_interface_between_the_nodes_unless_the_site_says_another() -> None:
-    added = environment.derive(config(), "slurm", {}, interface="ib0")
+    added = environment.added_variables(config(), "slurm", {}, interface="ib0")
     assert added["GLOO_SOCKET_IFNAME"].value == "ib0"
     assert "NCCL_SOCKET_IFNAME" not in added
     site = {"GLOO_SOCKET_IFNAME": "eth7"}
-    assert "GLOO_SOCKET_IFNAME" not in environment.derive(config(), "slurm", site, interface="ib0")
-    assert environment.derive(config(), "local", site, interface="ib0")["GLOO_SOCKET_IFNAME"].value == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), "slurm", site, interface="ib0")
+    assert (
+        environment.added_variables(config(), "local", site, interface="ib0")["GLOO_SOCKET_IFNAME"].value
+        == "lo"
+    )
 
 
 def test_the_user_wins() -> None:
-    added = environment.derive(config(GLOO_SOCKET_IFNAME="eth7"), "local", {})
+    added = environment.added_variables(config(GLOO_SOCKET_IFNAME="eth7"), "local", {})
     assert (added["GLOO_SOCKET_IFNAME"].value, added["GLOO_SOCKET_IFNAME"].source) == ("eth7", "config")
 
 
@@ -59,8 +62,8 @@ def test_the_user_wins() -> None:
     ],
 )
 def test_what_leaks_from_the_shell(name: str, local: bool, slurm: bool) -> None:
-    assert (name in environment.compose({name: "1"}, {}, "local")) is local
-    assert (name in environment.compose({name: "1"}, {}, "slurm")) is slurm
+    assert (name in environment.rank_environment({name: "1"}, {}, "local")) is local
+    assert (name in environment.rank_environment({name: "1"}, {}, "slurm")) is slurm
 
 
 @pytest.mark.parametrize(
@@ -85,13 +88,13 @@ def test_a_secret_travels_through_the_environment_and_is_written_nowhere() -> No
     masked, secrets = mask_config(config(HF_TOKEN="hush", PLAIN="x"))
     assert masked["job"]["env"] == {"HF_TOKEN": "***", "PLAIN": "x"}
     assert secrets == {"HF_TOKEN": "hush"}
-    added = environment.derive(masked, "local", secrets)
+    added = environment.added_variables(masked, "local", secrets)
     assert added["HF_TOKEN"].value == "hush"
-    record = EnvRecord.model_validate(environment.as_record(added))
+    record = EnvRecord.model_validate(environment.env_record(added))
     assert record.variables["HF_TOKEN"].value == "***"
     assert record.variables["PLAIN"].value == "x"
     with pytest.raises(environment.MissingSecret, match="HF_TOKEN"):
-        environment.derive(masked, "local", {})
+        environment.added_variables(masked, "local", {})
 
 
 def test_a_command_line_without_its_secrets() -> None:

@@ -17,7 +17,7 @@ def test_a_job_that_ends_while_it_is_cancelled_is_no_error(
 ) -> None:
     monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
     run = RunDir(tmp_path / "demo" / "a")
-    ended = processes.this_process().as_dict() | {"pid": 2**22 + 1}  # no pid is as high
+    ended = processes.current_process().as_dict() | {"pid": 2**22 + 1}  # no pid is as high
     journal.write_holder(run, 0, ended)
     monkeypatch.setattr(processes, "is_alive", lambda recorded: True)  # so it was a moment ago
     LocalCluster().cancel([f"{processes.host()}:{fifo_queue.take(label_of(run, 0))}"])

@@ -174,12 +174,14 @@ def test_a_job_that_starts_while_it_is_taken_for_lost_is_left_alone(tmp_path: Pa
     run = RunDir(tmp_path / "demo" / "a")
 
     def poll(job_ids: list[str]) -> dict[str, Job]:
-        me = processes.this_process().as_dict()
+        me = processes.current_process().as_dict()
         journal.claim(run, 0, process=me, job_id=None, code_hash=CODE)
         return dict.fromkeys(job_ids, Job("pending"))
 
     cluster.poll = poll  # type: ignore[method-assign, assignment]
-    journal.write_holder(run, 0, processes.this_process().as_dict() | {"start_ticks": -1})  # lost, it seems
+    journal.write_holder(
+        run, 0, processes.current_process().as_dict() | {"start_ticks": -1}
+    )  # lost, it seems
     assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
     assert len(cluster.submitted) == 1
 
@@ -206,7 +208,7 @@ def test_a_silent_run_is_started_again_only_when_its_own_cluster_has_lost_it(
 ) -> None:
     submit(PLAN, NoCluster(), tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
-    process = processes.this_process().as_dict() | {"host": "far away"}
+    process = processes.current_process().as_dict() | {"host": "far away"}
     journal.claim(run, 0, process=process, job_id=None, code_hash=CODE)
     os.utime(run.submissions, (1.0, 1.0))
     assert read_state(run).silent
@@ -235,8 +237,8 @@ def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
     submit(sweep_plan("a", max_attempts=3, time_limit_min=90), NoCluster("gone"), tmp_path)
     assert read_json(run.run_json)["config"]["job"]["time_limit_min"] == 90
     assert read_json(former) == first
-    newer = code_snapshot.take(tmp_path) | {"hash": "newer"}
-    monkeypatch.setattr(code_snapshot, "take", lambda root: newer)
+    newer = code_snapshot.take_snapshot(tmp_path) | {"hash": "newer"}
+    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: newer)
     submit(PLAN, NoCluster("gone"), tmp_path)
     second = read_json(run.run_json)
     assert (second["provenance"]["code"]["hash"], second["run_key"] != first["run_key"]) == ("newer", True)
@@ -246,7 +248,7 @@ def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
 def failed_once(root: Path) -> RunDir:
     submit(PLAN, NoCluster(), root)
     run = RunDir(root / "demo" / "a")
-    dead = processes.this_process().as_dict() | {"start_ticks": -1}
+    dead = processes.current_process().as_dict() | {"start_ticks": -1}
     journal.claim(run, 0, process=dead, job_id=None, code_hash=made_with(run))
     run.attempt(0).path.mkdir(parents=True)
     value = {"cause": "crashed", "attempt": 0, "message": "why", "ended": "", "retryable": True}
@@ -304,7 +306,7 @@ def test_attempts_with_older_code_are_forgiven(tmp_path: Path) -> None:
     cluster = NoCluster("unknown")
     submit(PLAN, cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
-    dead = processes.this_process().as_dict() | {"start_ticks": -1}
+    dead = processes.current_process().as_dict() | {"start_ticks": -1}
     journal.claim(run, 0, process=dead, job_id=None, code_hash="old")
     assert [action.kind for action in submit(sweep_plan("a", max_attempts=1), cluster, tmp_path)] == ["retry"]
     intent = journal.entry(run, 1).read("intent")

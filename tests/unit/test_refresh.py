@@ -14,10 +14,10 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import polling
 from jobs.cli.status_table import note, word_of
 from jobs.core import journal
-from jobs.core.processes import this_process
+from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.scheduler import SlurmCluster
-from jobs.status.refresh import LAG_S, refresh, refresh_slurm
+from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_slurm
 from jobs.status.run_state import RunState, read_runs, read_state
 from tests.support.commands import Commands
 from tests.support.jobs import CODE, NoCluster, wait_until
@@ -32,7 +32,7 @@ def on_slurm(root: Path, name: str = "s/a", job_id: str = "7", *, claimed: bool 
     journal.write_intent(run, {"cluster": "slurm", "attempts": 0, "attempts_before_code": 0, **KEYS})
     journal.write_receipt(run, 0, job_id)
     if claimed:
-        process = this_process().as_dict() | {"host": "node-1"}
+        process = current_process().as_dict() | {"host": "node-1"}
         journal.claim(run, 0, process=process, job_id=job_id, code_hash=CODE)
     return run
 
@@ -60,7 +60,13 @@ def age(run: RunDir, seconds: float) -> None:
 
 def test_runs_that_are_over_ask_nothing(commands: Commands, tmp_path: Path) -> None:
     done = on_slurm(tmp_path, claimed=True)
-    outcome = {"cause": "finished", "attempt": 0, "message": None, "ended": journal.now(), "retryable": False}
+    outcome = {
+        "cause": "finished",
+        "attempt": 0,
+        "message": None,
+        "ended": journal.utc_now(),
+        "retryable": False,
+    }
     write_json(done.done, outcome)
     squeue(commands)
     assert [state.state for state in refresh_slurm(read_runs(tmp_path))] == ["done"]
@@ -144,7 +150,7 @@ def test_what_a_run_wrote_meanwhile_is_the_last_word(commands: Commands, tmp_pat
         "cause": "deadline",
         "attempt": 0,
         "message": "left",
-        "ended": journal.now(),
+        "ended": journal.utc_now(),
         "retryable": True,
     }
     write_json(run.failed, outcome)
@@ -158,7 +164,7 @@ def test_a_run_that_waits_for_its_requeue_waits_as_long_as_its_job_does(tmp_path
         "cause": "deadline",
         "attempt": 0,
         "message": "left",
-        "ended": journal.now(),
+        "ended": journal.utc_now(),
         "retryable": True,
     }
     write_json(run.failed, outcome | {"next": "requeue"})
@@ -187,7 +193,7 @@ def test_no_word_is_lag_before_it_is_loss(commands: Commands, tmp_path: Path, to
     squeue(commands)
     sacct(commands, *told)
     assert asked(run).state == "running"
-    age(run, LAG_S + 60)
+    age(run, ACCOUNTING_LAG_S + 60)
     state = asked(run)
     assert (state.state, state.cause, state.retryable) == ("lost", "lost", True)
 
@@ -293,7 +299,9 @@ def test_a_watch_goes_on_while_the_controller_is_down_and_ends_by_its_word(
     wait_until(lambda: not watched._is_asking())
     journal.write_intent(run, {"cluster": "slurm", "attempts": 1, "attempts_before_code": 0, **KEYS})
     journal.write_receipt(run, 1, "8")
-    journal.claim(run, 1, process=this_process().as_dict() | {"host": "node-1"}, job_id="8", code_hash=CODE)
+    journal.claim(
+        run, 1, process=current_process().as_dict() | {"host": "node-1"}, job_id="8", code_hash=CODE
+    )
     assert watched.read()[0].state == "running", "an old word on what is over"
     monkeypatch.setattr(polling, "ASK_EVERY_S", 0.0)
     cluster.job = Job("gone", "its job was cancelled", "cancelled")

@@ -68,10 +68,12 @@ def test_the_last_free_port_is_found() -> None:
 
 def test_published_and_found(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path / "000", 0)
-    found: list[rendezvous.Rendezvous] = []
-    waiting = threading.Thread(target=lambda: found.append(rendezvous.wait(attempt, timeout_s=30)))
+    found: list[rendezvous.Endpoint] = []
+    waiting = threading.Thread(
+        target=lambda: found.append(rendezvous.wait_for_endpoint(attempt, timeout_s=30))
+    )
     waiting.start()
-    meeting, reserved = rendezvous.publish(attempt, "node-a")
+    meeting, reserved = rendezvous.publish_endpoint(attempt, "node-a")
     waiting.join()
     reserved.close()
     assert found == [meeting]
@@ -80,7 +82,7 @@ def test_published_and_found(tmp_path: Path) -> None:
 
 def test_waiting_is_bounded(tmp_path: Path) -> None:
     with pytest.raises(rendezvous.RendezvousError, match=r"within 0\.01 s"):
-        rendezvous.wait(Attempt(tmp_path, 0), timeout_s=0.01)
+        rendezvous.wait_for_endpoint(Attempt(tmp_path, 0), timeout_s=0.01)
 
 
 def test_the_interface_towards_another_node() -> None:

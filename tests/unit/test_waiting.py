@@ -14,7 +14,7 @@ from disttrain.records.json_files import write_json
 from jobs.core import requeue_policy
 from jobs.node import waiting
 from jobs.node.allocation import JobFacts
-from jobs.node.waiting import JobEnded, wait_for
+from jobs.node.waiting import JobEnded, poll_until
 from jobs.submission import sbatch_entry
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -41,8 +41,8 @@ def facts(*, running: bool = True, restarts: int = 1) -> JobFacts:
 
 
 def test_it_finds_what_comes_and_nothing_in_time() -> None:
-    assert wait_for(lambda: "word", LONG_S, None) == "word"
-    assert wait_for(lambda: None, 0, None) is None
+    assert poll_until(lambda: "word", LONG_S, None) == "word"
+    assert poll_until(lambda: None, 0, None) is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_job_that_is_ended_is_left(
 ) -> None:
     send(number)
     with pytest.raises(JobEnded, match="while this node waited for node 0") as left:
-        wait_for(lambda: None, LONG_S, job)
+        poll_until(lambda: None, LONG_S, job)
     assert left.value.exit_code == code
 
 
@@ -74,7 +74,7 @@ def test_a_warning_is_left_to_whoever_comes_after(
     job = scheduler(answer, answer, facts(running=False))
     send(signal.SIGTERM)
     with pytest.raises(JobEnded):
-        wait_for(lambda: None, LONG_S, job)
+        poll_until(lambda: None, LONG_S, job)
     assert job.facts.call_count == 3
     assert signal.SIGTERM in signal.sigpending()
 
@@ -92,7 +92,7 @@ def test_slurm_is_not_asked_all_the_time_nor_without_need(send: Callable[[int], 
             send(signal.SIGTERM)
         return "word" if looked == 9 else None
 
-    assert wait_for(look, LONG_S, job) == "word"
+    assert poll_until(look, LONG_S, job) == "word"
     assert job.facts.call_count == 1
 
 

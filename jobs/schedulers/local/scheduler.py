@@ -41,7 +41,7 @@ class LocalCluster:
             "--submission",
             str(submission),
         ]
-        code = code_snapshot.of_run(run, read_json(run.run_json))
+        code = code_snapshot.code_of_run(run, read_json(run.run_json))
         _start(run, submission, ticket, code, [*command, "--ticket", str(ticket), "--job-id", job_id])
         return job_id
 
@@ -162,4 +162,4 @@ def _detached_from_terminal() -> Iterator[None]:
 def _code_on_path(code: Path) -> contextlib.AbstractContextManager[None]:
     """Processes started within import this copy of the code, whatever lies in their working directory."""
     path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return processes.inheriting({"PYTHONPATH": path, "PYTHONSAFEPATH": "1"})
+    return processes.child_environment({"PYTHONPATH": path, "PYTHONSAFEPATH": "1"})

@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         if place is None:
             journal.revoke(run, given.submission, "lost", "its place in the queue had lapsed when it came up")
             return 0
-        journal.write_holder(run, given.submission, processes.this_process().as_dict())
+        journal.write_holder(run, given.submission, processes.current_process().as_dict())
         try:
             with _endable():
                 place.wait_turn()
@@ -90,7 +90,7 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
     attempt = open_attempt(run, submission, cluster="local", job_id=job_id, nodes=[host] * nodes)
     if attempt is None:
         return
-    problem = code_snapshot.problem(run, record)
+    problem = code_snapshot.snapshot_problem(run, record)
     if problem is not None:
         close_attempt(run, attempt, {}, stopped="refused", stopped_message=problem)
         return
@@ -136,7 +136,7 @@ class _Agents:
             received = signal.sigtimedwait(
                 {*_ASKED_TO_END, signal.SIGCHLD}, max(0.0, until - time.monotonic())
             )
-            self._note(processes.reap())
+            self._note(processes.reap_children())
             if received is None and kill_at is not None:
                 self._note(processes.kill_descendants())
                 break

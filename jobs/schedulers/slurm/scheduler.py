@@ -13,7 +13,7 @@ from typing import Any
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_text
 from jobs.core import code_snapshot, environment, journal
-from jobs.core.processes import inheriting
+from jobs.core.processes import child_environment
 from jobs.schedulers.base import (
     ClusterName,
     Job,
@@ -133,7 +133,7 @@ def batch_of(submissions: Sequence[Submission], comment: str, record: Mapping[st
         config=record["config"],
         shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
         logs=folder.absolute(),
-        code=code_snapshot.of_run(first, record),
+        code=code_snapshot.code_of_run(first, record),
         python=sys.executable,
         profile=Choice().resolve(record.get("profile")),
     )
@@ -164,7 +164,7 @@ def sbatch(script: str, name: str, folder: Path) -> str:
 
 def environment_for_submission() -> contextlib.AbstractContextManager[None]:
     """Within the block, processes inherit nothing that another job or launcher left in this environment."""
-    return inheriting(dict.fromkeys(os.environ.keys() - environment.for_submission(os.environ).keys()))
+    return child_environment(dict.fromkeys(os.environ.keys() - environment.for_submission(os.environ).keys()))
 
 
 def _intent(submission: Submission) -> dict[str, Any]:

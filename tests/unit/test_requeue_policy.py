@@ -11,19 +11,19 @@ import pytest
 from disttrain.config.sections import JobConfig
 from disttrain.records.causes import Cause
 from jobs.core import requeue_policy
-from jobs.core.requeue_policy import RULES, Decision, Start, decide, exit_code
+from jobs.core.requeue_policy import RULES, JobStart, RequeueDecision, decide_requeue, job_exit_code
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "requeue.md"
 SAVED = {"checkpoint_before": 10, "checkpoint_after": 20}
 STUCK = {"checkpoint_before": 10, "checkpoint_after": 10}
 
 
-def start(cause: str, **steps: int | None) -> Start:
-    return Start(cause, **({"checkpoint_before": None, "checkpoint_after": None} | steps))
+def start(cause: str, **steps: int | None) -> JobStart:
+    return JobStart(cause, **({"checkpoint_before": None, "checkpoint_after": None} | steps))
 
 
-def after(*starts: Start, max_attempts: int = 3, max_requeues: int = 100) -> Decision:
-    return decide(starts, max_attempts=max_attempts, max_requeues=max_requeues)
+def after(*starts: JobStart, max_attempts: int = 3, max_requeues: int = 100) -> RequeueDecision:
+    return decide_requeue(starts, max_attempts=max_attempts, max_requeues=max_requeues)
 
 
 def test_every_cause_has_its_rule() -> None:
@@ -32,14 +32,14 @@ def test_every_cause_has_its_rule() -> None:
 
 def test_the_document_says_what_the_table_says() -> None:
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ([\w ]+) \| (yes|no) \|", DOCUMENT.read_text(), re.MULTILINE)
-    said = {cause: requeue_policy.Rule(then, again == "yes") for cause, then, again in rows}
+    said = {cause: requeue_policy.RequeueRule(then, again == "yes") for cause, then, again in rows}
     assert said == RULES
     for name in ("DONE", "FAILED", "LAUNCH_FAILED", "NOT_REQUEUED", "DO_NOT_REQUEUE"):
         assert f"| {getattr(requeue_policy, f'EXIT_{name}')} |" in DOCUMENT.read_text()
 
 
 def test_what_older_plans_do_not_say_is_the_default() -> None:
-    assert JobConfig().max_requeues == requeue_policy.MAX_REQUEUES
+    assert JobConfig().max_requeues == requeue_policy.DEFAULT_MAX_REQUEUES
 
 
 @pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.next == "give up"])
@@ -57,7 +57,7 @@ def test_requeued_as_often_as_needed(cause: str) -> None:
 def test_retried_a_few_times_if_it_got_anywhere(cause: str) -> None:
     failed = start(cause, **SAVED)
     assert after(failed, failed).requeue
-    assert after(failed, failed, failed) == Decision(
+    assert after(failed, failed, failed) == RequeueDecision(
         False, "gave up: job.max_attempts=3 reached", gave_up=True
     )
     assert not after(start(cause)).requeue
@@ -79,7 +79,9 @@ def test_three_starts_in_a_row_without_progress_are_the_end() -> None:
     assert after(stuck, stuck).requeue
     assert after(stuck, stuck, start("preempted", **SAVED), stuck, stuck).requeue
     given_up = after(start("preempted", **SAVED), stuck, start("lost", **STUCK), stuck)
-    assert given_up == Decision(False, "gave up: 3 starts in a row without a newer checkpoint", gave_up=True)
+    assert given_up == RequeueDecision(
+        False, "gave up: 3 starts in a row without a newer checkpoint", gave_up=True
+    )
 
 
 def test_requeues_are_bounded() -> None:
@@ -92,16 +94,16 @@ def test_requeues_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("cause", "decision", "code"),
     [
-        ("finished", Decision(False), 0),
-        ("stopped", Decision(False), 0),
-        ("deadline", Decision(True), 0),
-        ("deadline", Decision(False, "gave up", gave_up=True), 93),
-        ("refused", Decision(False), 93),
-        ("out_of_memory", Decision(False), 93),
-        ("launch_failed", Decision(False, "not requeued"), 69),
-        ("crashed", Decision(False, "not requeued"), 1),
-        ("cancelled", Decision(False), 1),
+        ("finished", RequeueDecision(False), 0),
+        ("stopped", RequeueDecision(False), 0),
+        ("deadline", RequeueDecision(True), 0),
+        ("deadline", RequeueDecision(False, "gave up", gave_up=True), 93),
+        ("refused", RequeueDecision(False), 93),
+        ("out_of_memory", RequeueDecision(False), 93),
+        ("launch_failed", RequeueDecision(False, "not requeued"), 69),
+        ("crashed", RequeueDecision(False, "not requeued"), 1),
+        ("cancelled", RequeueDecision(False), 1),
     ],
 )
-def test_exit_codes(cause: str, decision: Decision, code: int) -> None:
-    assert exit_code(cause, decision) == code
+def test_exit_codes(cause: str, decision: RequeueDecision, code: int) -> None:
+    assert job_exit_code(cause, decision) == code

@@ -37,4 +37,4 @@ def test_the_count_of_this_processs_group(
         write_text(tmp_path / "proc/self/cgroup", own)
     for name, text in files.items():
         write_text(tmp_path / GROUPS / name, text)
-    assert cgroup.kills(tmp_path) == kills
+    assert cgroup.oom_kills(tmp_path) == kills

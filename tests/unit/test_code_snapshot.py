@@ -61,7 +61,7 @@ def test_a_checkout_gives_what_git_tracks_as_it_is_now(source: Path) -> None:
     (source / "README.md").unlink()
     (source / "large.bin").write_bytes(b"0" * 2_000_000)
     git(source, "add", "large.bin")
-    content = code_snapshot.read(source)
+    content = code_snapshot.read_code(source)
     assert content.kind == "git"
     assert content.files["jobs/__init__.py"] == b"x = 2\n"
     assert sorted(content.files) == [
@@ -77,7 +77,7 @@ def test_elsewhere_it_is_the_packages_files(
 ) -> None:
     if path is not None:  # not even git is there
         monkeypatch.setenv("PATH", path)
-    content = code_snapshot.read(source)
+    content = code_snapshot.read_code(source)
     assert content.kind == "files"
     assert sorted(content.files) == [
         "analysis/__init__.py", "disttrain/__init__.py", "disttrain/data/words.yaml", "disttrain/notes.txt",
@@ -86,7 +86,7 @@ def test_elsewhere_it_is_the_packages_files(
 
 
 def test_it_has_the_hash_of_its_sources(source: Path, tmp_path: Path) -> None:
-    taken = code_snapshot.take(tmp_path / "runs", source)
+    taken = code_snapshot.take_snapshot(tmp_path / "runs", source)
     Code.model_validate(taken)
     path = tmp_path / "runs" / taken["path"]
     assert taken["hash"] == code_hash(source) == code_hash(path)
@@ -96,12 +96,12 @@ def test_it_has_the_hash_of_its_sources(source: Path, tmp_path: Path) -> None:
 
 def test_one_copy_for_each_content(source: Path, tmp_path: Path) -> None:
     root = tmp_path / "runs"
-    first = code_snapshot.take(root, source)
+    first = code_snapshot.take_snapshot(root, source)
     before = (root / first["path"]).stat().st_ino
-    assert code_snapshot.take(root, source) == first
+    assert code_snapshot.take_snapshot(root, source) == first
     assert (root / first["path"]).stat().st_ino == before
     (source / "sweeps" / "default.yaml").write_text("model: {kind: mlp}\n")
-    second = code_snapshot.take(root, source)
+    second = code_snapshot.take_snapshot(root, source)
     assert (second["hash"], second["path"] != first["path"]) == (first["hash"], True)
     assert sorted(os.listdir(root / ".code")) == sorted(Path(each["path"]).name for each in (first, second))
 
@@ -110,13 +110,13 @@ def test_an_altered_copy_is_not_used_again(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "runs"
-    path = root / code_snapshot.take(root, source)["path"]
+    path = root / code_snapshot.take_snapshot(root, source)["path"]
     (path / "jobs" / "__pycache__").mkdir()
     (path / "jobs" / "__pycache__" / "x.pyc").write_bytes(b"Python keeps these here")
-    code_snapshot.take(root, source)
+    code_snapshot.take_snapshot(root, source)
     assert (path / "jobs" / "__pycache__").exists(), "that is no alteration"
     (path / "jobs" / "more.py").write_text("")
-    code_snapshot.take(root, source)
+    code_snapshot.take_snapshot(root, source)
     assert not (path / "jobs" / "more.py").exists()
     assert f"{path} was altered" in capsys.readouterr().err
 
@@ -125,21 +125,23 @@ def test_submitters_at_once(source: Path, tmp_path: Path) -> None:
     for each in range(3):
         (source / "jobs" / f"more{each}.py").write_text("y = 1\n" * 1000)
     root = tmp_path / "runs"
-    taking = [in_a_fork(lambda: os._exit(0 if code_snapshot.take(root, source) else 1)) for _ in range(8)]
+    taking = [
+        in_a_fork(lambda: os._exit(0 if code_snapshot.take_snapshot(root, source) else 1)) for _ in range(8)
+    ]
     assert [wait_for(pid) for pid in taking] == [0] * 8
-    assert os.listdir(root / ".code") == [code_snapshot.read(source).name], "nothing else is left"
+    assert os.listdir(root / ".code") == [code_snapshot.read_code(source).name], "nothing else is left"
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(source: Path, tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(ConfigError, match=r"cannot keep a copy of the code in .*\.code: Not a directory"):
-        code_snapshot.take(tmp_path / "runs", source)
+        code_snapshot.take_snapshot(tmp_path / "runs", source)
 
 
 def test_submitting_many_takes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    take = code_snapshot.take
-    monkeypatch.setattr(code_snapshot, "take", lambda root: taken.append(root) or take(root))
+    take = code_snapshot.take_snapshot
+    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: taken.append(root) or take(root))
     submit(sweep_plan("a", "b", "c"), NoCluster(), tmp_path)
     assert taken == [tmp_path]
     codes = [read_json(tmp_path / "demo" / name / "run.json")["provenance"]["code"] for name in "abc"]
@@ -158,20 +160,20 @@ def run_of(root: Path, code: dict[str, str]) -> tuple[RunDir, dict]:
 
 def test_what_a_job_refuses(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "runs"
-    code = code_snapshot.take(root, source)
+    code = code_snapshot.take_snapshot(root, source)
     run, record = run_of(root, code)
     path = root / code["path"]
-    assert "this is the code in" in str(code_snapshot.problem(run, record))
+    assert "this is the code in" in str(code_snapshot.snapshot_problem(run, record))
     monkeypatch.setattr(code_snapshot, "CODE_ROOT", path)
     monkeypatch.setattr(code_snapshot, "code_hash", lambda: code_hash(path))
-    assert code_snapshot.problem(run, record) is None
+    assert code_snapshot.snapshot_problem(run, record) is None
     changed = path / "jobs" / "__init__.py"
     changed.chmod(0o644)
     changed.write_text("x = 3\n")
-    assert "was changed" in str(code_snapshot.problem(run, record))
+    assert "was changed" in str(code_snapshot.snapshot_problem(run, record))
     os.rename(path, tmp_path / "gone")
-    assert "is gone" in str(code_snapshot.problem(run, record))
-    assert code_snapshot.problem(*run_of(root, {"hash": "planned by hand"})) is None
+    assert "is gone" in str(code_snapshot.snapshot_problem(run, record))
+    assert code_snapshot.snapshot_problem(*run_of(root, {"hash": "planned by hand"})) is None
 
 
 def test_modules_that_are_not_in_it(source: Path) -> None:
@@ -181,14 +183,14 @@ def test_modules_that_are_not_in_it(source: Path) -> None:
         "telemetry": {"sinks": ["tensorboard", "disttrain.telemetry.sinks.x:Sink", "other:Sink"]},
         "job": {"env": {"NCCL_IB_HCA": "mlx5:1", "A": "b:c"}},
     }
-    assert code_snapshot.not_covered(config, source) == ["other", "theirs.models"]
+    assert code_snapshot.missing_modules(config, source) == ["other", "theirs.models"]
 
 
 def test_clean_moves_what_no_run_needs(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "runs"
     submit(sweep_plan("a", "b"), NoCluster(), root)
-    other = code_snapshot.take(root, source)
+    other = code_snapshot.take_snapshot(root, source)
     record = read_json(root / "demo" / "b" / "run.json")
     used = root / record["provenance"]["code"]["path"]
     record["provenance"]["code"]["path"] = other["path"]
@@ -196,7 +198,7 @@ def test_clean_moves_what_no_run_needs(source: Path, tmp_path: Path, monkeypatch
     for run in "ab":
         for part in (root / "demo" / run / "submissions").iterdir():
             part.unlink()  # never submitted: nothing stands in the way
-    with code_snapshot.held(root):
+    with code_snapshot.hold_snapshots(root):
         assert command.main(["clean", "demo/b"]) == 0
         assert (root / other["path"]).exists(), "somebody is submitting at this moment"
     assert command.main(["clean", "demo/a"]) == 0
@@ -226,13 +228,13 @@ def test_clean_leaves_what_is_submitted_meanwhile(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(code_snapshot, "_lock", after_a_submission)
     assert command.main(["clean", "demo/a"]) == 0
     b = RunDir(root / "demo" / "b")
-    assert (code_snapshot.of_run(b, read_json(b.run_json)) / "jobs").is_dir()
+    assert (code_snapshot.code_of_run(b, read_json(b.run_json)) / "jobs").is_dir()
     assert word.exists()
 
 
 def test_the_command_line_runs_from_it(tmp_path: Path) -> None:
     """The job that writes a sweep's report does."""
-    taken = code_snapshot.take(tmp_path / "runs")
+    taken = code_snapshot.take_snapshot(tmp_path / "runs")
     program = tmp_path / "runs" / taken["path"] / "submit.py"
     done = subprocess.run(
         [sys.executable, program, "status"], cwd=tmp_path, capture_output=True, text=True, check=False,

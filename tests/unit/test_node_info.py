@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
 
 def collect(root: Path, node: int = 0, **given) -> NodeRecord:
     given = {"environ": {}} | given
-    return NodeRecord.model_validate(node_info.collect(node, root=root, **given))
+    return NodeRecord.model_validate(node_info.collect_node_info(node, root=root, **given))
 
 
 def test_processors_memory_and_network(root: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core.attempt import close_attempt
-from jobs.core.exit_cause import Evidence, Verdict, judge, killed_worker, last_words
+from jobs.core.exit_cause import ExitEvidence, ExitStatus, classify_exit, last_rank_line, root_cause_worker
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, RULES
 
 TORCHRUN_SAYS = """\
@@ -45,72 +45,84 @@ def error(rank: int, time: float, cause: str = "crashed", message: str = "boom")
 @pytest.mark.parametrize(
     ("evidence", "cause", "says"),
     [
-        (Evidence(True, {0: 0}), "finished", ""),
-        (Evidence(True, {0: 1}), "finished", ""),  # the proof is metrics.json, not the exit code
-        (Evidence(False, {0: 0, 1: 0}), "crashed", "metrics.json does not say completed"),
+        (ExitEvidence(True, {0: 0}), "finished", ""),
+        (ExitEvidence(True, {0: 1}), "finished", ""),  # the proof is metrics.json, not the exit code
+        (ExitEvidence(False, {0: 0, 1: 0}), "crashed", "metrics.json does not say completed"),
         (
-            Evidence(False, {0: 0}, left="deadline", left_message="left at step 3"),
+            ExitEvidence(False, {0: 0}, left="deadline", left_message="left at step 3"),
             "deadline",
             "left at step 3",
         ),
-        (Evidence(False, {0: 1}, left="preempted", stopped="cancelled"), "cancelled", ""),
-        (Evidence(False, {0: 1}, stopped="timeout", stopped_message="at 5 min"), "timeout", "at 5 min"),
-        (Evidence(False, {0: -15}, [error(0, 1.0)], stopped="cancelled"), "cancelled", ""),
-        (Evidence(False, {0: 1}, left="preempted", stopped="timeout"), "preempted", ""),
-        (Evidence(False, {0: 1}, [error(0, 1.0)], stopped="lost", stopped_message="n1"), "lost", "n1"),
-        (Evidence(False, {0: 143}, asked="preempted", asked_time=5.0), "preempted", "before it could save"),
-        (Evidence(False, {0: 1}, [error(0, 6.0)], asked="deadline", asked_time=5.0), "deadline", "asked"),
-        (Evidence(False, {0: 1}, [error(0, 4.0)], asked="preempted", asked_time=5.0), "crashed", "boom"),
+        (ExitEvidence(False, {0: 1}, left="preempted", stopped="cancelled"), "cancelled", ""),
+        (ExitEvidence(False, {0: 1}, stopped="timeout", stopped_message="at 5 min"), "timeout", "at 5 min"),
+        (ExitEvidence(False, {0: -15}, [error(0, 1.0)], stopped="cancelled"), "cancelled", ""),
+        (ExitEvidence(False, {0: 1}, left="preempted", stopped="timeout"), "preempted", ""),
+        (ExitEvidence(False, {0: 1}, [error(0, 1.0)], stopped="lost", stopped_message="n1"), "lost", "n1"),
         (
-            Evidence(False, {0: 1, 1: 1}, [error(0, 2.0), error(1, 1.0)]),
+            ExitEvidence(False, {0: 143}, asked="preempted", asked_time=5.0),
+            "preempted",
+            "before it could save",
+        ),
+        (ExitEvidence(False, {0: 1}, [error(0, 6.0)], asked="deadline", asked_time=5.0), "deadline", "asked"),
+        (ExitEvidence(False, {0: 1}, [error(0, 4.0)], asked="preempted", asked_time=5.0), "crashed", "boom"),
+        (
+            ExitEvidence(False, {0: 1, 1: 1}, [error(0, 2.0), error(1, 1.0)]),
             "crashed",
             "rank 1: RuntimeError: boom",
         ),
-        (Evidence(False, {0: 1}, [error(0, 1.0, "out_of_memory")]), "out_of_memory", "rank 0"),
-        (Evidence(False, {0: 1}, [error(0, 1.0, "refused", "world\nsize")]), "refused", "world size"),
-        (Evidence(False, {0: 1, 1: 1}, [error(0, 1.0)], [(1, 9)]), "killed", "rank 1 was ended by SIGKILL"),
+        (ExitEvidence(False, {0: 1}, [error(0, 1.0, "out_of_memory")]), "out_of_memory", "rank 0"),
+        (ExitEvidence(False, {0: 1}, [error(0, 1.0, "refused", "world\nsize")]), "refused", "world size"),
         (
-            Evidence(False, {0: 1, 1: 1}, [error(0, 1.0)], [(1, 9)], without_memory=[1]),
+            ExitEvidence(False, {0: 1, 1: 1}, [error(0, 1.0)], [(1, 9)]),
+            "killed",
+            "rank 1 was ended by SIGKILL",
+        ),
+        (
+            ExitEvidence(False, {0: 1, 1: 1}, [error(0, 1.0)], [(1, 9)], without_memory=[1]),
             "out_of_memory",
             "rank 1 was ended by the kernel",
         ),
-        (Evidence(False, {0: 1, 1: 1}, [], [(0, 6), (1, 9)], without_memory=[1]), "out_of_memory", "rank 1"),
-        (Evidence(False, {0: 1}, [], [(1, signal.SIGSEGV)], without_memory=[1]), "killed", "SIGSEGV"),
-        (Evidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGABRT)]), "crashed", "rank 0"),
-        (Evidence(False, {0: 1}, [], [(1, signal.SIGABRT)]), "killed", "SIGABRT"),
-        (Evidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGTERM)]), "crashed", "rank 0"),
-        (Evidence(False, {0: 1, 1: -9}), "lost", "agent of node 1 was ended by SIGKILL"),
-        (Evidence(False, {0: 1}, last_words={0: "bad  word"}), "crashed", "code 1: bad word"),
-        (Evidence(False, {0: 1}, started_ranks=False, last_words={0: "?"}), "launch_failed", "node 0: ?"),
         (
-            Evidence(False, {0: 1, 1: EXIT_LAUNCH_FAILED}, last_words={0: "x", 1: "cannot start"}),
+            ExitEvidence(False, {0: 1, 1: 1}, [], [(0, 6), (1, 9)], without_memory=[1]),
+            "out_of_memory",
+            "rank 1",
+        ),
+        (ExitEvidence(False, {0: 1}, [], [(1, signal.SIGSEGV)], without_memory=[1]), "killed", "SIGSEGV"),
+        (ExitEvidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGABRT)]), "crashed", "rank 0"),
+        (ExitEvidence(False, {0: 1}, [], [(1, signal.SIGABRT)]), "killed", "SIGABRT"),
+        (ExitEvidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGTERM)]), "crashed", "rank 0"),
+        (ExitEvidence(False, {0: 1, 1: -9}), "lost", "agent of node 1 was ended by SIGKILL"),
+        (ExitEvidence(False, {0: 1}, last_lines={0: "bad  word"}), "crashed", "code 1: bad word"),
+        (ExitEvidence(False, {0: 1}, started_ranks=False, last_lines={0: "?"}), "launch_failed", "node 0: ?"),
+        (
+            ExitEvidence(False, {0: 1, 1: EXIT_LAUNCH_FAILED}, last_lines={0: "x", 1: "cannot start"}),
             "launch_failed",
             "node 1: cannot start",
         ),
     ],
 )
-def test_judge(evidence: Evidence, cause: str, says: str) -> None:
-    verdict = judge(evidence)
+def test_judge(evidence: ExitEvidence, cause: str, says: str) -> None:
+    verdict = classify_exit(evidence)
     assert verdict.cause == cause
     assert says in (verdict.message or "")
     assert verdict.retryable == RULES[cause].again
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:
-    message = judge(Evidence(False, {0: 1}, [error(0, 1.0, message="a\n" * 1000)])).message or ""
+    message = classify_exit(ExitEvidence(False, {0: 1}, [error(0, 1.0, message="a\n" * 1000)])).message or ""
     assert "\n" not in message
     assert len(message) < 350
 
 
 def test_what_torchrun_says_of_a_killed_worker() -> None:
-    assert killed_worker(TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)")) == (1, 9)
-    assert killed_worker(TORCHRUN_SAYS.format(code=1, name="")) is None
-    assert killed_worker("all is well") is None
+    assert root_cause_worker(TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)")) == (1, 9)
+    assert root_cause_worker(TORCHRUN_SAYS.format(code=1, name="")) is None
+    assert root_cause_worker("all is well") is None
 
 
 def test_last_words_are_those_of_a_rank() -> None:
-    assert last_words(TORCHRUN_SAYS.format(code=1, name="")) == "[rank1]: ValueError: too deep"
-    assert last_words("") == ""
+    assert last_rank_line(TORCHRUN_SAYS.format(code=1, name="")) == "[rank1]: ValueError: too deep"
+    assert last_rank_line("") == ""
 
 
 def test_closing_an_attempt_reads_what_it_left(tmp_path: Path) -> None:
@@ -123,7 +135,7 @@ def test_closing_an_attempt_reads_what_it_left(tmp_path: Path) -> None:
     write_json(attempt.error(1), error(1, 1.0, message="first") | {"traceback": ""})
     write_text(attempt.error(2), "{ truncated")
     verdict = close_attempt(run, attempt, {0: 1})
-    assert verdict == Verdict("crashed", "rank 1: RuntimeError: first")
+    assert verdict == ExitStatus("crashed", "rank 1: RuntimeError: first")
     assert read_json(run.failed)["message"] == verdict.message
     assert read_json(attempt.record)["exit_codes"] == {"0": 1}
     assert not run.done.exists()
@@ -145,7 +157,7 @@ def test_ranks_that_left_in_good_order_say_why(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "sweep" / "run")
     metrics = {"status": "stopped", "stop_cause": "deadline", "attempt": 1, "steps": 3, "steps_total": 9}
     write_json(run.metrics, metrics)
-    assert close_attempt(run, run.attempt(1), {0: 0}) == Verdict("deadline", "left at step 3 of 9")
+    assert close_attempt(run, run.attempt(1), {0: 0}) == ExitStatus("deadline", "left at step 3 of 9")
     assert close_attempt(run, run.attempt(2), {0: 0}).cause == "crashed"
 
 

@@ -17,7 +17,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli.follow import change_line
 from jobs.cli.status_table import as_json, note
 from jobs.core import journal, processes
-from jobs.status.run_state import natural, read_runs, read_state
+from jobs.status.run_state import natural_key, read_runs, read_state
 from tests.support.fake_runs import fake_sweep
 from tests.support.jobs import CODE, NoCluster, submit, sweep_plan
 
@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def claim(run: RunDir, number: int = 0, *, code: str = CODE, **process: Any) -> None:
-    me = processes.this_process().as_dict() | process
+    me = processes.current_process().as_dict() | process
     assert journal.claim(run, number, process=me, job_id=None, code_hash=code) is not None
 
 
@@ -62,7 +62,7 @@ def test_planned(run: RunDir) -> None:
 
 
 def test_a_waiting_job_that_died_is_lost(run: RunDir) -> None:
-    me = processes.this_process().as_dict()
+    me = processes.current_process().as_dict()
     journal.write_holder(run, 0, me)
     assert read_state(run).state == "queued"
     journal.write_holder(run, 0, me | DEAD)
@@ -253,7 +253,7 @@ def test_runs_brought_here_without_their_journal(tmp_path: Path) -> None:
 
 def test_names_sort_by_the_numbers_in_them() -> None:
     names = ["n16-r0", "n2-r10", "n2-r9", "n1-r0"]
-    assert sorted(names, key=natural) == ["n1-r0", "n2-r9", "n2-r10", "n16-r0"]
+    assert sorted(names, key=natural_key) == ["n1-r0", "n2-r9", "n2-r10", "n16-r0"]
 
 
 def test_all_sweeps_or_one(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_reading_states_needs_nothing_heavy() -> None:
 
 
 def test_liveness_is_of_that_very_process() -> None:
-    me = processes.this_process().as_dict()
+    me = processes.current_process().as_dict()
     assert processes.is_alive(me) is True
     assert processes.is_alive(me | {"start_ticks": me["start_ticks"] - 1}) is False, "a recycled pid"
     assert processes.is_alive(me | {"host": "elsewhere"}) is None
