@@ -30,7 +30,8 @@ def too_long(path: Path) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES:
-                yield f"{path}:{node.lineno}: {node.name} has {length} lines; a function has {FUNCTION_LINES} at most"
+                limit = f"a function has {FUNCTION_LINES} at most"
+                yield f"{path}:{node.lineno}: {node.name} has {length} lines; {limit}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The trainer that runs on every rank, and the records it leaves behind.
+"""The trainer that runs on every rank, and the records of a run.
 
-`disttrain.config.sections`, `disttrain.records` and `disttrain.records.run_directory` import without torch: the launcher
-(`jobs`), the sweep expander (`sweeps`) and the analysis (`analysis`) use only these.
+`disttrain.config`, `disttrain.records` and `disttrain.errors` import without torch. The launcher (`jobs`),
+the sweep expander (`sweeps`) and the analysis (`analysis`) import only these rooms.
 """
 
 __version__ = "0.1.0"

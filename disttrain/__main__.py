@@ -21,8 +21,9 @@ from pathlib import Path
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
 from disttrain.config.sections import Config
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
-from disttrain.records.json_files import CorruptFile, read_json, write_json
+from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import read_run_json
 from disttrain.runtime.failure_record import describe
 from disttrain.runtime.rank_info import place
 from disttrain.runtime.stop_signals import Signals
@@ -114,9 +115,8 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
 
 
 def _planned(run_dir: Path) -> Draft:
-    path = RunDir(run_dir).run_json
     try:
-        return Draft(read_json(path)["config"])
+        return Draft(read_run_json(RunDir(run_dir))["config"])
     except (OSError, CorruptFile, KeyError) as error:
         raise ConfigError(f"cannot read the plan of the run: {error}") from None
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, ValidationError
 
 from disttrain.config.parsing import Draft, known_keys
+from disttrain.config.renamed_keys import refusal
 from disttrain.config.sections import Section
 from disttrain.errors import ConfigError, nearest
 
@@ -60,5 +61,5 @@ def check_exclude_keys(section: SweepSection, axes: set[str], draft: Draft) -> N
     for entry in section.exclude:
         for key in entry:
             if key not in allowed and draft.get(key) is None:
-                hint = nearest(key, allowed)
-                raise ConfigError(f"unknown key '{key}' in sweep.exclude{hint}", at=draft.at("sweep.exclude"))
+                message = refusal(key) or f"unknown key '{key}' in sweep.exclude{nearest(key, allowed)}"
+                raise ConfigError(message, at=draft.at("sweep.exclude"))

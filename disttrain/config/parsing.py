@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from disttrain.config.batch_plan import BatchPlan, Scaling, scale_batch
 from disttrain.config.builder_options import BUILT_SECTIONS, OptionError, check_options
+from disttrain.config.renamed_keys import refusal, renamed_in
 from disttrain.config.sections import Config
 from disttrain.errors import ConfigError, nearest
 
@@ -161,6 +162,8 @@ def check(draft: Draft) -> Config:
     for name, value in data.items():
         if value is None:  # an empty section in YAML
             data[name] = {}
+    for key in renamed_in(data):
+        raise ConfigError(str(refusal(key)), at=draft.at(key))
     try:
         config = Config.model_validate(data)
     except ValidationError as error:

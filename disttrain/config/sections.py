@@ -1,8 +1,8 @@
 """The configuration of one run: a typed tree, the same for the trainer, a sweep and a job.
 
-Imports without torch, because the login node validates what the compute node will do. Options of a
-model or a data source belong to the file that builds it (`disttrain.config.builder_options` reads them from there),
-so adding one never touches this file.
+Imports without torch, because the login node checks a config before a job runs. Options of a model or a
+data source belong to the file that builds it. `disttrain.config.builder_options` reads them from its signature,
+so a new option needs no change here.
 
 A field marked `noise` changes how a run is carried out or watched, never what it computes or how
 fast; it takes no part in the run key.

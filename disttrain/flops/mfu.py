@@ -2,8 +2,8 @@
 
     MFU = model FLOP/s of a rank / peak of its device in the dtype that products are computed in
 
-Recomputation is no work of the model's, and a peak counts dense work only (`disttrain.flops.peaks`). A device that
-is not in the table has no MFU.
+Recomputed activations do not count as model FLOPs. A peak counts dense arithmetic only
+(`disttrain.flops.peaks`). A device that is not in the table has no MFU.
 """
 
 from __future__ import annotations

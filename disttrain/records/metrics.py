@@ -154,7 +154,7 @@ class Metrics(Record):
     """What matmuls and convolutions are computed in: the weights' dtype, or `tf32` where torch may use it
     for float32."""
     peak_flops: float | None = None
-    """Dense FLOP/s that one device reaches at most on this model's mix of work, from `disttrain.flops.peaks`."""
+    """Peak dense FLOP/s of one device on this model's mix of dtypes, from `disttrain.flops.peaks`."""
     peak_source: str | None = None
     """Where that figure is from."""
     mfu: float | None = None

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import model_validator
+
+from disttrain.config.renamed_keys import translate_run
 from disttrain.records.base import Record
 from disttrain.records.provenance import Provenance
 
@@ -32,6 +35,11 @@ class RunRecord(Record):
     """The site profile it is submitted with, in full (`docs/schemas/site-profile.json`); null where there is
     none, as on the local cluster."""
     provenance: Provenance
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_todays_keys(cls, record: Any) -> Any:
+        return translate_run(record) if isinstance(record, dict) else record
 
 
 class EnvVariable(Record):

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from disttrain.records.gpu_hours import Usage, UsedStart
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import read_run_json_or_none
 
 Unit = Literal["GPU-hours", "CPU rank-hours"]
 
@@ -24,7 +25,7 @@ def read(run: RunDir) -> Usage | None:
     noted = _noted(run)
     if noted is not None and noted.attempts == len(attempts):
         return noted
-    record = read_json_or_none(run.run_json)
+    record = read_run_json_or_none(run)
     if record is None or not attempts:
         return None
     try:

@@ -30,8 +30,8 @@ class Signals:
 
     def __init__(self) -> None:
         self.heeded: Collection[int] = SIGNALS
-        """Those that count. An agent decides for its job what the scheduler's signals mean (`jobs.node.torchrun`)
-        and lets its ranks know by file; what then counts here is SIGTERM, by which torchrun ends them."""
+        """The signals that count as a stop request. In a job the agent (`jobs.node.torchrun`) handles the
+        scheduler's signals and writes a file for its ranks; only torchrun's SIGTERM counts then."""
         self._came: set[int] = set()
 
     def install(self) -> None:

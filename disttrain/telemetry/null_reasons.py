@@ -1,7 +1,8 @@
 """Why what a summary holds is null: a pure function from the summary to the reasons.
 
-`disttrain.telemetry.throughput` and others give the reasons of what they work out themselves; the table here has
-all the rest. A null that needs none is a fact: nothing stopped the run, no checkpoint was gone on from.
+`disttrain.telemetry.throughput` and others give the reasons of what they work out themselves; the table
+here has all the rest. A null that needs none is a fact: nothing stopped the run, no checkpoint was gone on
+from.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from typing import Protocol
 import torch
 
 COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
-"""Classes, in the order of `disttrain.records.steps.CLASSES`. One rank cannot tell waiting from transfer: its clock
-knows all exposed communication as COMM, until the ranks have compared (`disttrain.telemetry.comm_split`)."""
+"""Classes, in the order of `disttrain.records.steps.CLASSES`. One rank cannot tell waiting from transfer: its
+clock knows all exposed communication as COMM, until the ranks have compared (`telemetry.comm_split`)."""
 MEETING = 7
 """On the clock alone: what ranks do together in one call (agree, compare, save, gather or scatter a shard).
 Counts as communication, but each time is compared apart: another rank may be late to another meeting."""

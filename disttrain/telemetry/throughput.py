@@ -1,7 +1,7 @@
 """Throughput, utilisation and memory as `metrics.json` names them: pure functions.
 
-Each gives fields of `Metrics`, and for those that are null the reason. `disttrain.telemetry.null_reasons` has the
-reasons of all other fields.
+Each gives fields of `Metrics`, and for those that are null the reason. `disttrain.telemetry.null_reasons`
+has the reasons of all other fields.
 """
 
 from __future__ import annotations

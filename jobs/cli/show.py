@@ -8,6 +8,7 @@ from typing import Any
 
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import read_run_json_or_none
 from jobs.cli import run_lookup, submitting
 from jobs.cli.formatting import duration, number, table
 from jobs.cli.polling import fresh
@@ -25,7 +26,7 @@ _RESULTS = (
 def run(args: argparse.Namespace) -> int:
     found = run_lookup.one_run(args.runs, args.run)
     state = fresh(submitting.read([found]))[0]
-    record = read_json_or_none(found.run_json) or {}
+    record = read_run_json_or_none(found) or {}
     metrics = read_json_or_none(found.metrics)
     env = (read_json_or_none(found.env_json) or {}).get("variables", {})
     attempts = [each for attempt in found.attempts() if (each := read_json_or_none(attempt.record))]

@@ -7,7 +7,7 @@ from typing import Any
 
 from disttrain.records import run_gpu_hours
 from disttrain.records.gpu_hours import Usage
-from disttrain.records.json_files import read_json_or_none
+from disttrain.records.run_json import read_run_json_or_none
 from jobs.cli.formatting import count, duration, number, table
 from jobs.cli.run_lookup import label
 from jobs.cli.status_table import word_of
@@ -40,7 +40,7 @@ def describe(states: Sequence[RunState]) -> tuple[list[dict[str, Any] | None], l
 def _of_run(state: RunState, found: Usage | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    record = read_json_or_none(state.run.run_json) or {}
+    record = read_run_json_or_none(state.run) or {}
     try:
         bound = run_gpu_hours.bound_hours(record)
     except (KeyError, TypeError, ValueError):

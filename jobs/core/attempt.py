@@ -12,6 +12,7 @@ from typing import Any
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
+from disttrain.records.run_json import read_run_json, read_run_json_or_none
 from jobs.core import journal, requeue_policy
 from jobs.core.exit_cause import ExitEvidence, ExitStatus, classify_exit, last_rank_line, root_cause_worker
 from jobs.core.processes import current_process
@@ -138,7 +139,7 @@ def _attempt_of(run: RunDir, claim: Mapping[str, Any]) -> Attempt:
 
 
 def _requeue_decision(run: RunDir, starts: Sequence[JobStart]) -> RequeueDecision:
-    limits = read_json(run.run_json)["config"]["job"]
+    limits = read_run_json(run)["config"]["job"]
     max_requeues = int(limits.get("max_requeues", requeue_policy.DEFAULT_MAX_REQUEUES))  # not in older plans
     return requeue_policy.decide_requeue(
         starts, max_attempts=int(limits["max_attempts"]), max_requeues=max_requeues
@@ -147,7 +148,7 @@ def _requeue_decision(run: RunDir, starts: Sequence[JobStart]) -> RequeueDecisio
 
 def newest_checkpoint(run: RunDir) -> int | None:
     """Step of the newest committed checkpoint, wherever this run's are."""
-    config = (read_json_or_none(run.run_json) or {}).get("config", {})
+    config = (read_run_json_or_none(run) or {}).get("config", {})
     elsewhere = config.get("checkpoint", {}).get("dir")
     folder = Path(elsewhere).resolve() / run.sweep / run.name if elsewhere else run.checkpoints
     return next(iter(checkpoint_steps(folder)), None)

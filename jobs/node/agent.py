@@ -33,6 +33,7 @@ from disttrain.records.json_files import (
     write_json,
 )
 from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, environment, journal, processes, requeue_policy
 from jobs.core.attempt import DoNotRestart, close_attempt, is_current, open_attempt, record_requeue_failure
 from jobs.core.exit_cause import ExitStatus
@@ -98,7 +99,7 @@ def _run_first_node(node: NodeContext) -> int:
     """Node 0 where nobody supervises: it claims the attempt, closes it, and has its job requeued."""
     run = node.run
     try:
-        record = read_json(run.run_json)
+        record = read_run_json(run)
     except (CorruptFile, OSError) as error:
         journal.revoke(run, node.submission, "launch_failed", str(error))
         raise
@@ -183,7 +184,7 @@ def _stay_for_requeue(node: NodeContext, attempt: Attempt) -> None:
 
 def _claimed_attempt(node: NodeContext) -> Attempt | None:
     """The attempt that node 0 began for this start of the job, None if it is not to start. Waits."""
-    timeout_s = float(read_json(node.run.run_json)["config"]["job"]["rendezvous_timeout_s"])
+    timeout_s = float(read_run_json(node.run)["config"]["job"]["rendezvous_timeout_s"])
 
     def settled() -> list[dict[str, Any]] | None:
         claims = journal.entry(node.run, node.submission).claims()
@@ -215,7 +216,7 @@ def _run_node(node: NodeContext, attempt: Attempt) -> torchrun.TorchrunResult:
     """Run this node's share of the attempt."""
     run, hosts = node.run, node.hosts
     try:
-        record = read_json(run.run_json)
+        record = read_run_json(run)
         problem = code_snapshot.snapshot_problem(run, record)
         if problem is not None:
             _say(f"refused: {problem}")

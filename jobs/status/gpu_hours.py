@@ -9,8 +9,9 @@ from typing import Any
 
 from disttrain.records import run_gpu_hours
 from disttrain.records.gpu_hours import Usage, UsedStart
-from disttrain.records.json_files import CorruptFile, read_json_or_none, write_json
+from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import read_run_json_or_none
 from jobs.core import journal
 from jobs.schedulers.slurm import accounting
 from jobs.schedulers.slurm.accounting import JobRecord
@@ -82,7 +83,7 @@ def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[Usage, bool]]:
         return {}
     found = {}
     for run, jobs, attempts in known:
-        record = read_json_or_none(run.run_json)
+        record = read_run_json_or_none(run)
         with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged record
             if record and (told := from_records(records, jobs, record, attempts)):
                 found[run.path] = told

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config.parsing import Draft, load
+from disttrain.config.renamed_keys import translate
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.json_files import (
     CorruptFile,
@@ -130,6 +131,7 @@ def _recorded_base(path: Path) -> dict[str, Any] | None:
     try:
         base = read_json(path)["base"]
         if isinstance(base, dict) and all(isinstance(fields, dict) for fields in base.values()):
+            base = translate(base)
             if base["sweep"]["base_ranks"] is not None:
                 base["sweep"]["base_ranks"] += 0
             return base

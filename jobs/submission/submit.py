@@ -20,12 +20,12 @@ from disttrain.records import collect_provenance
 from disttrain.records.json_files import (
     CorruptFile,
     create_exclusive,
-    read_json,
     read_json_or_none,
     write_json,
 )
 from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, journal
 from jobs.core.processes import child_environment, host
 from jobs.schedulers.base import Cluster, LimitReached, Room, Submission, SubmitError, Unreachable
@@ -216,7 +216,7 @@ def _record(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Content of `run.json` (`records.RunRecord`), and the secrets left out of it."""
     if action.plan is None:
-        record = read_json(run.run_json)
+        record = read_run_json(run)
         secrets: dict[str, str] = {}
     else:
         config, secrets = mask_config(action.plan.config.as_dict())

@@ -268,7 +268,8 @@ def test_all_sweeps_or_one(tmp_path: Path) -> None:
 
 def test_reading_states_needs_nothing_heavy() -> None:
     heavy = {"pydantic", "torch", "yaml", "submitit", "numpy"}
-    code = f"import sys, jobs.status.run_state, jobs.schedulers.local.supervisor, jobs.node.agent; print({heavy} & set(sys.modules))"
+    modules = "jobs.status.run_state, jobs.schedulers.local.supervisor, jobs.node.agent"
+    code = f"import sys, {modules}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

@@ -69,7 +69,7 @@ class NodeUsage:
 class NodeSampler:
     """Samples every `every_s` seconds from `start` to `close`.
 
-    `stretch` tells which stretch of measured steps the loop is in (see `disttrain.telemetry.hardware.aggregation`).
+    `stretch` tells which stretch of measured steps the loop is in (see `telemetry.hardware.aggregation`).
     """
 
     def __init__(

@@ -18,8 +18,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from disttrain.records.json_files import CorruptFile, read_json
+from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, journal, processes
 from jobs.core.attempt import close_attempt, open_attempt
 from jobs.schedulers.local import fifo_queue
@@ -79,7 +80,7 @@ def _endable() -> Iterator[None]:
 def supervise(run: RunDir, submission: int, job_id: str) -> None:
     """Claim the submission and see one attempt through; nothing happens if it was revoked."""
     try:
-        record = read_json(run.run_json)
+        record = read_run_json(run)
         config = record["config"]
         nodes = int(config["resources"]["nodes"])
         limit_min = float(config["job"]["time_limit_min"])

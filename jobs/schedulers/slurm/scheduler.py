@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import read_json, write_text
+from disttrain.records.json_files import write_text
+from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, environment, journal
 from jobs.core.processes import child_environment
 from jobs.schedulers.base import (
@@ -48,7 +49,7 @@ class SlurmCluster:
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
         first = submissions[0]
         comment = str(_intent(first)["handle"])
-        batch = batch_of(submissions, comment, read_json(first.run.run_json))
+        batch = batch_of(submissions, comment, read_run_json(first.run))
         script = render(batch)
         for each in submissions:
             write_text(each.run.script, script)

@@ -1,0 +1,82 @@
+"""Config keys that were renamed or removed: refused in new configs, translated in old records.
+
+A config file or a flag with such a key is refused in one line that names the new key (`refusal`). A
+`run.json` or `sweep.json` written before the rename is still read (`translate`). Standard library only.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+RENAMED: dict[str, str] = {}
+"""Old dotted key to new dotted key, for instance `"parallel.bucket_mb": "parallel.ddp.bucket_mb"`."""
+
+REMOVED: dict[str, str] = {}
+"""Dotted key that is gone, and the reason as a main clause."""
+
+_ABSENT = object()
+
+
+def refusal(key: str) -> str | None:
+    """One line that refuses the dotted `key` and names its new name; None for any other key."""
+    if key in RENAMED:
+        return f"'{key}' was renamed: use '{RENAMED[key]}'"
+    if key in REMOVED:
+        return f"'{key}' was removed: {REMOVED[key]}"
+    return None
+
+
+def renamed_in(config: Mapping[str, Any]) -> list[str]:
+    """Dotted keys of a nested config that were renamed or removed."""
+    return [key for key in (*RENAMED, *REMOVED) if _get(config, key) is not _ABSENT]
+
+
+def translate(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded nested config under today's keys: renamed keys moved, removed keys dropped.
+
+    A value under a new key wins over one under its old key. Returns a copy; `config` stays as it is.
+    """
+    translated = copy.deepcopy(dict(config))
+    for key in renamed_in(config):
+        value = _pop(translated, key)
+        if key in RENAMED:
+            _set_default(translated, RENAMED[key], value)
+    return translated
+
+
+def translate_run(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a `run.json` with today's keys in its `config` and its `axes` (flat, dotted keys)."""
+    translated = dict(record)
+    if isinstance(record.get("config"), Mapping):
+        translated["config"] = translate(record["config"])
+    if isinstance(record.get("axes"), Mapping):
+        axes = record["axes"]
+        translated["axes"] = {
+            RENAMED.get(key, key): value for key, value in axes.items() if key not in REMOVED
+        }
+    return translated
+
+
+def _get(config: Mapping[str, Any], key: str) -> Any:
+    node: Any = config
+    for name in key.split("."):
+        if not isinstance(node, Mapping) or name not in node:
+            return _ABSENT
+        node = node[name]
+    return node
+
+
+def _pop(config: dict[str, Any], key: str) -> Any:
+    *sections, leaf = key.split(".")
+    for name in sections:
+        config = config[name]
+    return config.pop(leaf)
+
+
+def _set_default(config: dict[str, Any], key: str, value: Any) -> None:
+    *sections, leaf = key.split(".")
+    for name in sections:
+        config = config.setdefault(name, {})
+    config.setdefault(leaf, value)
