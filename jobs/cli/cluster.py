@@ -12,7 +12,7 @@ from jobs.cli.formatting import count, table
 from jobs.cli.status_table import print_json
 from jobs.minicluster import discovery, lifecycle, packages
 from jobs.minicluster.config import Spec
-from jobs.minicluster.namespace_init import ServiceError
+from jobs.minicluster.init_protocol import ServiceError
 from jobs.minicluster.network import NetworkError
 
 DEFAULT_NAME = Spec().name
@@ -57,7 +57,7 @@ def _shape(spec: Spec) -> str:
 
 
 def _status(args: argparse.Namespace) -> int:
-    names = [discovery.one(args.name)] if args.name else discovery.names()
+    names = [discovery.resolve_name(args.name)] if args.name else discovery.names()
     found = [lifecycle.find(name) for name in names]
     told = [lifecycle.describe(cluster) for cluster in found]
     if args.json:
@@ -79,17 +79,17 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _shell(args: argparse.Namespace) -> int:
-    cluster = lifecycle.find(discovery.one(args.name))
+    cluster = lifecycle.find(discovery.resolve_name(args.name))
     if cluster.state != "up":
         raise ConfigError(f"cluster {cluster.name!r} is not up (it is {cluster.state})")
     env = lifecycle.shell_environment(cluster, dict(os.environ))
     command = args.command or [os.environ.get("SHELL", "/bin/sh")]
     prefix = []
     if args.node is not None:
-        reason = packages.why_not(accounting=False)
+        reason = packages.unavailable_reason(accounting=False)
         if reason:
             raise ConfigError(reason)
-        prefix = lifecycle.enter_node(cluster, args.node)
+        prefix = lifecycle.node_command_prefix(cluster, args.node)
     try:
         os.execvpe((prefix or command)[0], [*prefix, *command], env)
     except OSError as error:
@@ -99,7 +99,7 @@ def _shell(args: argparse.Namespace) -> int:
 def _down(args: argparse.Namespace) -> int:
     if os.geteuid() != 0:
         raise ConfigError("a cluster is root's: taking it down needs root (sudo)")
-    name = discovery.one(args.name)
+    name = discovery.resolve_name(args.name)
     lifecycle.down(name)
     if args.json:
         print_json({"name": name, "state": "down"})

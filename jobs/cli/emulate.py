@@ -116,7 +116,7 @@ def _measured(run: RunDir) -> tuple[Layers, Metrics]:
                 Metrics.model_validate(read_json(run.metrics)),
             )
     raise ConfigError(
-        f"{run_lookup.label(run)} did not time its layers; measure one that does: --set telemetry.layer_passes=10"
+        f"{run_lookup.label(run)} did not time its layers; use a run with --set telemetry.layer_passes=10"
     )
 
 

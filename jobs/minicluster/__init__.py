@@ -1,14 +1,16 @@
-"""A whole Slurm cluster on one machine: real munge, slurmdbd on MariaDB, slurmctld and N slurmd.
+"""A real Slurm cluster on one machine: munge, slurmdbd on MariaDB, slurmctld and N slurmd.
 
-Everything of a cluster is a process in namespaces of its own below one first process, and a folder
-`/run/disttrain-NAME`. So taking a cluster down is: kill that process, remove that folder.
+Every process of a cluster runs in namespaces below one namespace init. Every file lies in
+`/run/disttrain-NAME`. `cluster down` kills that process and removes that folder.
 
 | module | holds |
 |---|---|
-| `config` | from what is asked for to the text of Slurm's files; pure |
-| `packages` | what has to be installed, and installing it |
-| `places` | the folder, the processes and the names of a cluster |
-| `network` | namespaces' addresses, links and their rate |
-| `keeper` | the first process of the cluster, and of each node |
-| `lifecycle` | up, down, status |
+| `config` | the requested cluster, and the text of Slurm's configuration files; pure functions |
+| `packages` | the required Debian packages, and their installation |
+| `discovery` | folder, names and processes of a cluster, found from `/run` and `/proc` |
+| `network` | bridge, links, addresses and link rates |
+| `namespace_init` | process 1 of the head and of each node |
+| `init_protocol` | the lines that a namespace init exchanges with its parent process |
+| `services` | munged, MariaDB and the Slurm daemons: start, and wait until they accept connections |
+| `lifecycle` | `up`, `down`, `find`, `describe` |
 """

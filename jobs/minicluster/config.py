@@ -1,4 +1,7 @@
-"""From what a cluster should be to the text of Slurm's files. Pure functions, standard library only."""
+"""The requested cluster (`Spec`) and the text of its configuration files: pure functions.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from disttrain.errors import ConfigError
 SLURMCTLD_PORT = 6817
 SLURMD_PORT = 6818
 SLURMDBD_PORT = 6819
-"""Slurm's own defaults: each cluster has namespaces of its own, so no two can collide."""
+"""Slurm's default ports. Each cluster has its own network namespace, so two clusters do not collide."""
 
 CPUS_PER_GPU = 4
 _NAME = re.compile(r"[a-z][a-z0-9]{0,11}")
@@ -24,22 +27,22 @@ _MAX_GPUS = 64
 
 @dataclass(frozen=True)
 class Spec:
-    """What a cluster should be."""
+    """The options of `cluster up`."""
 
     name: str = "mini"
     nodes: int = 4
     gpus_per_node: int = 4
     link: str = "1gbit"
-    """Rate of each node's link in each direction, in tc's words; `none` leaves it unshaped."""
+    """Rate of each node's link in each direction, in the notation of tc; `none` leaves the link unshaped."""
     accounting: bool = True
     grace_s: int = 30
-    """How long a pre-empted job may go on."""
+    """Seconds that a pre-empted job may still run."""
     short_timeouts: bool = False
-    """Slurm's own delays cut to seconds, for tests of faults."""
+    """Reduce Slurm's timeouts to seconds, for fault tests."""
 
     @property
     def link_bits_per_s(self) -> int | None:
-        """The rate of a link, None when unshaped."""
+        """Rate of a link in bits per second; None when unshaped."""
         found = _LINK.fullmatch(self.link)
         return round(float(found[1]) * _UNITS[found[2]]) if found else None
 
@@ -49,12 +52,12 @@ class Spec:
 
     @property
     def node_names(self) -> list[str]:
-        """The cluster's name is in each, so that records tell which cluster they come from."""
+        """Host names, each with the cluster's name, so that run records identify the cluster."""
         return [f"{self.name}-{number}" for number in range(1, self.nodes + 1)]
 
     @property
     def cpus_per_node(self) -> int:
-        """Pretended: enough for every GPU to have its share, whatever this machine has."""
+        """Processors that a node declares to Slurm, independent of the processors of this machine."""
         return CPUS_PER_GPU * max(1, self.gpus_per_node)
 
     def to_json(self) -> str:
@@ -62,7 +65,7 @@ class Spec:
 
 
 def checked(spec: Spec) -> Spec:
-    """The spec itself. Raises `ConfigError` for what cannot be built."""
+    """Return the spec. Raises `ConfigError` for a value out of range."""
     if not _NAME.fullmatch(spec.name):
         raise ConfigError(
             f"--name: {spec.name!r} cannot name a cluster: a lower-case letter, then up to 11 of a-z and 0-9"
@@ -81,7 +84,7 @@ def checked(spec: Spec) -> Spec:
 
 @dataclass(frozen=True)
 class Subnet:
-    """The addresses of one cluster: a /24 of its own. The machine has one of them, at its bridge's edge."""
+    """The /24 of one cluster. The host machine has one address in it, on its link to the bridge."""
 
     number: int
 
@@ -98,13 +101,13 @@ class Subnet:
         return f"10.213.{self.number}.254"
 
     def node(self, number: int) -> str:
-        """Address of node 1, 2, ..."""
+        """Address of a node; numbers start at 1."""
         return f"10.213.{self.number}.{10 + number}"
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Where the files of one cluster lie."""
+    """Paths of one cluster's files."""
 
     path: Path
 
@@ -130,7 +133,7 @@ class Folder:
 
     @property
     def run(self) -> Path:
-        """Sockets. Each node mounts a folder of its own here, so one path serves all of them."""
+        """Sockets and pid files. Each node mounts a tmpfs here, so all nodes share one path."""
         return self.path / "run"
 
     @property
@@ -164,7 +167,7 @@ class Folder:
 def slurm_conf(
     spec: Spec, subnet: Subnet, folder: Folder, *, version: tuple[int, int], first_job: int, memory_mb: int
 ) -> str:
-    """`slurm.conf`. `memory_mb` is what one node pretends to have."""
+    """Text of `slurm.conf`. `memory_mb`: MiB that one node declares."""
     auth = f"socket={folder.munge_socket}"
     lines = [
         f"ClusterName={spec.name}",
@@ -174,7 +177,7 @@ def slurm_conf(
         "SlurmUser=root",
         "SlurmdUser=root",
         "AuthType=auth/munge",
-        # How long a credential lives is also how long a requeued job waits before it starts again.
+        # A requeued job starts again only after the lifetime of its credential.
         f"AuthInfo={auth}" + (",cred_expire=5" if spec.short_timeouts else ""),
         f"StateSaveLocation={folder.controller_state}",
         f"SlurmdSpoolDir={folder.spool('%n')}",
@@ -182,19 +185,19 @@ def slurm_conf(
         f"SlurmdPidFile={folder.run}/slurmd.pid",
         f"SlurmctldLogFile={folder.logs}/slurmctld.log",
         f"SlurmdLogFile={folder.logs}/slurmd-%n.log",
-        # Job ids do not begin again at 1 with each cluster: a run directory may outlive many of them.
+        # Job ids differ between clusters: a run directory may outlive several of them.
         f"FirstJobId={first_job}",
         "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none",
         "MpiDefault=none",
-        "SlurmdParameters=config_overrides",  # nodes have what is said here, not what this machine has
+        "SlurmdParameters=config_overrides",  # declared hardware, not this machine's
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",
         f"DefMemPerCPU={memory_mb // spec.cpus_per_node}",
         "ReturnToService=2",
         "PreemptType=preempt/partition_prio",
         "PreemptMode=REQUEUE",
-        # The warning signal of a job is sent at pre-emption too. It moved between these two settings.
+        # Send a job's warning signal at pre-emption too. Slurm 23.02 renamed the setting.
         "PreemptParameters=send_user_signal"
         if version >= (23, 2)
         else "SlurmctldParameters=preempt_send_user_signal",
@@ -206,7 +209,7 @@ def slurm_conf(
             + (f" Gres=gpu:{spec.gpus_per_node}" if spec.gpus_per_node else "")
             for number, node in enumerate(spec.node_names, 1)
         ),
-        # A job's own partition says how long it may go on once it is pre-empted.
+        # The pre-empted job's own partition sets its grace time.
         f"PartitionName=DEFAULT Nodes=ALL State=UP MaxTime=INFINITE GraceTime={spec.grace_s}",
         "PartitionName=gpu Default=YES PriorityTier=1 PreemptMode=REQUEUE",
         "PartitionName=urgent PriorityTier=10 PreemptMode=OFF",
@@ -235,7 +238,7 @@ def _accounting(spec: Spec, subnet: Subnet, folder: Folder) -> list[str]:
 
 
 def slurmdbd_conf(spec: Spec, folder: Folder) -> str:
-    """`slurmdbd.conf`. The database listens on a loopback that only the head's processes have."""
+    """Text of `slurmdbd.conf`. The database listens on the loopback of the head's network namespace."""
     lines = [
         f"DbdHost={spec.head}",
         f"DbdPort={SLURMDBD_PORT}",
@@ -253,7 +256,7 @@ def slurmdbd_conf(spec: Spec, folder: Folder) -> str:
 
 
 def gres_conf(spec: Spec, folder: Folder) -> str:
-    """`gres.conf`: GPUs are character devices, without which Slurm drains a node for having none."""
+    """Text of `gres.conf`. GPUs are character devices: Slurm drains a node without their files."""
     if not spec.gpus_per_node:
         return ""
     devices = f"{folder.devices}/gpu[0-{spec.gpus_per_node - 1}]"
@@ -261,12 +264,12 @@ def gres_conf(spec: Spec, folder: Folder) -> str:
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:
-    """`cgroup.conf`: nothing here is confined by control groups; newer versions have to be told."""
+    """Text of `cgroup.conf`. Control groups are disabled, which Slurm since 23.11 needs in writing."""
     return "CgroupPlugin=disabled\n" if version >= (23, 11) else ""
 
 
 def hosts(spec: Spec, subnet: Subnet) -> str:
-    """`/etc/hosts` as the head and the nodes see it; the machine's own stays as it is."""
+    """Text of `/etc/hosts` in the head and the nodes. The machine's own file is not changed."""
     lines = ["127.0.0.1 localhost", f"{subnet.head} {spec.head}", f"{subnet.machine} {spec.name}-machine"]
     lines += [f"{subnet.node(number)} {node}" for number, node in enumerate(spec.node_names, 1)]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Where a cluster is found: its folder below `/run`, and its processes, by their command lines."""
+"""Find a cluster: its folder below `/run`, and its processes by their command lines in `/proc`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.minicluster.config import Folder
 
 _ROOT = Path("/run")
 _PREFIX = "disttrain-"
-_KEEPER = "jobs.minicluster.namespace_init"
+_INIT_MODULE = "jobs.minicluster.namespace_init"
 _CODE_ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = "head"
@@ -26,74 +26,87 @@ def folder_of(name: str) -> Folder:
 
 
 def names() -> list[str]:
-    """The clusters that have a folder here: up, coming up, or left over from a crash."""
+    """Names of the clusters with a folder: up, coming up, or left over from a crash."""
     return sorted(path.name.removeprefix(_PREFIX) for path in _ROOT.glob(f"{_PREFIX}*") if path.is_dir())
 
 
-def one(name: str | None) -> str:
-    """The cluster that is meant: the named one, or the only one. Raises `ConfigError`."""
+def resolve_name(name: str | None) -> str:
+    """The named cluster, or the only one. Raises `ConfigError` when there is none or a choice."""
     there = names()
     if name is None and len(there) == 1:
         return there[0]
     if name in there:
         return str(name)
-    known = f"there are: {', '.join(there)}" if there else "there is none: python submit.py cluster up"
+    known = f"clusters: {', '.join(there)}" if there else "create one: python submit.py cluster up"
     if name is None:
-        raise ConfigError(f"say which cluster with --name; {known}" if there else f"no cluster; {known}")
+        raise ConfigError(
+            f"--name is needed to choose a cluster; {known}" if there else f"no cluster; {known}"
+        )
     raise ConfigError(f"no cluster {name!r}{nearest(name, there)}; {known}")
 
 
-def keeper_command(folder: Folder, who: str) -> list[str]:
-    """What starts the head's or a node's first process, in namespaces that end with it.
+def init_command(folder: Folder, host: str) -> list[str]:
+    """Command that starts the namespace init of the head (`head`) or of a node (its number).
 
-    `unshare` stays as its parent, in all of the new namespaces but that of the processes.
+    `unshare` stays as the parent of the init, in all of the new namespaces except the PID namespace.
     """
     flags = ["--net", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    return ["unshare", *flags, sys.executable, "-m", _KEEPER, str(folder.path), who]
+    return ["unshare", *flags, sys.executable, "-m", _INIT_MODULE, str(folder.path), host]
 
 
-def keeper_environment(path: str) -> dict[str, str]:
-    """The environment of a cluster's daemons: nothing of the user's."""
+def init_environment(path: str) -> dict[str, str]:
+    """Environment of a cluster's daemons, without the user's variables."""
     return {"PATH": path, "PYTHONPATH": str(_CODE_ROOT), "HOME": "/root", "LANG": "C.UTF-8"}
 
 
 @dataclass(frozen=True)
-class Keeper:
-    """A process that holds namespaces of a cluster: `unshare`, or the first process within."""
+class NamespaceProcess:
+    """A process that keeps namespaces of a cluster alive: a namespace init, or its parent `unshare`."""
 
     pid: int
-    who: str
+    host: str
     """`head`, or a node's number."""
-    is_first: bool
-    """Whether it is the first process within; `unshare` is its parent."""
+    is_init: bool
+    """False for `unshare`."""
 
 
-def keepers(folder: Folder) -> list[Keeper]:
-    """The live ones of this cluster. Found by command line: nothing need have been written down."""
+def namespace_processes(folder: Folder) -> list[NamespaceProcess]:
+    """The live processes that hold a cluster's namespaces, found by command line, not by pid file."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-            if words[-3:-1] == [_KEEPER, str(folder.path)]:
-                found.append(Keeper(int(entry), words[-1], words[0] != "unshare"))
+            if words[-3:-1] == [_INIT_MODULE, str(folder.path)]:
+                found.append(NamespaceProcess(int(entry), words[-1], words[0] != "unshare"))
     return found
 
 
-def first_process(folder: Folder, who: str) -> int | None:
-    """The first process of the head's namespaces (`head`), or of a node's (its number)."""
-    return next((keeper.pid for keeper in keepers(folder) if keeper.who == who and keeper.is_first), None)
+def init_pid(folder: Folder, host: str) -> int | None:
+    """Pid of the namespace init of the head (`head`) or of a node (its number); None if it does not run."""
+    processes = namespace_processes(folder)
+    return next((process.pid for process in processes if process.host == host and process.is_init), None)
 
 
-def enter(first_process: int) -> list[str]:
-    """The command prefix that runs what follows in the namespaces of that process."""
-    return ["nsenter", f"--target={first_process}", "--net", "--uts", "--mount", "--pid", "--"]
+def init_log(folder: Folder, host: str) -> Path:
+    """Log of the namespace init of the head (`head`) or of a node (its number)."""
+    return folder.logs / f"namespace_init-{host}.log"
+
+
+def nsenter_prefix(pid: int) -> list[str]:
+    """Command prefix that runs a command in the namespaces of process `pid`."""
+    return ["nsenter", f"--target={pid}", "--net", "--uts", "--mount", "--pid", "--"]
 
 
 @contextlib.contextmanager
 def locked(folder: Folder, *, create: bool = False) -> Iterator[None]:
-    """Hold a cluster's folder against other `up`s and `down`s. The kernel drops the lock with its holder."""
+    """Lock a cluster's folder against a concurrent `up` or `down`.
+
+    The kernel releases the lock when its process ends.
+
+    Raises `ConfigError` when another process holds the lock, or the folder is gone.
+    """
     while True:
         if create:
             with contextlib.suppress(FileExistsError):
@@ -102,14 +115,14 @@ def locked(folder: Folder, *, create: bool = False) -> Iterator[None]:
             handle = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             if create:
-                continue  # taken down between the two lines above
-            raise ConfigError(f"no cluster in {folder.path} any more") from None
+                continue  # removed by `down` since the mkdir
+            raise ConfigError(f"{folder.path} was removed: the cluster is down") from None
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise ConfigError(f"{folder.path} is being brought up or taken down at this moment") from None
-            if not _is_still(folder.path, handle):
+                raise ConfigError(f"another process is bringing up or taking down {folder.path}") from None
+            if not _is_same_folder(folder.path, handle):
                 continue
             yield
             return
@@ -117,9 +130,9 @@ def locked(folder: Folder, *, create: bool = False) -> Iterator[None]:
             os.close(handle)
 
 
-def _is_still(path: Path, handle: int) -> bool:
+def _is_same_folder(path: Path, handle: int) -> bool:
     try:
-        there, held = os.stat(path), os.fstat(handle)
+        current, held = os.stat(path), os.fstat(handle)
     except FileNotFoundError:
         return False
-    return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+    return (current.st_dev, current.st_ino) == (held.st_dev, held.st_ino)

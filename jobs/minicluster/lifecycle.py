@@ -1,4 +1,4 @@
-"""Up, down and status of a cluster, as seen from this machine."""
+"""Bring a cluster up, take it down, and describe its state."""
 
 from __future__ import annotations
 
@@ -21,10 +21,17 @@ from typing import Any, Literal
 from disttrain.errors import ConfigError
 from jobs.minicluster import config, discovery, network, packages
 from jobs.minicluster.config import Folder, Spec, Subnet
-from jobs.minicluster.namespace_init import ServiceError, answer, tell
+from jobs.minicluster.init_protocol import (
+    DETACH,
+    READY,
+    UP,
+    ServiceError,
+    expect_from_init,
+    send_to_init,
+)
 
-_END_WITHIN_S = 30.0
-_ASK_WITHIN_S = 10.0
+_KILL_LIMIT_S = 30.0
+_SINFO_LIMIT_S = 10.0
 State = Literal["up", "coming up", "left over"]
 
 
@@ -36,18 +43,18 @@ class Cluster:
     state: State
     folder: Folder
     spec: Spec | None
-    """None where it never came as far as writing that down."""
+    """None where `up` ended before it wrote the file."""
     subnet: Subnet | None
 
 
 def up(spec: Spec) -> Cluster:
-    """Bring a cluster up; returns when all its nodes are idle, and leaves nothing behind when it fails.
+    """Bring a cluster up and return when all its nodes are idle. On failure, remove the cluster.
 
-    Raises `ConfigError` for what cannot be asked for here, `ServiceError` or `NetworkError` when
-    something does not come up.
+    Raises `ConfigError` for a bad spec, missing packages or a cluster that is up already, and
+    `ServiceError` or `NetworkError` when a service or a link does not start.
     """
     config.checked(spec)
-    reason = packages.why_not(accounting=spec.accounting)
+    reason = packages.unavailable_reason(accounting=spec.accounting)
     if reason:
         raise ConfigError(reason)
     folder = discovery.folder_of(spec.name)
@@ -64,14 +71,14 @@ def up(spec: Spec) -> Cluster:
 
 
 def down(name: str) -> None:
-    """End everything of a cluster and remove its folder, whatever state it is in."""
+    """End all processes of a cluster and remove its folder, in any state."""
     folder = discovery.folder_of(name)
     with discovery.locked(folder):
         _take_down(folder)
 
 
 def find(name: str) -> Cluster:
-    """What there is of a cluster."""
+    """State of a cluster that has a folder."""
     folder = discovery.folder_of(name)
     spec = subnet = None
     with contextlib.suppress(OSError, ValueError, TypeError):
@@ -79,7 +86,7 @@ def find(name: str) -> Cluster:
     with contextlib.suppress(OSError, ValueError):
         subnet = Subnet(int(_subnet_file(folder).read_text()))
     state: State = "left over"
-    if discovery.first_process(folder, discovery.HEAD) is not None:
+    if discovery.init_pid(folder, discovery.HEAD) is not None:
         state = "up" if _is_up_file(folder).exists() else "coming up"
     return Cluster(name, state, folder, spec, subnet)
 
@@ -94,25 +101,27 @@ def _is_up_file(folder: Folder) -> Path:
 
 def _bring_up(spec: Spec, folder: Folder) -> None:
     folder.logs.mkdir()
-    with open(folder.logs / "keeper-head.log", "ab") as log:
-        keeper = subprocess.Popen(
-            discovery.keeper_command(folder, discovery.HEAD),
+    with open(discovery.init_log(folder, discovery.HEAD), "ab") as log:
+        init = subprocess.Popen(
+            discovery.init_command(folder, discovery.HEAD),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd="/",
-            env=discovery.keeper_environment(packages.PATH), start_new_session=True,
+            env=discovery.init_environment(packages.PATH), start_new_session=True,
         )  # fmt: skip
     try:
-        with keeper:
-            answer(keeper, "ready", spec.head)
-            subnet = network.link_to_machine(keeper.pid)
+        with init:
+            expect_from_init(init, READY, spec.head)
+            subnet = network.link_to_machine(init.pid)
             _subnet_file(folder).write_text(f"{subnet.number}\n")
             _write_files(spec, subnet, folder)
-            tell(keeper, str(subnet.number))
-            answer(keeper, "up", spec.head)
+            send_to_init(init, str(subnet.number))
+            expect_from_init(init, UP, spec.head)
             _is_up_file(folder).touch()
-            tell(keeper, "stay")
-            keeper.returncode = 0  # it lives on: not ours to wait for
+            send_to_init(init, DETACH)
+            init.returncode = 0  # the init outlives this process, so Popen must not wait for it
     except BrokenPipeError:
-        raise ServiceError(f"{spec.head} ended without a word; see {folder.logs}") from None
+        raise ServiceError(
+            f"{spec.head}: its namespace init ended without a reason; see {folder.logs}"
+        ) from None
 
 
 def _write_files(spec: Spec, subnet: Subnet, folder: Folder) -> None:
@@ -130,7 +139,7 @@ def _write_files(spec: Spec, subnet: Subnet, folder: Folder) -> None:
     for path, text in files.items():
         path.write_text(text)
     for path, content in {
-        folder.slurmdbd_conf: config.slurmdbd_conf(spec, folder).encode(),  # slurmdbd insists on 0600
+        folder.slurmdbd_conf: config.slurmdbd_conf(spec, folder).encode(),  # slurmdbd requires mode 0600
         folder.munge_key: secrets.token_bytes(1024),
     }.items():
         path.touch(mode=0o600)
@@ -139,22 +148,22 @@ def _write_files(spec: Spec, subnet: Subnet, folder: Folder) -> None:
         directory.mkdir()
     for node in spec.node_names:
         folder.spool(node).mkdir(parents=True)
-    for number in range(spec.gpus_per_node):  # /dev/null under other names
+    for number in range(spec.gpus_per_node):  # devices like /dev/null
         os.mknod(folder.devices / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
 
 
 def _slurm_version() -> tuple[int, int]:
-    told = subprocess.run(
+    done = subprocess.run(
         ["slurmctld", "-V"], capture_output=True, text=True, check=False, env={"PATH": packages.PATH}
     )
-    found = re.search(r"(\d+)\.(\d+)", told.stdout)
+    found = re.search(r"(\d+)\.(\d+)", done.stdout)
     if not found:
-        raise ServiceError(f"slurmctld -V says {told.stdout.strip()!r}, which is no version")
+        raise ServiceError(f"slurmctld -V printed {done.stdout.strip()!r}, which is no version")
     return int(found[1]), int(found[2])
 
 
 def _first_job() -> int:
-    """Another one each second for a year and a half."""
+    """First job id: a different one each second for 1.5 years."""
     return 1000 + int(time.time()) % 50_000_000
 
 
@@ -169,7 +178,7 @@ def _take_down(folder: Folder) -> None:
 
 def _clear(folder: Folder) -> None:
     """End the cluster's processes and empty its folder."""
-    _end([keeper.pid for keeper in discovery.keepers(folder)])
+    _kill([process.pid for process in discovery.namespace_processes(folder)])
     with contextlib.suppress(OSError, ValueError):
         network.unlink_from_machine(Subnet(int(_subnet_file(folder).read_text())))
     for entry in folder.path.iterdir():
@@ -179,8 +188,8 @@ def _clear(folder: Folder) -> None:
             entry.unlink()
 
 
-def _end(pids: list[int]) -> None:
-    """SIGKILL these and wait for their end: the end of a namespace's first process is that of all in it."""
+def _kill(pids: list[int]) -> None:
+    """Send SIGKILL and wait. The kernel ends every process of a PID namespace with its init."""
     handles = []
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -189,37 +198,35 @@ def _end(pids: list[int]) -> None:
         for handle in handles:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-        deadline = time.monotonic() + _END_WITHIN_S
+        deadline = time.monotonic() + _KILL_LIMIT_S
         for handle in handles:
             left_s = max(0.0, deadline - time.monotonic())
             if not select.select([handle], [], [], left_s)[0]:
-                raise ServiceError(
-                    f"processes of the cluster are still there {_END_WITHIN_S:g} s after SIGKILL"
-                )
+                raise ServiceError(f"processes of the cluster still run {_KILL_LIMIT_S:g} s after SIGKILL")
     finally:
         for handle in handles:
             os.close(handle)
 
 
 def shell_environment(cluster: Cluster, inherited: dict[str, str]) -> dict[str, str]:
-    """An environment in which Slurm's commands and `submit.py` use this cluster."""
-    leaked = re.compile(r"(SLURM|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SACCT|SCANCEL)_.*")
-    kept = {name: value for name, value in inherited.items() if not leaked.fullmatch(name)}
+    """Environment in which Slurm's commands and `submit.py` use this cluster."""
+    of_other_cluster = re.compile(r"(SLURM|SBATCH|SALLOC|SRUN|SQUEUE|SINFO|SACCT|SCANCEL)_.*")
+    kept = {name: value for name, value in inherited.items() if not of_other_cluster.fullmatch(name)}
     path = [str(Path(sys.executable).parent), kept.get("PATH", ""), packages.PATH]
     return kept | {"SLURM_CONF": str(cluster.folder.slurm_conf), "PATH": ":".join(filter(None, path))}
 
 
-def enter_node(cluster: Cluster, number: int) -> list[str]:
-    """The command prefix that runs what follows on a node. Raises `ConfigError` if there is no such node."""
-    keeper = discovery.first_process(cluster.folder, str(number))
-    if keeper is None:
-        raise ConfigError(f"--node={number} is no live node of cluster {cluster.name!r}")
-    return discovery.enter(keeper)
+def node_command_prefix(cluster: Cluster, number: int) -> list[str]:
+    """Command prefix that runs a command on a node. Raises `ConfigError` for a node that does not run."""
+    pid = discovery.init_pid(cluster.folder, str(number))
+    if pid is None:
+        raise ConfigError(f"--node={number} is no running node of cluster {cluster.name!r}")
+    return discovery.nsenter_prefix(pid)
 
 
 def describe(cluster: Cluster) -> dict[str, Any]:
-    """What `cluster status` shows; nodes and partitions as the controller tells them, where it answers."""
-    told: dict[str, Any] = {
+    """The fields of `cluster status`; nodes and partitions are None when the controller does not answer."""
+    fields: dict[str, Any] = {
         "name": cluster.name,
         "state": cluster.state,
         "slurm_conf": str(cluster.folder.slurm_conf),
@@ -230,22 +237,22 @@ def describe(cluster: Cluster) -> dict[str, Any]:
         "partitions": None,
     }
     if cluster.state == "up":
-        told["nodes"] = _ask(cluster, _NODE_FIELDS, "--Node", "--partition=gpu")
-        told["partitions"] = _ask(cluster, _PARTITION_FIELDS)
-    return told
+        fields["nodes"] = _sinfo(cluster, _NODE_FIELDS, "--Node", "--partition=gpu")
+        fields["partitions"] = _sinfo(cluster, _PARTITION_FIELDS)
+    return fields
 
 
 _NODE_FIELDS = {"node": "%N", "state": "%T", "cpus": "%c", "gres": "%G", "address": "%o"}
 _PARTITION_FIELDS = {"partition": "%R", "available": "%a", "tier": "%p", "preempt_mode": "%M"}
 
 
-def _ask(cluster: Cluster, fields: dict[str, str], *flags: str) -> list[dict[str, str]] | None:
+def _sinfo(cluster: Cluster, fields: dict[str, str], *flags: str) -> list[dict[str, str]] | None:
     """Rows of `sinfo`; None when the controller does not answer."""
     form = "|".join(fields.values())
     with contextlib.suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             ["sinfo", "--noheader", *flags, "-o", form], env=shell_environment(cluster, dict(os.environ)),
-            capture_output=True, text=True, timeout=_ASK_WITHIN_S, check=False,
+            capture_output=True, text=True, timeout=_SINFO_LIMIT_S, check=False,
         )  # fmt: skip
         if done.returncode == 0:
             rows = [line.split("|") for line in done.stdout.splitlines() if line.strip()]

@@ -1,8 +1,8 @@
-"""What the mini-cluster needs from the machine; `python -m jobs.minicluster.packages` installs it.
+"""Packages that the mini-cluster needs: `python -m jobs.minicluster.packages` installs them.
 
-Only `make demo` and `make test` do that, the latter with what the tests alone need (`--tests`); a cluster
-says what is missing and stops. With `--check` it installs nothing and tells, in words and exit code,
-whether there can be a cluster here.
+Only `make demo` and `make test` install packages, `make test` also those of the tests (`--tests`).
+`cluster up` names missing packages and stops. `--check` installs nothing; it prints the reason and exits
+with 1 where no cluster can run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where daemons are looked for: a user's PATH need not have sbin."""
+"""Search path for daemons: a user's PATH may lack sbin."""
 
 _SLURM = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "iproute2")
 _ACCOUNTING = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
@@ -26,25 +26,25 @@ _ACCOUNTING_COMMANDS = ("slurmdbd", "mariadbd", "mariadb-install-db")
 _SERVICES = ("slurmctld", "slurmd", "slurmdbd", "munge", "mariadb")
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _PLUGINS = ("lib/*/slurm*", "lib/slurm*", "lib64/slurm*")
-"""Where below /usr Slurm's plugins may lie."""
+"""Glob patterns below /usr of Slurm's plugin folders."""
 _FAKETIME = "lib/*/faketime/libfaketimeMT.so.1"
 
 
-def why_not(*, accounting: bool = True) -> str | None:
-    """Why no cluster can be brought up here, in one line; None if it can."""
+def unavailable_reason(*, accounting: bool = True) -> str | None:
+    """One line on why no cluster can run on this machine; None if one can."""
     if not sys.platform.startswith("linux"):
-        return f"the mini-cluster needs Linux's network namespaces (this is {sys.platform})"
+        return f"the mini-cluster needs Linux network namespaces (this is {sys.platform})"
     if os.geteuid() != 0:
-        return "the mini-cluster makes network namespaces, and needs root for it (sudo)"
-    absent = missing(accounting=accounting)
+        return "the mini-cluster needs root to create network namespaces (sudo)"
+    absent = missing_commands(accounting=accounting)
     if absent:
-        return f"{', '.join(absent)} not found; {_remedy(accounting)}"
-    refusal = _refusal()
-    return f"no mini-cluster here: {refusal}" if refusal else None
+        return f"{', '.join(absent)} not found; {_install_hint(accounting)}"
+    error = _namespace_error()
+    return f"this machine cannot run a mini-cluster: {error}" if error else None
 
 
-def _refusal() -> str | None:
-    """What the kernel or a container says against a cluster's namespaces and links; None if nothing."""
+def _namespace_error() -> str | None:
+    """Error of the kernel or container when namespaces and links are created; None if there is none."""
     links = (
         "ip link add one type veth peer name two && ip link add three type bridge"
         " && tc qdisc add dev one root tbf rate 1mbit burst 16kb latency 50ms"
@@ -56,8 +56,8 @@ def _refusal() -> str | None:
     return " ".join(done.stderr.split()) or f"{command[0]} exited with {done.returncode}"
 
 
-def missing(*, accounting: bool = True) -> list[str]:
-    """The commands and plugins that are not there."""
+def missing_commands(*, accounting: bool = True) -> list[str]:
+    """Names of the required commands and plugins that are not installed."""
     wanted = [*_COMMANDS, *(_ACCOUNTING_COMMANDS if accounting else ())]
     absent = [command for command in wanted if shutil.which(command, path=PATH) is None]
     folders = (folder for pattern in _PLUGINS for folder in Path("/usr").glob(pattern))
@@ -66,9 +66,9 @@ def missing(*, accounting: bool = True) -> list[str]:
     return absent
 
 
-def _remedy(accounting: bool) -> str:
+def _install_hint(accounting: bool) -> str:
     if not _is_debian():
-        return "the mini-cluster is made of Debian's or Ubuntu's packages, and this is neither"
+        return "the mini-cluster needs Debian or Ubuntu packages, and this machine runs neither"
     command = ["apt-get", "install", "--no-install-recommends", *_packages(accounting)]
     return f"install with: {' '.join(command)}"
 
@@ -78,27 +78,29 @@ def _packages(accounting: bool) -> list[str]:
 
 
 def faketime() -> Path | None:
-    """The library that makes a program's clock another one, where it is installed."""
+    """Path of libfaketime, which shifts a program's clock; None if it is not installed."""
     return next(Path("/usr").glob(_FAKETIME), None)
 
 
 def install(*, tests: bool = False) -> int:
-    """Install what is missing, if this is root on Debian or Ubuntu; say what is done, or why nothing is.
+    """Install missing packages as root on Debian or Ubuntu; elsewhere print why nothing is installed.
 
-    Never fails the caller: what needs the packages is skipped without them, and says so.
+    Returns 0 always: steps that need the packages are skipped without them.
     """
-    absent = missing() if sys.platform.startswith("linux") else ["Linux"]
+    absent = missing_commands() if sys.platform.startswith("linux") else ["Linux"]
     if tests and faketime() is None:
         absent += _TESTS
     if not absent:
         return 0
     if not sys.platform.startswith("linux") or not _is_debian() or os.geteuid() != 0:
         print(
-            "Slurm is not installed, and only root on Debian or Ubuntu gets it from here: "
+            "Slurm is not installed, and only root on Debian or Ubuntu can install it from here: "
             "the parts that need a real Slurm are skipped"
         )
         return 0
-    print(f"the parts on a real Slurm need {', '.join(absent)}: installing Debian packages", flush=True)
+    print(
+        f"the parts that need a real Slurm lack {', '.join(absent)}: installing Debian packages", flush=True
+    )
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "PATH": PATH}
     commands = [
         ["apt-get", "update", "-qq"],
@@ -107,10 +109,10 @@ def install(*, tests: bool = False) -> int:
     if tests:
         commands[1] += _TESTS
     installed_before = {name for name in _SERVICES if _has_unit(name)}
-    with _services_stay_down():
+    with _no_service_start():
         for command in commands:
             print(f"+ {' '.join(command)}", flush=True)
-            # Their talk is of interest only when they fail.
+            # apt-get's output is shown only after a failure.
             done = subprocess.run(
                 command, env=env, stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
@@ -128,10 +130,10 @@ def _is_debian() -> bool:
 
 
 @contextlib.contextmanager
-def _services_stay_down() -> Iterator[None]:
-    """Packages installed within do not start their services (Debian asks `policy-rc.d` first)."""
+def _no_service_start() -> Iterator[None]:
+    """Packages installed inside do not start their services: Debian runs `policy-rc.d` first."""
     if _POLICY.exists():
-        yield  # a container image's own, which says the same
+        yield  # a container image's own file forbids it already
         return
     _POLICY.write_text("#!/bin/sh\nexit 101\n")
     _POLICY.chmod(0o755)
@@ -148,7 +150,7 @@ def _has_unit(service: str) -> bool:
 
 
 def _disable(services: list[str]) -> None:
-    """Keep services that came with the packages from starting at the next boot."""
+    """Disable the start of newly installed services at the next boot."""
     if services and shutil.which("systemctl"):
         units = [service for service in services if _has_unit(service)]
         subprocess.run(["systemctl", "disable", "--quiet", *units], capture_output=True, check=False)
@@ -156,5 +158,5 @@ def _disable(services: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
-        sys.exit(why_not())
+        sys.exit(unavailable_reason())
     sys.exit(install(tests="--tests" in sys.argv))

@@ -20,7 +20,7 @@ from tests.support.minicluster import MiniCluster, cluster_verb, need
 
 @pytest.fixture(scope="session")
 def can_have_clusters() -> None:
-    need(packages.why_not())
+    need(packages.unavailable_reason())
 
 
 @pytest.fixture(scope="session")

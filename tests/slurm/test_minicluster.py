@@ -15,7 +15,7 @@ import pytest
 
 from jobs.minicluster import discovery, lifecycle, packages
 from jobs.minicluster.config import Folder, Spec
-from jobs.minicluster.namespace_init import ServiceError
+from jobs.minicluster.init_protocol import ServiceError
 from tests.support.jobs import in_a_fork, wait_for, wait_until
 from tests.support.minicluster import MiniCluster, cluster_verb, links, node_prefix, traces
 
@@ -89,7 +89,9 @@ def test_a_crash_half_way_leaves_only_files_and_down_removes_them(
 def test_a_killed_cluster_is_left_over_and_its_name_can_be_used_again(name: str) -> None:
     cluster = MiniCluster.up(name, *SMALL)
     head = next(
-        keeper for keeper in discovery.keepers(cluster.cluster.folder) if keeper.who == discovery.HEAD
+        process
+        for process in discovery.namespace_processes(cluster.cluster.folder)
+        if process.host == discovery.HEAD
     )
     os.kill(head.pid, signal.SIGKILL)
     wait_until(lambda: lifecycle.find(name).state == "left over")
@@ -121,7 +123,7 @@ def test_two_at_once_know_nothing_of_each_other(slurm: MiniCluster, name: str) -
     told = {facts["name"]: facts for facts in json.loads(cluster_verb("status", "--json").stdout)}
     assert len(told[slurm.name]["nodes"]) == 4
     assert [node["node"] for node in told[name]["nodes"]] == [f"{name}-1", f"{name}-2"]
-    assert "say which cluster with --name" in cluster_verb("down", check=False).stderr
+    assert "--name is needed to choose a cluster" in cluster_verb("down", check=False).stderr
     cluster_verb("down", "--name", name)
     assert slurm.ask("scontrol", "ping").count(" is UP") == 1
 

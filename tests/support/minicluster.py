@@ -144,15 +144,15 @@ class MiniCluster:
 
     def link(self, number: int, *, up: bool) -> None:
         """Plug the node's cable in, or pull it."""
-        command = ["ip", "link", "set", network.port(number), "up" if up else "down"]
-        self.ask(*discovery.enter(self._first_process("head")), *command)
+        command = ["ip", "link", "set", network.bridge_port(number), "up" if up else "down"]
+        self.ask(*discovery.nsenter_prefix(self._first_process("head")), *command)
 
     def shape(self, number: int, bits_per_s: int) -> None:
         """Hold the node's link to another rate, in both directions."""
-        for who, interface in (("head", network.port(number)), (number, network.NODE_INTERFACE)):
-            for command in network.shaping(interface, bits_per_s):
+        for who, interface in (("head", network.bridge_port(number)), (number, network.NODE_INTERFACE)):
+            for command in network.shaping_commands(interface, bits_per_s):
                 words = command.replace("qdisc add", "qdisc replace").split()
-                self.ask(*discovery.enter(self._first_process(who)), "tc", *words)
+                self.ask(*discovery.nsenter_prefix(self._first_process(who)), "tc", *words)
 
     def wait_for_node(self, number: int, *states: str) -> None:
         """Wait until Slurm says that the node is in one of these states (`sinfo -o %T`, less any mark)."""
@@ -226,15 +226,16 @@ class MiniCluster:
 
     def _start(self, who: int | str, daemon: str) -> None:
         """It puts itself into the background, and is a child of the place's first process from then on."""
-        env = discovery.keeper_environment(packages.PATH) | {
-            "SLURM_CONF": str(self.cluster.folder.slurm_conf)
-        }
+        env = discovery.init_environment(packages.PATH) | {"SLURM_CONF": str(self.cluster.folder.slurm_conf)}
         subprocess.run(
-            [*discovery.enter(self._first_process(who)), daemon], env=env, check=True, timeout=WITHIN_S
+            [*discovery.nsenter_prefix(self._first_process(who)), daemon],
+            env=env,
+            check=True,
+            timeout=WITHIN_S,
         )
 
     def _first_process(self, who: int | str) -> int:
-        first = discovery.first_process(self.cluster.folder, str(who))
+        first = discovery.init_pid(self.cluster.folder, str(who))
         assert first is not None, f"{who} of {self.name} is gone"
         return first
 

@@ -79,12 +79,12 @@ def test_what_cannot_be_built_is_refused(change: dict, message: str) -> None:
 def test_links(link: str, bits: int | None) -> None:
     spec = checked(Spec(link=link))
     assert spec.link_bits_per_s == bits
-    assert bool(network.shaping("eth0", bits)) is (bits is not None)
+    assert bool(network.shaping_commands("eth0", bits)) is (bits is not None)
 
 
 def test_a_burst_holds_two_of_the_largest_segments_and_a_millisecond() -> None:
-    assert "rate 1000000bit burst 131072 " in network.shaping("eth0", 10**6)[0]
-    assert "rate 100000000000bit burst 12500000 " in network.shaping("eth0", 10**11)[0]
+    assert "rate 1000000bit burst 131072 " in network.shaping_commands("eth0", 10**6)[0]
+    assert "rate 100000000000bit burst 12500000 " in network.shaping_commands("eth0", 10**11)[0]
 
 
 def test_addresses_differ() -> None:
@@ -96,18 +96,18 @@ def test_addresses_differ() -> None:
 
 def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    command = discovery.keeper_command(folder, "3")
+    command = discovery.init_command(folder, "3")
     script = "import sys; print(flush=True); sys.stdin.read()"
-    # The same words at the end of the line, as of a keeper.
+    # The same last arguments as a namespace init.
     started = [sys.executable, "-c", script, *command[-3:]]
     with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        (found,) = discovery.keepers(folder)
-        assert (found.pid, found.who, found.is_first) == (process.pid, "3", True)
-        assert discovery.keepers(Folder(tmp_path / "other")) == []
+        (found,) = discovery.namespace_processes(folder)
+        assert (found.pid, found.host, found.is_init) == (process.pid, "3", True)
+        assert discovery.namespace_processes(Folder(tmp_path / "other")) == []
         process.communicate()
-    assert discovery.keepers(folder) == []
+    assert discovery.namespace_processes(folder) == []
 
 
 def test_the_environment_of_a_shell() -> None:
@@ -130,38 +130,38 @@ def test_why_there_can_be_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     refusing.write_text("#!/bin/sh\necho unshare failed: Operation not permitted >&2; exit 1\n")
     refusing.chmod(0o755)
     monkeypatch.setattr(packages, "PATH", f"{tmp_path}:/bin")
-    monkeypatch.setattr(packages, "missing", lambda *, accounting: ["slurmd"])
+    monkeypatch.setattr(packages, "missing_commands", lambda *, accounting: ["slurmd"])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(packages, "_is_debian", lambda: True)
-    reason = str(packages.why_not(accounting=False))
+    reason = str(packages.unavailable_reason(accounting=False))
     assert reason.startswith(
         "slurmd not found; install with: apt-get install --no-install-recommends slurmctld "
     )
     assert "mariadb" not in reason
-    assert "mariadb-server" in str(packages.why_not())
+    assert "mariadb-server" in str(packages.unavailable_reason())
     monkeypatch.setattr(packages, "_is_debian", lambda: False)
-    assert packages.why_not() == (
-        "slurmd not found; the mini-cluster is made of Debian's or Ubuntu's packages, and this is neither"
+    assert packages.unavailable_reason() == (
+        "slurmd not found; the mini-cluster needs Debian or Ubuntu packages, and this machine runs neither"
     )
-    monkeypatch.setattr(packages, "missing", lambda *, accounting: [])
-    assert str(packages.why_not()).endswith(": unshare failed: Operation not permitted")
+    monkeypatch.setattr(packages, "missing_commands", lambda *, accounting: [])
+    assert str(packages.unavailable_reason()).endswith(": unshare failed: Operation not permitted")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "needs root" in str(packages.why_not())
+    assert "needs root" in str(packages.unavailable_reason())
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "needs Linux" in str(packages.why_not())
+    assert "needs Linux network namespaces" in str(packages.unavailable_reason())
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(packages, "PATH", str(tmp_path))
-    assert {"slurmctld", "slurmd", "munged", "tc"} <= set(packages.missing(accounting=False))
-    assert "mariadbd" in packages.missing()
+    assert {"slurmctld", "slurmd", "munged", "tc"} <= set(packages.missing_commands(accounting=False))
+    assert "mariadbd" in packages.missing_commands()
 
 
 def test_only_root_on_debian_gets_packages(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(packages, "missing", lambda: ["slurmd"])
+    monkeypatch.setattr(packages, "missing_commands", lambda: ["slurmd"])
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(subprocess, "run", None)  # nothing may be run
     assert packages.install() == 0
