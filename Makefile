@@ -2,12 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Two lanes: tests that wait for Slurm in one, tests that compute in the other. LANES=0 runs all in one process.
+LANES ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder
 
 # An environment or a path of somebody else's must not leak into ours.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help install slurm slurm-tests demo demo-slurm test test-all lint format schemas clean
+.PHONY: help install slurm slurm-tests demo demo-slurm test test-slow test-all lint format schemas clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## +' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -43,10 +46,13 @@ demo-slurm: $(STAMP)
 	  code=$$?; $(BIN)/python submit.py cluster down --name demo; exit $$code
 
 test: $(STAMP) slurm-tests  ## the tests but the slow ones, with coverage
-	@$(BIN)/python -m pytest -m "not slow" --cov --cov-report=term
+	@$(PYTEST) -m "not slow" --cov --cov-report=term
+
+test-slow: $(STAMP) slurm-tests  ## the slow tests alone
+	@$(PYTEST) -m slow
 
 test-all: $(STAMP) slurm-tests  ## every test
-	@$(BIN)/python -m pytest
+	@$(PYTEST)
 
 lint: $(STAMP)  ## ruff, mypy, which room imports which, lengths, and whether generated documents are current
 	@$(BIN)/ruff check
