@@ -1,0 +1,149 @@
+"""Compare the losses of two code trees bit by bit: GPT and ResNet, 50 steps, on 1, 2 and 3 ranks.
+
+    python benchmarks/bitwise.py --code ../before --out benchmarks/results/bitwise-losses.json
+    python benchmarks/bitwise.py --compare benchmarks/results/bitwise-losses.json
+
+Each training is a `torchrun -m disttrain` of its own on this machine's CPU. The file holds the loss of every
+step on every rank and the validation losses, as Python prints them, so that equal text is an equal float64.
+Sums depend on the order of additions in a kernel, so only files of one machine and one torch can be compared.
+`--compare` exits with 1 and names the first loss that differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+STEPS = 50
+RANKS = (1, 2, 3)
+
+_COMMON: dict[str, Any] = {
+    "resources": {"device": "cpu"},
+    "telemetry": {"warmup_steps": 5, "sinks": []},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt": {
+        "model": {"kind": "gpt", "layers": 2, "width": 64, "heads": 4, "dropout": 0.1},
+        "data": {"kind": "text", "seq_len": 32},
+        "optim": {"name": "adamw", "lr": 3e-3, "grad_clip": 1.0, "schedule": "cosine", "warmup_steps": 5},
+        "accumulation": 2,
+        "local": 4,
+    },
+    "resnet": {
+        "model": {"kind": "resnet", "depth": 18, "width": 8},
+        "data": {"kind": "digits"},
+        "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4},
+        "accumulation": 1,
+        "local": 8,
+    },
+}
+
+
+def main() -> int:
+    arguments = _parse_arguments()
+    losses = {
+        f"{model} on {ranks}": train(arguments.code.resolve(), model, ranks, arguments.keep)
+        for model in MODELS
+        for ranks in RANKS
+    }
+    if arguments.out:
+        record = {**describe(arguments.code), "losses": losses}
+        arguments.out.write_text(json.dumps(record, indent=None, separators=(",", ":")) + "\n")
+    if not arguments.compare:
+        return 0
+    known = json.loads(arguments.compare.read_text())
+    if difference := first_difference(known["losses"], losses):
+        print(f"not the same as {known['commit']}: {difference}")
+        return 1
+    values = sum(len(each) for run in losses.values() for each in run.values())
+    print(f"bitwise the same as {known['commit']}: {values} losses of {len(losses)} trainings")
+    return 0
+
+
+def train(code: Path, model: str, ranks: int, keep: Path | None) -> dict[str, list[str]]:
+    """The losses of one training: of each rank by step, and those of the validations."""
+    chosen = dict(MODELS[model])
+    local, accumulation = chosen.pop("local"), chosen.pop("accumulation")
+    batch = {"local_batch_size": local, "global_batch_size": local * accumulation * ranks}
+    config = {**_COMMON, **chosen, "train": {"steps": STEPS, "seed": 7, "eval_every": 20, "eval_samples": 64, **batch}}
+    with tempfile.TemporaryDirectory(prefix="bitwise-") as scratch:
+        folder = (keep or Path(scratch)).resolve() / f"{model}-{ranks}"
+        folder.mkdir(parents=True, exist_ok=True)
+        config_file, run = folder / "config.yaml", folder / "run"
+        config_file.write_text(yaml.safe_dump(config))
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = [*torchrun, "-m", "disttrain", "--config", str(config_file), "--run-dir", str(run)]
+        environment = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=code, env=environment, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise SystemExit(f"{model} on {ranks} ranks failed:\n{done.stderr}")
+        return read_losses(run, ranks)
+
+
+def read_losses(run: Path, ranks: int) -> dict[str, list[str]]:
+    """The losses in a run directory, as text."""
+    found = {}
+    for rank in range(ranks):
+        lines = (run / "attempts" / "000" / f"steps-{rank:05d}.jsonl").read_text().splitlines()
+        steps = [json.loads(line) for line in lines]
+        if [step["step"] for step in steps] != list(range(1, STEPS + 1)):
+            raise SystemExit(f"{run}: rank {rank} has not the records of {STEPS} steps")
+        found[f"rank {rank}"] = [repr(step["loss"]) for step in steps]
+    evaluations = json.loads((run / "metrics.json").read_text())["eval_history"]
+    found["validation"] = [repr(point["loss"]) for point in evaluations]
+    return found
+
+
+def first_difference(known: dict[str, Any], found: dict[str, Any]) -> str | None:
+    """The first loss that differs between two files' `losses`, as one line; None if all are equal."""
+    for training, series in known.items():
+        for name, values in series.items():
+            others = found.get(training, {}).get(name, [])
+            for index, value in enumerate(values):
+                other = others[index] if index < len(others) else None
+                if value != other:
+                    return f"{training} ranks, {name}, number {index + 1}: {value} before, {other} now"
+    return None
+
+
+def describe(code: Path) -> dict[str, Any]:
+    """Command, commit and machine of the measurement."""
+    git = ["git", "-C", str(code), "rev-parse", "--short=12", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    return {
+        "command": "python benchmarks/bitwise.py --code TREE --out benchmarks/results/bitwise-losses.json",
+        "commit": commit,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors, {torch.backends.cpu.get_cpu_capability()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "steps": STEPS,
+        "models": MODELS,
+    }
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--code", type=Path, default=ROOT, help="the tree whose `disttrain` trains")
+    parser.add_argument("--out", type=Path, help="write the losses to this JSON file")
+    parser.add_argument("--compare", type=Path, help="compare with this JSON file")
+    parser.add_argument("--keep", type=Path, help="leave the run directories here")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
