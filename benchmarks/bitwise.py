@@ -77,13 +77,23 @@ def train(code: Path, model: str, ranks: int, keep: Path | None) -> dict[str, li
     chosen = dict(MODELS[model])
     local, accumulation = chosen.pop("local"), chosen.pop("accumulation")
     batch = {"local_batch_size": local, "global_batch_size": local * accumulation * ranks}
-    config = {**_COMMON, **chosen, "train": {"steps": STEPS, "seed": 7, "eval_every": 20, "eval_samples": 64, **batch}}
+    config = {
+        **_COMMON,
+        **chosen,
+        "train": {"steps": STEPS, "seed": 7, "eval_every": 20, "eval_samples": 64, **batch},
+    }
     with tempfile.TemporaryDirectory(prefix="bitwise-") as scratch:
         folder = (keep or Path(scratch)).resolve() / f"{model}-{ranks}"
         folder.mkdir(parents=True, exist_ok=True)
         config_file, run = folder / "config.yaml", folder / "run"
         config_file.write_text(yaml.safe_dump(config))
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={ranks}",
+        ]
         command = [*torchrun, "-m", "disttrain", "--config", str(config_file), "--run-dir", str(run)]
         environment = {**os.environ, "PYTHONPATH": str(code), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=code, env=environment, stderr=subprocess.PIPE, text=True)
