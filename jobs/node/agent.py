@@ -126,8 +126,8 @@ def _run_first_node(node: NodeContext) -> int:
         run,
         attempt,
         codes,
-        stopped=ended.cause,
-        stopped_message=ended.message,
+        external_cause=ended.cause,
+        external_message=ended.message,
         can_requeue=node.scheduler is not None,
     )
     _say(f"{verdict.cause}: {verdict.message}" if verdict.message else verdict.cause)

@@ -111,5 +111,8 @@ def _ended(state: RunState, job: Job) -> RunState:
     if left:
         message = f"{now.message}; {message}"
     fields: dict[str, Any] = {"cause": cause, "message": message, "silent": False, "eta_s": None}
-    fields |= {"state": "lost" if cause == "lost" and not left else "failed", "retryable": RULES[cause].again}
+    fields |= {
+        "state": "lost" if cause == "lost" and not left else "failed",
+        "retryable": RULES[cause].retryable,
+    }
     return dataclasses.replace(now, **fields)

@@ -181,7 +181,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     verdict = _claimed_outcome(run, claim, known.get("updated"))
     if verdict["state"] == "queued" and journal.is_revoked(claims):  # not to be started once more
         word = {"cause": claims[-1]["cause"], "message": claims[-1]["message"]}
-        verdict = {"state": "failed", "retryable": RULES[claims[-1]["cause"]].again, **word}
+        verdict = {"state": "failed", "retryable": RULES[claims[-1]["cause"]].retryable, **word}
     if verdict["state"] in ("failed", "lost"):
         numbers = range(known["attempts_before_code"], known["attempts"])
         known["attempts_in_order"] = sum(_ended_gracefully(run, number) for number in numbers)
@@ -271,7 +271,7 @@ def _unclaimed_outcome(
         if revoked["cause"] == "cancelled":
             return {
                 "state": "failed",
-                "retryable": RULES["cancelled"].again,
+                "retryable": RULES["cancelled"].retryable,
                 "cause": "cancelled",
                 "message": revoked["message"],
                 "submission": None,
@@ -279,7 +279,7 @@ def _unclaimed_outcome(
         return {"state": "planned", "message": revoked["message"], "submission": None}
     if holder_died:
         message = "its job ended before its turn came"
-        return {"state": "lost", "retryable": RULES["lost"].again, "cause": "lost", "message": message}
+        return {"state": "lost", "retryable": RULES["lost"].retryable, "cause": "lost", "message": message}
     return {"state": "queued" if (entry.parts or set()) & {"receipt", "holder"} else "submitting"}
 
 
@@ -301,7 +301,7 @@ def _claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | Non
     if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
         return {"state": "done", "cause": "finished"}
     message = f"the job that ran it vanished from {claim['process']['host']}"
-    return {"state": "lost", "retryable": RULES["lost"].again, "cause": "lost", "message": message}
+    return {"state": "lost", "retryable": RULES["lost"].retryable, "cause": "lost", "message": message}
 
 
 def _ended_gracefully(run: RunDir, number: int) -> bool:

@@ -55,7 +55,10 @@ def test_a_warned_job_leaves_and_goes_on(tmp_path: Path, number: int, answers: b
     assert job.requeues == ["0"]
     assert (job.outcome()["cause"], job.outcome()["next"]) == ("preempted", "requeue")
     waiting = read_state(job.run)
-    assert (waiting.state, waiting.message) == ("queued", "requeued after preempted: left at step 3 of 9")
+    assert (waiting.state, waiting.message) == (
+        "queued",
+        "requeued after preempted: saved and stopped at step 3 of 9",
+    )
     change_mode(job.run, "complete")
     assert ended(job.start(restart=1)) == 0
     assert (read_state(job.run).state, starts(job.run)) == ("done", [(0, 0), (1, 0)])
@@ -189,7 +192,7 @@ def test_a_crash_without_progress_is_not_tried_again(tmp_path: Path) -> None:
     job = planned(tmp_path, "fail")
     assert ended(job.start()) == 69
     assert job.requeues == []
-    assert "it made no checkpoint" in str(read_state(job.run).message)
+    assert "this start wrote no checkpoint" in str(read_state(job.run).message)
 
 
 @pytest.mark.parametrize("before", [2, 3], ids=["more than before", "no more than before"])
@@ -305,7 +308,7 @@ def test_lost_three_times_without_progress_is_the_end(tmp_path: Path) -> None:
     assert ended(job.start(restart=3)) == 93
     state = read_state(job.run)
     assert (state.state, state.cause, state.retryable) == ("failed", "lost", True)
-    assert "gave up: 3 starts in a row without a newer checkpoint" in str(state.message)
+    assert "not requeued: 3 starts in a row without a newer checkpoint" in str(state.message)
     assert [read_json(attempt.record)["cause"] for attempt in job.run.attempts()] == ["lost"] * 3
     assert ended(job.start(restart=4)) == 93
     assert journal.is_revoked(journal.entry(job.run, 0).claims())

@@ -215,7 +215,11 @@ def test_a_run_that_is_asked_to_stop_goes_on_where_it_was(
     sweep = SweepPlan("demo", {}, (plan,))
     submit(sweep, LocalCluster(), root)
     stopped = settled(root)["n2"]
-    assert (stopped.cause, stopped.message, stopped.retryable) == ("stopped", "left at step 2 of 5", True)
+    assert (stopped.cause, stopped.message, stopped.retryable) == (
+        "stopped",
+        "saved and stopped at step 2 of 5",
+        True,
+    )
     submit(sweep, LocalCluster(), root)
     ended = settled(root)["n2"]
     assert (ended.state, ended.attempts) == ("done", 2), ended.message

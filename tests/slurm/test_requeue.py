@@ -169,7 +169,7 @@ def test_cancelled_while_it_waits_for_its_requeue(slurm: MiniCluster, tmp_path: 
     with nothing_starts(slurm):
         job.signal("USR1")
         wait_until(lambda: job.state.state == "queued")
-        assert "requeued after preempted: left at step" in str(job.state.message)
+        assert "requeued after preempted: saved and stopped at step" in str(job.state.message)
         wait_until(lambda: in_queue() == ["PENDING"])
         slurm.submit("cancel", "job", cwd=job.run.path.parents[2])
         assert (job.state.state, job.state.cause, job.state.retryable) == ("failed", "cancelled", True)
@@ -190,7 +190,7 @@ def test_three_starts_without_progress_are_the_end(
         assert (left["cause"], left["next"]) == ("preempted", "requeue" if attempt < 2 else None)
     said = job.wait_for_end()
     assert (said.state, said.retryable) == ("failed", True)
-    assert "gave up: 3 starts in a row without a newer checkpoint" in str(said.message)
+    assert "not requeued: 3 starts in a row without a newer checkpoint" in str(said.message)
     # Slurm has requeued it all the same: it leaves at once, and says so to Slurm.
     wait_until(lambda: f"ExitCode={requeue_policy.EXIT_DO_NOT_REQUEUE}:0" in told(slurm, job.id))
     assert len(job.attempts()) == 3

@@ -49,22 +49,44 @@ def error(rank: int, time: float, cause: str = "crashed", message: str = "boom")
         (ExitEvidence(True, {0: 1}), "finished", ""),  # the proof is metrics.json, not the exit code
         (ExitEvidence(False, {0: 0, 1: 0}), "crashed", "metrics.json does not say completed"),
         (
-            ExitEvidence(False, {0: 0}, left="deadline", left_message="left at step 3"),
+            ExitEvidence(
+                False, {0: 0}, graceful_cause="deadline", graceful_message="saved and stopped at step 3"
+            ),
             "deadline",
-            "left at step 3",
+            "saved and stopped at step 3",
         ),
-        (ExitEvidence(False, {0: 1}, left="preempted", stopped="cancelled"), "cancelled", ""),
-        (ExitEvidence(False, {0: 1}, stopped="timeout", stopped_message="at 5 min"), "timeout", "at 5 min"),
-        (ExitEvidence(False, {0: -15}, [error(0, 1.0)], stopped="cancelled"), "cancelled", ""),
-        (ExitEvidence(False, {0: 1}, left="preempted", stopped="timeout"), "preempted", ""),
-        (ExitEvidence(False, {0: 1}, [error(0, 1.0)], stopped="lost", stopped_message="n1"), "lost", "n1"),
         (
-            ExitEvidence(False, {0: 143}, asked="preempted", asked_time=5.0),
+            ExitEvidence(False, {0: 1}, graceful_cause="preempted", external_cause="cancelled"),
+            "cancelled",
+            "",
+        ),
+        (
+            ExitEvidence(False, {0: 1}, external_cause="timeout", external_message="at 5 min"),
+            "timeout",
+            "at 5 min",
+        ),
+        (ExitEvidence(False, {0: -15}, [error(0, 1.0)], external_cause="cancelled"), "cancelled", ""),
+        (ExitEvidence(False, {0: 1}, graceful_cause="preempted", external_cause="timeout"), "preempted", ""),
+        (
+            ExitEvidence(False, {0: 1}, [error(0, 1.0)], external_cause="lost", external_message="n1"),
+            "lost",
+            "n1",
+        ),
+        (
+            ExitEvidence(False, {0: 143}, requested_cause="preempted", requested_at=5.0),
             "preempted",
             "before it could save",
         ),
-        (ExitEvidence(False, {0: 1}, [error(0, 6.0)], asked="deadline", asked_time=5.0), "deadline", "asked"),
-        (ExitEvidence(False, {0: 1}, [error(0, 4.0)], asked="preempted", asked_time=5.0), "crashed", "boom"),
+        (
+            ExitEvidence(False, {0: 1}, [error(0, 6.0)], requested_cause="deadline", requested_at=5.0),
+            "deadline",
+            "request to stop",
+        ),
+        (
+            ExitEvidence(False, {0: 1}, [error(0, 4.0)], requested_cause="preempted", requested_at=5.0),
+            "crashed",
+            "boom",
+        ),
         (
             ExitEvidence(False, {0: 1, 1: 1}, [error(0, 2.0), error(1, 1.0)]),
             "crashed",
@@ -78,22 +100,22 @@ def error(rank: int, time: float, cause: str = "crashed", message: str = "boom")
             "rank 1 was ended by SIGKILL",
         ),
         (
-            ExitEvidence(False, {0: 1, 1: 1}, [error(0, 1.0)], [(1, 9)], without_memory=[1]),
+            ExitEvidence(False, {0: 1, 1: 1}, [error(0, 1.0)], [(1, 9)], oom_ranks=[1]),
             "out_of_memory",
-            "rank 1 was ended by the kernel",
+            "rank 1 was killed by the kernel",
         ),
         (
-            ExitEvidence(False, {0: 1, 1: 1}, [], [(0, 6), (1, 9)], without_memory=[1]),
+            ExitEvidence(False, {0: 1, 1: 1}, [], [(0, 6), (1, 9)], oom_ranks=[1]),
             "out_of_memory",
             "rank 1",
         ),
-        (ExitEvidence(False, {0: 1}, [], [(1, signal.SIGSEGV)], without_memory=[1]), "killed", "SIGSEGV"),
+        (ExitEvidence(False, {0: 1}, [], [(1, signal.SIGSEGV)], oom_ranks=[1]), "killed", "SIGSEGV"),
         (ExitEvidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGABRT)]), "crashed", "rank 0"),
         (ExitEvidence(False, {0: 1}, [], [(1, signal.SIGABRT)]), "killed", "SIGABRT"),
         (ExitEvidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGTERM)]), "crashed", "rank 0"),
         (ExitEvidence(False, {0: 1, 1: -9}), "lost", "agent of node 1 was ended by SIGKILL"),
         (ExitEvidence(False, {0: 1}, last_lines={0: "bad  word"}), "crashed", "code 1: bad word"),
-        (ExitEvidence(False, {0: 1}, started_ranks=False, last_lines={0: "?"}), "launch_failed", "node 0: ?"),
+        (ExitEvidence(False, {0: 1}, ranks_started=False, last_lines={0: "?"}), "launch_failed", "node 0: ?"),
         (
             ExitEvidence(False, {0: 1, 1: EXIT_LAUNCH_FAILED}, last_lines={0: "x", 1: "cannot start"}),
             "launch_failed",
@@ -101,11 +123,11 @@ def error(rank: int, time: float, cause: str = "crashed", message: str = "boom")
         ),
     ],
 )
-def test_judge(evidence: ExitEvidence, cause: str, says: str) -> None:
+def test_the_cause_of_an_exit(evidence: ExitEvidence, cause: str, says: str) -> None:
     verdict = classify_exit(evidence)
     assert verdict.cause == cause
     assert says in (verdict.message or "")
-    assert verdict.retryable == RULES[cause].again
+    assert verdict.retryable == RULES[cause].retryable
 
 
 def test_a_message_is_one_line_of_bounded_length() -> None:
@@ -120,7 +142,7 @@ def test_what_torchrun_says_of_a_killed_worker() -> None:
     assert root_cause_worker("all is well") is None
 
 
-def test_last_words_are_those_of_a_rank() -> None:
+def test_the_last_line_of_a_log_is_a_ranks() -> None:
     assert last_rank_line(TORCHRUN_SAYS.format(code=1, name="")) == "[rank1]: ValueError: too deep"
     assert last_rank_line("") == ""
 
@@ -157,7 +179,9 @@ def test_ranks_that_left_in_good_order_say_why(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "sweep" / "run")
     metrics = {"status": "stopped", "stop_cause": "deadline", "attempt": 1, "steps": 3, "steps_total": 9}
     write_json(run.metrics, metrics)
-    assert close_attempt(run, run.attempt(1), {0: 0}) == ExitStatus("deadline", "left at step 3 of 9")
+    assert close_attempt(run, run.attempt(1), {0: 0}) == ExitStatus(
+        "deadline", "saved and stopped at step 3 of 9"
+    )
     assert close_attempt(run, run.attempt(2), {0: 0}).cause == "crashed"
 
 

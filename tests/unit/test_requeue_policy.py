@@ -42,26 +42,26 @@ def test_what_older_plans_do_not_say_is_the_default() -> None:
     assert JobConfig().max_requeues == requeue_policy.DEFAULT_MAX_REQUEUES
 
 
-@pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.next == "give up"])
+@pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.action == "end"])
 def test_an_end_for_good(cause: str) -> None:
     assert not after(start(cause, **SAVED)).requeue
 
 
-@pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.next == "requeue"])
+@pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.action == "requeue"])
 def test_requeued_as_often_as_needed(cause: str) -> None:
     assert after(*[start(cause, **SAVED)] * 50).requeue
     assert after(start(cause)).requeue, "once without progress may be bad luck"
 
 
-@pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.next == "retry"])
+@pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.action == "retry"])
 def test_retried_a_few_times_if_it_got_anywhere(cause: str) -> None:
     failed = start(cause, **SAVED)
     assert after(failed, failed).requeue
     assert after(failed, failed, failed) == RequeueDecision(
-        False, "gave up: job.max_attempts=3 reached", gave_up=True
+        False, "not requeued: job.max_attempts=3 reached", limit_reached=True
     )
     assert not after(start(cause)).requeue
-    assert after(start(cause)).reason == "not requeued: it made no checkpoint since its start"
+    assert after(start(cause)).reason == "not requeued: this start wrote no checkpoint"
 
 
 def test_starts_that_left_in_order_do_not_count_as_failures() -> None:
@@ -80,14 +80,14 @@ def test_three_starts_in_a_row_without_progress_are_the_end() -> None:
     assert after(stuck, stuck, start("preempted", **SAVED), stuck, stuck).requeue
     given_up = after(start("preempted", **SAVED), stuck, start("lost", **STUCK), stuck)
     assert given_up == RequeueDecision(
-        False, "gave up: 3 starts in a row without a newer checkpoint", gave_up=True
+        False, "not requeued: 3 starts in a row without a newer checkpoint", limit_reached=True
     )
 
 
 def test_requeues_are_bounded() -> None:
     saved = start("deadline", **SAVED)
     assert after(*[saved] * 2, max_requeues=2).requeue
-    assert after(*[saved] * 3, max_requeues=2).reason == "gave up: job.max_requeues=2 reached"
+    assert after(*[saved] * 3, max_requeues=2).reason == "not requeued: job.max_requeues=2 reached"
     assert not after(saved, max_requeues=0).requeue
 
 
@@ -97,7 +97,7 @@ def test_requeues_are_bounded() -> None:
         ("finished", RequeueDecision(False), 0),
         ("stopped", RequeueDecision(False), 0),
         ("deadline", RequeueDecision(True), 0),
-        ("deadline", RequeueDecision(False, "gave up", gave_up=True), 93),
+        ("deadline", RequeueDecision(False, "not requeued: a limit", limit_reached=True), 93),
         ("refused", RequeueDecision(False), 93),
         ("out_of_memory", RequeueDecision(False), 93),
         ("launch_failed", RequeueDecision(False, "not requeued"), 69),

@@ -93,7 +93,7 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
         return
     problem = code_snapshot.snapshot_problem(run, record)
     if problem is not None:
-        close_attempt(run, attempt, {}, stopped="refused", stopped_message=problem)
+        close_attempt(run, attempt, {}, external_cause="refused", external_message=problem)
         return
     agents = _Agents(run, attempt, submission, nodes)
     stopped = agents.watch(limit_s=60 * limit_min)
@@ -102,7 +102,7 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
         "timeout": f"ended at job.time_limit_min={limit_min:g}",
         "cancelled": "cancelled while it ran",
     }.get(stopped or "")
-    close_attempt(run, attempt, agents.exit_codes, stopped=stopped, stopped_message=message)
+    close_attempt(run, attempt, agents.exit_codes, external_cause=stopped, external_message=message)
 
 
 class _Agents:

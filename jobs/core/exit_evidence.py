@@ -1,0 +1,67 @@
+"""Read the files of an attempt that show how it ended (`ExitEvidence`). Standard library only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
+from disttrain.records.run_directory import Attempt, RunDir
+from jobs.core.exit_cause import ExitEvidence, last_rank_line, root_cause_worker
+
+_LOG_TAIL_BYTES = 32 * 1024
+
+
+def read_evidence(
+    run: RunDir,
+    attempt: Attempt,
+    exit_codes: Mapping[int, int],
+    external_cause: str | None,
+    external_message: str | None,
+) -> ExitEvidence:
+    """The evidence of an attempt that has ended. `exit_codes` are those of the agents, by node."""
+    metrics = read_json_or_none(run.metrics) or {}
+    own_metrics = metrics if metrics.get("attempt") == attempt.number else {}
+    graceful = own_metrics.get("stop_cause") if own_metrics.get("status") == "stopped" else None
+    steps, steps_total = own_metrics.get("steps"), own_metrics.get("steps_total")
+    request = read_json_or_none(attempt.stop) or {}
+    # All nodes' logs, as the exit code of a node may be missing.
+    logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
+    killed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
+    return ExitEvidence(
+        completed=own_metrics.get("status") == "completed",
+        exit_codes=exit_codes,
+        rank_errors=_rank_errors(attempt),
+        killed_workers=list(killed.values()),
+        oom_ranks=[rank for node, (rank, _) in killed.items() if attempt.node_oom(node).exists()],
+        external_cause=external_cause,
+        external_message=external_message,
+        requested_cause=request.get("cause"),
+        requested_at=request.get("time", 0.0),
+        graceful_cause=graceful,
+        graceful_message=f"saved and stopped at step {steps} of {steps_total}" if graceful else None,
+        ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
+        last_lines={node: last_rank_line(_log_tail(attempt.node_log(node))) for node in exit_codes},
+    )
+
+
+def _rank_errors(attempt: Attempt) -> list[dict[str, Any]]:
+    errors = []
+    for path in sorted(attempt.path.glob("error-*.json")):
+        try:
+            error = read_json(path)
+            errors.append({key: error[key] for key in ("rank", "time", "kind", "message", "cause")})
+        except (OSError, CorruptFile, KeyError):
+            continue  # truncated, for example on a full disk: other evidence remains
+    return errors
+
+
+def _log_tail(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
