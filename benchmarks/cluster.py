@@ -1,4 +1,4 @@
-"""How long `submit.py cluster up` takes, four nodes: `sudo python benchmarks/cluster.py [--repeats 5]`.
+"""Wall time of `submit.py cluster up` with four nodes: `sudo python benchmarks/cluster.py [--repeats 5]`.
 
 Goal: under 10 s.
 """
@@ -7,22 +7,40 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from pathlib import Path
+from typing import Any
 
-from timing import once, show
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import result_record, timing
+
+
+def figures(raw: dict[str, Any]) -> dict[str, Any]:
+    """Median and extremes of the wall times of `up`, and the median of `down`."""
+    return {
+        **timing.summary(raw["up_taken_s"]),
+        "down_median_s": timing.summary(raw["down_taken_s"])["median_s"],
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=5)
+    result_record.add_option(parser)
+    given = parser.parse_args()
     name = f"b{os.getpid()}"
     up, down = ["cluster", "up"], ["cluster", "down", "--name", name]
-    taken_s = []
-    for _ in range(parser.parse_args().repeats):
+    raw: dict[str, list[float]] = {"up_taken_s": [], "down_taken_s": []}
+    for _ in range(given.repeats):
         try:
-            taken_s.append(once([*up, "--name", name]))
+            raw["up_taken_s"].append(timing.once([*up, "--name", name]))
         finally:
-            once(down)
-    show(up, taken_s, goal_s=10)
+            raw["down_taken_s"].append(timing.once(down))
+    timing.show(up, raw["up_taken_s"], goal_s=10)
+    result_record.save("cluster", given.save, figures(raw), raw, packages=())
 
 
 if __name__ == "__main__":

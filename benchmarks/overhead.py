@@ -24,21 +24,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import statistics
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
 from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import turns
+from benchmarks import result_record, turns
 
 TURNS = Path(turns.__file__)
 
@@ -53,8 +49,9 @@ def launch(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def together(launches: list[dict[str, Any]]) -> dict[str, Any]:
-    """One result of all launches."""
+def figures(raw: dict[str, Any]) -> dict[str, Any]:
+    """Ratios with intervals over launches; medians of step times and of parts."""
+    launches: list[dict[str, Any]] = raw["launches"]
     ratio, ratio_95 = mean_ratio([each["log_ratio"] for each in launches])
     medians, medians_95 = mean_ratio([each["log_ratio_of_medians"] for each in launches])
     control, control_95 = mean_ratio([each["log_bare_to_bare"] for each in launches])
@@ -95,10 +92,11 @@ def summary(taken: list[float]) -> dict[str, float]:
     }
 
 
-def show(result: dict[str, Any]) -> None:
+def show(ranks: int, result: dict[str, Any]) -> None:
+    """Print the figures."""
     low, high = result["ratio_95"]
     print(
-        f"{result['world_size']} rank(s): bare step {result['bare_step_ms']:.2f} ms; instrumented / bare = "
+        f"{ranks} rank(s): bare step {result['bare_step_ms']:.2f} ms; instrumented / bare = "
         f"{result['ratio']:.4f} (95 % {low:.4f} to {high:.4f}, {result['launches']} launches, "
         f"{result['rounds']} rounds); {result['extra_us_per_step_median']:+.0f} us a step (median); "
         f"losses identical: {result['losses_identical']}"
@@ -120,19 +118,18 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=1, help="of one node")
     parser.add_argument("--launches", type=int, default=12, help="each a process of its own per rank")
     turns.options(parser)
-    parser.add_argument("--save", type=Path, help="add the result to this JSON-lines file")
+    result_record.add_option(parser)
     arguments = parser.parse_args()
     if arguments.launches < 2:
         parser.error(f"--launches {arguments.launches}: an interval needs at least 2")
-    result = together([launch(number, arguments) for number in range(arguments.launches)])
-    result = {"world_size": arguments.ranks, "block_steps": arguments.block_steps, **result}
-    show(result)
-    if arguments.save:
-        machine = {"cpu_count": os.cpu_count(), "machine": platform.machine(), "torch": torch.__version__}
-        command = " ".join(["overhead.py", *sys.argv[1:]])
-        stamp = datetime.now(UTC).isoformat(timespec="seconds")
-        with open(arguments.save, "a") as file:
-            file.write(json.dumps({"date": stamp, "command": command, **machine, **result}) + "\n")
+    raw = {
+        "world_size": arguments.ranks,
+        "block_steps": arguments.block_steps,
+        "launches": [launch(number, arguments) for number in range(arguments.launches)],
+    }
+    result = figures(raw)
+    show(arguments.ranks, result)
+    result_record.save("overhead", arguments.save, result, raw)
     return 0 if result["losses_identical"] else 1
 
 

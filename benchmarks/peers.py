@@ -1,6 +1,6 @@
 """What a training framework adds to each step of a bare loop, in microseconds: ours, and peers beside it.
 
-    python benchmarks/peers.py [--save FILE]
+    python benchmarks/peers.py [--save LABEL]
     pip install lightning accelerate                  # to have the peers in the table
 
 A tiny model, so that nothing but the framework's own work shows; one rank, CPU, the same batches in memory
@@ -12,19 +12,14 @@ with its 95 % interval from the order of the blocks (binomial, no distribution a
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import itertools
-import json
 import logging
-import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +31,7 @@ from torch.utils.data import Dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import result_record
 from disttrain.config.sections import Config, OptimConfig
 from disttrain.data.source import Arrays, Sample, Source
 from disttrain.optim.optimizer import make_optimizer
@@ -185,7 +181,8 @@ def lightning(folder: Path) -> Block:
     return run
 
 
-def measure(block: Block, base: Block, blocks: int, steps: int) -> dict[str, Any]:
+def added_us(block: Block, base: Block, blocks: int, steps: int) -> list[float]:
+    """Microseconds per step that `block` takes longer than `base`, one value for each pair of blocks."""
     block(steps), base(steps)
     added = []
     for number in range(blocks):
@@ -194,9 +191,19 @@ def measure(block: Block, base: Block, blocks: int, steps: int) -> dict[str, Any
         else:
             theirs, mine = base(steps), block(steps)
         added.append(1e6 * (mine - theirs) / steps)
-    added.sort()
-    low, high = (int(rank) for rank in stats.binom.interval(0.95, blocks, 0.5))
-    return {"added_us": statistics.median(added), "added_us_95": [added[low - 1], added[high]]}
+    return added
+
+
+def median_with_interval(values: list[float]) -> dict[str, Any]:
+    """Median and its 95 % interval from order statistics (binomial, no distribution assumed)."""
+    ordered = sorted(values)
+    low, high = (int(rank) for rank in stats.binom.interval(0.95, len(values), 0.5))
+    return {"added_us": statistics.median(values), "added_us_95": [ordered[low - 1], ordered[high]]}
+
+
+def figures(raw: dict[str, Any]) -> dict[str, Any]:
+    """Added microseconds per step of each framework, with 95 % intervals."""
+    return {name: median_with_interval(values) for name, values in raw.items()}
 
 
 def main() -> int:
@@ -205,7 +212,7 @@ def main() -> int:
     )
     parser.add_argument("--blocks", type=int, default=31)
     parser.add_argument("--steps", type=int, default=500, help="steps of a block")
-    parser.add_argument("--save", type=Path, help="add the results to this JSON-lines file")
+    result_record.add_option(parser)
     arguments = parser.parse_args()
     if arguments.blocks < FEWEST_BLOCKS:
         parser.error(f"--blocks: {arguments.blocks} are too few for an interval, at least {FEWEST_BLOCKS}")
@@ -217,36 +224,21 @@ def main() -> int:
         folder = Path(text)
         makers: dict[str, Callable[[], Block]] = {
             "disttrain": lambda: ours(folder / "run"),
-            "lightning fabric": fabric,
+            "fabric": fabric,
             "accelerate": accelerate,
-            "lightning trainer": lambda: lightning(folder),
+            "lightning": lambda: lightning(folder),
         }
-        found: dict[str, dict[str, Any]] = {}
+        raw: dict[str, list[float]] = {}
         for name, make in makers.items():
             try:
-                found[name] = measure(make(), base, arguments.blocks, arguments.steps)
+                raw[name] = added_us(make(), base, arguments.blocks, arguments.steps)
             except ImportError:
                 print(f"{name:18} not installed")
                 continue
-            low, high = found[name]["added_us_95"]
-            print(f"{name:18} {found[name]['added_us']:+7.1f} us a step (95 % {low:.1f} to {high:.1f})")
-    if arguments.save:
-        versions = {}
-        for package in ("torch", "lightning", "accelerate"):
-            try:
-                versions[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-        record = {
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "command": " ".join(["peers.py", *sys.argv[1:]]),
-            "cpu_count": os.cpu_count(),
-            "machine": platform.machine(),
-            "versions": versions,
-            "results": found,
-        }
-        with open(arguments.save, "a") as file:
-            file.write(json.dumps(record) + "\n")
+            found = median_with_interval(raw[name])
+            low, high = found["added_us_95"]
+            print(f"{name:18} {found['added_us']:+7.1f} us a step (95 % {low:.1f} to {high:.1f})")
+    result_record.save("peers", arguments.save, figures(raw), raw, ("torch", "lightning", "accelerate"))
     return 0
 
 

@@ -10,8 +10,8 @@ A record is one JSON object on one line:
 | `figures` | numbers that pages may cite; a name ends in its unit (`_us`, `_ms`, `_s`, `_percent`) |
 | `raw` | the numbers that `figures` is computed from |
 
-A benchmark module defines `figures(raw)` where the figures follow from the raw numbers alone; a test recomputes
-them. `python -m benchmarks.claims` checks the citations, and `--write` updates them.
+A benchmark module defines `figures(raw)`; a test recomputes the figures of each record with it.
+`python -m benchmarks.claims` checks what README and docs cite.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ def save(
         return None
     path = folder / f"{benchmark}.jsonl"
     record = {"label": label, **provenance(packages), "figures": figures, "raw": raw}
+    line = json.dumps(record, allow_nan=False)
     folder.mkdir(parents=True, exist_ok=True)
     with open(path, "a") as file:
-        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.write(line + "\n")
     print(f"saved to {path} as {label}")
     return path
 

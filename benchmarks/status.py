@@ -1,7 +1,7 @@
-"""How long `status` takes over many runs: `python benchmarks/status.py [--runs 1000]`. Goal: under 1 s.
+"""Wall time of `submit.py status` over many runs: `python benchmarks/status.py [--runs 1000]`.
 
-Makes the run directories of a sweep in a temporary folder (done, running, queued and failed ones, with the
-journal that a real submission leaves) and times whole processes, the interpreter's start included.
+Goal: under 1 s. The runs are made in a temporary folder: done, running, queued and failed ones, each with the
+journal that a submission leaves.
 """
 
 from __future__ import annotations
@@ -10,30 +10,42 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # for tests.support, which is not installed
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # benchmarks and tests are not installed
 
-from timing import seconds, show  # noqa: E402
-
-from disttrain.records.collect_provenance import code_hash  # noqa: E402
-from tests.support.states import make_run  # noqa: E402
+from benchmarks import result_record, timing
+from disttrain.records.collect_provenance import code_hash
+from tests.support.states import make_run
 
 STATES = ("done", "done", "done", "running", "queued", "failed")
 
 
+def figures(raw: dict[str, Any]) -> dict[str, Any]:
+    """Median and extremes of the wall times, of the table and of `--json`."""
+    as_json = {f"json_{name}": value for name, value in timing.summary(raw["json_taken_s"]).items()}
+    return {"runs": raw["runs"], **timing.summary(raw["taken_s"]), **as_json}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=11)
+    result_record.add_option(parser)
     given = parser.parse_args()
+    raw: dict[str, Any] = {"runs": given.runs}
     with tempfile.TemporaryDirectory() as folder:
         code = code_hash()
         for number in range(given.runs):
             make_run(Path(folder), f"many/n{number}", STATES[number % len(STATES)], code=code)
         print(f"{given.runs} runs")
-        for arguments in (["status", "--runs", folder], ["status", "--runs", folder, "--json"]):
-            show(arguments, seconds(arguments, given.repeats), goal_s=1.0)
+        for name, flags in (("taken_s", []), ("json_taken_s", ["--json"])):
+            arguments = ["status", "--runs", folder, *flags]
+            raw[name] = timing.seconds(arguments, given.repeats)
+            timing.show(arguments, raw[name], goal_s=1.0)
+    result_record.save("status", given.save, figures(raw), raw, packages=())
 
 
 if __name__ == "__main__":
