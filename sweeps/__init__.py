@@ -1,4 +1,4 @@
-"""From one sweep file and the command line to the runs they mean: data in, data out.
+"""A sweep file and the command line are expanded into runs. Pure functions from data to data.
 
 Runs on the login node; imports neither torch nor `jobs`.
 """

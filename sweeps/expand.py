@@ -1,11 +1,10 @@
 """A sweep file and the command line, expanded into runs.
 
-    sweep file ──┐                 ┌─ points: grids x axes, less what is excluded
-    --set, flags ┴─> draft ─> axes ┴─> each point laid over the base ─> checked config ─> batch sizes ─> name
+    sweep file ──┐                 ┌─ points: grids x axes, without excluded combinations
+    --set, flags ┴─> draft ─> axes ┴─> base + point ─> checked config ─> batch sizes ─> name
 
-Repeats are the outermost loop and nodes ascend within each: the sweep comes round to every shape once
-before any comes again, so that a machine which drifts (heat, neighbours) drifts for all shapes alike
-instead of for the last ones.
+Repeats are the outermost loop, and nodes ascend within each repeat. Every shape runs once before any shape
+runs again, so that slow drift of a machine (temperature, other jobs) affects all shapes alike.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.parsing import Draft, check, with_batch
 from disttrain.config.sections import Config, config_key
 from disttrain.errors import ConfigError, nearest
-from sweeps.base import base_of
-from sweeps.naming import readable_name, unique_names
+from sweeps.base_config import base_config
 from sweeps.overrides import Override, check_distinct
-from sweeps.section import SweepSection, check_exclude_keys, read_section
+from sweeps.run_names import readable_name, unique_names
+from sweeps.sweep_section import SweepSection, check_exclude_keys, read_section
 
 NODES, GPUS = "resources.nodes", "resources.gpus_per_node"
 Axes = dict[str, list[Any]]
@@ -32,21 +31,21 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunPlan:
-    """One run of a sweep, ready to be carried out."""
+    """One planned run of a sweep."""
 
     name: str
     config: Config
-    """Resolved: both batch sizes are given, and divide over the ranks."""
+    """Resolved: both batch sizes are set, and the global one is divisible by the ranks."""
     config_key: str
     repeat: int
     axes: dict[str, Any]
-    """The swept keys and this run's value of each."""
+    """Axis keys, with this run's value of each."""
     batch: BatchPlan
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A sweep: its name, the base its runs share (`sweep.json`), and the runs in the order to start them."""
+    """A sweep: its name, its base config (`sweep.json`), and its runs in start order."""
 
     name: str
     base: dict[str, Any]
@@ -59,20 +58,20 @@ class SweepPlan:
 
     @property
     def base_ranks(self) -> int | None:
-        """The number of ranks that the batch sizes are given for; None for each run's own."""
+        """Number of ranks that the batch sizes refer to; None: each run's own ranks."""
         ranks: int | None = self.base["sweep"]["base_ranks"]
         return ranks
 
 
 @dataclass(frozen=True)
-class Existing:
-    """What there is of a sweep already: it fixes names, and what its batch sizes refer to."""
+class ExistingSweep:
+    """Runs that a sweep has already: they fix run names and the reference of batch sizes."""
 
     names: Mapping[str, str] = field(default_factory=dict)
-    """Config key of each run to its name."""
+    """Run name by config key."""
     base_ranks: int | None = None
     unreadable: frozenset[str] = frozenset()
-    """Names of runs whose config key cannot be read."""
+    """Names of runs whose config key is unreadable."""
 
 
 def expand(
@@ -81,21 +80,21 @@ def expand(
     *,
     name: str,
     grids: Sequence[str] = (),
-    existing: Existing | None = None,
-    literal: bool = False,
+    existing: ExistingSweep | None = None,
+    scale_batch: bool = True,
 ) -> SweepPlan:
-    """The runs of a sweep. Raises `ConfigError`, one line, for anything that cannot be meant.
+    """The runs of a sweep. Raises `ConfigError`, one line, for bad input.
 
     Parameters
     ----------
     draft : the sweep file
-    overrides : what the command line lays over it; an axis replaces the file's axis of that key, and a
-        single value replaces both the base value and an axis
-    grids : names of the file's grids to take; none takes all
-    existing : what an earlier command left of the sweep of this name
-    literal : batch sizes are meant for each run's own ranks, and not scaled
+    overrides : keys of the command line; an axis replaces the file's axis of that key, and a single value
+        replaces both the base value and an axis
+    grids : names of the file's grids to expand; empty: all of them
+    existing : runs of the sweep of this name
+    scale_batch : whether batch sizes refer to `base_ranks` and are scaled; False: each run's own ranks
     """
-    existing = existing or Existing()
+    existing = existing or ExistingSweep()
     check_distinct(overrides)
     base = draft.copy()
     for override in overrides:
@@ -103,31 +102,31 @@ def expand(
             base.set(override.key, override.values[0], override.origin)
     section = read_section(base)
     products = [_with_overrides(axes, overrides) for axes in _chosen_grids(section, grids, base)]
-    places = _axis_places(section, base, overrides)
-    _check_axes(products, places)
+    origins = _axis_origins(section, base, overrides)
+    _check_axes(products, origins)
     check_exclude_keys(section, {key for axes in products for key in axes}, base)
 
-    drafts = [(point, _laid_over(base, point, places)) for point in _points(products)]
+    drafts = [(point, _with_point(base, point, origins)) for point in _points(products)]
     kept = [(point, draft) for point, draft in drafts if not any(_matches(draft, e) for e in section.exclude)]
     if not kept:
         raise ConfigError("sweep.exclude leaves no run", at=base.at("sweep.exclude"))
     checked = [(point, draft, check(draft)) for point, draft in kept]
     checked.sort(key=lambda item: (item[2].resources.nodes, item[2].resources.gpus_per_node))  # stable
     base_ranks = None
-    if not literal:
+    if scale_batch:
         base_ranks = existing.base_ranks or min(config.world_size for _, _, config in checked)
     resolved = [
         (point, *with_batch(config, draft, base_ranks, section.scaling)) for point, draft, config in checked
     ]
     return SweepPlan(
         name,
-        base_of(base, scaling=section.scaling, base_ranks=base_ranks),
+        base_config(base, scaling=section.scaling, base_ranks=base_ranks),
         _runs(resolved, section.repeats, existing),
     )
 
 
 def _chosen_grids(section: SweepSection, chosen: Sequence[str], draft: Draft) -> list[Axes]:
-    """The axes of each product, the common ones first."""
+    """Axes of each chosen grid, those of `sweep.axes` first."""
     for name in chosen:
         if name not in section.grids:
             known = ", ".join(section.grids) or "none"
@@ -153,39 +152,39 @@ def _with_overrides(axes: Axes, overrides: Sequence[Override]) -> Axes:
     return axes
 
 
-def _axis_places(section: SweepSection, draft: Draft, overrides: Sequence[Override]) -> dict[str, str]:
-    """Where each axis was written: `file.yaml:12`, `--nodes`."""
+def _axis_origins(section: SweepSection, draft: Draft, overrides: Sequence[Override]) -> dict[str, str]:
+    """Origin of each axis, for messages: `file.yaml:12`, `--nodes`."""
     written = [(key, f"sweep.axes.{key}") for key in section.axes]
     written += [(key, f"sweep.grids.{name}.{key}") for name, grid in section.grids.items() for key in grid]
-    places = {key: draft.at(place) or "sweep" for key, place in written}
-    return places | {override.key: override.origin for override in overrides}
+    origins = {key: draft.at(place) or "sweep" for key, place in written}
+    return origins | {override.key: override.origin for override in overrides}
 
 
-def _check_axes(products: list[Axes], places: Mapping[str, str]) -> None:
+def _check_axes(products: list[Axes], origins: Mapping[str, str]) -> None:
     for axes in products:
         for key, values in axes.items():
             if key.split(".")[0] == "sweep":
-                raise ConfigError(f"{key} cannot be an axis", at=places[key])
-            texts = [_text(value) for value in values]
+                raise ConfigError(f"{key} cannot be an axis", at=origins[key])
+            texts = [_json(value) for value in values]
             twice = next((text for text in texts if texts.count(text) > 1), None)
             if twice is not None:
-                raise ConfigError(f"{key}: the axis has the value {twice} twice", at=places[key])
+                raise ConfigError(f"{key}: the axis has the value {twice} twice", at=origins[key])
 
 
 def _points(products: list[Axes]) -> list[Point]:
-    """The union of the products, in order, each point once."""
+    """Union of the products, in order, without duplicates."""
     union: dict[str, Point] = {}
     for axes in products:
         for values in itertools.product(*axes.values()):
             point = dict(zip(axes, values, strict=True))
-            union.setdefault(_text(point), point)
+            union.setdefault(_json(point), point)
     return list(union.values())
 
 
-def _laid_over(base: Draft, point: Point, places: Mapping[str, str]) -> Draft:
+def _with_point(base: Draft, point: Point, origins: Mapping[str, str]) -> Draft:
     draft = base.copy()
     for key, value in point.items():
-        draft.set(key, value, places[key])
+        draft.set(key, value, origins[key])
     return draft
 
 
@@ -194,7 +193,7 @@ def _matches(draft: Draft, entry: Mapping[str, Any]) -> bool:
 
 
 def _value(draft: Draft, key: str) -> Any:
-    """The value at a key before the config is checked: what is excluded may be what cannot be checked."""
+    """Value of a key in an unchecked config: an excluded combination need not be valid."""
     value = draft.get(key)
     section, _, name = key.partition(".")
     if value is None and section in Config.model_fields:
@@ -203,7 +202,7 @@ def _value(draft: Draft, key: str) -> Any:
 
 
 def _runs(
-    resolved: Sequence[tuple[Point, Config, BatchPlan]], repeats: int, existing: Existing
+    resolved: Sequence[tuple[Point, Config, BatchPlan]], repeats: int, existing: ExistingSweep
 ) -> tuple[RunPlan, ...]:
     repeated = [
         (*each, repeat, config_key(each[1], repeat)) for repeat in range(repeats) for each in resolved
@@ -225,8 +224,8 @@ def _runs(
 def _difference(one: Point, other: Point) -> str:
     keys = [key for key in {**one, **other} if one.get(key) != other.get(key)]
     texts = [f"{key}={one.get(key, 'base')} and {key}={other.get(key, 'base')}" for key in keys]
-    return f"{', '.join(texts)} come to the same config (noise apart)"
+    return f"{', '.join(texts)} have the same config key"
 
 
-def _text(value: Any) -> str:
+def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)

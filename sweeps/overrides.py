@@ -1,4 +1,4 @@
-"""Command-line overrides: `--set key=value`, `--set key=a,b,c` (an axis), and the flags that mean one."""
+"""Command-line overrides: `--set key=value`, `--set key=a,b,c` (an axis), and flags such as `--nodes`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ _BRACKETS = {"[": "]", "{": "}", "(": ")"}
 
 @dataclass(frozen=True)
 class Override:
-    """One key given on the command line. An axis varies over `values`; otherwise there is one value."""
+    """One config key of the command line, with one value, or with the values of an axis."""
 
     key: str
     values: tuple[Any, ...]
     origin: str
-    """How messages name it: `--set`, `--nodes`, ..."""
+    """The flag, for messages: `--set`, `--nodes`, ..."""
     axis: bool
 
 
 def parse_set(assignment: str) -> Override:
-    """`key=value` or `key=a,b`: commas make an axis, except inside brackets and quotes."""
+    """Parse `key=value` or `key=a,b`. Commas outside brackets and quotes separate the values of an axis.
+
+    Raises `ConfigError` for a missing key or an empty value.
+    """
     key, equals, text = assignment.partition("=")
     key = key.strip()
     if not equals or not key:
@@ -38,13 +41,13 @@ def parse_set(assignment: str) -> Override:
 
 
 def parse_flag(flag: str, key: str, words: Iterable[str]) -> Override:
-    """The axis of a flag such as `--nodes 1 2 4` (or `1,2,4`)."""
+    """Parse the axis of a flag such as `--nodes 1 2 4` (or `1,2,4`)."""
     parts = [part for word in words for part in split_values(word)]
     return Override(key, tuple(parse_value(part, flag) for part in parts), flag, axis=True)
 
 
 def check_distinct(overrides: Iterable[Override]) -> None:
-    """Raise `ConfigError` where one key is given twice: which one should win is anybody's guess."""
+    """Raise `ConfigError` for a key that is given twice: neither value takes precedence."""
     seen: dict[str, str] = {}
     for override in overrides:
         if override.key in seen:
@@ -55,7 +58,7 @@ def check_distinct(overrides: Iterable[Override]) -> None:
 
 
 def split_values(text: str) -> list[str]:
-    """`text` cut at its top-level commas: `a,[b, c],"d,e"` is `a`, `[b, c]` and `"d,e"`."""
+    """Split at top-level commas: `a,[b, c],"d,e"` is `a`, `[b, c]` and `"d,e"`."""
     parts, start = [], 0
     closing: list[str] = []
     quote = ""

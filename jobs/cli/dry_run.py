@@ -26,7 +26,7 @@ from jobs.status.run_state import read_runs
 from jobs.submission.actions import Action, plan_actions
 from jobs.submission.warnings import cautions
 from sweeps.expand import RunPlan, SweepPlan
-from sweeps.naming import strategy_of
+from sweeps.run_names import strategy_of
 
 PORT, INTERFACE = "PORT", "INTERFACE"
 """What stands for what is only known at the start: the port, on Slurm a node's interface to the others."""

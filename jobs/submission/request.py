@@ -22,8 +22,8 @@ from disttrain.records.json_files import (
 from disttrain.records.masking import mask_config
 from jobs.core.journal import utc_now
 from jobs.status.run_state import RunState
-from sweeps.base import first_difference
-from sweeps.expand import GPUS, NODES, Existing, SweepPlan, expand
+from sweeps.base_config import first_difference
+from sweeps.expand import GPUS, NODES, ExistingSweep, SweepPlan, expand
 from sweeps.overrides import Override, parse_flag, parse_set
 
 _SWEEP_FILES = Path(__file__).resolve().parents[2] / "sweeps"
@@ -85,7 +85,7 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
                 f"{override.key}: `run` takes one value; `sweep` takes several", at=override.origin
             )
     axes = [Override(each.key, each.values, each.origin, axis=True) for each in overrides]
-    return _expand(args, draft, axes, states, literal=True)
+    return _expand(args, draft, axes, states, scale_batch=False)
 
 
 def write_sweep_record(root: Path, plan: SweepPlan) -> None:
@@ -108,16 +108,16 @@ def _expand(
     states: list[RunState],
     grids: Sequence[str] = (),
     *,
-    literal: bool = False,
+    scale_batch: bool = True,
 ) -> SweepPlan:
     name = sweep_name(args)
     recorded = _recorded_base(args.runs / name / "sweep.json")
-    existing = Existing(
+    existing = ExistingSweep(
         names={state.config_key: state.name for state in states if state.config_key},
         unreadable=frozenset(state.name for state in states if not state.config_key),
         base_ranks=recorded["sweep"]["base_ranks"] if recorded else None,
     )
-    plan = expand(draft, overrides, name=name, grids=grids, existing=existing, literal=literal)
+    plan = expand(draft, overrides, name=name, grids=grids, existing=existing, scale_batch=scale_batch)
     difference = first_difference(recorded, mask_config(plan.base)[0]) if recorded else None
     if difference:
         raise ConfigError(

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from disttrain.config.parsing import Draft, load
 from disttrain.errors import ConfigError
-from sweeps.base import first_difference
-from sweeps.expand import Existing, SweepPlan, expand
-from sweeps.naming import unique_names
+from sweeps.base_config import first_difference
+from sweeps.expand import ExistingSweep, SweepPlan, expand
 from sweeps.overrides import Override, parse_flag, parse_set, split_values
+from sweeps.run_names import unique_names
 
 BASE: dict[str, Any] = {
     "model": {"kind": "mlp"},
@@ -29,7 +29,7 @@ def draft(**sections: Any) -> Draft:
 
 
 def expanded(
-    base: Draft, *sets: str, nodes: str = "1", existing: Existing | None = None, **kwargs: Any
+    base: Draft, *sets: str, nodes: str = "1", existing: ExistingSweep | None = None, **kwargs: Any
 ) -> SweepPlan:
     overrides = [parse_flag("--nodes", "resources.nodes", nodes.split()), *map(parse_set, sets)]
     return expand(base, overrides, name="s", existing=existing, **kwargs)
@@ -132,13 +132,13 @@ def test_a_run_that_cannot_be_read_keeps_its_name_from_being_given_twice(unreada
     assert unique_names([("a", "1"), ("b", "3")], {}, {unreadable}) == [unreadable, "b"]
 
 
-def test_literal_batch_sizes_are_of_each_runs_own_ranks() -> None:
+def test_unscaled_batch_sizes_refer_to_each_runs_own_ranks() -> None:
     base = draft(train={"steps": 1, "global_batch_size": 8})
-    existing = Existing(base_ranks=4)
+    existing = ExistingSweep(base_ranks=4)
     scaled = expanded(base, nodes="2", existing=existing)
-    literal = expanded(base, nodes="2", existing=existing, literal=True)
-    assert [plan.runs[0].batch.global_ for plan in (scaled, literal)] == [4, 8]
-    assert (scaled.base_ranks, literal.base_ranks) == (4, None)
+    unscaled = expanded(base, nodes="2", existing=existing, scale_batch=False)
+    assert [plan.runs[0].batch.global_ for plan in (scaled, unscaled)] == [4, 8]
+    assert (scaled.base_ranks, unscaled.base_ranks) == (4, None)
 
 
 def test_overrides_win_over_the_file() -> None:
@@ -201,7 +201,7 @@ def test_more_shapes_later_mean_the_same_as_all_at_once(scaling: str, sizes: dic
     base = draft(train={"steps": 10, **sizes}, sweep={"scaling": scaling})
     at_once = expanded(base, nodes="1 2 4")
     first = expanded(base, nodes="1 2")
-    existing = Existing({run.config_key: run.name for run in first.runs}, first.base_ranks)
+    existing = ExistingSweep({run.config_key: run.name for run in first.runs}, first.base_ranks)
     then = expanded(base, nodes="2 4", existing=existing)
     assert {run.config_key for run in [*first.runs, *then.runs]} == {run.config_key for run in at_once.runs}
     assert first_difference(first.base, then.base) is None
@@ -213,14 +213,13 @@ def test_the_base_leaves_out_shape_axes_and_noise() -> None:
     assert first_difference(one, expanded(draft(), "job.time_limit_min=5").base) is None
     assert first_difference(one, expanded(draft(), "optim.lr=0.001").base) is None  # the default, written out
     assert (
-        first_difference(one, expanded(draft(), "optim.lr=0.5").base)
-        == "optim.lr is 0.001 there and 0.5 here"
+        first_difference(one, expanded(draft(), "optim.lr=0.5").base) == "optim.lr was 0.001 and is now 0.5"
     )
     assert first_difference(one, expanded(draft(), "sweep.scaling=strong").base) == (
-        "sweep.scaling is weak there and strong here"
+        "sweep.scaling was weak and is now strong"
     )
     assert first_difference(one, expanded(draft(), "model.dropout=0.5").base) == (
-        "model.dropout is 0.0 there and 0.5 here"
+        "model.dropout was 0.0 and is now 0.5"
     )
 
 

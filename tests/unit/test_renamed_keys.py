@@ -15,7 +15,7 @@ from disttrain.records.json_files import CorruptFile, read_json, write_json
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json, read_run_json_or_none
-from sweeps.section import SweepSection, check_exclude_keys
+from sweeps.sweep_section import SweepSection, check_exclude_keys
 from tests.support.fake_runs import fake_run
 
 BASE: dict[str, Any] = {"train": {"steps": 1, "local_batch_size": 1}}

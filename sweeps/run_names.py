@@ -1,4 +1,4 @@
-"""Names of runs: readable, unique within the sweep, safe as a folder's name."""
+"""Run names: readable, unique within the sweep, valid as folder names."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _IN_EVERY_NAME = {
     "parallel.strategy",
     "train.local_batch_size",
 }
-_LONGEST_VALUE = 40
-_LONGEST_NAME = 160  # with room for suffixes below the 255 bytes of a file name
+_MAX_VALUE_CHARS = 40
+_MAX_NAME_CHARS = 160  # below the 255 bytes of a file name, with space for suffixes
 
 
 def strategy_of(config: Config) -> str:
-    """The strategy a run will use."""
+    """Strategy of a run, with `auto` resolved."""
     return choose(config.parallel.strategy, config.world_size)[0]
 
 
 def readable_name(config: Config, axes: dict[str, Any], repeat: int) -> str:
-    """`n2-ddp-b64-r0`: nodes, strategy, local batch, repeat; between them what else is swept."""
+    """`n2-ddp-b64-r0`: nodes, strategy, local batch size, other axes, repeat."""
     resources = config.resources
     parts = [f"n{resources.nodes}"]
     if resources.gpus_per_node > 1 or "resources.gpus_per_node" in axes:
@@ -35,9 +35,9 @@ def readable_name(config: Config, axes: dict[str, Any], repeat: int) -> str:
     for key, value in axes.items():
         if key not in _IN_EVERY_NAME:
             leaf = key.rsplit(".", 1)[-1]
-            shown = _safe(_plain(value))[:_LONGEST_VALUE]
-            parts.append(shown if leaf == "kind" else _safe(leaf) + shown)  # `mlp` says what it is
-    return f"{'-'.join(parts)[:_LONGEST_NAME]}-r{repeat}"
+            shown = _safe(_plain(value))[:_MAX_VALUE_CHARS]
+            parts.append(shown if leaf == "kind" else _safe(leaf) + shown)  # `mlp` needs no key
+    return f"{'-'.join(parts)[:_MAX_NAME_CHARS]}-r{repeat}"
 
 
 def unique_names(
@@ -45,11 +45,12 @@ def unique_names(
     existing: Mapping[str, str],
     unreadable: Collection[str] = frozenset(),
 ) -> list[str]:
-    """A name for each (readable name, config key).
+    """One name for each pair (readable name, config key).
 
-    A run that exists keeps the name it has (`existing` maps config keys to names); of new ones that would
-    share a name, or take one in use, each gets the start of its key as a suffix. A run whose key cannot be
-    read any more may be any that would have got its name, so they all get it: none is started beside it.
+    An existing run keeps its name (`existing`: name by config key). New runs whose readable names collide,
+    with each other or with an existing run, get the first six digits of their key as a suffix. A new run
+    whose name equals that of an unreadable run takes that name: it may be the same run, and must not be
+    started twice.
     """
     pairs = list(wanted)
     taken = Counter(name for name, key in pairs if key not in existing)

@@ -1,4 +1,4 @@
-"""The base of a sweep: the config all its runs share, and whether two commands mean the same one."""
+"""The base config that all runs of a sweep share, and the first difference of two base configs."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from disttrain.config.sections import Config, is_noise
 from disttrain.errors import ConfigError
 
 _SHAPE = ("nodes", "gpus_per_node")
-"""Keys of `resources` that any command may vary, so they are no part of the base."""
-_ABSENT = object()
+"""Keys of `resources` that each command may vary: the base excludes them."""
+_MISSING = object()
 
 
-def base_of(draft: Draft, *, scaling: str, base_ranks: int | None) -> dict[str, Any]:
-    """What `sweep.json` records: the config before axes are laid over it, less its shape.
+def base_config(draft: Draft, *, scaling: str, base_ranks: int | None) -> dict[str, Any]:
+    """The config without axes and shape, as `sweep.json` records it.
 
-    Defaults are filled in, so that writing one out is no difference. The base alone may lack what every
-    run gets from an axis, so combinations are not checked here.
+    Defaults are filled in, so that a default written out is no difference. Required values may come from
+    an axis and be absent here, so combinations of keys are not checked.
 
     Parameters
     ----------
-    scaling : which batch size is held while ranks grow
-    base_ranks : the number of ranks that the base's batch sizes are given for; None for each run's own
+    scaling : `weak` holds the local batch size while ranks grow, `strong` the global one
+    base_ranks : number of ranks that the batch sizes of the base refer to; None: each run's own ranks
     """
     data = {name: value or {} for name, value in draft.data.items() if name != "sweep"}
     try:
         plain = Config.model_validate(data).as_dict()
     except ValidationError:
-        check(draft)  # says it in one line
+        check(draft)  # raises the same error as one line
         raise
     for section, package in BUILT_SECTIONS.items():
         declared = set(type(getattr(Config(), section)).model_fields)
         given = {name: value for name, value in plain[section].items() if name not in declared}
-        with contextlib.suppress(ConfigError):  # an axis may be what makes these options fit
+        with contextlib.suppress(ConfigError):  # an axis may supply a required option
             plain[section] |= check_options(package, section, plain[section]["kind"], given)
     for name in _SHAPE:
         del plain["resources"][name]
@@ -45,26 +45,26 @@ def base_of(draft: Draft, *, scaling: str, base_ranks: int | None) -> dict[str, 
 
 
 def first_difference(recorded: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """`<key> is <old> there and <new> here` for the first key in which two bases differ, or None.
+    """`<key> was <old> and is now <new>` for the first key in which two base configs differ, or None.
 
-    Noise does not count: a longer time limit still extends a sweep. Neither does `base_ranks`, which the
-    first `sweep` fixes and later ones take over.
+    Fields excluded from the config key are ignored: a sweep can be extended under a longer time limit.
+    `base_ranks` is ignored too: the first `sweep` command fixes it for later ones.
     """
-    before, after = _flat(recorded), _flat(now)
-    passed_over = {"sweep.base_ranks"} | {
+    before, after = _by_key(recorded), _by_key(now)
+    ignored = {"sweep.base_ranks"} | {
         f"{section}.{name}"
         for section, info in Config.model_fields.items()
         for name, field in info.annotation.model_fields.items()  # type: ignore[union-attr]
         if is_noise(field)
     }
     for key in [*after, *(key for key in before if key not in after)]:
-        old, new = before.get(key, _ABSENT), after.get(key, _ABSENT)
-        if old != new and key not in passed_over:
-            return f"{key} is {_text(old)} there and {_text(new)} here"
+        old, new = before.get(key, _MISSING), after.get(key, _MISSING)
+        if old != new and key not in ignored:
+            return f"{key} was {_shown(old)} and is now {_shown(new)}"
     return None
 
 
-def _flat(base: dict[str, Any]) -> dict[str, Any]:
+def _by_key(base: dict[str, Any]) -> dict[str, Any]:
     return {
         f"{section}.{name}": list(value) if isinstance(value, tuple) else value
         for section, fields in base.items()
@@ -72,7 +72,7 @@ def _flat(base: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(value: Any) -> str:
-    if value is _ABSENT:
+def _shown(value: Any) -> str:
+    if value is _MISSING:
         return "absent"
     return "null" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""The `sweep` section of a sweep file: what varies, what is left out, how batches scale."""
+"""The `sweep` section of a sweep file: axes, grids, exclusions, scaling and repeats."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Values = Annotated[list[Any], Field(min_length=1)]
 
 
 class SweepSection(Section):
-    """The axes of a sweep; every other section is the base that its runs share."""
+    """The `sweep` section. All other sections form the base config that the runs share."""
 
     axes: dict[str, Values] = Field(default_factory=dict)
-    """Config key to the values it takes; the sweep is the product of all axes."""
+    """Values by config key; the sweep is the product of all axes."""
     grids: dict[str, dict[str, Values]] = Field(default_factory=dict)
     """Named sets of further axes; the sweep is the union of their products, each with `axes`."""
     exclude: list[Annotated[dict[str, Any], Field(min_length=1)]] = Field(default_factory=list)
-    """Combinations to leave out: a run goes when every key of one entry has the value given there."""
+    """Excluded combinations: a run is left out when it has all the values of one entry."""
     scaling: Literal["weak", "strong"] = "weak"
-    """Which batch size is held while ranks grow: weak the local one, strong the global one."""
+    """`weak` holds the local batch size while ranks grow, `strong` the global one."""
     repeats: PositiveInt = 1
-    """Launches of every combination: the launch is what intervals are computed over."""
+    """Launches of every combination: confidence intervals are computed over launches."""
 
 
 def read_section(draft: Draft) -> SweepSection:
-    """The checked `sweep` section of a draft. Raises `ConfigError`, one line, with file and line."""
+    """Check the `sweep` section of a draft. Raises `ConfigError`, one line, with file and line."""
     try:
         return SweepSection.model_validate(draft.data.get("sweep") or {})
     except ValidationError as error:
@@ -53,10 +53,7 @@ def read_section(draft: Draft) -> SweepSection:
 
 
 def check_exclude_keys(section: SweepSection, axes: set[str], draft: Draft) -> None:
-    """Raise `ConfigError` for a key in `exclude` that no run could have.
-
-    A misspelt one would otherwise exclude nothing, in silence.
-    """
+    """Raise `ConfigError` for a key in `exclude` that no run has: a misspelt key would exclude nothing."""
     allowed = sorted(axes | set(known_keys()))
     for entry in section.exclude:
         for key in entry:
