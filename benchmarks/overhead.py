@@ -15,8 +15,8 @@ tells how far the figures can be trusted. The losses of all must be identical.
 
 The clock of the telemetry stands still in the others' turns, so what it does by the clock (log lines,
 summaries) falls due as in a run of its own. Its parts are timed by themselves, too. Samples of the processes
-are taken beside the steps of all loops, and steps that are looked at under the profiler or calibrated (on
-several ranks) are in no round: for these, see their parts.
+are taken beside the steps of all loops, and steps under the profiler (on several ranks) are in no round: for
+these, see their parts.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ METHODS: dict[str, tuple[type, str]] = {
     "records and summary, every `flush_every_s`": (RunTelemetry, "_flush"),
     "sample of the processes, once a second, beside the steps": (NodeSampler, "_sample"),
 }
-LOOK = "a step under the profiler, `telemetry.samples` times in a run"
-CALIBRATION = "a step with passes beside it, `telemetry.calibrations` times in a run"
+LOOK = "a step under the profiler, `telemetry.profiled_steps` times in a run"
 
 
 @dataclass

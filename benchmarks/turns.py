@@ -91,14 +91,14 @@ class Ours:
         self.session = prepare(config, Output.of_job(folder, 0), world, Signals())
         self.losses: list[torch.Tensor] = []
         telemetry = self.session.telemetry
-        self.special = {parts.LOOK: telemetry.look.steps, parts.CALIBRATION: telemetry.calibration.steps}
+        self.special = {parts.LOOK: telemetry.look.steps}
         self.seconds = {name: parts.Part() for name in self.special}
 
     def start(self) -> None:
         self.session.telemetry.start()
 
     def run(self, count: int) -> float:
-        """Seconds; not a number where a step was looked at closely or calibrated."""
+        """Seconds; not a number where a step was looked at closely."""
         telemetry, boundary = self.session.telemetry, self.session.boundary
         not_counted = 0.0
         telemetry.clock.start()

@@ -109,8 +109,6 @@ def take(step: int, session: Session) -> Tensor:
     if step in telemetry.look.steps:
         with telemetry.look.at(step, trainer):
             return trainer.step(step, session.batches)
-    if step in telemetry.calibration.steps:
-        return telemetry.calibration.at(step, trainer, session.batches)
     return trainer.step(step, session.batches)
 
 

@@ -10,10 +10,12 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-RENAMED: dict[str, str] = {}
-"""Old dotted key to new dotted key, for instance `"parallel.bucket_mb": "parallel.ddp.bucket_mb"`."""
+RENAMED: dict[str, str] = {"telemetry.samples": "telemetry.profiled_steps"}
+"""Old dotted key to new dotted key."""
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "telemetry.calibrations": "benchmarks/exposed.py compares the methods that measure exposed communication",
+}
 """Dotted key that is gone, and the reason as a main clause."""
 
 _ABSENT = object()

@@ -168,13 +168,9 @@ class TelemetryConfig(Section):
 
     warmup_steps: NonNegativeInt = 10
     """Steps left out of every throughput and latency figure (they are recorded all the same)."""
-    samples: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 8
-    """Steps looked at closely, under the profiler, for what each collective did: so many, evenly spread over
-    the run, but at most one in 20. They are left out of the figures, too. 0: none."""
-    calibrations: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 4
-    """Steps whose forward and backward passes are made a second time without communication, to check what is
-    said of it: so many, evenly spread over the run, but at most one in 20. The second passes belong to no
-    step and to no figure. 0: none."""
+    profiled_steps: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 8
+    """Steps taken under PyTorch's profiler to time each collective: evenly spread over the run, at most one
+    in 20. The figures leave them out. 0: none."""
     layer_passes: NonNegativeInt = 0
     """Passes after the last step in which each layer is timed, for `submit.py emulate`; they belong to no
     step and to no figure. 0: none."""

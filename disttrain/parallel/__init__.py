@@ -3,8 +3,6 @@ one's own, which shard by `fully_shard`.
 
 `wrap(model, config, world)` makes the model parallel; `without_sync(model)` is the context in which a
 backward pass only accumulates; `alone(model)` is the one in which passes talk to nobody and leave the
-wrapper as it was; `bare(model)` gives back the model that was wrapped. `log_pass(model)` has the wrapper
-time the next pass by its own means, and `logged_exposed_s(model)` says what it found. `COMM_METHOD` names
-how exposed communication is measured, or is None where there is none. `SETTLES` says that the first
+wrapper as it was; `bare(model)` gives back the model that was wrapped. `COMM_METHOD` names how exposed communication is measured, or is None where there is none. `SETTLES` says that the first
 backward pass of a process differs from those that follow, and has to be made before the first step.
 """

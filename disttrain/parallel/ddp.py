@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -19,8 +19,6 @@ SETTLES = True
 """DDP lays its gradient buckets out anew after the first backward pass, by the order in which gradients
 came. That changes the order of summation: a resumed process would sum its first step otherwise than the
 one that never stopped, and from three ranks on that shows in the weights."""
-_LOGGED_EVERY = 100
-"""One pass in so many is timed by DDP's logger where nobody asks for more: PyTorch's own."""
 
 
 def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
@@ -50,22 +48,6 @@ def alone(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         model.require_forward_param_sync = broadcasts
-
-
-def log_pass(model: nn.Module) -> None:
-    with suppress(AttributeError):  # a prototype, by its documentation
-        model._set_ddp_runtime_logging_sample_rate(1)  # type: ignore[operator]
-
-
-def logged_exposed_s(model: nn.Module) -> float | None:
-    """Seconds that the span of communication went on beyond compute; null where DDP does not tell."""
-    try:
-        model.logger.set_runtime_stats_and_log()  # type: ignore[union-attr, operator]
-        model._set_ddp_runtime_logging_sample_rate(_LOGGED_EVERY)  # type: ignore[operator]
-        found = model._get_ddp_logging_data()  # type: ignore[operator]
-        return (found["backward_comm_time"] - found["backward_compute_comm_overlap_time"]) / 1e9
-    except (AttributeError, KeyError, RuntimeError):
-        return None
 
 
 def bare(model: nn.Module) -> nn.Module:

@@ -25,13 +25,5 @@ def alone(model: nn.Module) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def log_pass(model: nn.Module) -> None:
-    pass
-
-
-def logged_exposed_s(model: nn.Module) -> float | None:
-    return None
-
-
 def bare(model: nn.Module) -> nn.Module:
     return model

@@ -75,28 +75,3 @@ class CommSummary(Record):
     bus_bytes_per_s: float | None
     """All bus bytes of a step over the least time, over ranks, that any collective was on its way."""
     collectives: list[CollectiveSummary]
-
-
-class CalibratedStep(Record):
-    """A step whose passes were made a second time, without communication: means over ranks, in seconds."""
-
-    step: int
-    compute_s: float
-    """By the step clock, as in its record."""
-    silent_s: float
-    """Of the second passes."""
-    clock_s: float
-    """Exposed communication by the step clock: that of the backward pass alone."""
-    ddp_logger_s: float | None
-    """By DDP's own logger: its span of communication less what of it overlapped with compute."""
-    no_communication_s: float
-    """By difference: `compute_s` + `clock_s` - `silent_s`."""
-
-
-class CommCheck(Record):
-    """Exposed communication of a step by three instruments: medians over the same steps, in seconds."""
-
-    clock_s: float
-    ddp_logger_s: float | None
-    no_communication_s: float
-    steps: list[CalibratedStep]

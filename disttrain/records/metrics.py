@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import model_validator
 
 from disttrain.records.base import Record
 from disttrain.records.causes import StopCause
-from disttrain.records.communication import CommCheck, CommSummary
+from disttrain.records.communication import CommSummary
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.hardware import GpuUsage, ProcessUsage
 
@@ -47,6 +49,10 @@ class EvalPoint(LossPoint):
 class RatioPoint(Record):
     step: int
     ratio: float | None
+
+
+FORMER_FIELDS = frozenset({"comm_check", "calibration_passes"})
+"""Fields that earlier versions wrote; readers drop them."""
 
 
 class Metrics(Record):
@@ -110,9 +116,6 @@ class Metrics(Record):
     """Steps left out of the figures below: the first ones after each start."""
     sampled_steps: int = 0
     """Steps left out because they were taken under the profiler."""
-    calibration_passes: int = 0
-    """Forward and backward passes of this attempt that were made without communication, for `comm_check`;
-    they belong to no step."""
     left_out: list[tuple[int, int]] = []
     """First and last step of each stretch of steps that were left out."""
     measured_steps: int
@@ -135,8 +138,6 @@ class Metrics(Record):
     """How it was divided into wait and transfer."""
     comm: CommSummary | None = None
     """Collectives, hidden ones too, from sampled steps; null without communication or samples."""
-    comm_check: CommCheck | None = None
-    """Exposed communication of a few steps by three instruments; null where nothing was calibrated."""
     communication_time_per_step: float | None = None
     """`comm.total_s`: seconds a step in which any collective was on its way, hidden ones included."""
     communication_overhead_percent: float | None = None
@@ -185,3 +186,10 @@ class Metrics(Record):
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and last are always there."""
     eval_history: list[EvalPoint]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if name not in FORMER_FIELDS}

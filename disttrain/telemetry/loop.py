@@ -116,7 +116,7 @@ class LoopTelemetry:
         if self._emulated is not None:
             background.late_reason = LATE_AT_THE_END
         self._telemetry = RunTelemetry(
-            self._output.run, self._output.attempt, self._world, config, facts, background, repeatable=False
+            self._output.run, self._output.attempt, self._world, config, facts, background
         )
         self.clock: StepClock = self._telemetry.clock
         self._hooks = [

@@ -34,7 +34,7 @@ class Sampling:
     """How many steps were to be sampled for their collectives."""
 
     asked: int
-    """By `telemetry.samples`."""
+    """By `telemetry.profiled_steps`."""
     planned: int
     """For a run of this length."""
     taken: int
@@ -88,7 +88,7 @@ def _communication(metrics: Metrics, sampling: Sampling, reason: str | None) -> 
 
 def _no_samples(sampling: Sampling) -> str:
     if not sampling.asked:
-        return "telemetry.samples is 0"
+        return "telemetry.profiled_steps is 0"
     if not sampling.planned:
         return f"no step is sampled: at most one in {LARGEST_SHARE} after the warm-up, none that is traced"
     if not sampling.taken:

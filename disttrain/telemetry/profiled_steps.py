@@ -48,7 +48,7 @@ class CloseLook:
         self._asked = range(first, last + 1)
         self._traces = world.rank in config.profile.ranks
         spread = sampled_steps(
-            config.telemetry.samples if samples else 0, config.telemetry.warmup_steps, steps
+            config.telemetry.profiled_steps if samples else 0, config.telemetry.warmup_steps, steps
         )
         self.sampled = spread - set(self._asked)
         """Steps taken for their collectives."""

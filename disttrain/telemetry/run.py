@@ -27,7 +27,6 @@ from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import comm_split, null_reasons, sinks, step_series, summary, throughput
-from disttrain.telemetry.comm_cross_check import Calibration
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.hardware.node import NodeTelemetry
 from disttrain.telemetry.json_lines import is_full, unless_full
@@ -58,8 +57,6 @@ class RunTelemetry:
     config: Config
     facts: dict[str, Any]
     background: Background = field(default_factory=Background)
-    repeatable: bool = True
-    """Whether the passes of a step can be made again, to calibrate."""
     eval_history: list[EvalPoint] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -82,15 +79,6 @@ class RunTelemetry:
         samples = self.background.samples_comm
         self.look = CloseLook(self.config, self.attempt, self.world, samples=samples, steps=self._steps_total)
         self._recorder.looked_at = self.look.steps
-        self.calibration = Calibration(
-            self.config,
-            self.world,
-            communicates=self._measures_comm,
-            repeatable=self.repeatable,
-            steps=self._steps_total,
-            looked_at=self.look.steps,
-        )
-        self._recorder.calibrated = self.calibration.steps
         self._global_loss = GlobalLoss(self.meetings)
         self._losses = Curve()  # on rank 0
         self._sinks = (
@@ -184,9 +172,6 @@ class RunTelemetry:
         if step in self.look.steps:
             with self.outside_steps():
                 self.look.step_done(step)
-        if self.calibration.due:
-            with self.outside_steps():
-                self.calibration.step_done(step, self._recorder.passes_of)
         if step % self._log_every == 0:
             self._look_up()
         now = time.monotonic()
@@ -335,12 +320,10 @@ class RunTelemetry:
         comm_known = self._measures_comm and not self._recorder.comm_unseen
         if not comm_known:
             facts |= {"comm_method": None, "comm_split": None}
-        checked, unchecked = self.calibration.figures()
         metrics = Metrics(
             **facts,
             **fields,
-            **checked,
-            null_reasons=reasons | unchecked,
+            null_reasons=reasons,
             status=status,
             stop_cause=stop_cause,
             attempt=self.attempt.number,
@@ -367,7 +350,7 @@ class RunTelemetry:
             eval_history=self.eval_history,
         )
         sampling = null_reasons.Sampling(
-            asked=self.config.telemetry.samples,
+            asked=self.config.telemetry.profiled_steps,
             planned=len(self.look.sampled),
             taken=sum(self._first_step < step <= self._step for step in self.look.sampled),
         )

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -22,13 +22,6 @@ from disttrain.telemetry.step_series import Curve
 
 WINDOW = 100
 """Steps in one record, once each step has had its own for long enough."""
-
-
-class Passes(NamedTuple):
-    """What the step clock says of a step's forward and backward passes on one rank."""
-
-    compute_s: float
-    exposed_s: float
 
 
 @dataclass(frozen=True)
@@ -80,8 +73,6 @@ class StepRecorder:
         """Steps that are recorded but not measured, besides the first ones."""
         self.kept: dict[int, Parts] = {}
         """Of those steps, the seconds in each class."""
-        self.calibrated: frozenset[int] = frozenset()
-        self._passes: dict[int, Passes] = {}
         self._split = split
         self._noted: deque[tuple[int, torch.Tensor, float, bool]] = deque()
         self.comm_unseen = False
@@ -114,8 +105,6 @@ class StepRecorder:
         for start, parts in self._clock.finished(await_steps):
             step, loss, lr, comm_seen = self._noted.popleft()
             exposed_s = [parts[COMM], *parts[len(CLASSES) :]]
-            if step in self.calibrated:
-                self._passes[step] = Passes(parts[COMPUTE], parts[COMM])
             del parts[len(CLASSES) :]
             parts[COMM] = sum(exposed_s)
             done = _Done(step, start, parts, exposed_s, float(loss), lr)
@@ -125,11 +114,6 @@ class StepRecorder:
                 self._record(done)
             else:
                 self._undivided.append(done)
-
-    def passes_of(self, step: int) -> Passes:
-        """Of a calibrated step, which is over on the device, too. Meetings of the ranks are not in it."""
-        self.collect()
-        return self._passes.pop(step)
 
     def divide(self, *, everything: bool = False) -> None:
         """All ranks together: compare their communication, and record the steps for which that is done.

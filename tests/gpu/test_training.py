@@ -36,7 +36,7 @@ def test_no_step_waits_for_the_device(strategy, tmp_path):
         train={"steps": 40, "local_batch_size": 4, "global_batch_size": 8, "log_every": 5},
         parallel={"strategy": strategy},
         resources={"device": "cuda"},
-        telemetry={"samples": 0, "gpu_every_s": 0},
+        telemetry={"profiled_steps": 0, "gpu_every_s": 0},
     )
     session = prepare(made, Output.of_job(tmp_path, 0), ON_GPU, Signals())
     trainer, telemetry = session.trainer, session.telemetry

@@ -31,7 +31,7 @@ SMALL = {
               "optimizer_s": 0.0},
     "data": {"kind": "synthetic", "shape": [8], "classes": 2, "samples": 512, "valid_samples": 4},
     "train": {"steps": 15, "local_batch_size": 4},
-    "telemetry": {"warmup_steps": 3, "sinks": [], "samples": 0},
+    "telemetry": {"warmup_steps": 3, "sinks": [], "profiled_steps": 0},
     "parallel": {"bucket_mb": 0.25},
 }  # fmt: skip
 
@@ -156,7 +156,7 @@ def test_a_table_of_a_measured_run_takes_as_long_as_it_did(one_thread, tmp_path)
                 "valid_samples": 8,
             },
             "train": {"steps": 12, "local_batch_size": 8},
-            "telemetry": {"warmup_steps": 3, "sinks": [], "samples": 0, "layer_passes": 4},
+            "telemetry": {"warmup_steps": 3, "sinks": [], "profiled_steps": 0, "layer_passes": 4},
             "resources": {"device": "cpu"},
         }
     )

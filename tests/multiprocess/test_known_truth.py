@@ -62,7 +62,7 @@ def test_communication_under_compute_is_reported_as_hidden(three_ranks, tmp_path
     model, layers = STEP["model"], STEP["model"]["layers"]
     sections = {
         "parallel": {"bucket_mb": model["layer_mb"] * layers / buckets},
-        "telemetry": {"samples": 1},
+        "telemetry": {"profiled_steps": 1},
         "train": {"steps": truth.WARM_UP + LARGEST_SHARE},
     }
     run(three_ranks, tmp_path, **truth.LATE["slow rank"].sections, **sections)

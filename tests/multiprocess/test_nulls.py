@@ -52,7 +52,12 @@ def nulls(value: Any, name: str = "") -> Iterator[str]:
         (SMALL, 2, {"telemetry": {"warmup_steps": 12}}, COMM | MEASURED),
         (SMALL, 2, {"train": {"steps": 45}}, {"emulation_late_s"}),
         (SMALL, 1, {"optim": {"lr": 1e38, "grad_clip": None}}, {"loss_history.loss", "eval_history.loss"}),
-        (EMULATED, 2, {"telemetry": {"samples": 8}}, COMM | {"model_flops_per_sample", "compute_dtypes"}),
+        (
+            EMULATED,
+            2,
+            {"telemetry": {"profiled_steps": 8}},
+            COMM | {"model_flops_per_sample", "compute_dtypes"},
+        ),
         (EMULATED, 1, {"model": {"work": "matmul"}}, {"emulation_late_s"}),
         (SMALL, 1, {"model": {"kind": "tests.support.nets:Failing", "rank": 0}}, COMM | EXPOSED),
     ],

@@ -163,7 +163,7 @@ def test_ranks_with_different_data_refuse_before_the_first_step(two_ranks, tmp_p
 
 def test_sampled_steps_tell_what_each_bucket_did_and_are_left_out(two_ranks, tmp_path):
     model = {"slow_rank": 1, "slow_s": 0.02}
-    config = make_config(SMALL, 2, model=model, train={"steps": 62}, telemetry={"samples": 3})
+    config = make_config(SMALL, 2, model=model, train={"steps": 62}, telemetry={"profiled_steps": 3})
     metrics = two_ranks.call(train_on, config, tmp_path)[0]
     assert (metrics.sampled_steps, metrics.warmup_steps, metrics.measured_steps) == (3, 2, 57)
     attempt = Output.of_job(tmp_path, 0).attempt
@@ -189,7 +189,7 @@ def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
         2,
         model={"slow_rank": 1, "slow_s": slow_s},
         train={"steps": 42, "log_every": 1},
-        telemetry={"samples": 2},
+        telemetry={"profiled_steps": 2},
         profile=asked,
     )
     metrics = two_ranks.call(train_on, config, tmp_path)[0]
@@ -212,9 +212,9 @@ def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
 
 def test_a_sampled_step_computes_what_any_step_does(two_ranks, tmp_path):
     plain = two_ranks.call(
-        train_on, make_config(SMALL, 2, train={"steps": 42}, telemetry={"samples": 0}), tmp_path / "0"
+        train_on, make_config(SMALL, 2, train={"steps": 42}, telemetry={"profiled_steps": 0}), tmp_path / "0"
     )[0]
-    config = make_config(SMALL, 2, train={"steps": 42}, telemetry={"samples": 2})
+    config = make_config(SMALL, 2, train={"steps": 42}, telemetry={"profiled_steps": 2})
     sampled = two_ranks.call(train_on, config, tmp_path / "2")[0]
     assert (plain.sampled_steps, sampled.sampled_steps) == (0, 2)
     assert curve(sampled) == curve(plain)

@@ -63,7 +63,7 @@ def measured_step_s(fleet: MiniCluster, root: Path, nodes: int, bucket_mb: int) 
         f"parallel.bucket_mb={bucket_mb}",
         f"train.steps={STEPS}",
         f"telemetry.warmup_steps={WARM_UP}",
-        "telemetry.samples=0",
+        "telemetry.profiled_steps=0",
         f"train.log_every={STEPS}",
     ]
     fleet.submit(

@@ -56,7 +56,7 @@ def measure(pair: MiniCluster, root: Path, *settings: str) -> Seen:
         "parallel.bucket_mb=32",
         f"train.steps={STEPS}",
         f"telemetry.warmup_steps={WARM_UP}",
-        "telemetry.samples=2",
+        "telemetry.profiled_steps=2",
     ]
     sweep = SUBMIT.parent / "sweeps" / "emulated.yaml"
     pair.submit(
@@ -162,7 +162,7 @@ def test_what_travels_under_compute_is_hidden(pair: MiniCluster, ahead: list[str
         tmp_path / "run",
         model={"layers": layers, "layer_mb": layer_mb, "forward_s": 0.02, "backward_s": 0.2},
         parallel={"bucket_mb": layer_mb},
-        telemetry={"samples": samples},
+        telemetry={"profiled_steps": samples},
         train={"steps": truth.WARM_UP + samples * LARGEST_SHARE},
     )
     travels_s = layer_mb * MIB / rate

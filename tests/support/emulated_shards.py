@@ -95,7 +95,7 @@ def train(
     model = build(late_s=(late_s or {}).get(world.rank), **options)
     calls = shard(world, model, build_as, longer_s)
     optimizer = model.optimizer()
-    telemetry = {"warmup_steps": WARM_UP, "samples": 0, "sinks": []}
+    telemetry = {"warmup_steps": WARM_UP, "profiled_steps": 0, "sinks": []}
     with (
         ahead(),
         LoopTelemetry(folder, model, optimizer, steps=STEPS, samples_per_step=1, telemetry=telemetry) as look,

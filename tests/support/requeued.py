@@ -37,7 +37,7 @@ def config(
         "parallel": {"bucket_mb": 0.002},
         "resources": {"nodes": RANKS},
         "checkpoint": {"every_steps": every_steps},
-        "telemetry": {"warmup_steps": 2, "samples": 0, "sinks": []},
+        "telemetry": {"warmup_steps": 2, "profiled_steps": 0, "sinks": []},
         "job": {"stop_check_s": 0, "time_limit_min": 20, **job},
     }
 

@@ -71,7 +71,7 @@ def train(
             steps=STEPS,
             samples_per_step=BATCH * accumulation,
             accumulation=accumulation,
-            telemetry={"warmup_steps": WARM_UP, "samples": 1, "sinks": []},
+            telemetry={"warmup_steps": WARM_UP, "profiled_steps": 1, "sinks": []},
         )
         if folder
         else None

@@ -39,7 +39,7 @@ STEP: dict[str, dict[str, Any]] = {
               "optimizer_s": 0.01},
     "data": {"kind": "synthetic", "shape": [8], "classes": 2, "samples": 2048, "valid_samples": 0},
     "train": {"steps": 23, "local_batch_size": 4, "log_every": 10},
-    "telemetry": {"warmup_steps": WARM_UP, "sinks": [], "samples": 0},
+    "telemetry": {"warmup_steps": WARM_UP, "sinks": [], "profiled_steps": 0},
     "parallel": {"bucket_mb": 0.03125},
 }  # fmt: skip
 LATE_RANK, LATE_S = 1, 0.05

@@ -102,7 +102,7 @@ def train(
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     steps, step = EPOCHS * len(loader), 0
-    settings = {"warmup_steps": 4, "samples": 1, "sinks": []}
+    settings = {"warmup_steps": 4, "profiled_steps": 1, "sinks": []}
     with LoopTelemetry(
         run_dir, model, optimizer, steps=steps, samples_per_step=BATCH, telemetry=settings
     ) as telemetry:

@@ -59,22 +59,6 @@ def test_step_lines_are_valid_records_and_their_parts_sum_to_the_step(tmp_path):
         assert sum(getattr(line, name) for name in CLASSES) == pytest.approx(line.step_s, abs=1e-6)
 
 
-def test_what_a_calibrated_step_communicated_is_that_of_its_passes(tmp_path):
-    now = iter((0.0, 1.0, 4.0, 9.0, 11.0, 12.0))
-    clock = HostClock(lambda: next(now))
-    recorder = StepRecorder(
-        tmp_path / "steps.jsonl", clock, samples_per_step=4, warmup_steps=0, split=CommSplit(ALONE)
-    )
-    recorder.calibrated = frozenset({1})
-    clock.start()
-    for phase in (MEETING, COMPUTE, COMM, COMPUTE):
-        clock.switch(phase)
-    recorder.note(1, torch.tensor(1.0), lr=0.1)
-    clock.end_step()
-    assert recorder.passes_of(1) == (5.0 + 1.0, 2.0)
-    recorder.close()
-
-
 def test_a_loss_that_is_not_finite_is_null_in_strict_json(tmp_path):
     record(tmp_path / "steps.jsonl", [math.nan, math.inf])
     lines = (tmp_path / "steps.jsonl").read_text().splitlines()
