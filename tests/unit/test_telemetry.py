@@ -22,7 +22,7 @@ from disttrain.telemetry import sinks
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.telemetry.step_clock import COMM, COMPUTE, MEETING, HostClock
+from disttrain.telemetry.step_clock import COMPUTE, HostClock
 from disttrain.telemetry.step_log import StepRecorder
 from disttrain.telemetry.step_series import Curve
 from disttrain.telemetry.summary import composition, step_time, thin
