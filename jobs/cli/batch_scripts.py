@@ -9,11 +9,11 @@ from typing import Any
 
 from disttrain.errors import ConfigError
 from jobs.core import environment, journal
-from jobs.schedulers.base import Cluster, Submission
+from jobs.schedulers.base import Scheduler, Submission
 from jobs.schedulers.slurm.batch_script import Batch, render
 from jobs.schedulers.slurm.commands import answers
 from jobs.schedulers.slurm.scheduler import batch_of
-from jobs.schedulers.slurm.test_only import would_take
+from jobs.schedulers.slurm.test_only import check_script
 from jobs.submission import submit
 from jobs.submission.actions import Action
 
@@ -21,7 +21,9 @@ DEFAULT_ARRAY = 1001
 """Slurm's own MaxArraySize: what is reckoned with where no controller can be asked."""
 
 
-def batches(actions: Sequence[Action], cluster: Cluster, root: Path, code: Mapping[str, Any]) -> list[Batch]:
+def batches(
+    actions: Sequence[Action], cluster: Scheduler, root: Path, code: Mapping[str, Any]
+) -> list[Batch]:
     """What `submission.carry_out` would submit now, a job or an array each; `code` is what it would note of
     the code."""
     prepared = submit.prepare(actions, cluster, root, {"code": code})
@@ -46,10 +48,10 @@ def described(found: Sequence[Batch], *, trial: bool) -> list[dict[str, Any]]:
 
 def _described(batch: Batch, trial: bool) -> dict[str, Any]:
     text = render(batch)
-    verdict = would_take(text, environment.for_submission(os.environ)) if trial else None
+    verdict = check_script(text, environment.for_submission(os.environ)) if trial else None
     return {
         "name": batch.name,
-        "runs": [share.run_dir.name for share in batch.shares],
+        "runs": [share.run_dir.name for share in batch.tasks],
         "profile": batch.profile.name,
         "script": text,
         "test": None if verdict is None else {"accepted": verdict.accepted, "slurm_says": verdict.said},

@@ -20,7 +20,7 @@ from jobs.cli.submitting import EXIT_FAILED, on_slurm, profile_choice
 from jobs.core import code_snapshot, environment
 from jobs.node.agent import launch_command
 from jobs.node.rendezvous import Endpoint
-from jobs.schedulers.base import Cluster, ClusterName, uses_gpus
+from jobs.schedulers.base import Scheduler, uses_gpus
 from jobs.schedulers.select import choose, named
 from jobs.status.run_state import read_runs
 from jobs.submission.actions import Action, plan_actions
@@ -92,7 +92,7 @@ def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
 
 
 def _run(
-    action: Action, plan: SweepPlan, cluster: Cluster, root: Path, code: code_snapshot.CodeContent
+    action: Action, plan: SweepPlan, cluster: Scheduler, root: Path, code: code_snapshot.CodeContent
 ) -> dict[str, Any]:
     """One run as `--json` shows it."""
     wanted = action.plan
@@ -127,7 +127,7 @@ def _run(
 
 
 def _added(
-    wanted: RunPlan, config: Mapping[str, Any], cluster: Cluster, copy: Path
+    wanted: RunPlan, config: Mapping[str, Any], cluster: Scheduler, copy: Path
 ) -> dict[str, environment.AddedVariable]:
     """What the agents would add; `copy` is the copy of the code that would run."""
     inherited: Mapping[str, str] = os.environ
@@ -158,7 +158,7 @@ def _with_port(command: list[str]) -> list[str]:
     return [*command[:place], PORT, *command[place + 1 :]]
 
 
-def cost(run: RunPlan, cluster: ClusterName) -> Cost:
+def cost(run: RunPlan, cluster: str) -> Cost:
     """The time limit of one attempt times its ranks."""
     resources = run.config.resources
     on_gpu = uses_gpus(resources.device, cluster, run.config.world_size)
@@ -196,11 +196,11 @@ def as_text(
 
 
 def _row(run: dict[str, Any]) -> tuple[str, ...]:
-    batch = run["batch"]
+    batch, action = run["batch"], run["action"].replace("_", " ")
     length = count(run["steps"], "step") if run["steps"] else f"{plain(run['epochs'])} epochs"
     return (
         run["run"],
-        run["action"] if run["action"] == run["reason"] else f"{run['action']}: {run['reason']}",
+        action if action == run["reason"] else f"{action}: {run['reason']}",
         f"{run['nodes']} x {run['ranks_per_node']}",
         f"{batch['local']} x {batch['accumulation']} x {batch['ranks']} = {batch['global']}",
         length,

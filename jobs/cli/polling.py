@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.schedulers.base import Cluster
+from jobs.schedulers.base import Scheduler
 from jobs.status.refresh import refresh, refresh_slurm
 from jobs.status.run_state import RunState
 
@@ -35,7 +35,7 @@ class Watched:
     """Runs that are read again and again, and their clusters asked now and then, beside it: a controller that
     does not answer takes its time, and the files go on telling."""
 
-    def __init__(self, read: Read, cluster: Cluster | None = None) -> None:
+    def __init__(self, read: Read, cluster: Scheduler | None = None) -> None:
         """`cluster` is asked as well as Slurm."""
         self._read = read
         self._cluster = cluster

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
                 reports += submitting.report_later(args, cluster, sweep, actions)
         done += zip(group, actions, strict=True)
     if not args.runs_given:  # asked for in general: what is done needs no word
-        done = [(run, action) for run, action in done if action.kind not in ("keep", "stale")]
+        done = [(run, action) for run, action in done if action.kind not in ("up_to_date", "outdated")]
     if not done and not args.json:
         print("nothing to resume: no run failed, was cancelled or got lost")
         return 0

@@ -14,10 +14,10 @@ from jobs.cli import follow
 from jobs.cli.formatting import table
 from jobs.cli.polling import Watched, warn
 from jobs.cli.status_table import as_json, print_json
-from jobs.schedulers.base import Cluster, SubmitError
+from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.schedulers.select import choose
 from jobs.schedulers.slurm.batch_script import check_path
-from jobs.schedulers.slurm.profile_selection import Choice
+from jobs.schedulers.slurm.profile_selection import ProfileSelection
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs, read_state
 from jobs.submission import report_job
@@ -33,11 +33,11 @@ EXIT_FAILED = 1
 _VERB = {
     "submit": "submitted",
     "retry": "submitted again",
-    "keep": "done",
-    "wait": "on its way",
-    "stale": "stale",
-    "give up": "given up",
-    "left": "left",
+    "up_to_date": "done",
+    "in_progress": "in progress",
+    "outdated": "outdated",
+    "blocked": "blocked",
+    "deferred": "deferred",
 }
 _ORDER = tuple(_VERB)
 
@@ -72,12 +72,12 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
     return tell(actions, runs, cluster, args, reports)
 
 
-def profile_choice(args: argparse.Namespace) -> Choice:
+def profile_choice(args: argparse.Namespace) -> ProfileSelection:
     """What `--profile` and `--slurm` say."""
-    return Choice(args.profile, tuple(args.slurm))
+    return ProfileSelection(args.profile, tuple(args.slurm))
 
 
-def cluster_for(args: argparse.Namespace, there: Sequence[RunState]) -> Cluster:
+def cluster_for(args: argparse.Namespace, there: Sequence[RunState]) -> Scheduler:
     """Where to submit to, beside the runs that are there already.
 
     Raises `ConfigError` where what is asked for cannot be submitted there.
@@ -103,7 +103,7 @@ def refused(error: SubmitError, sweep: str) -> int:
 
 
 def report_later(
-    args: argparse.Namespace, cluster: Cluster, sweep: str, actions: Sequence[Action]
+    args: argparse.Namespace, cluster: Scheduler, sweep: str, actions: Sequence[Action]
 ) -> list[str]:
     """See to the report of a sweep that nobody waits for; what is to be said about it.
 
@@ -122,7 +122,7 @@ def report_later(
 def tell(
     actions: Sequence[Action],
     runs: Sequence[RunDir],
-    cluster: Cluster,
+    cluster: Scheduler,
     args: argparse.Namespace,
     reports: Sequence[str],
 ) -> int:
@@ -131,9 +131,9 @@ def tell(
         rows = [(_VERB[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
         print(table(("WHAT", "RUN", "JOB", "WHY"), rows))
         print(f"\n{summary(actions)} (cluster: {cluster.name})")
-        if any(action.kind == "stale" for action in actions):
+        if any(action.kind == "outdated" for action in actions):
             print(
-                "stale: done by other code than there is now, and kept; `clean --stale` moves such runs away"
+                "outdated: done by other code than there is now, and kept; `clean --stale` moves such runs away"
             )
     states: list[RunState] = []
     if args.wait:
@@ -147,7 +147,7 @@ def tell(
                     for line in report_later(args, cluster, sweep, actions):
                         print(line, file=sys.stderr)
             raise
-    elif not args.json and any(action.submits or action.kind == "wait" for action in actions):
+    elif not args.json and any(action.submits or action.kind == "in_progress" for action in actions):
         sweeps = " ".join(dict.fromkeys(run.sweep for run in runs))
         where = "" if args.runs == Path("runs") else f" --runs {args.runs}"
         print(f"follow them: submit.py watch {sweeps}{where}", *reports, sep="\n")
@@ -164,11 +164,11 @@ def tell(
 
 def say_what_is_left(actions: Sequence[Action]) -> int:
     """Say how many runs the cluster has no room for now; the exit code."""
-    left = [action for action in actions if action.kind == "left"]
+    left = [action for action in actions if action.kind == "deferred"]
     if not left:
         return 0
     runs = "1 run" if len(left) == 1 else f"{len(left)} runs"
-    print(f"{runs} left: {left[0].reason}; the same command submits them later", file=sys.stderr)
+    print(f"{runs} deferred: {left[0].reason}; the same command submits them later", file=sys.stderr)
     return EXIT_FAILED
 
 

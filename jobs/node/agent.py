@@ -38,7 +38,7 @@ from jobs.core import code_snapshot, environment, journal, processes, requeue_po
 from jobs.core.attempt import DoNotRestart, close_attempt, is_current, open_attempt, record_requeue_failure
 from jobs.core.exit_cause import ExitStatus
 from jobs.node import cgroup, node_info, peers, rendezvous, torchrun, waiting
-from jobs.node.allocation import Scheduler
+from jobs.node.allocation import Allocation
 
 _CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError, KeyError)
 _REQUEUE_WITHIN_S = 600.0
@@ -55,15 +55,15 @@ class NodeContext:
     rank: int
     hosts: Sequence[str]
     job_id: str | None
-    scheduler: Scheduler | None
+    allocation: Allocation | None
 
     @property
     def restart(self) -> int:
-        return self.scheduler.restart if self.scheduler else 0
+        return self.allocation.restart if self.allocation else 0
 
 
-def main(argv: list[str] | None = None, scheduler: Scheduler | None = None) -> int:
-    """Run one node's share of a run, as part of a job of `scheduler` if there is one; the exit code."""
+def main(argv: list[str] | None = None, allocation: Allocation | None = None) -> int:
+    """Run one node's share of a run, as part of a job of `allocation` if there is one; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m jobs.node.agent", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--submission", type=int, required=True)
@@ -77,8 +77,8 @@ def main(argv: list[str] | None = None, scheduler: Scheduler | None = None) -> i
     if len(hosts) != given.nodes or not 0 <= given.node_rank < given.nodes:
         parser.error(f"--node-rank {given.node_rank} and {len(hosts)} hosts do not fit --nodes {given.nodes}")
     run = RunDir(given.run_dir.absolute())
-    job_id = scheduler.job_id if scheduler else given.job_id
-    node = NodeContext(run, given.submission, given.node_rank, hosts, job_id, scheduler)
+    job_id = allocation.job_id if allocation else given.job_id
+    node = NodeContext(run, given.submission, given.node_rank, hosts, job_id, allocation)
     signal.pthread_sigmask(
         signal.SIG_BLOCK, {*torchrun.WARNING_SIGNALS, *torchrun.TERMINATION_SIGNALS, signal.SIGCHLD}
     )
@@ -128,7 +128,7 @@ def _run_first_node(node: NodeContext) -> int:
         codes,
         external_cause=ended.cause,
         external_message=ended.message,
-        can_requeue=node.scheduler is not None,
+        can_requeue=node.allocation is not None,
     )
     _say(f"{verdict.cause}: {verdict.message}" if verdict.message else verdict.cause)
     return _hand_back(node, attempt, verdict, ended)
@@ -140,13 +140,13 @@ def _hand_back(
     """Have the job requeued if that is to be; node 0's exit code."""
     if not verdict.decision.requeue:
         return requeue_policy.job_exit_code(verdict.cause, verdict.decision)
-    assert node.scheduler is not None
+    assert node.allocation is not None
     if ended.taken_back:
         return requeue_policy.EXIT_DONE
     until = time.time() + _REQUEUE_WITHIN_S
     if ended.job_end is not None:
         until = min(until, ended.job_end - _MARGIN_S)
-    if node.scheduler.requeue(until):
+    if node.allocation.requeue(until):
         _say(f"job {node.job_id} will be started again")
         return requeue_policy.EXIT_DONE
     if is_current(node.run, attempt):
@@ -179,7 +179,7 @@ def _stay_for_requeue(node: NodeContext, attempt: Attempt) -> None:
     if not settled():
         _say("stays while node 0 asks for the requeue")
     with contextlib.suppress(waiting.JobEnded):
-        waiting.poll_until(settled, _REQUEUE_WITHIN_S, node.scheduler)
+        waiting.poll_until(settled, _REQUEUE_WITHIN_S, node.allocation)
 
 
 def _claimed_attempt(node: NodeContext) -> Attempt | None:
@@ -196,7 +196,7 @@ def _claimed_attempt(node: NodeContext) -> Attempt | None:
         begun = restart == node.restart and record is not None
         return claims if begun or restart > node.restart else None
 
-    claims = waiting.poll_until(settled, timeout_s, node.scheduler)
+    claims = waiting.poll_until(settled, timeout_s, node.allocation)
     if claims is None:
         raise rendezvous.RendezvousError(f"node 0 began no attempt within {timeout_s:g} s")
     if journal.is_revoked(claims) or claims[-1].get("restart", 0) != node.restart:
@@ -221,9 +221,9 @@ def _run_node(node: NodeContext, attempt: Attempt) -> torchrun.TorchrunResult:
         if problem is not None:
             _say(f"refused: {problem}")
             return torchrun.TorchrunResult(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
-        lacks = node.scheduler.lacks(record) if node.scheduler else None
-        if lacks is not None:
-            _say(f"cannot start: {lacks}")
+        missing = node.allocation.missing_gpus(record) if node.allocation else None
+        if missing is not None:
+            _say(f"cannot start: {missing}")
             return torchrun.TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
         with contextlib.ExitStack() as held:
             if node.rank == 0:
@@ -231,7 +231,7 @@ def _run_node(node: NodeContext, attempt: Attempt) -> torchrun.TorchrunResult:
                 held.enter_context(reserved)
             else:
                 timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])
-                meeting = rendezvous.wait_for_endpoint(attempt, timeout_s, node.scheduler)
+                meeting = rendezvous.wait_for_endpoint(attempt, timeout_s, node.allocation)
             added = _added_environment(record, attempt, node)
             if node.rank == 0 and is_current(run, attempt):
                 write_json(run.env_json, environment.env_record(added))
@@ -240,7 +240,9 @@ def _run_node(node: NodeContext, attempt: Attempt) -> torchrun.TorchrunResult:
             _say(f"node {node.rank} of {len(hosts)} on {processes.host()}: {shlex.join(command)}")
             deadline = float(added["DISTTRAIN_DEADLINE"].value)
             lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
-            place = torchrun.TorchrunContext(attempt, node.rank, len(hosts), deadline, lead_s, node.scheduler)
+            place = torchrun.TorchrunContext(
+                attempt, node.rank, len(hosts), deadline, lead_s, node.allocation
+            )
             node_info.start_node_info(attempt, node.rank)
             killed_before = cgroup.oom_kills()
             ended = torchrun.run_torchrun(command, env, sys.stdout.fileno(), place)
@@ -274,7 +276,7 @@ def _added_environment(
         interface=interface,
         profile=record.get("profile"),
     )
-    end = node.scheduler.end_time() if node.scheduler else None
+    end = node.allocation.end_time() if node.allocation else None
     if end is None:
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
         end = started + 60 * float(record["config"]["job"]["time_limit_min"])

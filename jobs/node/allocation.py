@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
-class JobFacts:
+class AllocationFacts:
     """A job as its scheduler sees it at this moment."""
 
     running: bool
@@ -20,17 +20,17 @@ class JobFacts:
     timed_out: bool = False
 
 
-class Scheduler(Protocol):
+class Allocation(Protocol):
     """The job that an agent is part of."""
 
     job_id: str
     restart: int
     """How often it was started before this time."""
 
-    def facts(self) -> JobFacts | None:
+    def facts(self) -> AllocationFacts | None:
         """Asked in a few seconds; None if the scheduler does not answer."""
 
-    def lacks(self, record: Mapping[str, Any]) -> str | None:
+    def missing_gpus(self, record: Mapping[str, Any]) -> str | None:
         """What this node was not given that a run asked for, in one line; `record` is its `run.json`."""
 
     def nodes_down(self) -> list[str]:

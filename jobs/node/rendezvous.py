@@ -17,7 +17,7 @@ from pathlib import Path
 
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt
-from jobs.node.allocation import Scheduler
+from jobs.node.allocation import Allocation
 from jobs.node.waiting import poll_until
 
 _SIOCGIFADDR = 0x8915
@@ -98,10 +98,10 @@ def publish_endpoint(attempt: Attempt, address: str) -> tuple[Endpoint, socket.s
     return meeting, reserved
 
 
-def wait_for_endpoint(attempt: Attempt, timeout_s: float, scheduler: Scheduler | None = None) -> Endpoint:
+def wait_for_endpoint(attempt: Attempt, timeout_s: float, allocation: Allocation | None = None) -> Endpoint:
     """The published address. Raises `RendezvousError` when it does not appear in time, and `JobEnded` when
-    the job of `scheduler` is being ended."""
-    found = poll_until(lambda: _published(attempt), timeout_s, scheduler)
+    the job of `allocation` is being ended."""
+    found = poll_until(lambda: _published(attempt), timeout_s, allocation)
     if found is None:
         raise RendezvousError(f"node 0 did not publish {attempt.rendezvous.name} within {timeout_s:g} s")
     return found

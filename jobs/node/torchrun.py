@@ -20,7 +20,7 @@ from disttrain.records.json_files import create_exclusive
 from disttrain.records.run_directory import Attempt
 from jobs.core import processes
 from jobs.node import peers
-from jobs.node.allocation import JobFacts, Scheduler
+from jobs.node.allocation import Allocation, AllocationFacts
 
 WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -63,7 +63,7 @@ class TorchrunContext:
     """When the job's time was up for what was known at its start, in seconds since the epoch."""
     lead_s: float
     """How long before that ranks stop."""
-    scheduler: Scheduler | None
+    allocation: Allocation | None
     """None where a supervisor starts the agents, which also ends them."""
 
 
@@ -113,13 +113,13 @@ class _TorchrunMonitor:
         return TorchrunResult(code, cause, message, self._taken_back, self._job_end)
 
     def _receive(self, number: int) -> None:
-        scheduler = self._place.scheduler
-        if number in (signal.SIGINT, signal.SIGHUP) or (number == signal.SIGTERM and scheduler is None):
+        allocation = self._place.allocation
+        if number in (signal.SIGINT, signal.SIGHUP) or (number == signal.SIGTERM and allocation is None):
             self._end = self._end or self._why_ended(None)
             with contextlib.suppress(ProcessLookupError):  # it may have ended before us
                 os.kill(self._child, signal.SIGTERM)
             return
-        facts = scheduler.facts() if scheduler else None
+        facts = allocation.facts() if allocation else None
         if facts is not None and not facts.running:
             self._ending(facts)
         elif number == signal.SIGUSR2 and self._is_early(facts):
@@ -129,20 +129,20 @@ class _TorchrunMonitor:
                 self._job_end = min(self._job_end, facts.end)
             self._ask_ranks_to_leave(signal.Signals(number).name)
 
-    def _ending(self, facts: JobFacts) -> None:
+    def _ending(self, facts: AllocationFacts) -> None:
         """Slurm is ending the job: ranks have until its SIGKILL to leave, and we to write that down."""
-        scheduler = self._place.scheduler
-        if scheduler is None or self._end is not None:
+        allocation = self._place.allocation
+        if allocation is None or self._end is not None:
             return
-        self._taken_back = facts.restarts > scheduler.restart
+        self._taken_back = facts.restarts > allocation.restart
         self._end = self._why_ended(facts)
         _say(f"{self._end[0]}: {self._end[1]}")
         self._ask_ranks_to_leave("the job's end")
-        self._kill_by(max(1.0, scheduler.kill_wait_s() - _MARGIN_S))
+        self._kill_by(max(1.0, allocation.kill_wait_s() - _MARGIN_S))
 
-    def _why_ended(self, facts: JobFacts | None) -> tuple[str, str]:
-        if self._taken_back and self._place.scheduler is not None:
-            down = self._place.scheduler.nodes_down()
+    def _why_ended(self, facts: AllocationFacts | None) -> tuple[str, str]:
+        if self._taken_back and self._place.allocation is not None:
+            down = self._place.allocation.nodes_down()
             if down:
                 return "lost", f"Slurm has lost {', '.join(down)}, and took the job back into its queue"
             return "preempted", "Slurm took the job back into its queue"
@@ -150,7 +150,7 @@ class _TorchrunMonitor:
             return "timeout", "the scheduler ended the job at its time limit"
         return "cancelled", "the scheduler ended the job"
 
-    def _is_early(self, facts: JobFacts | None) -> bool:
+    def _is_early(self, facts: AllocationFacts | None) -> bool:
         """Whether this is but Slurm's warning of the time limit, which the ranks know to the second."""
         end, lead_s = self._place.deadline, self._place.lead_s
         same_end = facts is None or facts.end is None or abs(facts.end - end) < _EARLY_S / 10

@@ -13,7 +13,7 @@ from collections.abc import Callable, Set
 from typing import TypeVar
 
 from jobs.core import requeue_policy
-from jobs.node.allocation import Scheduler
+from jobs.node.allocation import Allocation
 from jobs.node.torchrun import TERMINATION_SIGNALS
 
 _POLL_S = 0.1
@@ -31,10 +31,10 @@ class JobEnded(Exception):
         self.exit_code = exit_code
 
 
-def poll_until(look: Callable[[], T | None], within_s: float, scheduler: Scheduler | None) -> T | None:
+def poll_until(look: Callable[[], T | None], within_s: float, allocation: Allocation | None) -> T | None:
     """What `look` finds, which is asked again and again; None if that is nothing for `within_s` seconds.
 
-    Raises `JobEnded` once a signal is pending that ends this job of `scheduler`. Signals have to be blocked.
+    Raises `JobEnded` once a signal is pending that ends this job of `allocation`. Signals have to be blocked.
     """
     deadline = time.monotonic() + within_s
     ask_at = 0.0
@@ -43,19 +43,19 @@ def poll_until(look: Callable[[], T | None], within_s: float, scheduler: Schedul
         if now > deadline:
             return None
         if now >= ask_at and (pending := signal.sigpending().intersection(TERMINATION_SIGNALS)):
-            _raise_if_ended(pending, scheduler)
+            _raise_if_ended(pending, allocation)
             ask_at = time.monotonic() + _ASK_S
         time.sleep(_POLL_S)
     return found
 
 
-def _raise_if_ended(pending: Set[int], scheduler: Scheduler | None) -> None:
+def _raise_if_ended(pending: Set[int], allocation: Allocation | None) -> None:
     """Raise `JobEnded` if these signals end the job, by the same rules as `jobs.node.torchrun` has."""
     ended, taken_back = pending != {signal.SIGTERM}, False
     if signal.SIGTERM in pending:
-        facts = scheduler.facts() if scheduler else None
-        taken_back = scheduler is not None and facts is not None and facts.restarts > scheduler.restart
-        ended = ended or scheduler is None or taken_back or (facts is not None and not facts.running)
+        facts = allocation.facts() if allocation else None
+        taken_back = allocation is not None and facts is not None and facts.restarts > allocation.restart
+        ended = ended or allocation is None or taken_back or (facts is not None and not facts.running)
     if ended:
         what = "taken back into the queue" if taken_back else "ended"
         code = requeue_policy.EXIT_DONE if taken_back else requeue_policy.EXIT_FAILED

@@ -9,8 +9,7 @@ from typing import Any, Literal, Protocol
 
 from disttrain.records.run_directory import RunDir
 
-ClusterName = Literal["local", "slurm"]
-JobStatus = Literal["pending", "running", "gone", "missing", "unknown"]
+JobStatus = Literal["pending", "running", "ended", "not_found", "unknown"]
 """`gone` is the cluster's word that the job is over; `missing`, that it has no word on it: just ended, or
 forgotten; `unknown` means it could not be asked."""
 
@@ -59,7 +58,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Room:
+class SubmitQuota:
     """How many more jobs a cluster takes now."""
 
     array: int = 1
@@ -70,10 +69,10 @@ class Room:
     """Which limit that is: `the limit of 10 jobs (MaxSubmitJobs of account physics)`."""
 
 
-class Cluster(Protocol):
+class Scheduler(Protocol):
     """A place to run jobs. Job ids are strings that no other job of this cluster ever had."""
 
-    name: ClusterName
+    name: str
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
         """Hand over announced submissions of one shape, as one batch; their job ids, in order.
@@ -109,7 +108,7 @@ class Cluster(Protocol):
     def limits(self) -> Limits:
         """What a job has to get by with here."""
 
-    def room(self, profile: Mapping[str, Any] | None) -> Room:
+    def room(self, profile: Mapping[str, Any] | None) -> SubmitQuota:
         """How many more jobs with this site profile it takes now."""
 
     def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -119,7 +118,7 @@ class Cluster(Protocol):
         """
 
 
-def uses_gpus(device: str, cluster: ClusterName, ranks: int) -> bool:
+def uses_gpus(device: str, cluster: str, ranks: int) -> bool:
     """Whether each rank of a run takes a GPU, given its `resources.device`.
 
     A Slurm job gets what it asks for, so there only `cpu` means none; on this machine `auto` takes what

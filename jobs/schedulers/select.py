@@ -7,13 +7,15 @@ import sys
 from typing import TYPE_CHECKING
 
 from disttrain.errors import ConfigError
-from jobs.schedulers.base import Cluster, ClusterName
+from jobs.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
-    from jobs.schedulers.slurm.profile_selection import Choice
+    from jobs.schedulers.slurm.profile_selection import ProfileSelection
 
 
-def choose(name: str = "auto", choice: Choice | None = None, *, on_slurm: bool = False) -> Cluster:
+def choose(
+    name: str = "auto", choice: ProfileSelection | None = None, *, on_slurm: bool = False
+) -> Scheduler:
     """The cluster of that name; `auto` is Slurm when its controller answers, else this machine.
 
     Where Slurm is installed and yet not chosen, says so on stderr. `on_slurm`: some of the runs meant are
@@ -43,16 +45,16 @@ def choose(name: str = "auto", choice: Choice | None = None, *, on_slurm: bool =
     return named("local", choice)
 
 
-def named(name: ClusterName, choice: Choice | None = None) -> Cluster:
+def named(name: str, choice: ProfileSelection | None = None) -> Scheduler:
     """The cluster of that name, whether or not it answers now."""
-    from jobs.schedulers.local.scheduler import LocalCluster
-    from jobs.schedulers.slurm.scheduler import SlurmCluster
+    from jobs.schedulers.local.scheduler import LocalScheduler
+    from jobs.schedulers.slurm.scheduler import SlurmScheduler
 
     if name == "local":
         if choice is not None and choice.given:
             raise ConfigError(f"{choice.origin} is for Slurm, and these runs go to this machine")
-        return LocalCluster()
+        return LocalScheduler()
     if choice is None:
-        return SlurmCluster()
+        return SlurmScheduler()
     choice.resolve()
-    return SlurmCluster(choice)
+    return SlurmScheduler(choice)

@@ -15,7 +15,7 @@ from disttrain.records.run_json import read_run_json_or_none
 from jobs.core import journal
 from jobs.schedulers.slurm import accounting
 from jobs.schedulers.slurm.accounting import JobRecord
-from jobs.schedulers.slurm.commands import NoAnswer
+from jobs.schedulers.slurm.commands import SlurmCommandError
 
 
 def used(runs: Iterable[RunDir]) -> dict[Path, Usage]:
@@ -79,7 +79,7 @@ def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[Usage, bool]]:
         return {}
     try:
         records = accounting.records(job_id for _, jobs, _ in known for job_id in jobs)
-    except NoAnswer:
+    except SlurmCommandError:
         return {}
     found = {}
     for run, jobs, attempts in known:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs.core import journal
 from jobs.core.requeue_policy import RULES
-from jobs.schedulers.base import Cluster, Job, Submission, Unreachable
+from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable
 from jobs.schedulers.select import named
 from jobs.status.run_state import RunState, read_state, silent_s
 
@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 
 def refresh(
-    states: Sequence[RunState], cluster: Cluster, *, receipts: bool = False, say: Say = lambda line: None
+    states: Sequence[RunState], cluster: Scheduler, *, receipts: bool = False, say: Say = lambda line: None
 ) -> list[RunState]:
     """The states with the cluster's word on those of its jobs whose files do not say that they ended.
 
@@ -50,7 +50,7 @@ def _needs_scheduler(state: RunState) -> bool:
     return state.state in ("submitting", "queued", "running", "lost")
 
 
-def _with_receipts(states: Sequence[RunState], cluster: Cluster, write: bool) -> list[RunState]:
+def _with_receipts(states: Sequence[RunState], cluster: Scheduler, write: bool) -> list[RunState]:
     """The states, those being submitted with the job that came of it, if there is one."""
     lost = {
         state.run.path: Submission(state.run, state.submission)
@@ -87,7 +87,7 @@ def reconciled(state: RunState, job: Job) -> RunState:
             return dataclasses.replace(state, **waits)
         message = "its job was requeued" if state.claimed else state.message
         return _revived(state, "queued", message=message, **waits)
-    if job.status in ("gone", "missing") and state.active:
+    if job.status in ("ended", "not_found") and state.active:
         return _ended(state, job)
     return state
 
@@ -101,11 +101,11 @@ def _ended(state: RunState, job: Job) -> RunState:
     now = read_state(state.run)  # it may have ended, and said so, since its files were read
     if not now.active or now.attempt != state.attempt:
         return now
-    if job.status == "missing" and silent_s(now.updated, now.run.submissions) < ACCOUNTING_LAG_S:
+    if job.status == "not_found" and silent_s(now.updated, now.run.submissions) < ACCOUNTING_LAG_S:
         return state
     cause = job.cause or ("lost" if now.claimed else "launch_failed")
     message = job.message or "the cluster knows nothing of its job any more"
-    if job.status == "missing" or job.message is None:
+    if job.status == "not_found" or job.message is None:
         cause = "lost"
     left = now.state == "queued" and now.claimed  # it had left in order, to be started again
     if left:

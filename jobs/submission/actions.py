@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Literal
 from disttrain.errors import ConfigError
 from jobs.core import journal
 from jobs.core.processes import host
-from jobs.schedulers.base import Cluster
+from jobs.schedulers.base import Scheduler
 from jobs.status.run_state import RunState
 
 if TYPE_CHECKING:
     from sweeps.expand import RunPlan, SweepPlan
 
-Kind = Literal["submit", "retry", "keep", "wait", "stale", "give up", "left"]
+Kind = Literal["submit", "retry", "up_to_date", "in_progress", "outdated", "blocked", "deferred"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def plan_actions(plan: SweepPlan, states: Sequence[RunState], code_hash: str) ->
         state = by_key.get(run.config_key) or by_name.get(run.name)
         if state is not None and state.config_key not in (None, run.config_key):
             reason = "a run of that name with another config is there"
-            actions.append(Action("give up", plan.name, run.name, reason, run, state))
+            actions.append(Action("blocked", plan.name, run.name, reason, run, state))
             continue
         kind, reason = _decide(state, code_hash, run.config.job.max_attempts)
         actions.append(Action(kind, plan.name, state.name if state else run.name, reason, run, state))
@@ -74,7 +74,7 @@ def resume_actions(
     for state in states:
         kind, reason = _decide(state, code_hash, max_attempts=None)
         if not state.journaled and state.state not in ("running", "done", "corrupt"):
-            kind, reason = "give up", "not submitted by submit.py: started by hand, or brought from elsewhere"
+            kind, reason = "blocked", "not submitted by submit.py: started by hand, or brought from elsewhere"
         elif state.silent and state.run.path in named:
             kind, reason = "retry", f"{state.message}, and taken for dead"
         actions.append(Action(kind, state.sweep, state.name, reason, None, state))
@@ -87,30 +87,34 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
         return "submit", "new"
     same_code = state.code_hash == code_hash
     if state.state == "corrupt":
-        return "give up", state.message or "a file cannot be read"
+        return "blocked", state.message or "a file cannot be read"
     if state.state == "planned":
         return "submit", state.message or "never submitted"
     if state.state == "submitting":
-        return ("wait", state.message) if state.message else ("submit", "its submission was interrupted")
+        return (
+            ("in_progress", state.message) if state.message else ("submit", "its submission was interrupted")
+        )
     if state.state in ("queued", "running"):
-        return "wait", ", ".join(filter(None, [state.state, state.waits_for, state.message]))
+        return "in_progress", ", ".join(filter(None, [state.state, state.waits_for, state.message]))
     if state.state == "done":
-        return ("keep", "done") if same_code else ("stale", f"done with other code ({state.code_hash})")
+        return (
+            ("up_to_date", "done") if same_code else ("outdated", f"done with other code ({state.code_hash})")
+        )
     why = f"{state.cause}: {state.message}" if state.message else str(state.cause)
     if state.state == "lost" and not state.journaled:
-        return "give up", f"{why}; started by hand, so whether it still runs is not known"
+        return "blocked", f"{why}; started by hand, so whether it still runs is not known"
     if max_attempts is None:
         return "retry", why
     if not same_code:
         return "retry", f"{why} (with other code)"
     if not state.retryable:
-        return "give up", why
+        return "blocked", why
     if state.attempts - state.attempts_before_code - state.attempts_in_order >= max_attempts:
-        return "give up", f"{why} (job.max_attempts={max_attempts} reached)"
+        return "blocked", f"{why} (job.max_attempts={max_attempts} reached)"
     return "retry", why
 
 
-def cancel(states: Sequence[RunState], cluster: Cluster) -> list[RunState]:
+def cancel(states: Sequence[RunState], cluster: Scheduler) -> list[RunState]:
     """End the jobs of these runs, waiting or running; those that had one. Does not wait for their end."""
     hit = [state for state in states if state.active]
     for state in hit:

@@ -22,7 +22,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, processes
 from jobs.core import journal as ledger
 from jobs.core.processes import host
-from jobs.schedulers.base import Cluster, Submission, SubmitError, Unreachable
+from jobs.schedulers.base import Scheduler, Submission, SubmitError, Unreachable
 from jobs.schedulers.local import fifo_queue
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
@@ -33,7 +33,7 @@ def journal_of(root: Path, sweep: str) -> RunDir:
     return RunDir(root / sweep / ".report")
 
 
-def ensure(root: Path, sweep: str, cluster: Cluster, *, anew: bool) -> str | None:
+def ensure(root: Path, sweep: str, cluster: Scheduler, *, anew: bool) -> str | None:
     """See to it that a job writes the report when the runs now on their way are over; its id, None where
     there is nothing to wait for. `anew`: runs were submitted that the job there is does not know of.
 
@@ -54,7 +54,7 @@ def ensure(root: Path, sweep: str, cluster: Cluster, *, anew: bool) -> str | Non
     return job_id
 
 
-def _submit(journal: RunDir, awaited: Sequence[RunState], cluster: Cluster, arguments: list[str]) -> str:
+def _submit(journal: RunDir, awaited: Sequence[RunState], cluster: Scheduler, arguments: list[str]) -> str:
     intent = {
         "cluster": cluster.name,
         "host": host(),
@@ -81,7 +81,7 @@ def _submit(journal: RunDir, awaited: Sequence[RunState], cluster: Cluster, argu
     return job_id
 
 
-def _alive(journal: RunDir, cluster: Cluster) -> dict[int, str]:
+def _alive(journal: RunDir, cluster: Scheduler) -> dict[int, str]:
     """The report jobs that wait or run, by the numbers of their submissions; those over are settled."""
     found: dict[int, str] = {}
     lost = []
@@ -102,7 +102,7 @@ def _alive(journal: RunDir, cluster: Cluster) -> dict[int, str]:
                 ledger.write_receipt(journal, number, job_id)
                 found[number] = job_id
     jobs_now = cluster.poll(list(found.values()))
-    over = {number for number, job_id in found.items() if jobs_now[job_id].status in ("gone", "missing")}
+    over = {number for number, job_id in found.items() if jobs_now[job_id].status in ("ended", "not_found")}
     for number in over:
         ledger.revoke(journal, number, "lost", "it is over")
     return {number: job_id for number, job_id in found.items() if number not in over}

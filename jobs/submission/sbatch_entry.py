@@ -31,12 +31,12 @@ from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
-from jobs.node.allocation import Scheduler
+from jobs.node.allocation import Allocation
 from jobs.node.waiting import JobEnded, poll_until
-from jobs.schedulers.base import Room, Submission, SubmitError
+from jobs.schedulers.base import Submission, SubmitError, SubmitQuota
 from jobs.schedulers.slurm import commands
-from jobs.schedulers.slurm.allocation import SlurmJob, job_id
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.allocation import SlurmAllocation, job_id
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
 from jobs.submission.actions import plan_actions, sweep_lock
@@ -85,7 +85,7 @@ class Job:
         return {name: last[name] for name in ("run", "submission")}
 
 
-class ThisJob(SlurmCluster):
+class ThisJob(SlurmScheduler):
     """Slurm, with the job there is as the one that is submitted."""
 
     def __init__(self, job: Job) -> None:
@@ -95,8 +95,8 @@ class ThisJob(SlurmCluster):
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
         return [self._job.id for _ in submissions]
 
-    def room(self, profile: Mapping[str, Any] | None) -> Room:
-        return Room(jobs=1)
+    def room(self, profile: Mapping[str, Any] | None) -> SubmitQuota:
+        return SubmitQuota(jobs=1)
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
@@ -114,7 +114,9 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
                 print(f"error: {error}", file=sys.stderr)
             return EXIT_DO_NOT_REQUEUE
         print(f"warning: {error}; job {job.id} goes on as it was planned", file=sys.stderr)
-    said = _decide(job, root, former, request) if job.node == 0 else _wait(job, root, SlurmJob(environ))
+    said = (
+        _decide(job, root, former, request) if job.node == 0 else _wait(job, root, SlurmAllocation(environ))
+    )
     if said["run"] is None:
         return int(said["exit"])
     return _become_task(RunDir(root / said["run"]), said["submission"], secrets, environ)
@@ -204,7 +206,7 @@ def _plan(job: Job, request: argparse.Namespace) -> dict[str, Any]:
         actions = plan_actions(planned, states, code_hash())
         (action,) = actions
         label = f"{name}/{action.name}"
-        if action.kind == "wait" and action.state and action.state.job_id == job.id:
+        if action.kind == "in_progress" and action.state and action.state.job_id == job.id:
             return {"run": label, "submission": action.state.submission}
         if action.submits:
             write_sweep_record(root, planned)
@@ -215,10 +217,10 @@ def _plan(job: Job, request: argparse.Namespace) -> dict[str, Any]:
             number = journal.entries(RunDir(root / label))[-1].number
             print(f"{label}: with the code as it is now, edits since sbatch included", flush=True)
             return {"run": label, "submission": number}
-    if action.kind in ("keep", "stale"):
+    if action.kind in ("up_to_date", "outdated"):
         print(f"{label}: {action.reason}; nothing to do", flush=True)
         return {"exit": 0}
-    other = f" (job {action.state.job_id})" if action.kind == "wait" and action.state else ""
+    other = f" (job {action.state.job_id})" if action.kind == "in_progress" and action.state else ""
     print(f"refused: {label}: {action.reason}{other}", file=sys.stderr)
     return {"exit": EXIT_DO_NOT_REQUEUE}
 
@@ -233,10 +235,10 @@ def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
     return dataclasses.replace(plan, runs=(dataclasses.replace(run, config=config),))
 
 
-def _wait(job: Job, root: Path, scheduler: Scheduler) -> dict[str, Any]:
+def _wait(job: Job, root: Path, allocation: Allocation) -> dict[str, Any]:
     """What node 0 says."""
     try:
-        said = poll_until(lambda: _said(job.word(root)), _WAIT_S, scheduler)
+        said = poll_until(lambda: _said(job.word(root)), _WAIT_S, allocation)
     except JobEnded as why:
         print(f"nothing to do: {why}", flush=True)
         return {"run": None, "exit": why.exit_code}

@@ -28,7 +28,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, journal
 from jobs.core.processes import child_environment, host
-from jobs.schedulers.base import Cluster, LimitReached, Room, Submission, SubmitError, Unreachable
+from jobs.schedulers.base import LimitReached, Scheduler, Submission, SubmitError, SubmitQuota, Unreachable
 from jobs.submission.actions import Action
 
 
@@ -52,7 +52,7 @@ class Wanted:
 
 
 def carry_out(
-    actions: Sequence[Action], cluster: Cluster, root: Path, *, taken: str = "submission"
+    actions: Sequence[Action], cluster: Scheduler, root: Path, *, taken: str = "submission"
 ) -> list[Action]:
     """Submit what is to be submitted; the actions with their job ids.
 
@@ -70,7 +70,7 @@ def carry_out(
 
 
 def _carry_out(
-    actions: Sequence[Action], cluster: Cluster, root: Path, made: Mapping[str, Any]
+    actions: Sequence[Action], cluster: Scheduler, root: Path, made: Mapping[str, Any]
 ) -> list[Action]:
     results = list(actions)
     wanted = []
@@ -86,7 +86,7 @@ def _carry_out(
 
 
 def prepare(
-    actions: Sequence[Action], cluster: Cluster, root: Path, made: Mapping[str, Any]
+    actions: Sequence[Action], cluster: Scheduler, root: Path, made: Mapping[str, Any]
 ) -> Iterator[Wanted | Action]:
     """For each action the run that is to be submitted, or what is left of the action. Writes nothing.
 
@@ -101,10 +101,10 @@ def prepare(
             yield Wanted(place, action, run, *_record(action, run, cluster, made))
         except (CorruptFile, OSError, KeyError) as error:
             reason = f"{run.run_json} cannot be used: {error}"
-            yield dataclasses.replace(action, kind="give up", reason=reason)
+            yield dataclasses.replace(action, kind="blocked", reason=reason)
 
 
-def _submit_all(wanted: Sequence[Wanted], cluster: Cluster) -> Iterator[tuple[int, Action]]:
+def _submit_all(wanted: Sequence[Wanted], cluster: Scheduler) -> Iterator[tuple[int, Action]]:
     room = cluster.room(wanted[0].record.get("profile"))  # one for all: a sweep has one profile
     todo = deque(batches(wanted, room.array))
     left = room.jobs
@@ -118,7 +118,7 @@ def _submit_all(wanted: Sequence[Wanted], cluster: Cluster) -> Iterator[tuple[in
         try:
             done = _submit(batch, cluster)
         except LimitReached as error:  # one that could not be known before
-            room, left = Room(why=str(error)), len(batch) // 2
+            room, left = SubmitQuota(why=str(error)), len(batch) // 2
             todo.appendleft(batch)
             continue
         left = None if left is None else left - len(batch)
@@ -126,7 +126,7 @@ def _submit_all(wanted: Sequence[Wanted], cluster: Cluster) -> Iterator[tuple[in
     for each in (each for batch in todo for each in batch):
         if not each.run.run_json.exists():
             _write_record(each.run, each.record)
-        yield each.place, dataclasses.replace(each.action, kind="left", reason=f"{room.why} is reached")
+        yield each.place, dataclasses.replace(each.action, kind="deferred", reason=f"{room.why} is reached")
 
 
 def batches(wanted: Sequence[Wanted], most: int) -> list[list[Wanted]]:
@@ -141,7 +141,7 @@ def batches(wanted: Sequence[Wanted], most: int) -> list[list[Wanted]]:
     return found
 
 
-def _submit(batch: Sequence[Wanted], cluster: Cluster) -> list[tuple[int, Action]]:
+def _submit(batch: Sequence[Wanted], cluster: Scheduler) -> list[tuple[int, Action]]:
     """Announce all runs of a batch, submit it, note all of its jobs: killed anywhere between, the handle in
     each announcement finds what there is."""
     results = []
@@ -152,7 +152,7 @@ def _submit(batch: Sequence[Wanted], cluster: Cluster) -> list[tuple[int, Action
             # A job that was not found, or one that Slurm requeues yet, starts nothing any more.
             message = "submitted again"
             if not journal.revoke(each.run, state.submission, "lost", message, starts=state.starts):
-                late = dataclasses.replace(each.action, kind="wait", reason="started in the meantime")
+                late = dataclasses.replace(each.action, kind="in_progress", reason="started in the meantime")
                 results.append((each.place, late))
                 continue
         settled.append(each)
@@ -191,7 +191,7 @@ def batch_name(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else re.sub(r"-r\d+$", "", names[0])
 
 
-def _announce(wanted: Wanted, cluster: Cluster, comment: str, index: int | None) -> Submission:
+def _announce(wanted: Wanted, cluster: Scheduler, comment: str, index: int | None) -> Submission:
     _write_record(wanted.run, wanted.record)
     code_hash = wanted.record["provenance"]["code"]["hash"]
     state = wanted.action.state
@@ -212,7 +212,7 @@ def _announce(wanted: Wanted, cluster: Cluster, comment: str, index: int | None)
 
 
 def _record(
-    action: Action, run: RunDir, cluster: Cluster, made: Mapping[str, Any]
+    action: Action, run: RunDir, cluster: Scheduler, made: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Content of `run.json` (`records.RunRecord`), and the secrets left out of it."""
     if action.plan is None:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from disttrain.config.sections import model_waits
 from jobs.core import environment
-from jobs.schedulers.base import Cluster, uses_gpus
+from jobs.schedulers.base import Scheduler, uses_gpus
 from sweeps.expand import RunPlan
 
 _NAMED = 3
 
 
-def cautions(runs: Sequence[RunPlan], cluster: Cluster) -> list[str]:
+def cautions(runs: Sequence[RunPlan], cluster: Scheduler) -> list[str]:
     """One line for each thing to know before these runs start there."""
     found = []
     processors = cluster.limits().processors

@@ -15,7 +15,7 @@ from jobs.core import journal
 from jobs.status.run_state import read_state
 from tests.support.jobs import (
     WITHIN_S,
-    NoCluster,
+    FakeScheduler,
     agent_environment,
     started_pids,
     starts,
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.multiprocess
 
 
 def planned(root: Path, mode: str = "complete", nodes: int = 2) -> RunDir:
-    submit(sweep_plan("a", nodes=nodes, mode=mode), NoCluster(), root)
+    submit(sweep_plan("a", nodes=nodes, mode=mode), FakeScheduler(), root)
     return RunDir(root / "demo" / "a")
 
 

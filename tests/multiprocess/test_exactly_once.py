@@ -16,15 +16,15 @@ from disttrain.records import collect_provenance
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import attempt, code_snapshot, journal, processes
-from jobs.schedulers.base import Room
+from jobs.schedulers.base import SubmitQuota
 from jobs.schedulers.local import fifo_queue, supervisor
-from jobs.schedulers.local.scheduler import LocalCluster, label_of
+from jobs.schedulers.local.scheduler import LocalScheduler, label_of
 from jobs.status.run_state import read_state
 from jobs.submission import submit as submission
 from tests.support.jobs import (
     CODE,
     STANDIN,
-    NoCluster,
+    FakeScheduler,
     ended_afterwards,
     in_a_fork,
     killed_at,
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.multiprocess
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    with ended_afterwards(tmp_path / "runs", LocalCluster()):
+    with ended_afterwards(tmp_path / "runs", LocalScheduler()):
         yield tmp_path / "runs"
 
 
@@ -53,7 +53,7 @@ SUBMITTER = {
     "intent written": (journal, "write_intent", True),
     "place in the queue taken": (fifo_queue, "take", True),
     "process started, its task not in place": (submitit.LocalExecutor, "_submit_command", True),
-    "submitted": (LocalCluster, "submit", True),
+    "submitted": (LocalScheduler, "submit", True),
     "receipt written": (journal, "write_receipt", True),
 }
 
@@ -64,9 +64,9 @@ def test_submitter_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatc
     owner, name, after = SUBMITTER[point]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, killed_at(getattr(owner, name), after=after))
-        pid = in_a_fork(lambda: submit(plan, LocalCluster(), root))
+        pid = in_a_fork(lambda: submit(plan, LocalScheduler(), root))
         assert wait_for(pid) == -signal.SIGKILL
-    submit(plan, LocalCluster(), root)
+    submit(plan, LocalScheduler(), root)
     ended = settled(root)
     if point == "process started, its task not in place":
         os.killpg(pid, signal.SIGKILL)  # submitit's helper would wait a minute for its task
@@ -74,18 +74,18 @@ def test_submitter_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatc
     assert [starts(state.run) for state in ended.values()] == [[(0, 0)], [(0, 0)]]
 
 
-class Batches(LocalCluster):
+class Batches(LocalScheduler):
     """Takes runs of one shape together, as Slurm does."""
 
-    def room(self, profile: object) -> Room:
-        return Room(array=3)
+    def room(self, profile: object) -> SubmitQuota:
+        return SubmitQuota(array=3)
 
 
 BATCH = {
     "one of three announced": (journal, "write_intent", True, 1),
-    "all announced": (LocalCluster, "submit", False, 1),
+    "all announced": (LocalScheduler, "submit", False, 1),
     "one of three has its place in the queue": (fifo_queue, "take", True, 1),
-    "submitted": (LocalCluster, "submit", True, 1),
+    "submitted": (LocalScheduler, "submit", True, 1),
     "one of three receipts written": (journal, "write_receipt", True, 1),
     "the second of three receipts written": (journal, "write_receipt", True, 2),
     "a second batch announced": (journal, "write_intent", True, 4),
@@ -137,7 +137,7 @@ def test_supervisor_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPat
         patch.setattr(owner, name, killed_at(getattr(owner, name), after=after))
         assert wait_for(in_a_fork(lambda: supervise(run))) == -signal.SIGKILL
     assert read_state(run).state == ("lost" if submitted_again else "done")
-    actions = submit(sweep_plan("a"), LocalCluster(), root)
+    actions = submit(sweep_plan("a"), LocalScheduler(), root)
     assert sum(action.submits for action in actions) == submitted_again
     settled(root)
     assert read_state(run).state == "done"
@@ -146,7 +146,7 @@ def test_supervisor_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPat
 
 def waiting_run(root: Path) -> RunDir:
     """A submitted run whose job has not come up yet."""
-    submit(sweep_plan("a"), NoCluster(), root)
+    submit(sweep_plan("a"), FakeScheduler(), root)
     return RunDir(root / "demo" / "a")
 
 
@@ -159,7 +159,7 @@ def supervise(run: RunDir, submission: int = 0) -> None:
 @pytest.mark.usefixtures("code_here")
 def test_a_job_that_comes_late_finds_itself_revoked(root: Path) -> None:
     run = waiting_run(root)
-    submit(sweep_plan("a"), NoCluster(status="gone"), root)  # takes the first job for lost
+    submit(sweep_plan("a"), FakeScheduler(status="ended"), root)  # takes the first job for lost
     assert wait_for(in_a_fork(lambda: supervise(run, submission=0))) == 0
     assert starts(run) == []
     assert wait_for(in_a_fork(lambda: supervise(run, submission=1))) == 0
@@ -180,13 +180,13 @@ def test_one_claim_among_many(root: Path) -> None:
 
 def test_two_submitters_at_once(root: Path) -> None:
     plan = sweep_plan("a", "b", "c")
-    pids = [in_a_fork(lambda: submit(plan, LocalCluster(), root)) for _ in range(2)]
+    pids = [in_a_fork(lambda: submit(plan, LocalScheduler(), root)) for _ in range(2)]
     assert [wait_for(pid) for pid in pids] == [0, 0]
     ended = settled(root)
     assert [starts(state.run) for state in ended.values()] == [[(0, 0)]] * 3
 
 
-class ForkCluster(Batches):
+class ForkScheduler(Batches):
     """The local cluster, less the start of a new interpreter: its supervisors are forks of this process,
     which take a random moment to come up. Everything that the journal and the queue see is real."""
 
@@ -230,7 +230,7 @@ def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.
     folders: list[Path] = []
 
     def begin() -> int:
-        return in_a_fork(lambda: submit(plan, ForkCluster(), folders[-1]))
+        return in_a_fork(lambda: submit(plan, ForkScheduler(), folders[-1]))
 
     folders.append(root / "timing")
     began = time.monotonic()

@@ -16,14 +16,14 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.status.run_state import read_state
 from jobs.submission.actions import cancel
-from tests.support.jobs import WITHIN_S, NoCluster, started_pids, starts, submit, sweep_plan, wait_until
+from tests.support.jobs import WITHIN_S, FakeScheduler, started_pids, starts, submit, sweep_plan, wait_until
 from tests.support.scheduler import Scheduler
 
 pytestmark = pytest.mark.multiprocess
 
 
 def planned(root: Path, mode: str, nodes: int = 1) -> Scheduler:
-    submit(sweep_plan("a", nodes=nodes, mode=mode), NoCluster(), root)
+    submit(sweep_plan("a", nodes=nodes, mode=mode), FakeScheduler(), root)
     return Scheduler(root / "scheduler", RunDir(root / "demo" / "a"), nodes)
 
 
@@ -237,7 +237,7 @@ def test_cancelled_while_it_waits_it_never_starts(tmp_path: Path) -> None:
     launched(job)
     process.send_signal(signal.SIGUSR1)
     ended(process)
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     cancel([read_state(job.run)], cluster)
     assert cluster.cancelled
     state = read_state(job.run)
@@ -313,7 +313,7 @@ def test_lost_three_times_without_progress_is_the_end(tmp_path: Path) -> None:
     assert ended(job.start(restart=4)) == 93
     assert journal.is_revoked(journal.entry(job.run, 0).claims())
     # Asked for by the user it starts again, in a submission of its own.
-    submit(sweep_plan("a", mode="hang", max_attempts=9), NoCluster(), tmp_path)
+    submit(sweep_plan("a", mode="hang", max_attempts=9), FakeScheduler(), tmp_path)
     assert read_state(job.run).state == "queued"
 
 

@@ -23,7 +23,7 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.planned import EnvRecord, RunRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal as ledger
-from jobs.schedulers.local.scheduler import LocalCluster
+from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import read_runs, read_state
 from jobs.submission import report_job
 from jobs.submission.actions import cancel
@@ -58,13 +58,13 @@ telemetry: {warmup_steps: 2, sinks: []}
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    with ended_afterwards(tmp_path / "runs", LocalCluster()):
+    with ended_afterwards(tmp_path / "runs", LocalScheduler()):
         yield tmp_path / "runs"
 
 
 def hanging(root: Path, *names: str, nodes: int = 1, **job: float) -> list[RunDir]:
     """Submitted runs of which the first is at work, and will not end by itself."""
-    submit(sweep_plan(*names, nodes=nodes, mode="hang", **job), LocalCluster(), root)
+    submit(sweep_plan(*names, nodes=nodes, mode="hang", **job), LocalScheduler(), root)
     runs = [RunDir(root / "demo" / name) for name in names]
     wait_until(lambda: len(started_pids(runs[0])) == 2 * nodes)  # the launcher and its worker
     return runs
@@ -80,7 +80,7 @@ def exists(pid: int) -> bool:
 
 def test_runs_go_one_at_a_time_in_the_order_of_submission(root: Path) -> None:
     names = ["d", "a", "c", "b"]
-    actions = submit(sweep_plan(*names), LocalCluster(), root)
+    actions = submit(sweep_plan(*names), LocalScheduler(), root)
     assert [action.name for action in actions] == names
     ended = settled(root)
     spans = [attempt_of(ended[name].run) for name in names]
@@ -96,7 +96,7 @@ def test_cancel_while_it_runs_and_while_it_waits(root: Path) -> None:
     wait_until(lambda: ledger.entry(waiting, 0).path("holder").exists())
     holder = ledger.entry(waiting, 0).read("holder")
     assert holder is not None
-    hit = cancel(list(states(root).values()), LocalCluster())
+    hit = cancel(list(states(root).values()), LocalScheduler())
     assert {state.name: state.state for state in hit} == {"a": "running", "b": "queued"}
     ended = settled(root)
     assert {(state.state, state.cause, state.retryable) for state in ended.values()} == {
@@ -109,7 +109,7 @@ def test_cancel_while_it_runs_and_while_it_waits(root: Path) -> None:
 
 
 def test_the_time_limit_ends_everything(root: Path) -> None:
-    submit(sweep_plan("a", mode="hang", time_limit_min=0.05), LocalCluster(), root)
+    submit(sweep_plan("a", mode="hang", time_limit_min=0.05), LocalScheduler(), root)
     ended = settled(root)["a"]
     assert (ended.state, ended.cause) == ("failed", "timeout")
     assert "job.time_limit_min=0.05" in str(ended.message)
@@ -125,7 +125,7 @@ def test_a_killed_agent_is_lost_and_retried(root: Path) -> None:
     assert (ended.state, ended.cause, ended.retryable) == ("failed", "lost", True)
     assert "SIGKILL" in str(ended.message)
     assert not any(exists(pid) for pid in started_pids(run))
-    again = submit(sweep_plan("a", nodes=2, mode="hang"), LocalCluster(), root)
+    again = submit(sweep_plan("a", nodes=2, mode="hang"), LocalScheduler(), root)
     assert [action.kind for action in again] == ["retry"]
     wait_until(lambda: (1, 0) in starts(run))
 
@@ -142,9 +142,9 @@ def test_a_failure_is_retried_as_the_next_attempt_until_max_attempts(root: Path)
     plan = sweep_plan("a", mode="fail", max_attempts=2)
     kinds = []
     for _ in range(3):
-        kinds += [action.kind for action in submit(plan, LocalCluster(), root, code=code_of(root))]
+        kinds += [action.kind for action in submit(plan, LocalScheduler(), root, code=code_of(root))]
         settled(root)
-    assert kinds == ["submit", "retry", "give up"]
+    assert kinds == ["submit", "retry", "blocked"]
     ended = states(root)["a"]
     assert (ended.state, ended.cause, ended.attempts) == ("failed", "launch_failed", 2)
     assert "it went wrong" in str(ended.message)
@@ -159,7 +159,7 @@ def code_of(root: Path) -> str:
 def test_a_failed_run_that_succeeds_at_last_is_done(root: Path) -> None:
     plan = sweep_plan("a", mode="fail-once")
     for _ in range(2):
-        submit(plan, LocalCluster(), root)
+        submit(plan, LocalScheduler(), root)
         settled(root)
     run = RunDir(root / "demo" / "a")
     assert read_state(run).state == "done"
@@ -170,7 +170,7 @@ def test_a_failed_run_that_succeeds_at_last_is_done(root: Path) -> None:
 
 def test_it_outlives_ctrl_c(root: Path) -> None:
     """The submitter's whole process group is interrupted right after it has submitted."""
-    pid = in_a_fork(lambda: submit(sweep_plan("a", "b"), LocalCluster(), root))
+    pid = in_a_fork(lambda: submit(sweep_plan("a", "b"), LocalScheduler(), root))
     assert wait_for(pid) == 0
     os.killpg(pid, signal.SIGINT)  # submitit's helpers are still in it
     assert {state.state for state in settled(root).values()} == {"done"}
@@ -183,7 +183,7 @@ def test_the_environment_is_as_the_user_had_it(root: Path, monkeypatch: pytest.M
     shown = root.parent / "environment"
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", f"sh -c 'env > {shown}; exec {STANDIN} \"$@\"' --")
     plan = sweep_plan("a", env={"STANDIN": "complete", "HF_TOKEN": "hush"})
-    submit(plan, LocalCluster(), root)
+    submit(plan, LocalScheduler(), root)
     run = settled(root)["a"].run
     seen = dict(line.partition("=")[::2] for line in shown.read_text().splitlines())
     assert seen["CUDA_VISIBLE_DEVICES"] == "3"
@@ -213,14 +213,14 @@ def test_a_run_that_is_asked_to_stop_goes_on_where_it_was(
     )
     plan = RunPlan("n2", config, config_key(config), 0, {"resources.nodes": 2}, BatchPlan(4, 1, 2))
     sweep = SweepPlan("demo", {}, (plan,))
-    submit(sweep, LocalCluster(), root)
+    submit(sweep, LocalScheduler(), root)
     stopped = settled(root)["n2"]
     assert (stopped.cause, stopped.message, stopped.retryable) == (
         "stopped",
         "saved and stopped at step 2 of 5",
         True,
     )
-    submit(sweep, LocalCluster(), root)
+    submit(sweep, LocalScheduler(), root)
     ended = settled(root)["n2"]
     assert (ended.state, ended.attempts) == ("done", 2), ended.message
     metrics = Metrics.model_validate(read_json(ended.run.metrics))
@@ -243,7 +243,7 @@ def test_the_trainer_on_two_nodes(root: Path, monkeypatch: pytest.MonkeyPatch) -
         }
     )
     plan = RunPlan("n2", config, config_key(config), 0, {"resources.nodes": 2}, BatchPlan(4, 1, 2))
-    submit(SweepPlan("demo", {}, (plan,)), LocalCluster(), root)
+    submit(SweepPlan("demo", {}, (plan,)), LocalScheduler(), root)
     ended = settled(root)["n2"]
     assert ended.state == "done", (ended.message, ended.run.attempt(0).node_log(0).read_text())
     metrics = Metrics.model_validate(read_json(ended.run.metrics))

@@ -15,7 +15,7 @@ from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
 from jobs.schedulers.local import fifo_queue
-from jobs.schedulers.local.scheduler import LocalCluster
+from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import read_state
 from tests.support.jobs import ended_afterwards, settled, submit, sweep_plan, wait_until
 
@@ -42,7 +42,7 @@ def source():
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
-    with ended_afterwards(tmp_path / "runs", LocalCluster()):
+    with ended_afterwards(tmp_path / "runs", LocalScheduler()):
         yield tmp_path / "runs"
 
 
@@ -110,7 +110,7 @@ def test_an_edit_before_the_start_changes_nothing(root: Path, checkout: Path) ->
 @pytest.mark.parametrize("what", ["altered", "gone"])
 def test_a_run_whose_code_is_not_what_it_was_is_refused(what: str, root: Path) -> None:
     with held_back():
-        submit(sweep_plan("a", nodes=2), LocalCluster(), root)
+        submit(sweep_plan("a", nodes=2), LocalScheduler(), root)
         run = RunDir(root / "demo" / "a")
         wait_until(lambda: (run.submissions / "0000.holder.json").exists())
         code = root / read_json(run.run_json)["provenance"]["code"]["path"]
@@ -122,7 +122,7 @@ def test_a_run_whose_code_is_not_what_it_was_is_refused(what: str, root: Path) -
     assert (ended.state, ended.cause) == ("failed", "refused")
     assert str(ended.message).startswith("the code it was submitted with ")
     assert "\n" not in str(ended.message)
-    submit(sweep_plan("b"), LocalCluster(), root)
+    submit(sweep_plan("b"), LocalScheduler(), root)
     code = root / read_json(root / "demo" / "b" / "run.json")["provenance"]["code"]["path"]
     assert (code / "jobs").is_dir(), "the next submission has it again"
     assert not (code / "jobs" / "more.py").exists()

@@ -11,7 +11,7 @@ import pytest
 
 from disttrain.records.run_directory import RunDir
 from jobs.minicluster import discovery, packages
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from tests.support import requeued
 from tests.support.jobs import STANDIN, ended_afterwards
 from tests.support.links import real_time
@@ -109,7 +109,7 @@ def faulty(on_slurm: MiniCluster) -> Iterator[MiniCluster]:
 def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the runs of stand-in launchers lie."""
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+    with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
         yield tmp_path / "runs"
 
 

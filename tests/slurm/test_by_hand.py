@@ -17,7 +17,7 @@ from disttrain.records.node import NodeRecord
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import read_runs, read_state
 from tests.support.jobs import STANDIN, starts, wait_until
 from tests.support.minicluster import SUBMIT, MiniCluster
@@ -54,7 +54,7 @@ def by_hand(folder: Path, *arguments: str, options: tuple[str, ...] = ()) -> str
 
 
 def ended(job: str) -> Callable[[], bool]:
-    return lambda: SlurmCluster().poll([job])[job].status in ("gone", "missing")
+    return lambda: SlurmScheduler().poll([job])[job].status in ("ended", "not_found")
 
 
 def words_of(folder: Path, job: str) -> str:

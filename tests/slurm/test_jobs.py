@@ -9,7 +9,7 @@ from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.schedulers.base import Submission
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission.actions import cancel
@@ -62,7 +62,7 @@ def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_pa
 
 
 def test_every_node_starts_once_and_a_failure_says_why(root: Path) -> None:
-    submit(sweep_plan("fails", nodes=3, mode="fail"), SlurmCluster(), root)
+    submit(sweep_plan("fails", nodes=3, mode="fail"), SlurmScheduler(), root)
     ended = settled(root)["fails"]
     assert (ended.state, ended.cause) == ("failed", "launch_failed")
     assert "it went wrong" in str(ended.message)
@@ -70,13 +70,13 @@ def test_every_node_starts_once_and_a_failure_says_why(root: Path) -> None:
 
 
 def test_cancel_ends_a_running_job(root: Path) -> None:
-    submit(sweep_plan("a", nodes=2, mode="hang"), SlurmCluster(), root)
+    submit(sweep_plan("a", nodes=2, mode="hang"), SlurmScheduler(), root)
     wait_until(lambda: len(starts(RunDir(root / "demo" / "a"))) == 2)
-    (hit,) = cancel(list(states(root).values()), SlurmCluster())
+    (hit,) = cancel(list(states(root).values()), SlurmScheduler())
     assert hit.state == "running"
     ended = settled(root)["a"]
     assert (ended.state, ended.cause, ended.retryable) == ("failed", "cancelled", True)
-    wait_until(lambda: status(str(hit.job_id)) == "gone")
+    wait_until(lambda: status(str(hit.job_id)) == "ended")
 
 
 def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
@@ -84,24 +84,24 @@ def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
 ) -> None:
     on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
     try:
-        (action,) = submit(sweep_plan("a"), SlurmCluster(), root)
+        (action,) = submit(sweep_plan("a"), SlurmScheduler(), root)
         run = RunDir(root / "demo" / "a")
         journal.entry(run, 0).path("receipt").unlink()
         assert states(root)["a"].state == "submitting"
-        assert SlurmCluster().find([Submission(run, 0)]) == [action.job_id]
+        assert SlurmScheduler().find([Submission(run, 0)]) == [action.job_id]
         (state,) = asked(root)
         assert (state.state, state.job_id) == ("queued", action.job_id)
         assert status(str(action.job_id)) == "pending"
-        cancel([state], SlurmCluster())
+        cancel([state], SlurmScheduler())
         assert states(root)["a"].cause == "cancelled"
-        wait_until(lambda: status(str(action.job_id)) == "gone")
+        wait_until(lambda: status(str(action.job_id)) == "ended")
     finally:
         on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
     assert starts(run) == []
 
 
 def test_a_job_that_vanishes_is_lost_once_slurm_says_so(root: Path, on_slurm: MiniCluster) -> None:
-    submit(sweep_plan("a", mode="hang"), SlurmCluster(), root)
+    submit(sweep_plan("a", mode="hang"), SlurmScheduler(), root)
     run = RunDir(root / "demo" / "a")
     wait_until(lambda: len(starts(run)) == 1)
     assert [state.state for state in asked(root)] == ["running"]
@@ -110,11 +110,11 @@ def test_a_job_that_vanishes_is_lost_once_slurm_says_so(root: Path, on_slurm: Mi
     on_slurm.on_node(node, "kill", "-KILL", str(attempt["pid"]))  # the agent: nobody is left to say a word
     wait_until(lambda: asked(root)[0].state == "lost")
     assert asked(root)[0].retryable
-    again = submit(sweep_plan("a", mode="hang"), SlurmCluster(), root)
+    again = submit(sweep_plan("a", mode="hang"), SlurmScheduler(), root)
     assert [action.kind for action in again] == ["retry"]
     wait_until(lambda: starts(run) == [(0, 0), (1, 0)])
 
 
 def asked(root: Path) -> list[RunState]:
     """The states, with Slurm's word on them."""
-    return refresh(read_runs(root), SlurmCluster())
+    return refresh(read_runs(root), SlurmScheduler())

@@ -15,7 +15,7 @@ import pytest
 from disttrain.records.json_files import read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.node import rendezvous
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import ended_afterwards, wait_until
 from tests.support.minicluster import SUBMIT, MiniCluster, node_prefix
@@ -36,7 +36,7 @@ def pair(on_slurm: MiniCluster, tmp_path: Path) -> Iterator[MiniCluster]:
     others = f"{on_slurm.name}-[3-{on_slurm.nodes}]"
     on_slurm.ask("scontrol", "update", f"nodename={others}", "state=drain", "reason=test")
     try:
-        with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+        with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
             yield on_slurm
     finally:
         on_slurm.ask("scontrol", "update", f"nodename={others}", "state=resume")

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from disttrain.records.json_files import read_json, write_text
-from jobs.schedulers.slurm.batch_script import Share, render
+from jobs.schedulers.slurm.batch_script import ArrayTask, render
 from jobs.schedulers.slurm.documents import ROOT
 from jobs.schedulers.slurm.site_profile import Profile
-from jobs.schedulers.slurm.test_only import would_take
+from jobs.schedulers.slurm.test_only import check_script
 from tests.support.jobs import wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.scripts import CANARY, batch, config, fields, placing, sift, sift_batch
@@ -48,7 +48,7 @@ def test_slurm_reads_what_was_meant_and_runs_nothing(
     quiet: Path, given: dict[str, Any], placed: dict[str, str]
 ) -> None:
     script = render(sift_batch(sift(given), placed))
-    verdict = would_take(script, os.environ)
+    verdict = check_script(script, os.environ)
     assert SLURM_REASONS.search(verdict.said), verdict.said
     assert "option" not in verdict.said, verdict.said
     assert list(quiet.iterdir()) == []
@@ -69,7 +69,7 @@ def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: M
         name=strange,
         comment=strange,
         config=config(nodes=1, ranks=1),
-        shares=[Share(home / "run", 0)],
+        tasks=[ArrayTask(home / "run", 0)],
         logs=home / "logs",
         code=home / "code",
         python=str(python),

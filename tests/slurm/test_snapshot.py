@@ -10,7 +10,7 @@ import pytest
 
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from tests.support.jobs import STANDIN, ended_afterwards, settled, submit, sweep_plan, wait_until
 from tests.support.minicluster import MiniCluster
 
@@ -18,7 +18,7 @@ from tests.support.minicluster import MiniCluster
 @pytest.fixture
 def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+    with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
         yield tmp_path / "runs"
 
 
@@ -26,7 +26,7 @@ def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_job_whose_code_is_not_what_it_was_is_refused(what: str, root: Path, on_slurm: MiniCluster) -> None:
     on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
     try:
-        (action,) = submit(sweep_plan("a", nodes=2), SlurmCluster(), root)
+        (action,) = submit(sweep_plan("a", nodes=2), SlurmScheduler(), root)
         code = root / read_json(root / "demo" / "a" / "run.json")["provenance"]["code"]["path"]
         if what == "gone":
             os.rename(code, root / "elsewhere")
@@ -47,7 +47,7 @@ def test_jobs_run_it_although_the_checkout_is_where_they_were_submitted(
     """`python -m` would take the working directory first."""
     monkeypatch.chdir(STANDIN.parents[2])
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN.with_name("seeing.sh")))
-    submit(sweep_plan("a"), SlurmCluster(), root)
+    submit(sweep_plan("a"), SlurmScheduler(), root)
     ended = settled(root)["a"]
     assert ended.state == "done", ended.message
     run = RunDir(root / "demo" / "a")

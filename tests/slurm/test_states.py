@@ -15,7 +15,7 @@ from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import note
 from jobs.schedulers.slurm import accounting
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.gpu_hours import note as note_usage
 from jobs.status.gpu_hours import used
 from jobs.status.refresh import refresh, refresh_slurm
@@ -51,7 +51,7 @@ def asked(root: Path) -> RunState:
 
 def begun(root: Path, mode: str = "hang", **job: object) -> tuple[RunDir, str]:
     """A run whose launcher has started, and its job."""
-    (action,) = submit(sweep_plan("a", mode=mode, **job), SlurmCluster(), root)
+    (action,) = submit(sweep_plan("a", mode=mode, **job), SlurmScheduler(), root)
     run = RunDir(root / "demo" / "a")
     wait_until(lambda: starts(run))
     return run, str(action.job_id)
@@ -59,7 +59,7 @@ def begun(root: Path, mode: str = "hang", **job: object) -> tuple[RunDir, str]:
 
 def lose_the_last_word(run: RunDir, job: str) -> None:
     """The job ends, and what its agent wrote of it does not come through."""
-    wait_until(lambda: status(job) == "gone")
+    wait_until(lambda: status(job) == "ended")
     run.failed.unlink(missing_ok=True)
 
 
@@ -70,7 +70,7 @@ def node_of(run: RunDir) -> int:
 def test_why_it_waits_and_that_it_was_cancelled_before_it_started(
     root: Path, on_slurm: MiniCluster, no_gpu_partition: None
 ) -> None:
-    (action,) = submit(sweep_plan("a"), SlurmCluster(), root)
+    (action,) = submit(sweep_plan("a"), SlurmScheduler(), root)
     wait_until(lambda: asked(root).waits_for)
     assert note(asked(root)) == "waits for PartitionDown"
     on_slurm.ask("scancel", str(action.job_id))
@@ -78,7 +78,7 @@ def test_why_it_waits_and_that_it_was_cancelled_before_it_started(
     state = asked(root)
     assert (state.state, state.cause, state.message) == ("failed", "cancelled", "its job was cancelled")
     assert not list(root.rglob("*.claim*.json")), "to look is not to write"
-    assert [action.kind for action in submit(sweep_plan("a"), SlurmCluster(), root)] == ["retry"]
+    assert [action.kind for action in submit(sweep_plan("a"), SlurmScheduler(), root)] == ["retry"]
 
 
 def test_a_running_job_cancelled_behind_our_back(root: Path, on_slurm: MiniCluster) -> None:
@@ -187,14 +187,14 @@ def test_without_accounting_everything_works(
 
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
     root = tmp_path / "cancelled"
-    with ended_afterwards(root, SlurmCluster()):
+    with ended_afterwards(root, SlurmScheduler()):
         run, job = begun(root)
         on_plain.submit("cancel", "demo", "--runs", str(root), cwd=tmp_path)
         wait_until(lambda: not asked(root).active)
         assert asked(root).cause == "cancelled"
         on_plain.submit("resume", "demo", "--runs", str(root), "--cluster", "slurm", cwd=tmp_path)
         wait_until(lambda: len(starts(run)) == 2)
-        (state,) = refresh(read_runs(root), SlurmCluster())
+        (state,) = refresh(read_runs(root), SlurmScheduler())
         assert (state.state, state.attempts) == ("running", 2)
         assert state.job_id != job
         assert state.waits_for is None

@@ -17,7 +17,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal as ledger
 from jobs.minicluster import discovery
 from jobs.schedulers.base import Submission
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import read_runs
 from jobs.submission import report_job
 from jobs.submission.actions import cancel
@@ -46,7 +46,7 @@ def root(on_slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
     monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_text(SMALL)
-    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+    with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
         yield tmp_path / "runs"
 
 
@@ -116,15 +116,17 @@ def test_submit_py_killed_between_sbatch_and_its_record(
 def test_an_array_half_of_whose_receipts_are_lost(root: Path, on_slurm: MiniCluster) -> None:
     on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
     try:
-        actions = submit(repeats(4, "a"), SlurmCluster(), root)
+        actions = submit(repeats(4, "a"), SlurmScheduler(), root)
         array = str(actions[0].job_id).partition("_")[0]
         assert [action.job_id for action in actions] == [f"{array}_{index}" for index in range(4)]
         for name in ("a-r1", "a-r3"):
             ledger.entry(RunDir(root / "demo" / name), 0).path("receipt").unlink()
-        assert [action.kind for action in submit(repeats(4, "a"), SlurmCluster(), root)] == ["wait"] * 4
+        assert [action.kind for action in submit(repeats(4, "a"), SlurmScheduler(), root)] == [
+            "in_progress"
+        ] * 4
         assert [state.job_id for state in states(root).values()] == [f"{array}_{index}" for index in range(4)]
-        cancel([states(root)["a-r1"]], SlurmCluster())
-        wait_until(lambda: status(f"{array}_1") == "gone")
+        cancel([states(root)["a-r1"]], SlurmScheduler())
+        wait_until(lambda: status(f"{array}_1") == "ended")
         assert status(f"{array}_0") == "pending"
     finally:
         on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
@@ -140,7 +142,7 @@ def test_a_job_taken_by_a_controller_that_was_too_slow_to_say_so(
         '$sbatch "$@" >/dev/null\n'
         "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv' >&2; exit 1"
     )
-    actions = submit(repeats(2, "a"), SlurmCluster(), root)
+    actions = submit(repeats(2, "a"), SlurmScheduler(), root)
     comment = handle(RunDir(root / "demo" / "a-r0"), 0)
     assert [action.job_id for action in actions] == jobs_of(on_slurm, comment)
     assert [state.state for state in settled(root).values()] == ["done", "done"]
@@ -197,9 +199,9 @@ def test_slurm_s_limits_are_kept_and_what_is_left_is_submitted_later(
     command = (*_SWEEP, "--repeats", "7", "--no-report")
     first = submit_py(*command)
     assert first.returncode == 1, first.stderr
-    assert "7 runs: 5 submitted, 2 left" in first.stdout
+    assert "7 runs: 5 submitted, 2 deferred" in first.stdout
     assert first.stderr.splitlines()[-1] == (
-        "2 runs left: the limit of 5 jobs (MaxSubmitJobs of account root) is reached; "
+        "2 runs deferred: the limit of 5 jobs (MaxSubmitJobs of account root) is reached; "
         "the same command submits them later"
     )
     jobs = [state.job_id or "" for state in states(tmp_path / "runs").values()]
@@ -212,8 +214,8 @@ def test_slurm_s_limits_are_kept_and_what_is_left_is_submitted_later(
     limited.ask("scontrol", "update", "partitionname=gpu", "state=down")
     second = submit_py(*command)
     assert second.returncode == 1, second.stderr
-    assert "7 runs: 1 submitted, 5 done, 1 left" in second.stdout
-    assert "1 run left: the limit of jobs (" in second.stderr
+    assert "7 runs: 1 submitted, 5 done, 1 deferred" in second.stdout
+    assert "1 run deferred: the limit of jobs (" in second.stderr
     limited.ask("scontrol", "update", "partitionname=gpu", "state=up")
     assert settled(tmp_path / "runs")["n1-single-b16-r5"].state == "done"
     assert states(tmp_path / "runs")["n1-single-b16-r6"].state == "planned"
@@ -273,7 +275,7 @@ def test_submitting_from_within_an_allocation(
     ]
     within = ["env", *(f"{name}={value}" for name, value in stale.items()), *inner]
     on_slurm.ask("salloc", "--nodes=1", "--gpus-per-node=1", "srun", "--ntasks=1", *within, cwd=tmp_path)
-    with ended_afterwards(tmp_path / "runs", SlurmCluster()):
+    with ended_afterwards(tmp_path / "runs", SlurmScheduler()):
         (state,) = settled(tmp_path / "runs").values()
     assert (state.state, state.message) == ("done", None)
     assert read_json(state.run.metrics)["world_size"] == 2
@@ -299,7 +301,7 @@ def test_a_job_that_follows_an_array_waits_for_its_requeued_task(
         return len(path.read_text().split()) if path.exists() else 0
 
     wait_until(lambda: started(0) == started(1) == 1)
-    cluster, journal = SlurmCluster(), RunDir(tmp_path / "demo" / ".report")
+    cluster, journal = SlurmScheduler(), RunDir(tmp_path / "demo" / ".report")
     number = ledger.write_intent(journal, {"handle": handle(journal, 0), "index": None})
     written = tmp_path / "written"
     command = ["-c", f"open({str(written)!r}, 'x').write(str({{}}))"]
@@ -323,7 +325,7 @@ def test_the_report_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_
     (tmp_path / "small.yaml").write_text(SMALL)
     root = tmp_path / "runs"
     on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
-    with ended_afterwards(root, SlurmCluster()):
+    with ended_afterwards(root, SlurmScheduler()):
         try:
             for count in ("1", "2"):
                 on_slurm.submit(
@@ -339,7 +341,7 @@ def test_the_report_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_
                 )
             journal = report_job.journal_of(root, "small")
             first, second = ((entry.read("receipt") or {})["job_id"] for entry in ledger.entries(journal))
-            wait_until(lambda: status(first) == "gone")
+            wait_until(lambda: status(first) == "ended")
             assert status(second) == "pending"
         finally:
             on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")

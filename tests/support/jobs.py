@@ -17,7 +17,7 @@ from disttrain.config.sections import Config, config_key
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
-from jobs.schedulers.base import Cluster, Job, JobStatus, Limits, Room, Submission
+from jobs.schedulers.base import Job, JobStatus, Limits, Scheduler, Submission, SubmitQuota
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission.actions import Action, plan_actions, sweep_lock
@@ -66,7 +66,7 @@ def repeats(count: int, *names: str, nodes: int = 1, mode: str = "complete", **j
     return dataclasses.replace(plan, runs=tuple(runs))
 
 
-def submit(plan: SweepPlan, cluster: Cluster, root: Path, code: str = CODE) -> list[Action]:
+def submit(plan: SweepPlan, cluster: Scheduler, root: Path, code: str = CODE) -> list[Action]:
     """What `submit.py sweep` does once the sweep is expanded."""
     with sweep_lock(root / plan.name):
         states = refresh(read_runs(root, plan.name), cluster, receipts=True)
@@ -113,9 +113,9 @@ def _started(run: RunDir) -> list[list[str]]:
 
 def status(job_id: object) -> JobStatus:
     """What Slurm says of a job."""
-    from jobs.schedulers.slurm.scheduler import SlurmCluster
+    from jobs.schedulers.slurm.scheduler import SlurmScheduler
 
-    return SlurmCluster().poll([str(job_id)])[str(job_id)].status
+    return SlurmScheduler().poll([str(job_id)])[str(job_id)].status
 
 
 def in_a_fork(act: Callable[[], Any]) -> int:
@@ -160,7 +160,7 @@ def killed_at(function: Callable[..., Any], *, after: bool, call: int = 1) -> Ca
 
 
 @contextmanager
-def ended_afterwards(root: Path, cluster: Cluster) -> Iterator[None]:
+def ended_afterwards(root: Path, cluster: Scheduler) -> Iterator[None]:
     """Leave no job behind, whatever happened in the block."""
     from jobs.submission.actions import cancel
 
@@ -170,7 +170,7 @@ def ended_afterwards(root: Path, cluster: Cluster) -> Iterator[None]:
         cancel(refresh(read_runs(root), cluster), cluster)
 
 
-class NoCluster:
+class FakeScheduler:
     """Takes jobs and does nothing with them; knows of each what it is told to."""
 
     name = "local"
@@ -182,7 +182,7 @@ class NoCluster:
         self.found: str | None = None
         self.followed: list[tuple[str, list[str]]] = []
         self.batches: list[list[str]] = []
-        self.has_room = Room()
+        self.has_room = SubmitQuota()
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
         for each in submissions:
@@ -213,7 +213,7 @@ class NoCluster:
     def limits(self) -> Limits:
         return Limits()
 
-    def room(self, profile: Mapping[str, Any] | None) -> Room:
+    def room(self, profile: Mapping[str, Any] | None) -> SubmitQuota:
         return self.has_room
 
     def profile(self, recorded: Mapping[str, Any] | None) -> None:

@@ -20,12 +20,12 @@ from typing import Any
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node import agent, cgroup
-from jobs.node.allocation import JobFacts
+from jobs.node.allocation import AllocationFacts
 from tests.support.jobs import agent_environment
 
 
 class FolderJob:
-    """A `jobs.node.allocation.Scheduler`."""
+    """A `jobs.node.allocation.Allocation`."""
 
     job_id = "42"
 
@@ -33,11 +33,11 @@ class FolderJob:
         self.folder = folder
         self.restart = restart
 
-    def facts(self) -> JobFacts | None:
+    def facts(self) -> AllocationFacts | None:
         told = read_json_or_none(self.folder / "facts.json")
-        return JobFacts(**told) if told else None
+        return AllocationFacts(**told) if told else None
 
-    def lacks(self, record: Any) -> str | None:
+    def missing_gpus(self, record: Any) -> str | None:
         path = self.folder / "lacks"
         return path.read_text() if path.exists() else None
 
@@ -69,7 +69,7 @@ class Scheduler:
         self.folder, self.run, self.nodes = folder, run, nodes
 
     def says(self, **facts: Any) -> None:
-        told = JobFacts(**({"running": True, "restarts": 0, "end": None} | facts))
+        told = AllocationFacts(**({"running": True, "restarts": 0, "end": None} | facts))
         write_json(self.folder / "facts.json", asdict(told))
 
     def start(self, restart: int = 0, node: int = 0) -> subprocess.Popen[str]:

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from disttrain.config.sections import Config
 from disttrain.errors import ConfigError
 from jobs.schedulers.slurm import report_script
-from jobs.schedulers.slurm.batch_script import Batch, Share, render
-from jobs.schedulers.slurm.report_script import FollowUp
+from jobs.schedulers.slurm.batch_script import ArrayTask, Batch, render
+from jobs.schedulers.slurm.report_script import ReportScript
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
 SHARED = Path("/shared")
@@ -53,7 +53,7 @@ def batch(root: Path, profile: Profile = GENERIC, runs: int = 1, **changed: Any)
         "name": "n2",
         "comment": "disttrain:demo/n2-r0:0:abc",
         "config": config(),
-        "shares": [Share(folder, number) for number, folder in enumerate(folders)],
+        "tasks": [ArrayTask(folder, number) for number, folder in enumerate(folders)],
         "logs": root / "runs" / "demo" / "n2-r0" / "submissions",
         "code": root / "code",
         "python": "/usr/bin/python3",
@@ -109,7 +109,7 @@ def sift_batch(profile: Profile, placed: dict[str, str]) -> Batch:
         changed: dict[str, Any] = {name: value}
         if name == "root":
             run_dir = SHARED / value / "demo" / "n2"
-            changed = {"logs": run_dir / "submissions", "shares": [Share(run_dir, 3)]}
+            changed = {"logs": run_dir / "submissions", "tasks": [ArrayTask(run_dir, 3)]}
         elif name == "code":
             changed = {"code": SHARED / value / "code"}
         with contextlib.suppress(ConfigError):
@@ -119,13 +119,13 @@ def sift_batch(profile: Profile, placed: dict[str, str]) -> Batch:
     return made
 
 
-def sift_follow_up(profile: Profile, placed: dict[str, str]) -> FollowUp:
+def sift_follow_up(profile: Profile, placed: dict[str, str]) -> ReportScript:
     """The job after the runs, of those values that are not refused."""
     kept = {"name": "demo", "comment": "disttrain:demo/.report:0:abc", "root": "runs", "python": "python3"}
 
-    def made(values: dict[str, str]) -> FollowUp:
+    def made(values: dict[str, str]) -> ReportScript:
         root, sweep = SHARED / values["root"], values["name"]
-        return FollowUp(
+        return ReportScript(
             name=f"report-{sweep}",
             comment=values["comment"],
             after=["1_0", "2"],

@@ -125,7 +125,7 @@ def medians_of(steps: list[dict[str, Any]]) -> Classes:
 
 
 def other_share(folder: Path, rank: int) -> float:
-    """Share of a rank's time that no class accounts for: of sums, so that rare events count."""
+    """ArrayTask of a rank's time that no class accounts for: of sums, so that rare events count."""
     every = lines(folder, rank)
     return sum(line["other_s"] for line in every) / sum(line["step_s"] for line in every)
 

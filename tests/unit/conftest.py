@@ -12,7 +12,7 @@ import pytest
 from jobs.cli import cancel, submitting
 from tests.support import nvml
 from tests.support.commands import Commands
-from tests.support.jobs import NoCluster
+from tests.support.jobs import FakeScheduler
 from tests.support.verbs import TINY
 
 
@@ -25,11 +25,11 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NoCluster:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
     """What the verbs of submit.py have for a cluster, in a folder with a config and no runs yet."""
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(TINY)
-    made = NoCluster()
+    made = FakeScheduler()
     for module in (submitting, cancel):
         monkeypatch.setattr(module, "choose", lambda *_, **__: made)
     return made

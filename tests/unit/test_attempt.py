@@ -11,13 +11,13 @@ from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import journal
 from jobs.core.attempt import open_attempt
-from tests.support.jobs import NoCluster, submit, sweep_plan
+from tests.support.jobs import FakeScheduler, submit, sweep_plan
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     """A submitted run that no job has taken up."""
-    submit(sweep_plan("a"), NoCluster(), tmp_path)
+    submit(sweep_plan("a"), FakeScheduler(), tmp_path)
     return RunDir(tmp_path / "demo" / "a")
 
 

@@ -16,14 +16,14 @@ from jobs.core import journal
 from jobs.core.processes import current_process, host
 from jobs.schedulers.base import Job
 from jobs.status.run_state import read_state
-from tests.support.jobs import NoCluster
+from tests.support.jobs import FakeScheduler
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask, ask_json
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: NoCluster) -> None:
+def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeScheduler) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
     make_run(RUNS, "other/n1-single-b8-r0")
     elsewhere = read_state(RunDir(RUNS / "tiny/n2-ddp-b8-r0"))
@@ -43,12 +43,12 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: NoCluste
         (elsewhere.name.replace("n2-ddp", "n1-single"), "retry", "queued"),
         (elsewhere.name, "retry", "queued"),
     ]
-    assert "on its way" in ask(capsys, "resume tiny")
+    assert "in progress" in ask(capsys, "resume tiny")
     ask(capsys, "resume n2-ddp-b8-r0")
 
 
 def test_a_graceful_cancel_asks_by_file_wherever_the_run_is(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     run = make_run(RUNS, "tiny/n1-single-b8-r0", "running")
     make_run(RUNS, "tiny/n2-ddp-b8-r0")
@@ -60,14 +60,14 @@ def test_a_graceful_cancel_asks_by_file_wherever_the_run_is(
 
 
 def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
         make_run(RUNS, f"tiny/{name}", "queued")
     intent = journal.entry(RunDir(RUNS / "tiny/a"), 0).path("intent")
     write_json(intent, read_json(intent) | {"cluster": "slurm"})
 
-    def one_answers(name: str) -> NoCluster:
+    def one_answers(name: str) -> FakeScheduler:
         if name == "slurm":
             raise ConfigError("no Slurm controller answers")
         return cluster
@@ -94,13 +94,13 @@ def by_hand(name: str) -> RunDir:
 
 
 def test_what_was_started_by_hand_is_left_to_who_did(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     run = by_hand("by-hand/mine")
     assert submit.main(["cancel", "mine"]) == 1
     assert capsys.readouterr().err == "by-hand/mine: started by hand: end it where it runs\n"
     assert "left   by-hand/mine: it is running; started by hand" in ask(capsys, "clean mine")
-    assert "1 on its way" in ask(capsys, "resume mine")
+    assert "1 in progress" in ask(capsys, "resume mine")
     os.utime(run.attempt(0).path, (1.0, 1.0))
     assert "not submitted by submit.py: started by hand" in ask(capsys, "resume mine")
     assert cluster.submitted == []
@@ -116,13 +116,13 @@ def silent(name: str) -> RunDir:
 
 
 def test_a_silent_run_is_said_and_touched_only_by_its_name(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     cluster.job = Job("unknown")
     silent("tiny/a")
     assert "  silent for " in ask(capsys, "status")
     for words in ("resume", "resume tiny"):
-        assert "1 on its way" in ask(capsys, words)
+        assert "1 in progress" in ask(capsys, words)
     assert "left   tiny/a: it is running; silent for " in ask(capsys, "clean tiny")
     assert cluster.submitted == []
     assert "1 submitted again" in ask(capsys, "resume a")

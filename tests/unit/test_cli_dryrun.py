@@ -15,7 +15,7 @@ from disttrain.records import collect_provenance
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.schedulers.base import Limits
-from jobs.schedulers.slurm.test_only import Verdict
+from jobs.schedulers.slurm.test_only import ScriptCheck
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
 FILE = """\
@@ -39,7 +39,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny.yaml").write_text(FILE)
     monkeypatch.setattr("jobs.schedulers.base.gpus_here", lambda: 0)
     monkeypatch.setattr(
-        "jobs.schedulers.local.scheduler.LocalCluster.limits", lambda self: Limits(processors=2)
+        "jobs.schedulers.local.scheduler.LocalScheduler.limits", lambda self: Limits(processors=2)
     )
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
@@ -126,13 +126,13 @@ def test_a_single_run_holds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_existing_run_is_seen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.support.jobs import NoCluster
+    from tests.support.jobs import FakeScheduler
 
-    monkeypatch.setattr("jobs.cli.submitting.choose", lambda *_, **__: NoCluster())
+    monkeypatch.setattr("jobs.cli.submitting.choose", lambda *_, **__: FakeScheduler())
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "wait: queued" in out
+    assert "in progress: queued" in out
     assert "would start 2 of 3, at most 1 CPU rank-hours" in out
 
 
@@ -200,8 +200,8 @@ def test_what_slurm_says_is_shown_and_a_refusal_is_a_failure(
 ) -> None:
     monkeypatch.setattr("jobs.cli.batch_scripts.answers", lambda: True)
     monkeypatch.setattr(
-        "jobs.cli.batch_scripts.would_take",
-        lambda script, environment: Verdict("--nodes=1\n" in script, "Job 7 to start at noon"),
+        "jobs.cli.batch_scripts.check_script",
+        lambda script, environment: ScriptCheck("--nodes=1\n" in script, "Job 7 to start at noon"),
     )
     command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--test-only"]
     assert submit.main(command) == 1

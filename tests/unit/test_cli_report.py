@@ -13,7 +13,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, report
 from jobs.core import journal
 from jobs.schedulers.base import SubmitError
-from tests.support.jobs import NoCluster
+from tests.support.jobs import FakeScheduler
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask, ask_json, end
 
@@ -61,7 +61,7 @@ def test_a_report_that_cannot_be_writes_nothing(
 
 
 def test_a_report_follows_unless_somebody_waits_or_wants_none(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     assert "report" not in ask(capsys, "sweep tiny.yaml --nodes 1 --no-report")
     assert cluster.followed == []
@@ -77,7 +77,7 @@ def test_a_report_follows_unless_somebody_waits_or_wants_none(
 
 
 def test_whoever_stops_waiting_gets_a_report_too(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*given: object, **named: object) -> None:
         raise KeyboardInterrupt
@@ -89,7 +89,7 @@ def test_whoever_stops_waiting_gets_a_report_too(
 
 
 def test_a_report_that_cannot_be_had_is_no_failure(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: object) -> str:
         raise SubmitError("sbatch refused report-tiny: invalid account")

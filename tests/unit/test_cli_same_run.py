@@ -13,7 +13,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.status.run_state import read_runs
-from tests.support.jobs import NoCluster
+from tests.support.jobs import FakeScheduler
 from tests.support.verbs import RUNS, TINY, ask, ask_json, states
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -49,12 +49,12 @@ def test_the_axes_of_a_sweep_file_are_nothing_to_run(capsys: pytest.CaptureFixtu
 def test_a_run_whose_axis_is_another_key_keeps_the_name_it_has(capsys: pytest.CaptureFixture[str]) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 --set train.seed=0,1")
     again = ask_json(capsys, "sweep tiny.yaml --nodes 1")  # seed 0 is the base's
-    assert [(run["run"], run["action"]) for run in again] == [("n1-single-b8-seed0-r0", "wait")]
+    assert [(run["run"], run["action"]) for run in again] == [("n1-single-b8-seed0-r0", "in_progress")]
 
 
 @pytest.mark.parametrize("broken", ["progress.json", "intent and run.json", "intent"])
 def test_a_corrupt_file_does_not_start_a_run_again_under_another_name(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster, broken: str
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, broken: str
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1")
     run = RunDir(RUNS / "tiny/n1-single-b8-r0")
@@ -71,21 +71,21 @@ def test_a_corrupt_file_does_not_start_a_run_again_under_another_name(
     (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 1")
     assert again["run"] == "n1-single-b8-r0"
     if broken == "progress.json":
-        assert again["action"] == "wait"
+        assert again["action"] == "in_progress"
     else:
-        assert (again["action"], str(intent) in again["reason"]) == ("give up", True)
+        assert (again["action"], str(intent) in again["reason"]) == ("blocked", True)
     assert len(cluster.submitted) == 1
 
 
 def test_a_corrupt_run_is_known_by_its_key_in_its_name(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 2 --set parallel.strategy=auto,ddp")
     (auto,) = (state for state in read_runs(RUNS) if axes_of(state.run)["parallel.strategy"] == "auto")
     for path in (journal.entry(auto.run, 0).path("intent"), auto.run.run_json):
         path.write_text("{")
     (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 2")
-    assert (again["run"], again["action"]) == (auto.name, "give up")
+    assert (again["run"], again["action"]) == (auto.name, "blocked")
     assert len(cluster.submitted) == 2
 
 

@@ -12,18 +12,18 @@ from disttrain.records.planned import SweepRecord
 from disttrain.records.run_directory import RunDir
 from jobs.cli import submitting
 from jobs.core import journal
-from jobs.schedulers.base import Job, Room
+from jobs.schedulers.base import Job, SubmitQuota
 from jobs.schedulers.select import choose
 from jobs.status.run_state import read_runs
 from tests.support.commands import Commands
-from tests.support.jobs import NoCluster
+from tests.support.jobs import FakeScheduler
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask, ask_json, end, states
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: NoCluster) -> None:
+def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: FakeScheduler) -> None:
     out = ask(capsys, "sweep tiny.yaml --nodes 1 2")
     assert "2 runs: 2 submitted" in out
     assert "submit.py watch tiny" in out
@@ -31,8 +31,8 @@ def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: 
     SweepRecord.model_validate(read_json(RUNS / "tiny" / "sweep.json"))
     again = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
     assert [(run["run"], run["action"]) for run in again] == [
-        ("n1-single-b8-r0", "wait"),
-        ("n2-ddp-b8-r0", "wait"),
+        ("n1-single-b8-r0", "in_progress"),
+        ("n2-ddp-b8-r0", "in_progress"),
         ("n4-ddp-b8-r0", "submit"),
     ]
     assert len(cluster.submitted) == 3
@@ -47,11 +47,11 @@ def test_what_is_done_is_kept_and_what_failed_is_tried_again(capsys: pytest.Capt
     ):
         end(RunDir(RUNS / "tiny" / name), cause)
     out = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
-    assert [run["action"] for run in out] == ["keep", "retry", "give up"]
+    assert [run["action"] for run in out] == ["up_to_date", "retry", "blocked"]
 
 
 def test_waiting_ends_with_the_runs_and_tells_how_they_went(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
     end(RunDir(RUNS / "tiny/n1-single-b8-r0"), "finished")
@@ -62,24 +62,26 @@ def test_waiting_ends_with_the_runs_and_tells_how_they_went(
 
 
 def test_waiting_ends_when_the_cluster_has_lost_the_job(
-    capsys: pytest.CaptureFixture[str], cluster: NoCluster, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.job = Job("gone")
+    cluster.job = Job("ended")
     assert "1 run: 1 lost" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=1)
 
 
-def test_what_there_is_no_room_for_is_said(capsys: pytest.CaptureFixture[str], cluster: NoCluster) -> None:
-    cluster.has_room = Room(jobs=1, why="the limit of 3 jobs (MaxSubmitJobs of account physics)")
+def test_what_there_is_no_room_for_is_said(
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
+) -> None:
+    cluster.has_room = SubmitQuota(jobs=1, why="the limit of 3 jobs (MaxSubmitJobs of account physics)")
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1", "2", "4"]) == 1
     said = capsys.readouterr()
-    assert "3 runs: 1 submitted, 2 left" in said.out
+    assert "3 runs: 1 submitted, 2 deferred" in said.out
     assert said.err.splitlines()[-1] == (
-        "2 runs left: the limit of 3 jobs (MaxSubmitJobs of account physics) is reached; "
+        "2 runs deferred: the limit of 3 jobs (MaxSubmitJobs of account physics) is reached; "
         "the same command submits them later"
     )
     assert sorted(states().values()) == ["planned", "planned", "queued"]
-    cluster.has_room = Room()
-    assert "2 submitted, 1 on its way" in ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
+    cluster.has_room = SubmitQuota()
+    assert "2 submitted, 1 in progress" in ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
 
 
 def test_the_cluster_is_named_and_what_spoils_figures_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,5 +126,5 @@ def test_secrets_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
         file.write("job: {env: {HF_TOKEN: hunter2}}\n")
     ask(capsys, "sweep tiny.yaml --nodes 1")
     assert "hunter2" not in ask(capsys, "sweep tiny.yaml --nodes 1 --dry-run")
-    assert "1 on its way" in ask(capsys, "sweep tiny.yaml --nodes 1")  # the same base still
+    assert "1 in progress" in ask(capsys, "sweep tiny.yaml --nodes 1")  # the same base still
     assert not [path for path in RUNS.rglob("*") if path.is_file() and "hunter2" in path.read_text()]

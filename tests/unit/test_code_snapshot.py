@@ -21,7 +21,7 @@ from disttrain.records.provenance import Code
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
 from jobs.submission.sbatch_entry import Job
-from tests.support.jobs import NoCluster, in_a_fork, submit, sweep_plan, wait_for
+from tests.support.jobs import FakeScheduler, in_a_fork, submit, sweep_plan, wait_for
 from tests.unit.test_provenance import git
 
 
@@ -142,12 +142,12 @@ def test_submitting_many_takes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     taken = []
     take = code_snapshot.take_snapshot
     monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: taken.append(root) or take(root))
-    submit(sweep_plan("a", "b", "c"), NoCluster(), tmp_path)
+    submit(sweep_plan("a", "b", "c"), FakeScheduler(), tmp_path)
     assert taken == [tmp_path]
     codes = [read_json(tmp_path / "demo" / name / "run.json")["provenance"]["code"] for name in "abc"]
     assert {(code["path"], code["taken"]) for code in codes} == {(codes[0]["path"], "submission")}
     assert (tmp_path / codes[0]["path"] / "submit.py").exists()
-    submit(sweep_plan("a", "b", "c"), NoCluster(), tmp_path)
+    submit(sweep_plan("a", "b", "c"), FakeScheduler(), tmp_path)
     assert taken == [tmp_path], "there was nothing to submit"
 
 
@@ -189,7 +189,7 @@ def test_modules_that_are_not_in_it(source: Path) -> None:
 def test_clean_moves_what_no_run_needs(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "runs"
-    submit(sweep_plan("a", "b"), NoCluster(), root)
+    submit(sweep_plan("a", "b"), FakeScheduler(), root)
     other = code_snapshot.take_snapshot(root, source)
     record = read_json(root / "demo" / "b" / "run.json")
     used = root / record["provenance"]["code"]["path"]
@@ -211,7 +211,7 @@ def test_clean_moves_what_no_run_needs(source: Path, tmp_path: Path, monkeypatch
 def test_clean_leaves_what_is_submitted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "runs"
-    submit(sweep_plan("a"), NoCluster(), root)
+    submit(sweep_plan("a"), FakeScheduler(), root)
     for part in (root / "demo" / "a" / "submissions").iterdir():
         part.unlink()
     word = Job("7", 0, "31000", 0).word(root)
@@ -220,7 +220,7 @@ def test_clean_leaves_what_is_submitted_meanwhile(tmp_path: Path, monkeypatch: p
     @contextlib.contextmanager
     def after_a_submission(root: Path, kind: int) -> Iterator[None]:
         if kind & fcntl.LOCK_EX:
-            submit(sweep_plan("b"), NoCluster(), root)
+            submit(sweep_plan("b"), FakeScheduler(), root)
             write_json(word, {"run": "demo/b"})
         with lock(root, kind):
             yield

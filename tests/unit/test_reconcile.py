@@ -17,12 +17,21 @@ from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes
 from jobs.schedulers.base import Job, JobStatus, SubmitError
-from jobs.schedulers.local.scheduler import LocalCluster
+from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, StateName, read_state
 from jobs.submission.actions import cancel, plan_actions, resume_actions, sweep_lock
 from jobs.submission.submit import carry_out
-from tests.support.jobs import CODE, NoCluster, in_a_fork, states, submit, sweep_plan, wait_for, wait_until
+from tests.support.jobs import (
+    CODE,
+    FakeScheduler,
+    in_a_fork,
+    states,
+    submit,
+    sweep_plan,
+    wait_for,
+    wait_until,
+)
 
 PLAN = sweep_plan("a", max_attempts=3)
 KEY = PLAN.runs[0].config_key
@@ -38,24 +47,24 @@ def known(state: StateName, **fields: Any) -> RunState:
     [
         (known("planned"), "submit"),
         (known("submitting"), "submit"),
-        (known("queued"), "wait"),
-        (known("running"), "wait"),
-        (known("running", code_hash="old"), "wait"),
-        (known("done"), "keep"),
-        (known("done", code_hash="old"), "stale"),
+        (known("queued"), "in_progress"),
+        (known("running"), "in_progress"),
+        (known("running", code_hash="old"), "in_progress"),
+        (known("done"), "up_to_date"),
+        (known("done", code_hash="old"), "outdated"),
         (known("failed", retryable=True, cause="crashed"), "retry"),
-        (known("failed", retryable=True, cause="crashed", attempts=3), "give up"),
+        (known("failed", retryable=True, cause="crashed", attempts=3), "blocked"),
         (known("failed", retryable=True, cause="crashed", attempts=5, attempts_before_code=3), "retry"),
-        (known("failed", retryable=False, cause="out_of_memory"), "give up"),
+        (known("failed", retryable=False, cause="out_of_memory"), "blocked"),
         (known("failed", retryable=False, cause="refused", code_hash="old", attempts=9), "retry"),
         (known("lost", retryable=True, cause="lost"), "retry"),
-        (known("lost", retryable=True, cause="lost", attempts=3), "give up"),
-        (known("corrupt", config_key=None, message="x is not JSON"), "give up"),
-        (known("corrupt", message="x is not JSON"), "give up"),
-        (known("running", silent=True, message="silent for 12 min"), "wait"),
-        (known("running", silent=True, code_hash="old"), "wait"),
-        (known("lost", journaled=False, cause="lost"), "give up"),
-        (known("lost", journaled=False, cause="lost", code_hash="old"), "give up"),
+        (known("lost", retryable=True, cause="lost", attempts=3), "blocked"),
+        (known("corrupt", config_key=None, message="x is not JSON"), "blocked"),
+        (known("corrupt", message="x is not JSON"), "blocked"),
+        (known("running", silent=True, message="silent for 12 min"), "in_progress"),
+        (known("running", silent=True, code_hash="old"), "in_progress"),
+        (known("lost", journaled=False, cause="lost"), "blocked"),
+        (known("lost", journaled=False, cause="lost", code_hash="old"), "blocked"),
     ],
 )
 def test_what_is_done_about_a_run(state: RunState, kind: str) -> None:
@@ -71,42 +80,47 @@ def test_a_new_run_is_submitted() -> None:
 def test_runs_are_matched_by_what_they_compute_not_by_name() -> None:
     renamed = dataclasses.replace(known("done"), run=RunDir(Path("runs/demo/elsewhere")))
     (action,) = plan_actions(PLAN, [renamed], CODE)
-    assert (action.kind, action.name) == ("keep", "elsewhere")
+    assert (action.kind, action.name) == ("up_to_date", "elsewhere")
 
 
 def test_a_name_in_use_by_another_config_is_left_alone() -> None:
     (action,) = plan_actions(PLAN, [known("failed", config_key="another", retryable=True)], CODE)
-    assert action.kind == "give up"
+    assert action.kind == "blocked"
 
 
 def test_resume_overrides_what_stands_in_the_way() -> None:
     hopeless = known("failed", retryable=False, cause="refused", attempts=9)
-    assert [action.kind for action in resume_actions([hopeless, known("done")], CODE)] == ["retry", "keep"]
+    assert [action.kind for action in resume_actions([hopeless, known("done")], CODE)] == [
+        "retry",
+        "up_to_date",
+    ]
 
 
 def test_a_silent_run_is_started_again_only_by_its_name() -> None:
     silent = known("running", silent=True, message="silent for 12 min")
-    assert [action.kind for action in resume_actions([silent], CODE)] == ["wait"]
+    assert [action.kind for action in resume_actions([silent], CODE)] == ["in_progress"]
     (action,) = resume_actions([silent], CODE, {silent.run.path})
     assert (action.kind, action.reason) == ("retry", "silent for 12 min, and taken for dead")
-    assert [action.kind for action in resume_actions([known("running")], CODE, {silent.run.path})] == ["wait"]
+    assert [action.kind for action in resume_actions([known("running")], CODE, {silent.run.path})] == [
+        "in_progress"
+    ]
 
 
 @pytest.mark.parametrize(
     ("state", "kind"),
     [
-        ("running", "wait"),
-        ("done", "keep"),
-        ("failed", "give up"),
-        ("lost", "give up"),
-        ("planned", "give up"),
+        ("running", "in_progress"),
+        ("done", "up_to_date"),
+        ("failed", "blocked"),
+        ("lost", "blocked"),
+        ("planned", "blocked"),
     ],
 )
 def test_resume_passes_over_what_was_started_by_hand(state: StateName, kind: str) -> None:
     found = known(state, journaled=False, retryable=False)
     (action,) = resume_actions([found], CODE, {found.run.path})
     assert action.kind == kind
-    if kind == "give up":
+    if kind == "blocked":
         assert action.reason.startswith("not submitted by submit.py")
 
 
@@ -127,7 +141,7 @@ def test_what_is_on_its_way_or_done_is_never_submitted(
 
 
 def test_carrying_out_journals_and_records(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     (action,) = submit(PLAN, cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
     assert action.job_id == "elsewhere:1"
@@ -138,14 +152,14 @@ def test_carrying_out_journals_and_records(tmp_path: Path) -> None:
 
 
 def test_the_same_command_again_does_nothing_more(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     submit(PLAN, cluster, tmp_path)
-    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
+    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["in_progress"]
     assert len(cluster.submitted) == 1
 
 
 def test_a_job_that_is_gone_is_submitted_again(tmp_path: Path) -> None:
-    cluster = NoCluster(status="gone")
+    cluster = FakeScheduler(status="ended")
     submit(PLAN, cluster, tmp_path)
     assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["retry"]
     run = RunDir(tmp_path / "demo" / "a")
@@ -153,23 +167,23 @@ def test_a_job_that_is_gone_is_submitted_again(tmp_path: Path) -> None:
 
 
 def test_a_cluster_that_does_not_answer_changes_nothing(tmp_path: Path) -> None:
-    cluster = NoCluster(status="unknown")
+    cluster = FakeScheduler(status="unknown")
     submit(PLAN, cluster, tmp_path)
-    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
+    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["in_progress"]
 
 
 def test_a_lost_receipt_is_found_again(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     submit(PLAN, cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
     journal.entry(run, 0).path("receipt").unlink()
     cluster.found = "elsewhere:1"
-    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
+    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["in_progress"]
     assert read_state(run).job_id == "elsewhere:1"
 
 
 def test_a_job_that_starts_while_it_is_taken_for_lost_is_left_alone(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     submit(PLAN, cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
 
@@ -182,47 +196,47 @@ def test_a_job_that_starts_while_it_is_taken_for_lost_is_left_alone(tmp_path: Pa
     journal.write_holder(
         run, 0, processes.current_process().as_dict() | {"start_ticks": -1}
     )  # lost, it seems
-    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["wait"]
+    assert [action.kind for action in submit(PLAN, cluster, tmp_path)] == ["in_progress"]
     assert len(cluster.submitted) == 1
 
 
 def test_the_cluster_says_that_a_lost_run_lives() -> None:
     lost = known("lost", cluster="local", job_id="elsewhere:1", retryable=True)
-    assert refresh([lost], NoCluster("running"))[0].state == "running"
-    assert refresh([lost], NoCluster("gone"))[0].state == "lost"
+    assert refresh([lost], FakeScheduler("running"))[0].state == "running"
+    assert refresh([lost], FakeScheduler("ended"))[0].state == "lost"
     slurm = dataclasses.replace(lost, cluster="slurm")
-    assert refresh([slurm], NoCluster("running"))[0].state == "lost", "not this cluster's job"
+    assert refresh([slurm], FakeScheduler("running"))[0].state == "lost", "not this cluster's job"
 
 
 @pytest.mark.parametrize(
     ("cluster", "status", "kind"),
     [
-        ("local", "unknown", "wait"),
-        ("local", "running", "wait"),
-        ("local", "gone", "retry"),
-        ("slurm", "gone", "wait"),  # the command picked another cluster than the run's
+        ("local", "unknown", "in_progress"),
+        ("local", "running", "in_progress"),
+        ("local", "ended", "retry"),
+        ("slurm", "ended", "in_progress"),  # the command picked another cluster than the run's
     ],
 )
 def test_a_silent_run_is_started_again_only_when_its_own_cluster_has_lost_it(
     tmp_path: Path, cluster: str, status: JobStatus, kind: str
 ) -> None:
-    submit(PLAN, NoCluster(), tmp_path)
+    submit(PLAN, FakeScheduler(), tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
     process = processes.current_process().as_dict() | {"host": "far away"}
     journal.claim(run, 0, process=process, job_id=None, code_hash=CODE)
     os.utime(run.submissions, (1.0, 1.0))
     assert read_state(run).silent
-    asked = NoCluster(status)
+    asked = FakeScheduler(status)
     asked.name = cluster
     (state,) = refresh([read_state(run)], asked)
-    assert state.silent is (kind == "wait" and status != "running")
+    assert state.silent is (kind == "in_progress" and status != "running")
     assert [action.kind for action in submit(PLAN, asked, tmp_path)] == [kind]
 
 
 def test_a_retry_with_the_same_code_leaves_the_plan_as_it_was(tmp_path: Path) -> None:
     run = failed_once(tmp_path)
     before = run.run_json.stat().st_ino  # a rewritten file is another one
-    submit(PLAN, NoCluster(), tmp_path, code=made_with(run))
+    submit(PLAN, FakeScheduler(), tmp_path, code=made_with(run))
     assert journal.entry(run, 1).read("intent") is not None
     assert run.run_json.stat().st_ino == before
     assert not (run.attempt(0).path / "run.json").exists()
@@ -234,19 +248,19 @@ def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
     run = failed_once(tmp_path)
     first = read_json(run.run_json)
     former = run.attempt(0).path / "run.json"
-    submit(sweep_plan("a", max_attempts=3, time_limit_min=90), NoCluster("gone"), tmp_path)
+    submit(sweep_plan("a", max_attempts=3, time_limit_min=90), FakeScheduler("ended"), tmp_path)
     assert read_json(run.run_json)["config"]["job"]["time_limit_min"] == 90
     assert read_json(former) == first
     newer = code_snapshot.take_snapshot(tmp_path) | {"hash": "newer"}
     monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: newer)
-    submit(PLAN, NoCluster("gone"), tmp_path)
+    submit(PLAN, FakeScheduler("ended"), tmp_path)
     second = read_json(run.run_json)
     assert (second["provenance"]["code"]["hash"], second["run_key"] != first["run_key"]) == ("newer", True)
     assert read_json(former) == first, "no attempt was made with the one between"
 
 
 def failed_once(root: Path) -> RunDir:
-    submit(PLAN, NoCluster(), root)
+    submit(PLAN, FakeScheduler(), root)
     run = RunDir(root / "demo" / "a")
     dead = processes.current_process().as_dict() | {"start_ticks": -1}
     journal.claim(run, 0, process=dead, job_id=None, code_hash=made_with(run))
@@ -264,14 +278,14 @@ def made_with(run: RunDir) -> str:
 def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path: Path) -> None:
     run = failed_once(tmp_path)
     run.run_json.write_text("{")
-    (action,) = carry_out(resume_actions([read_state(run)], CODE), NoCluster(), tmp_path)
-    assert action.kind == "give up"
+    (action,) = carry_out(resume_actions([read_state(run)], CODE), FakeScheduler(), tmp_path)
+    assert action.kind == "blocked"
     assert str(run.run_json) in action.reason
     assert len(journal.entries(run)) == 1
 
 
 def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
 
     def refuse(submissions: object) -> list[str]:
         raise SubmitError("no such partition")
@@ -289,12 +303,12 @@ def test_a_job_that_the_queue_has_no_place_for_is_settled_too(
     (tmp_path / "file").touch()
     monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "file" / "queue"))
     with pytest.raises(ConfigError, match="Not a directory"):
-        submit(PLAN, LocalCluster(), tmp_path / "runs")
+        submit(PLAN, LocalScheduler(), tmp_path / "runs")
     assert states(tmp_path / "runs")["a"].state == "planned"
 
 
 def test_cancel_settles_what_waits(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     submit(PLAN, cluster, tmp_path)
     assert [state.name for state in cancel(list(states(tmp_path).values()), cluster)] == ["a"]
     assert cluster.cancelled == ["elsewhere:1"]
@@ -303,7 +317,7 @@ def test_cancel_settles_what_waits(tmp_path: Path) -> None:
 
 
 def test_attempts_with_older_code_are_forgiven(tmp_path: Path) -> None:
-    cluster = NoCluster("unknown")
+    cluster = FakeScheduler("unknown")
     submit(PLAN, cluster, tmp_path)
     run = RunDir(tmp_path / "demo" / "a")
     dead = processes.current_process().as_dict() | {"start_ticks": -1}

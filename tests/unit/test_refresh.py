@@ -16,11 +16,11 @@ from jobs.cli.status_table import note, word_of
 from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_slurm
 from jobs.status.run_state import RunState, read_runs, read_state
 from tests.support.commands import Commands
-from tests.support.jobs import CODE, NoCluster, wait_until
+from tests.support.jobs import CODE, FakeScheduler, wait_until
 from tests.support.states import make_run
 
 KEYS = {"config_key": "k", "run_key": "r", "code_hash": CODE}
@@ -50,7 +50,7 @@ def record(job_id: str, state: str, exit_code: str = "0:0", submitted: int = 100
 
 
 def asked(run: RunDir) -> RunState:
-    return refresh([read_state(run)], SlurmCluster())[0]
+    return refresh([read_state(run)], SlurmScheduler())[0]
 
 
 def age(run: RunDir, seconds: float) -> None:
@@ -154,7 +154,7 @@ def test_what_a_run_wrote_meanwhile_is_the_last_word(commands: Commands, tmp_pat
         "retryable": True,
     }
     write_json(run.failed, outcome)
-    (state,) = refresh([before], NoSlurm("gone", message="its job was cancelled", cause="cancelled"))
+    (state,) = refresh([before], NoSlurm("ended", message="its job was cancelled", cause="cancelled"))
     assert (state.state, state.cause) == ("failed", "deadline")
 
 
@@ -174,14 +174,14 @@ def test_a_run_that_waits_for_its_requeue_waits_as_long_as_its_job_does(tmp_path
     assert (state.state, note(state)) == ("queued", "waits for BeginTime; requeued after deadline: left")
     (state,) = refresh([before], NoSlurm("running"))
     assert state.state == "queued", "its next start has not said so yet"
-    (state,) = refresh([before], NoSlurm("gone", message="its job was cancelled", cause="cancelled"))
+    (state,) = refresh([before], NoSlurm("ended", message="its job was cancelled", cause="cancelled"))
     assert (state.state, state.cause, state.retryable) == ("failed", "cancelled", True)
     assert state.message == "requeued after deadline: left; its job was cancelled"
-    (state,) = refresh([before], NoSlurm("gone"))
+    (state,) = refresh([before], NoSlurm("ended"))
     assert (state.state, state.cause) == ("failed", "lost")
 
 
-class NoSlurm(NoCluster):
+class NoSlurm(FakeScheduler):
     name = "slurm"
 
 
@@ -246,7 +246,7 @@ def test_a_controller_that_is_down_is_said_once_and_changes_nothing(
 def test_a_controller_that_ping_calls_down_is_not_waited_for(commands: Commands, tmp_path: Path) -> None:
     commands.add("scontrol", "echo 'Slurmctld(primary) at head is DOWN'")
     squeue(commands)
-    assert SlurmCluster().poll(["1"]) == {"1": Job("unknown", "scontrol ping: the controller is down")}
+    assert SlurmScheduler().poll(["1"]) == {"1": Job("unknown", "scontrol ping: the controller is down")}
     assert "squeue" not in commands.calls()
 
 
@@ -254,7 +254,7 @@ def test_a_backup_controller_is_asked(commands: Commands) -> None:
     primary, backup = ("Slurmctld(primary) at head is DOWN", "Slurmctld(backup) at spare is UP")
     commands.add("scontrol", f"echo '{primary}'; echo '{backup}'")
     squeue(commands, "1|RUNNING|100|None")
-    assert SlurmCluster().poll(["1"])["1"].status == "running"
+    assert SlurmScheduler().poll(["1"])["1"].status == "running"
 
 
 def test_where_slurm_is_not_installed_files_tell(
@@ -304,5 +304,5 @@ def test_a_watch_goes_on_while_the_controller_is_down_and_ends_by_its_word(
     )
     assert watched.read()[0].state == "running", "an old word on what is over"
     monkeypatch.setattr(polling, "ASK_EVERY_S", 0.0)
-    cluster.job = Job("gone", "its job was cancelled", "cancelled")
+    cluster.job = Job("ended", "its job was cancelled", "cancelled")
     wait_until(lambda: watched.read()[0].cause == "cancelled")

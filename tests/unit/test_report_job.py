@@ -9,14 +9,14 @@ import pytest
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal as ledger
 from jobs.schedulers.base import Job, SubmitError
-from jobs.schedulers.slurm.report_script import FollowUp, render
+from jobs.schedulers.slurm.report_script import ReportScript, render
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.submission import report_job
-from tests.support.jobs import NoCluster, repeats, submit, sweep_plan
+from tests.support.jobs import FakeScheduler, repeats, submit, sweep_plan
 
 
 def test_it_waits_for_all_runs_on_their_way_and_is_one(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     assert report_job.ensure(tmp_path, "demo", cluster, anew=True) is None, "nothing to wait for"
     submit(sweep_plan("a"), cluster, tmp_path)
     assert report_job.ensure(tmp_path, "demo", cluster, anew=True) == "later:1"
@@ -29,7 +29,7 @@ def test_it_waits_for_all_runs_on_their_way_and_is_one(tmp_path: Path) -> None:
 
 
 def test_one_whose_receipt_was_lost_is_found_and_replaced(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     submit(repeats(2, "a"), cluster, tmp_path)
     report_job.ensure(tmp_path, "demo", cluster, anew=True)
     ledger.entry(report_job.journal_of(tmp_path, "demo"), 0).path("receipt").unlink()
@@ -41,19 +41,19 @@ def test_one_whose_receipt_was_lost_is_found_and_replaced(tmp_path: Path) -> Non
 
 
 def test_one_that_is_over_is_not_cancelled(tmp_path: Path) -> None:
-    cluster = NoCluster("gone")
+    cluster = FakeScheduler("ended")
     submit(sweep_plan("a"), cluster, tmp_path)
     journal = report_job.journal_of(tmp_path, "demo")
     ledger.write_receipt(journal, ledger.write_intent(journal, {"cluster": "local"}), "later:0")
     cluster.poll = lambda job_ids: {  # type: ignore[method-assign, assignment]
-        job_id: Job("gone" if job_id == "later:0" else "pending") for job_id in job_ids
+        job_id: Job("ended" if job_id == "later:0" else "pending") for job_id in job_ids
     }
     assert report_job.ensure(tmp_path, "demo", cluster, anew=False) == "later:1"
     assert cluster.cancelled == []
 
 
 def test_a_refusal_is_settled(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     submit(sweep_plan("a"), cluster, tmp_path)
 
     def refuse(*given: object) -> str:
@@ -70,14 +70,14 @@ def test_a_refusal_is_settled(tmp_path: Path) -> None:
 def test_it_is_no_run(tmp_path: Path) -> None:
     from jobs.status.run_state import read_runs
 
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     submit(sweep_plan("a"), cluster, tmp_path)
     report_job.ensure(tmp_path, "demo", cluster, anew=True)
     assert [state.name for state in read_runs(tmp_path)] == ["a"]
 
 
 def test_its_script() -> None:
-    job = FollowUp(
+    job = ReportScript(
         name="report-my sweep",
         comment="disttrain:demo/.report:0:abc",
         after=["1_0", "1_1", "2"],

@@ -19,13 +19,13 @@ from jobs.cli.status_table import as_json, note
 from jobs.core import journal, processes
 from jobs.status.run_state import natural_key, read_runs, read_state
 from tests.support.fake_runs import fake_sweep
-from tests.support.jobs import CODE, NoCluster, submit, sweep_plan
+from tests.support.jobs import CODE, FakeScheduler, submit, sweep_plan
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     """A submitted run that no job has taken up."""
-    submit(sweep_plan("a"), NoCluster(), tmp_path)
+    submit(sweep_plan("a"), FakeScheduler(), tmp_path)
     return RunDir(tmp_path / "demo" / "a")
 
 
@@ -168,7 +168,7 @@ def test_failed_then_retried(run: RunDir) -> None:
     outcome(run, "crashed", 0)
     found = read_state(run)
     assert (found.state, found.cause, found.message, found.retryable) == ("failed", "crashed", "why", True)
-    submit(sweep_plan("a"), NoCluster(), run.path.parent.parent)
+    submit(sweep_plan("a"), FakeScheduler(), run.path.parent.parent)
     assert read_state(run).state == "queued"
     claim(run, 1)
     found = read_state(run)

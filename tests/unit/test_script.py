@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from disttrain.errors import ConfigError
 from jobs.schedulers.slurm import report_script
 from jobs.schedulers.slurm.batch_script import by_hand, render
-from jobs.schedulers.slurm.profile_selection import SHIPPED, Choice
+from jobs.schedulers.slurm.profile_selection import SHIPPED, ProfileSelection
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 from tests.support.scripts import SHARED as ROOT
 from tests.support.scripts import (
@@ -62,7 +62,7 @@ container: {kind: pyxis, image: "docker://nvcr.io#nvidia/pytorch:25.01-py3", mou
 def site(tmp_path: Path) -> Profile:
     """A profile that sets everything."""
     (tmp_path / "site.yaml").write_text(SITE)
-    return Choice(str(tmp_path / "site.yaml")).resolve()
+    return ProfileSelection(str(tmp_path / "site.yaml")).resolve()
 
 
 def golden(name: str, text: str) -> None:
@@ -75,7 +75,7 @@ def golden(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.yaml")))
 def test_the_script_of_each_shipped_profile(name: str) -> None:
-    golden(name, render(batch(ROOT, Choice(name).resolve())))
+    golden(name, render(batch(ROOT, ProfileSelection(name).resolve())))
 
 
 def test_the_script_of_a_site_that_sets_everything(site: Profile) -> None:
@@ -198,7 +198,7 @@ def test_a_percent_sign_in_a_path_is_itself() -> None:
 def test_a_value_is_refused_or_inert(given: dict[str, Any], placed: dict[str, str]) -> None:
     profile = sift(given)
     made = sift_batch(profile, placed)
-    script, share = render(made), made.shares[0]
+    script, share = render(made), made.tasks[0]
     with tempfile.TemporaryDirectory() as folder:
         trace = run(script, Path(folder), PYTHONPATH="before")
     python = profile.python or (made.python if profile.container is None else "python3")

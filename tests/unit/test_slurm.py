@@ -14,10 +14,10 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.schedulers.base import LimitReached, Submission, SubmitError, Unreachable, uses_gpus
 from jobs.schedulers.select import choose
-from jobs.schedulers.slurm.allocation import SlurmJob
+from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.schedulers.slurm.commands import answers
-from jobs.schedulers.slurm.sbatch import Patience
-from jobs.schedulers.slurm.scheduler import SlurmCluster
+from jobs.schedulers.slurm.sbatch import Backoff
+from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.submission.submit import handle
 from tests.support.commands import Commands
 
@@ -76,7 +76,7 @@ def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
 def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) -> None:
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
-    assert SlurmCluster().submit([announced(run)]) == ["42"]
+    assert SlurmScheduler().submit([announced(run)]) == ["42"]
     script = (commands.folder / "script").read_text()
     for line in (
         "--nodes=3",
@@ -100,7 +100,7 @@ def test_repeats_share_an_array_and_its_tasks_are_found_again(commands: Commands
         Submission(run, journal.write_intent(run, {"handle": comment, "index": index}))
         for index, run in enumerate(runs)
     ]
-    assert SlurmCluster().submit(submissions) == ["42_0", "42_1", "42_2"]
+    assert SlurmScheduler().submit(submissions) == ["42_0", "42_1", "42_2"]
     script = (commands.folder / "script").read_text()
     assert "#SBATCH --array=0-2\n" in script
     assert "#SBATCH --job-name=n3\n" in script
@@ -109,10 +109,10 @@ def test_repeats_share_an_array_and_its_tasks_are_found_again(commands: Commands
     assert all(run.script.read_text() == script for run in runs)
     tasks = "".join(f"echo '42_{index}|{comment}'; " for index in range(3))
     commands.add("squeue", tasks)
-    assert SlurmCluster().find(submissions[1:]) == ["42_1", "42_2"]
+    assert SlurmScheduler().find(submissions[1:]) == ["42_1", "42_2"]
     commands.add("squeue", "exit 1")
     with pytest.raises(Unreachable):
-        SlurmCluster().find(submissions)
+        SlurmScheduler().find(submissions)
 
 
 def test_what_passes_is_tried_again_and_a_limit_is_no_refusal(commands: Commands, run: RunDir) -> None:
@@ -125,7 +125,7 @@ fi
 echo 'Submitted batch job 42'""",
     )
     commands.add("squeue", "echo '41|(null)'")
-    impatient = SlurmCluster(patience=Patience(sleep=lambda pause_s: None))
+    impatient = SlurmScheduler(patience=Backoff(sleep=lambda pause_s: None))
     assert impatient.submit([announced(run)]) == ["42"]
     assert commands.calls().count("/sbatch ") == 2
     commands.add("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
@@ -140,7 +140,7 @@ def test_a_refusal_that_fewer_jobs_would_not_undo_is_told_in_slurms_words(
     policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     commands.add("sbatch", f'echo "sbatch: error: QOSMaxWallDurationPerJobLimit" "{policy}" >&2; exit 1')
     with pytest.raises(SubmitError) as refusal:
-        SlurmCluster().submit([announced(run)])
+        SlurmScheduler().submit([announced(run)])
     assert "refused n3: " in str(refusal.value)
     assert str(refusal.value).endswith(f"QOSMaxWallDurationPerJobLimit {policy}")
     assert not isinstance(refusal.value, LimitReached)
@@ -154,7 +154,7 @@ def test_sbatch_inherits_nothing_of_the_job_around_it(
     leaks = {"SLURM_CPU_BIND": "mask", "SLURM_JOB_ID": "7", "RANK": "3", "SBATCH_QOS": "x", "PMI_RANK": "1"}
     for name, value in leaks.items() | {"SLURM_CONF": "/etc/slurm.conf"}.items():
         monkeypatch.setenv(name, value)
-    SlurmCluster().submit([announced(run)])
+    SlurmScheduler().submit([announced(run)])
     names = {line.partition("=")[0] for line in (commands.folder / "env").read_text().splitlines()}
     assert "SLURM_CONF" in names
     assert not names & leaks.keys()
@@ -167,7 +167,7 @@ def test_gpus_are_asked_for_unless_the_run_is_on_cpus(
 ) -> None:
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
-    SlurmCluster().submit([announced(planned(tmp_path, device))])
+    SlurmScheduler().submit([announced(planned(tmp_path, device))])
     assert ("--gpus-per-node=4" in (commands.folder / "script").read_text()) is asks
     assert uses_gpus(device, "slurm", 12) is asks, "as the dry run bills it"
 
@@ -182,7 +182,7 @@ def test_a_refusal_is_one_line(commands: Commands, run: RunDir) -> None:
     commands.add("srun", "")
     commands.add("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
     with pytest.raises(SubmitError, match="invalid partition") as caught:
-        SlurmCluster().submit([announced(run)])
+        SlurmScheduler().submit([announced(run)])
     assert "\n" not in str(caught.value)
 
 
@@ -194,7 +194,7 @@ def test_find_and_cancel(commands: Commands, run: RunDir) -> None:
   *%k*) echo '41|(null)'; echo '42|{handle(run, 0)}' ;;
 esac""",
     )
-    cluster = SlurmCluster()
+    cluster = SlurmScheduler()
     assert cluster.find([announced(run), announced(run)]) == ["42", None]
     cluster.cancel([])
     cluster.cancel(["1", "2"])
@@ -207,9 +207,9 @@ def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_sib
 ) -> None:
     commands.add("squeue", "echo '42_0|PENDING|0|Priority'; echo '42_2|PENDING|0|Priority'")
     commands.add("sacct", "echo '42_[0,2]|PENDING|0:0|0|Unknown|Unknown|0||1'")
-    told = SlurmCluster().poll(["42_0", "42_1", "43_1"])
+    told = SlurmScheduler().poll(["42_0", "42_1", "43_1"])
     assert {job_id: job.status for job_id, job in told.items()} == {
-        "42_0": "pending", "42_1": "gone", "43_1": "missing",
+        "42_0": "pending", "42_1": "ended", "43_1": "not_found",
     }  # fmt: skip
     assert told["42_1"].cause == "cancelled"
 
@@ -218,17 +218,17 @@ def test_a_cancel_that_nobody_hears_is_no_cancel(commands: Commands) -> None:
     commands.add("sbatch", "")
     commands.add("scancel", "exit 1")
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is UP"')
-    SlurmCluster().cancel(["1"])  # over already, which scancel calls an error
+    SlurmScheduler().cancel(["1"])  # over already, which scancel calls an error
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     with pytest.raises(ConfigError, match="no Slurm controller answers"):
-        SlurmCluster().cancel(["1"])
+        SlurmScheduler().cancel(["1"])
 
 
 def test_a_job_requeues_itself_by_an_id_that_means_no_other(commands: Commands) -> None:
     commands.add("scontrol", "exit 0")
     task = {"SLURM_JOB_ID": "70", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "0"}
-    assert SlurmJob(task).requeue(until=0)
-    assert SlurmJob({"SLURM_JOB_ID": "71"}).requeue(until=0)
+    assert SlurmAllocation(task).requeue(until=0)
+    assert SlurmAllocation({"SLURM_JOB_ID": "71"}).requeue(until=0)
     asked = [line.partition("requeue ")[2] for line in commands.calls().splitlines()]
     assert asked == ["70_0", "71"], "70 is the whole array"
 
@@ -253,5 +253,5 @@ def test_a_start_without_the_gpus_it_asked_for(environ: dict[str, str], lacks: s
     environ = {"SLURM_JOB_ID": "7", **environ}
     resources = {"device": environ.pop("device", "auto"), "gpus_per_node": 4}
     record = {"config": {"resources": resources}, "profile": {"gpus": environ.pop("gpus", "gpus-per-node")}}
-    said = SlurmJob(environ).lacks(record)
+    said = SlurmAllocation(environ).missing_gpus(record)
     assert said == (lacks and f"Slurm gave this node {lacks} GPUs that the job asked for")

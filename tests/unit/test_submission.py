@@ -9,17 +9,17 @@ import pytest
 
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.schedulers.base import LimitReached, Room, Submission, SubmitError, Unreachable
+from jobs.schedulers.base import LimitReached, Submission, SubmitError, SubmitQuota, Unreachable
 from jobs.submission.submit import batch_name, handle
-from tests.support.jobs import CODE, NoCluster, repeats, states, submit, sweep_plan
+from tests.support.jobs import CODE, FakeScheduler, repeats, states, submit, sweep_plan
 
 
-class Arrays(NoCluster):
+class Arrays(FakeScheduler):
     """Takes up to three runs at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.has_room = Room(array=3)
+        self.has_room = SubmitQuota(array=3)
 
 
 def test_repeats_of_one_run_are_a_batch_and_nothing_else_is(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_repeats_of_one_run_are_a_batch_and_nothing_else_is(tmp_path: Path) -> N
 
 
 def test_without_arrays_the_order_stays(tmp_path: Path) -> None:
-    cluster = NoCluster()
+    cluster = FakeScheduler()
     submit(repeats(2, "a", "b"), cluster, tmp_path)
     assert cluster.batches == [["a-r0"], ["b-r0"], ["a-r1"], ["b-r1"]]
 
@@ -86,15 +86,15 @@ def test_what_a_batch_is_called() -> None:
 
 def test_what_there_is_no_room_for_is_left_and_nothing_announced(tmp_path: Path) -> None:
     cluster = Arrays()
-    cluster.has_room = Room(array=3, jobs=4, why="the limit of 9 jobs (MaxSubmitJobs of account a)")
+    cluster.has_room = SubmitQuota(array=3, jobs=4, why="the limit of 9 jobs (MaxSubmitJobs of account a)")
     actions = submit(repeats(3, "a", "b"), cluster, tmp_path)
     assert cluster.batches == [["a-r0", "a-r1", "a-r2"], ["b-r0"]]
-    left = [action for action in actions if action.kind == "left"]
+    left = [action for action in actions if action.kind == "deferred"]
     assert [action.name for action in left] == ["b-r1", "b-r2"]
     assert left[0].reason == "the limit of 9 jobs (MaxSubmitJobs of account a) is reached"
     assert [states(tmp_path)[name].state for name in ("b-r1", "b-r2")] == ["planned", "planned"]
     assert journal.entries(RunDir(tmp_path / "demo" / "b-r1")) == []
-    cluster.has_room = Room(array=3)
+    cluster.has_room = SubmitQuota(array=3)
     submit(repeats(3, "a", "b"), cluster, tmp_path)
     assert cluster.batches[2:] == [["b-r1", "b-r2"]], "the same command submits them later"
 
@@ -112,8 +112,8 @@ def test_a_limit_that_only_shows_in_a_refusal(tmp_path: Path) -> None:
     actions = submit(repeats(3, "a"), cluster, tmp_path)
     assert [(action.kind, action.name) for action in actions] == [
         ("submit", "a-r0"),
-        ("left", "a-r1"),
-        ("left", "a-r2"),
+        ("deferred", "a-r1"),
+        ("deferred", "a-r2"),
     ]
     assert "AssocGrpSubmitJobsLimit" in actions[1].reason
     assert [state.state for state in states(tmp_path).values()] == ["queued", "planned", "planned"]
@@ -144,12 +144,12 @@ def test_a_cluster_that_fell_silent_is_asked_again_and_not_told_again(tmp_path: 
         submit(repeats(2, "a"), cluster, tmp_path)
     assert [state.state for state in states(tmp_path).values()] == ["submitting"] * 2
     actions = submit(repeats(2, "a"), cluster, tmp_path)
-    assert [action.kind for action in actions] == ["wait", "wait"]
+    assert [action.kind for action in actions] == ["in_progress", "in_progress"]
     assert "socket timed out" in actions[0].reason
     cluster.find = lambda submissions: ["7_0", None][: len(submissions)]  # type: ignore[method-assign]
     cluster.submit = take  # type: ignore[method-assign]
     actions = submit(repeats(2, "a"), cluster, tmp_path)
-    assert [action.kind for action in actions] == ["wait", "submit"]
+    assert [action.kind for action in actions] == ["in_progress", "submit"]
     assert states(tmp_path)["a-r0"].job_id == "7_0"
     assert cluster.batches == [["a-r1"]]
 
@@ -167,7 +167,7 @@ def test_one_run_of_a_batch_that_has_started_after_all_is_left_out(tmp_path: Pat
 
     cluster.profile = claimed_meanwhile  # type: ignore[method-assign]
     actions = submit(repeats(3, "a"), cluster, tmp_path)
-    assert [action.kind for action in actions] == ["submit", "wait", "submit"]
+    assert [action.kind for action in actions] == ["submit", "in_progress", "submit"]
     assert cluster.batches[1:] == [["a-r0", "a-r2"]]
 
 

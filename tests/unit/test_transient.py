@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jobs.schedulers.base import Room, SubmitError, Unreachable
+from jobs.schedulers.base import SubmitError, SubmitQuota, Unreachable
 from jobs.schedulers.slurm import submit_quota
-from jobs.schedulers.slurm.sbatch import Patience, passes, submit_patiently
+from jobs.schedulers.slurm.sbatch import Backoff, is_transient, submit_with_backoff
 from jobs.schedulers.slurm.submit_quota import Controller, Limit, parse_config, reached, tightest
 
 BUSY = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
@@ -26,7 +26,7 @@ BUSY = "sbatch: error: Batch job submission failed: Socket timed out on send/rec
     ],
 )
 def test_what_passes(message: str) -> None:
-    assert passes(message)
+    assert is_transient(message)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_what_passes(message: str) -> None:
     ],
 )
 def test_what_does_not(message: str) -> None:
-    assert not passes(message)
+    assert not is_transient(message)
 
 
 @dataclass
@@ -69,8 +69,8 @@ class Slurm:
         self.now += pause_s
 
     def patiently(self, within_s: float = 100.0) -> str:
-        patience = Patience(within_s, 1.0, 8.0, clock=lambda: self.now, sleep=self.sleep)
-        return submit_patiently(self.submit, self.find, patience)
+        patience = Backoff(within_s, 1.0, 8.0, clock=lambda: self.now, sleep=self.sleep)
+        return submit_with_backoff(self.submit, self.find, patience)
 
 
 def test_what_passes_is_tried_again_ever_more_slowly(capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,10 +129,10 @@ def test_what_the_controller_says_of_its_limits() -> None:
 def test_the_tightest_limit_counts() -> None:
     cluster = Limit(10000, 9000, "MaxJobCount of the cluster")
     account = Limit(8, 5, "MaxSubmitJobs of account physics")
-    room = Room(200, 3, "the limit of 8 jobs (MaxSubmitJobs of account physics)")
+    room = SubmitQuota(200, 3, "the limit of 8 jobs (MaxSubmitJobs of account physics)")
     assert tightest([cluster, account], 200) == room
-    assert tightest([Limit(8, 9, "x")], 0) == Room(1, 0, "the limit of 8 jobs (x)")
-    assert tightest([], None) == Room()
+    assert tightest([Limit(8, 9, "x")], 0) == SubmitQuota(1, 0, "the limit of 8 jobs (x)")
+    assert tightest([], None) == SubmitQuota()
 
 
 ANSWERS = {
@@ -152,12 +152,12 @@ def answer(command: list[str]) -> str | None:
 @pytest.mark.parametrize(
     ("profile", "room"),
     [
-        (None, Room(200, 3, "the limit of 5 jobs (MaxSubmitJobs of account physics)")),
-        ({"partition": "gpu"}, Room(200, 1, "the limit of 3 jobs (MaxSubmitJobs of account physics)")),
+        (None, SubmitQuota(200, 3, "the limit of 5 jobs (MaxSubmitJobs of account physics)")),
+        ({"partition": "gpu"}, SubmitQuota(200, 1, "the limit of 3 jobs (MaxSubmitJobs of account physics)")),
     ],
 )
 def test_the_limits_of_an_association(
-    profile: dict[str, str] | None, room: Room, monkeypatch: pytest.MonkeyPatch
+    profile: dict[str, str] | None, room: SubmitQuota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submit_quota.commands, "ask", answer)
     assert submit_quota.room(profile) == room
@@ -165,7 +165,7 @@ def test_the_limits_of_an_association(
 
 def test_what_cannot_be_asked_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submit_quota.commands, "ask", lambda command: None)
-    assert submit_quota.room(None) == Room()
+    assert submit_quota.room(None) == SubmitQuota()
 
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"

@@ -13,7 +13,7 @@ import pytest
 from disttrain.records.json_files import write_json
 from jobs.core import requeue_policy
 from jobs.node import waiting
-from jobs.node.allocation import JobFacts
+from jobs.node.allocation import AllocationFacts
 from jobs.node.waiting import JobEnded, poll_until
 from jobs.submission import sbatch_entry
 
@@ -32,12 +32,12 @@ def send(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def scheduler(*answers: JobFacts | None) -> Mock:
+def scheduler(*answers: AllocationFacts | None) -> Mock:
     return Mock(restart=1, facts=Mock(side_effect=answers))
 
 
-def facts(*, running: bool = True, restarts: int = 1) -> JobFacts:
-    return JobFacts(running, restarts, None)
+def facts(*, running: bool = True, restarts: int = 1) -> AllocationFacts:
+    return AllocationFacts(running, restarts, None)
 
 
 def test_it_finds_what_comes_and_nothing_in_time() -> None:
@@ -67,7 +67,7 @@ def test_a_job_that_is_ended_is_left(
 
 @pytest.mark.parametrize("answer", [facts(), None], ids=["running", "silent"])
 def test_a_warning_is_left_to_whoever_comes_after(
-    send: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, answer: JobFacts | None
+    send: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, answer: AllocationFacts | None
 ) -> None:
     """And the same signal, sent again, may be the end: Slurm is asked again."""
     monkeypatch.setattr(waiting, "_ASK_S", 0.0)

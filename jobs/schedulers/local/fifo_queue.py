@@ -31,7 +31,7 @@ GRACE_S = 120.0
 
 _DIGITS = 12
 
-Place = Literal["waiting", "expected", "gone"]
+TicketState = Literal["waiting", "expected", "gone"]
 """A ticket held by a live job, one whose job may still show up, or none at all."""
 
 
@@ -102,7 +102,7 @@ def discard(ticket: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def place(ticket: int) -> Place:
+def place(ticket: int) -> TicketState:
     """Where a ticket stands."""
     try:
         file = os.open(_path(ticket), os.O_RDONLY)
@@ -128,7 +128,7 @@ def _expired(file: int, ticket: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Held:
+class QueueSlot:
     """A ticket held by this process."""
 
     ticket: int
@@ -140,7 +140,7 @@ class Held:
 
 
 @contextlib.contextmanager
-def hold(ticket: int) -> Iterator[Held | None]:
+def hold(ticket: int) -> Iterator[QueueSlot | None]:
     """Hold a ticket until the end of the block; None if it was thrown away before."""
     try:
         file = os.open(_path(ticket), os.O_RDONLY)
@@ -151,7 +151,7 @@ def hold(ticket: int) -> Iterator[Held | None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         os.set_inheritable(file, True)  # if this process is killed, its children still hold the place
         _path(ticket).with_suffix(".shown").touch()
-        yield Held(ticket) if _path(ticket).exists() else None
+        yield QueueSlot(ticket) if _path(ticket).exists() else None
     finally:
         discard(ticket)
         os.close(file)

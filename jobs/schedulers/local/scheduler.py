@@ -20,14 +20,14 @@ from typing import Any
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes
-from jobs.schedulers.base import ClusterName, Job, JobStatus, Limits, Room, Submission, SubmitError
+from jobs.schedulers.base import Job, JobStatus, Limits, Submission, SubmitError, SubmitQuota
 from jobs.schedulers.local import fifo_queue
 
 
-class LocalCluster:
+class LocalScheduler:
     """Runs one job at a time, in submission order (see `jobs.schedulers.local.fifo_queue`). Job ids are `host:ticket`."""
 
-    name: ClusterName = "local"
+    name: str = "local"
 
     def submit(self, submissions: Sequence[Submission]) -> list[str]:
         return [self._submit(each.run, each.number) for each in submissions]
@@ -82,8 +82,8 @@ class LocalCluster:
     def limits(self) -> Limits:
         return Limits(processors=len(os.sched_getaffinity(0)))
 
-    def room(self, profile: Mapping[str, Any] | None) -> Room:
-        return Room()
+    def room(self, profile: Mapping[str, Any] | None) -> SubmitQuota:
+        return SubmitQuota()
 
     def profile(self, recorded: Mapping[str, Any] | None) -> None:
         return None
@@ -107,7 +107,7 @@ def _status(job_id: str) -> JobStatus:
         return "unknown"
     label = fifo_queue.label(ticket)
     if label is None or fifo_queue.place(ticket) == "gone":
-        return "gone"
+        return "ended"
     claimed = journal.entry(RunDir(Path(label["run"])), label["submission"]).path("claim").exists()
     return "running" if claimed else "pending"
 

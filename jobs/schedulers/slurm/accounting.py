@@ -46,7 +46,7 @@ class JobRecord:
 
 
 def records(job_ids: Iterable[str]) -> list[JobRecord]:
-    """Every record of these jobs, and of other tasks of their arrays, oldest first. Raises `NoAnswer`."""
+    """Every record of these jobs, and of other tasks of their arrays, oldest first. Raises `SlurmCommandError`."""
     whole = sorted({job_id.partition("_")[0] for job_id in job_ids})
     if not whole:
         return []

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from jobs.node.allocation import JobFacts
+from jobs.node.allocation import AllocationFacts
 from jobs.schedulers.base import uses_gpus
 from jobs.schedulers.slurm import commands
 
@@ -19,8 +19,8 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 
 
-class SlurmJob:
-    """A `jobs.node.allocation.Scheduler`."""
+class SlurmAllocation:
+    """A `jobs.node.allocation.Allocation`."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.job_id = job_id(environ)
@@ -29,10 +29,10 @@ class SlurmJob:
         self._end = environ.get("SLURM_JOB_END_TIME", "")
         self._environ = environ
 
-    def facts(self) -> JobFacts | None:
+    def facts(self) -> AllocationFacts | None:
         return commands.job(self.job_id)
 
-    def lacks(self, record: Mapping[str, Any]) -> str | None:
+    def missing_gpus(self, record: Mapping[str, Any]) -> str | None:
         """GPUs: a job that is started again may come without them, and would train on processors."""
         asked, given = _gpus_asked(self._environ, record), _gpus_given(self._environ)
         if asked <= given:

@@ -23,7 +23,7 @@ _LONGEST_SIGNAL_S = 65535
 
 
 @dataclass(frozen=True)
-class Share:
+class ArrayTask:
     """One run of a batch, and the number of its submission."""
 
     run_dir: Path
@@ -39,7 +39,7 @@ class Batch:
     """By which its jobs are found again when their receipts were lost."""
     config: Mapping[str, Any]
     """Of any of the runs: they differ in nothing that the script says."""
-    shares: Sequence[Share]
+    tasks: Sequence[ArrayTask]
     logs: Path
     """Folder for what the batch shell and srun say."""
     code: Path
@@ -52,10 +52,10 @@ class Batch:
 def render(batch: Batch) -> str:
     """The script that `sbatch` gets. Raises `ConfigError` for a path that no script can hold."""
     in_container = ":," if batch.profile.container else ""
-    for folder in (batch.logs, *(share.run_dir for share in batch.shares)):
+    for folder in (batch.logs, *(share.run_dir for share in batch.tasks)):
         check_path("--runs", folder, in_container)
     check_path("the code", batch.code, ":" + in_container)
-    several, profile, nodes = len(batch.shares) > 1, batch.profile, batch.config["resources"]["nodes"]
+    several, profile, nodes = len(batch.tasks) > 1, batch.profile, batch.config["resources"]["nodes"]
     log = f"{option_syntax.file_pattern(str(batch.logs))}/{'%A_%a' if several else '%j'}.log"
     options: dict[str, str | int | bool | None] = {
         "job-name": batch.name,
@@ -63,8 +63,8 @@ def render(batch: Batch) -> str:
         "output": log,
     }
     if several:
-        options["array"] = f"0-{len(batch.shares) - 1}"
-    folders = [batch.code, *dict.fromkeys(share.run_dir.parent for share in batch.shares)]
+        options["array"] = f"0-{len(batch.tasks) - 1}"
+    folders = [batch.code, *dict.fromkeys(share.run_dir.parent for share in batch.tasks)]
     return _text(
         [
             "#!/bin/bash",
@@ -78,7 +78,7 @@ def render(batch: Batch) -> str:
             "export PYTHONSAFEPATH=1",
             "export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}",
             "",
-            *_runs(batch.shares),
+            *_runs(batch.tasks),
             "",
             *_srun(
                 str(nodes),
@@ -265,16 +265,16 @@ def site(profile: Profile) -> list[str]:
     return lines
 
 
-def _runs(shares: Sequence[Share]) -> list[str]:
+def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
     """Which run is this job's, and the number of its submission."""
-    if len(shares) == 1:
-        return [f"run={shlex.quote(str(shares[0].run_dir))} submission={shares[0].submission}"]
+    if len(tasks) == 1:
+        return [f"run={shlex.quote(str(tasks[0].run_dir))} submission={tasks[0].submission}"]
     return [
         "# One run for each job of the array.",
         "runs=(",
-        *(f"  {shlex.quote(str(share.run_dir))}" for share in shares),
+        *(f"  {shlex.quote(str(share.run_dir))}" for share in tasks),
         ")",
-        f"submissions=({' '.join(str(share.submission) for share in shares)})",
+        f"submissions=({' '.join(str(share.submission) for share in tasks)})",
         "run=${runs[SLURM_ARRAY_TASK_ID]} submission=${submissions[SLURM_ARRAY_TASK_ID]}",
     ]
 
@@ -296,8 +296,10 @@ def _srun(
     if extra:
         lines.append(" ".join(extra))
     if profile.container is not None and profile.container.kind == "apptainer":
-        lines.append(_DEAF)  # it takes its time too, and what it starts gets signals as they are by default
-    lines += [*_container(profile, folders), _DEAF]
+        lines.append(
+            _IGNORE_SIGNALS
+        )  # it takes its time too, and what it starts gets signals as they are by default
+    lines += [*_container(profile, folders), _IGNORE_SIGNALS]
     lines.append(f"{python} -m jobs.schedulers.slurm.task {arguments}")
     return [
         "# One agent on each node. All counts are given: srun would take others from the environment.",
@@ -308,7 +310,7 @@ def _srun(
     ]
 
 
-_DEAF = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""
+_IGNORE_SIGNALS = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""
 """Starts the words that follow with these signals ignored."""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from jobs.core import environment
-from jobs.node.allocation import JobFacts
+from jobs.node.allocation import AllocationFacts
 
 TIMEOUT_S = 30.0
 _IN_A_HURRY_S = 5.0
@@ -26,12 +26,12 @@ EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 PING_S = 5.0
 
 
-class NoAnswer(Exception):
+class SlurmCommandError(Exception):
     """A command could not be asked; why, in a few words."""
 
 
 def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str:
-    """Standard output of a command. Raises `NoAnswer`."""
+    """Standard output of a command. Raises `SlurmCommandError`."""
     try:
         done = subprocess.run(
             command,
@@ -42,12 +42,14 @@ def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[
             check=False,
         )
     except OSError as error:
-        raise NoAnswer(f"{command[0]}: {error.strerror}") from None
+        raise SlurmCommandError(f"{command[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise NoAnswer(f"{command[0]}: nothing for {timeout_s:g} s") from None
+        raise SlurmCommandError(f"{command[0]}: nothing for {timeout_s:g} s") from None
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise NoAnswer(said[-1].rpartition("error: ")[2] if said else f"{command[0]} failed without a word")
+        raise SlurmCommandError(
+            said[-1].rpartition("error: ")[2] if said else f"{command[0]} failed without a word"
+        )
     return done.stdout
 
 
@@ -55,7 +57,7 @@ def ask(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, 
     """Standard output of a command, None if it could not be asked."""
     try:
         return question(command, timeout_s, environ)
-    except NoAnswer:
+    except SlurmCommandError:
         return None
 
 
@@ -85,13 +87,13 @@ class Queued:
 
 
 def queue() -> dict[str, Queued]:
-    """This user's jobs that the controller knows, those too that ended a few minutes ago. Raises `NoAnswer`.
+    """This user's jobs that the controller knows, those too that ended a few minutes ago. Raises `SlurmCommandError`.
 
     squeue tries for long before it gives a controller up, ping does not.
     """
     ping = ask(["scontrol", "ping"], PING_S) or ""
     if " is DOWN" in ping and " is UP" not in ping:  # there may be another that has taken over
-        raise NoAnswer("scontrol ping: the controller is down")
+        raise SlurmCommandError("scontrol ping: the controller is down")
     command = ["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%T|%S|%r"]
     rows = [line.strip().split("|", 3) for line in question(command, environ=EPOCH).splitlines()]
     return {row[0]: Queued(row[1], time(row[2]), word(row[3])) for row in rows if len(row) == 4}
@@ -122,7 +124,7 @@ def describe(job_id: str) -> str | None:
     return ask(["scontrol", "show", "job", "-d", job_id], timeout_s=10)
 
 
-def job(job_id: str) -> JobFacts | None:
+def job(job_id: str) -> AllocationFacts | None:
     """How one job stands at this moment. Asked by the job itself, when it may have seconds to live."""
     squeue = ["squeue", "--noheader", "--states=all", "--jobs", job_id]
     listing = ask([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _IN_A_HURRY_S, EPOCH)
@@ -130,7 +132,7 @@ def job(job_id: str) -> JobFacts | None:
     if len(words) < 4 or not words[1].isdigit():
         return None
     state, restarts, end, reason = words[:4]
-    return JobFacts(
+    return AllocationFacts(
         running=state in _AT_WORK,
         restarts=int(restarts),
         end=float(end) if end.isdigit() else None,
@@ -165,7 +167,7 @@ def requeue(job_id: str) -> str | None:
     """Have a job started again; None if it will be, else what Slurm says, in one line."""
     try:
         question(["scontrol", "requeue", job_id])
-    except NoAnswer as why:
+    except SlurmCommandError as why:
         return str(why)
     return None
 

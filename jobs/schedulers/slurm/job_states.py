@@ -38,20 +38,20 @@ def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[s
     if not own:
         array, task, _ = job_id.partition("_")
         if task and any(other.startswith(f"{array}_") for other in queue):
-            return Job("gone", "its task was taken out of the array before it started", "cancelled")
-        return Job("missing", "neither squeue nor sacct knows its job")
+            return Job("ended", "its task was taken out of the array before it started", "cancelled")
+        return Job("not_found", "neither squeue nor sacct knows its job")
     last = own[-1]
     job = _ended(last.state, last.exit_code)
-    return job or Job("missing", f"squeue does not know its job, which sacct still calls {last.state}")
+    return job or Job("not_found", f"squeue does not know its job, which sacct still calls {last.state}")
 
 
 def _ended(state: str, exit_code: str = "") -> Job | None:
     if state == "COMPLETED":  # its agent has the last word on how, which may still be on its way
-        return Job("missing", "its job completed without a word of how")
+        return Job("not_found", "its job completed without a word of how")
     if state not in _ENDINGS:
         return None
     cause, message = _ENDINGS[state]
     if state == "FAILED" and exit_code:
         code, _, number = exit_code.partition(":")
         message += f" (exit code {code})" if number in ("", "0") else f" (signal {number})"
-    return Job("gone", message, cause)
+    return Job("ended", message, cause)

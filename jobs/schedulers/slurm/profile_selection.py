@@ -28,7 +28,7 @@ _SETTABLE = [name for name in Profile.model_fields if name != "name"]
 
 
 @dataclass(frozen=True)
-class Choice:
+class ProfileSelection:
     """What the user said about the profile of a submission."""
 
     flag: str | None = None

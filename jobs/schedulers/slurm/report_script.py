@@ -16,7 +16,7 @@ _MEMORY = "1G"
 
 
 @dataclass(frozen=True)
-class FollowUp:
+class ReportScript:
     """One task on one processor."""
 
     name: str
@@ -31,7 +31,7 @@ class FollowUp:
     profile: Profile
 
 
-def render(job: FollowUp) -> str:
+def render(job: ReportScript) -> str:
     """The script that `sbatch` gets. Raises `ConfigError` for a path that no script can hold."""
     check_path("--runs", job.logs)
     profile = job.profile

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from jobs.schedulers.base import SubmitError, Unreachable
 
-_PASSES = re.compile(
+_TRANSIENT = re.compile(
     r"socket timed out|connection (timed out|refused)|communication connection failure|connect failure"
     r"|unable to contact slurm controller|resource temporarily unavailable|temporarily unable to accept job"
     r"|zero bytes were transmitted or received|in standby mode|try again later",
@@ -19,13 +19,13 @@ _PASSES = re.compile(
 )
 
 
-def passes(message: str) -> bool:
+def is_transient(message: str) -> bool:
     """Whether a message of Slurm's means that the same may work in a moment."""
-    return _PASSES.search(message) is not None
+    return _TRANSIENT.search(message) is not None
 
 
 @dataclass(frozen=True)
-class Patience:
+class Backoff:
     """How long to try, and how often: pauses double from `first_s` to `most_s`."""
 
     within_s: float = 180.0
@@ -39,15 +39,15 @@ class Patience:
         return min(self.most_s, self.first_s * 2.0**failures) * random.uniform(0.5, 1.0)
 
 
-def submit_patiently(
-    submit: Callable[[], str], find: Callable[[], str | None], patience: Patience | None = None
+def submit_with_backoff(
+    submit: Callable[[], str], find: Callable[[], str | None], patience: Backoff | None = None
 ) -> str:
     """The id of the job that `submit` makes. Where it fails with what passes, it is called again once `find`
     has said that there is no job after all: the controller may have taken it and been too slow to say so.
 
     Raises `SubmitError` when there is no job, `Unreachable` when the time was up before that was known.
     """
-    patience = patience or Patience()
+    patience = patience or Backoff()
     deadline = patience.clock() + patience.within_s
     failures = 0
     refusal = _try(submit)
@@ -72,6 +72,6 @@ def _try(submit: Callable[[], str]) -> str | SubmitError:
     try:
         return submit()
     except SubmitError as error:
-        if passes(str(error)):
+        if is_transient(str(error)):
             return Unreachable(str(error))
         raise

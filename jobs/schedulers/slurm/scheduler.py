@@ -16,30 +16,31 @@ from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, environment, journal
 from jobs.core.processes import child_environment
 from jobs.schedulers.base import (
-    ClusterName,
     Job,
     LimitReached,
     Limits,
-    Room,
     Submission,
     SubmitError,
+    SubmitQuota,
     Unreachable,
 )
 from jobs.schedulers.slurm import accounting, commands, job_states, submit_quota
-from jobs.schedulers.slurm.batch_script import Batch, Share, render
-from jobs.schedulers.slurm.profile_selection import Choice
-from jobs.schedulers.slurm.report_script import FollowUp
+from jobs.schedulers.slurm.batch_script import ArrayTask, Batch, render
+from jobs.schedulers.slurm.profile_selection import ProfileSelection
+from jobs.schedulers.slurm.report_script import ReportScript
 from jobs.schedulers.slurm.report_script import render as follow_up_script
-from jobs.schedulers.slurm.sbatch import Patience, submit_patiently
+from jobs.schedulers.slurm.sbatch import Backoff, submit_with_backoff
 from jobs.submission.submit import batch_name
 
 
-class SlurmCluster:
+class SlurmScheduler:
     """Submits a job for each run, those of one batch as an array. Job ids are Slurm's."""
 
-    name: ClusterName = "slurm"
+    name: str = "slurm"
 
-    def __init__(self, choice: Choice = Choice(), patience: Patience | None = None) -> None:  # noqa: B008 -- it is immutable
+    def __init__(
+        self, choice: ProfileSelection = ProfileSelection(), patience: Backoff | None = None
+    ) -> None:  # noqa: B008 -- it is immutable
         self._choice = choice
         self._patience = patience
 
@@ -66,19 +67,19 @@ class SlurmCluster:
     ) -> str:
         comment = str(_intent(job)["handle"])
         folder = job.run.submissions
-        follow_up = FollowUp(
+        follow_up = ReportScript(
             name=f"report-{job.run.sweep}",
             comment=comment,
             after=job_ids,
             command=command,
             logs=folder.absolute(),
             python=sys.executable,
-            profile=Choice().resolve(profile),
+            profile=ProfileSelection().resolve(profile),
         )
         return self._sbatch(follow_up_script(follow_up), follow_up.name, comment, folder)
 
     def _sbatch(self, script: str, name: str, comment: str, folder: Path) -> str:
-        return submit_patiently(
+        return submit_with_backoff(
             lambda: sbatch(script, name, folder / "submitit"),
             lambda: _jobs().get(comment),
             self._patience,
@@ -101,14 +102,14 @@ class SlurmCluster:
             return {}
         try:
             queue = commands.queue()
-        except commands.NoAnswer as why:
+        except commands.SlurmCommandError as why:
             return dict.fromkeys(job_ids, Job("unknown", str(why)))
         jobs = {job_id: job_states.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
         rest = [job_id for job_id in job_ids if job_id not in jobs]
         try:
             records = accounting.records(rest)
-        except commands.NoAnswer:
-            return jobs | dict.fromkeys(rest, Job("gone"))
+        except commands.SlurmCommandError:
+            return jobs | dict.fromkeys(rest, Job("ended"))
         return jobs | {job_id: job_states.from_accounting(records, job_id, queue) for job_id in rest}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
@@ -118,7 +119,7 @@ class SlurmCluster:
     def limits(self) -> Limits:
         return Limits()
 
-    def room(self, profile: Mapping[str, Any] | None) -> Room:
+    def room(self, profile: Mapping[str, Any] | None) -> SubmitQuota:
         return submit_quota.room(profile)
 
 
@@ -132,11 +133,11 @@ def batch_of(submissions: Sequence[Submission], comment: str, record: Mapping[st
         name=batch_name([each.run.name for each in submissions]),
         comment=comment,
         config=record["config"],
-        shares=[Share(each.run.path.absolute(), each.number) for each in submissions],
+        tasks=[ArrayTask(each.run.path.absolute(), each.number) for each in submissions],
         logs=folder.absolute(),
         code=code_snapshot.code_of_run(first, record),
         python=sys.executable,
-        profile=Choice().resolve(record.get("profile")),
+        profile=ProfileSelection().resolve(record.get("profile")),
     )
 
 

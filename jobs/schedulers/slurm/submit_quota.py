@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.schedulers.base import Room
+from jobs.schedulers.base import SubmitQuota
 from jobs.schedulers.slurm import commands
 
 _NAMED = re.compile(r"\b(?:Assoc|QOS)\w+")
@@ -43,7 +43,7 @@ class Limit:
     whose: str
 
 
-def room(profile: Mapping[str, Any] | None) -> Room:
+def room(profile: Mapping[str, Any] | None) -> SubmitQuota:
     """How many more jobs with this profile's account, QOS and partition there may be."""
     controller = parse_config(commands.ask(["scontrol", "show", "config"]) or "")
     limits = []
@@ -56,13 +56,15 @@ def room(profile: Mapping[str, Any] | None) -> Room:
     return tightest(limits, controller.array)
 
 
-def tightest(limits: Sequence[Limit], array: int | None) -> Room:
+def tightest(limits: Sequence[Limit], array: int | None) -> SubmitQuota:
     """The room that all limits leave."""
     most = max(1, array) if array is not None else 1
     if not limits:
-        return Room(most)
+        return SubmitQuota(most)
     tight = min(limits, key=lambda limit: limit.most - limit.taken)
-    return Room(most, max(0, tight.most - tight.taken), f"the limit of {tight.most} jobs ({tight.whose})")
+    return SubmitQuota(
+        most, max(0, tight.most - tight.taken), f"the limit of {tight.most} jobs ({tight.whose})"
+    )
 
 
 def reached(message: str) -> str | None:

@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from jobs.core import requeue_policy
 from jobs.node import agent
 from jobs.schedulers.slurm import commands
-from jobs.schedulers.slurm.allocation import SlurmJob
+from jobs.schedulers.slurm.allocation import SlurmAllocation
 
 _NEEDED = ("torch", "pydantic", "yaml")
 """Packages by which an interpreter that was installed for this is told from another."""
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         return requeue_policy.EXIT_LAUNCH_FAILED
     arguments = [given.run_dir, "--submission", str(given.submission)]
     arguments += ["--node-rank", os.environ["SLURM_NODEID"], "--nodes", os.environ["SLURM_JOB_NUM_NODES"]]
-    return agent.main([*arguments, "--hosts", *hosts], SlurmJob(os.environ))
+    return agent.main([*arguments, "--hosts", *hosts], SlurmAllocation(os.environ))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from jobs.schedulers.slurm.commands import TIMEOUT_S
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ScriptCheck:
     """What Slurm says of a script."""
 
     accepted: bool
@@ -18,7 +18,7 @@ class Verdict:
     """When and where the job would start, or why it is refused; one line."""
 
 
-def would_take(script: str, environment: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> Verdict:
+def check_script(script: str, environment: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> ScriptCheck:
     """Whether Slurm would take this script, submitted from this environment. Nothing is queued or run."""
     try:
         done = subprocess.run(
@@ -31,8 +31,8 @@ def would_take(script: str, environment: Mapping[str, str], timeout_s: float = T
             check=False,
         )
     except OSError as error:
-        return Verdict(False, f"sbatch cannot be run: {error.strerror}")
+        return ScriptCheck(False, f"sbatch cannot be run: {error.strerror}")
     except subprocess.TimeoutExpired:
-        return Verdict(False, f"sbatch did not answer within {timeout_s:g} s")
+        return ScriptCheck(False, f"sbatch did not answer within {timeout_s:g} s")
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()]
-    return Verdict(done.returncode == 0, "; ".join(line.strip() for line in lines if line.strip()))
+    return ScriptCheck(done.returncode == 0, "; ".join(line.strip() for line in lines if line.strip()))
