@@ -11,11 +11,11 @@ from disttrain.errors import ConfigError
 from jobs.cli.formatting import count, table
 from jobs.cli.status_table import print_json
 from jobs.minicluster import discovery, lifecycle, packages
-from jobs.minicluster.config import Spec
+from jobs.minicluster.config import ClusterSpec
 from jobs.minicluster.init_protocol import ServiceError
 from jobs.minicluster.network import NetworkError
 
-DEFAULT_NAME = Spec().name
+DEFAULT_NAME = ClusterSpec().name
 
 
 def run(args: argparse.Namespace) -> int:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
-    spec = Spec(
+    spec = ClusterSpec(
         name=args.name or DEFAULT_NAME,
         nodes=args.nodes,
         gpus_per_node=args.gpus_per_node,
@@ -40,7 +40,7 @@ def _up(args: argparse.Namespace) -> int:
     began = time.monotonic()
     cluster = lifecycle.up(spec)
     if args.json:
-        print_json(lifecycle.describe(cluster))
+        print_json(lifecycle.status_fields(cluster))
         return 0
     named = "" if spec.name == DEFAULT_NAME else f" --name {spec.name}"
     print(f"cluster {spec.name} is up after {time.monotonic() - began:.1f} s: {_shape(spec)}")
@@ -50,16 +50,16 @@ def _up(args: argparse.Namespace) -> int:
     return 0
 
 
-def _shape(spec: Spec) -> str:
+def _shape(spec: ClusterSpec) -> str:
     link = "unshaped links" if spec.link == "none" else f"{spec.link} links"
     accounting = "accounting" if spec.accounting else "no accounting"
     return f"{count(spec.nodes, 'node')} with {count(spec.gpus_per_node, 'GPU')} each, {link}, {accounting}"
 
 
 def _status(args: argparse.Namespace) -> int:
-    names = [discovery.resolve_name(args.name)] if args.name else discovery.names()
-    found = [lifecycle.find(name) for name in names]
-    told = [lifecycle.describe(cluster) for cluster in found]
+    names = [discovery.resolve_name(args.name)] if args.name else discovery.cluster_names()
+    found = [lifecycle.find_cluster(name) for name in names]
+    told = [lifecycle.status_fields(cluster) for cluster in found]
     if args.json:
         print_json(told)
         return 0
@@ -79,7 +79,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _shell(args: argparse.Namespace) -> int:
-    cluster = lifecycle.find(discovery.resolve_name(args.name))
+    cluster = lifecycle.find_cluster(discovery.resolve_name(args.name))
     if cluster.state != "up":
         raise ConfigError(f"cluster {cluster.name!r} is not up (it is {cluster.state})")
     env = lifecycle.shell_environment(cluster, dict(os.environ))

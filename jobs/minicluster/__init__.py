@@ -12,5 +12,5 @@ Every process of a cluster runs in namespaces below one namespace init. Every fi
 | `namespace_init` | process 1 of the head and of each node |
 | `init_protocol` | the lines that a namespace init exchanges with its parent process |
 | `services` | munged, MariaDB and the Slurm daemons: start, and wait until they accept connections |
-| `lifecycle` | `up`, `down`, `find`, `describe` |
+| `lifecycle` | `up`, `down`, `find_cluster`, `status_fields` |
 """

@@ -1,4 +1,4 @@
-"""The requested cluster (`Spec`) and the text of its configuration files: pure functions.
+"""The requested cluster (`ClusterSpec`) and the text of its configuration files: pure functions.
 
 Standard library only.
 """
@@ -26,7 +26,7 @@ _MAX_GPUS = 64
 
 
 @dataclass(frozen=True)
-class Spec:
+class ClusterSpec:
     """The options of `cluster up`."""
 
     name: str = "mini"
@@ -64,7 +64,7 @@ class Spec:
         return json.dumps(asdict(self), indent=1)
 
 
-def checked(spec: Spec) -> Spec:
+def checked(spec: ClusterSpec) -> ClusterSpec:
     """Return the spec. Raises `ConfigError` for a value out of range."""
     if not _NAME.fullmatch(spec.name):
         raise ConfigError(
@@ -106,7 +106,7 @@ class Subnet:
 
 
 @dataclass(frozen=True)
-class Folder:
+class ClusterFolder:
     """Paths of one cluster's files."""
 
     path: Path
@@ -165,7 +165,13 @@ class Folder:
 
 
 def slurm_conf(
-    spec: Spec, subnet: Subnet, folder: Folder, *, version: tuple[int, int], first_job: int, memory_mb: int
+    spec: ClusterSpec,
+    subnet: Subnet,
+    folder: ClusterFolder,
+    *,
+    version: tuple[int, int],
+    first_job: int,
+    memory_mb: int,
 ) -> str:
     """Text of `slurm.conf`. `memory_mb`: MiB that one node declares."""
     auth = f"socket={folder.munge_socket}"
@@ -226,7 +232,7 @@ def _short_timeouts() -> list[str]:
     ]
 
 
-def _accounting(spec: Spec, subnet: Subnet, folder: Folder) -> list[str]:
+def _accounting(spec: ClusterSpec, subnet: Subnet, folder: ClusterFolder) -> list[str]:
     return [
         "AccountingStorageType=accounting_storage/slurmdbd",
         f"AccountingStorageHost={subnet.head}",
@@ -237,7 +243,7 @@ def _accounting(spec: Spec, subnet: Subnet, folder: Folder) -> list[str]:
     ]
 
 
-def slurmdbd_conf(spec: Spec, folder: Folder) -> str:
+def slurmdbd_conf(spec: ClusterSpec, folder: ClusterFolder) -> str:
     """Text of `slurmdbd.conf`. The database listens on the loopback of the head's network namespace."""
     lines = [
         f"DbdHost={spec.head}",
@@ -255,7 +261,7 @@ def slurmdbd_conf(spec: Spec, folder: Folder) -> str:
     return "\n".join(lines) + "\n"
 
 
-def gres_conf(spec: Spec, folder: Folder) -> str:
+def gres_conf(spec: ClusterSpec, folder: ClusterFolder) -> str:
     """Text of `gres.conf`. GPUs are character devices: Slurm drains a node without their files."""
     if not spec.gpus_per_node:
         return ""
@@ -268,7 +274,7 @@ def cgroup_conf(version: tuple[int, int]) -> str:
     return "CgroupPlugin=disabled\n" if version >= (23, 11) else ""
 
 
-def hosts(spec: Spec, subnet: Subnet) -> str:
+def hosts(spec: ClusterSpec, subnet: Subnet) -> str:
     """Text of `/etc/hosts` in the head and the nodes. The machine's own file is not changed."""
     lines = ["127.0.0.1 localhost", f"{subnet.head} {spec.head}", f"{subnet.machine} {spec.name}-machine"]
     lines += [f"{subnet.node(number)} {node}" for number, node in enumerate(spec.node_names, 1)]

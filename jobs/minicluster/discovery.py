@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.errors import ConfigError, nearest
-from jobs.minicluster.config import Folder
+from jobs.minicluster.config import ClusterFolder
 
 _ROOT = Path("/run")
 _PREFIX = "disttrain-"
@@ -21,18 +21,18 @@ _CODE_ROOT = Path(__file__).resolve().parents[2]
 HEAD = "head"
 
 
-def folder_of(name: str) -> Folder:
-    return Folder(_ROOT / f"{_PREFIX}{name}")
+def folder_of(name: str) -> ClusterFolder:
+    return ClusterFolder(_ROOT / f"{_PREFIX}{name}")
 
 
-def names() -> list[str]:
+def cluster_names() -> list[str]:
     """Names of the clusters with a folder: up, coming up, or left over from a crash."""
     return sorted(path.name.removeprefix(_PREFIX) for path in _ROOT.glob(f"{_PREFIX}*") if path.is_dir())
 
 
 def resolve_name(name: str | None) -> str:
     """The named cluster, or the only one. Raises `ConfigError` when there is none or a choice."""
-    there = names()
+    there = cluster_names()
     if name is None and len(there) == 1:
         return there[0]
     if name in there:
@@ -45,7 +45,7 @@ def resolve_name(name: str | None) -> str:
     raise ConfigError(f"no cluster {name!r}{nearest(name, there)}; {known}")
 
 
-def init_command(folder: Folder, host: str) -> list[str]:
+def init_command(folder: ClusterFolder, host: str) -> list[str]:
     """Command that starts the namespace init of the head (`head`) or of a node (its number).
 
     `unshare` stays as the parent of the init, in all of the new namespaces except the PID namespace.
@@ -70,7 +70,7 @@ class NamespaceProcess:
     """False for `unshare`."""
 
 
-def namespace_processes(folder: Folder) -> list[NamespaceProcess]:
+def namespace_processes(folder: ClusterFolder) -> list[NamespaceProcess]:
     """The live processes that hold a cluster's namespaces, found by command line, not by pid file."""
     found = []
     for entry in os.listdir("/proc"):
@@ -83,13 +83,13 @@ def namespace_processes(folder: Folder) -> list[NamespaceProcess]:
     return found
 
 
-def init_pid(folder: Folder, host: str) -> int | None:
+def init_pid(folder: ClusterFolder, host: str) -> int | None:
     """Pid of the namespace init of the head (`head`) or of a node (its number); None if it does not run."""
     processes = namespace_processes(folder)
     return next((process.pid for process in processes if process.host == host and process.is_init), None)
 
 
-def init_log(folder: Folder, host: str) -> Path:
+def init_log(folder: ClusterFolder, host: str) -> Path:
     """Log of the namespace init of the head (`head`) or of a node (its number)."""
     return folder.logs / f"namespace_init-{host}.log"
 
@@ -100,7 +100,7 @@ def nsenter_prefix(pid: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def locked(folder: Folder, *, create: bool = False) -> Iterator[None]:
+def locked(folder: ClusterFolder, *, create: bool = False) -> Iterator[None]:
     """Lock a cluster's folder against a concurrent `up` or `down`.
 
     The kernel releases the lock when its process ends.

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from disttrain.errors import ConfigError
 from jobs.minicluster import config, discovery, network, packages
-from jobs.minicluster.config import Folder, Spec, Subnet
+from jobs.minicluster.config import ClusterFolder, ClusterSpec, Subnet
 from jobs.minicluster.init_protocol import (
     DETACH,
     READY,
@@ -41,13 +41,13 @@ class Cluster:
 
     name: str
     state: State
-    folder: Folder
-    spec: Spec | None
+    folder: ClusterFolder
+    spec: ClusterSpec | None
     """None where `up` ended before it wrote the file."""
     subnet: Subnet | None
 
 
-def up(spec: Spec) -> Cluster:
+def up(spec: ClusterSpec) -> Cluster:
     """Bring a cluster up and return when all its nodes are idle. On failure, remove the cluster.
 
     Raises `ConfigError` for a bad spec, missing packages or a cluster that is up already, and
@@ -59,7 +59,7 @@ def up(spec: Spec) -> Cluster:
         raise ConfigError(reason)
     folder = discovery.folder_of(spec.name)
     with discovery.locked(folder, create=True):
-        if find(spec.name).state == "up":
+        if find_cluster(spec.name).state == "up":
             raise ConfigError(f"cluster {spec.name!r} is up; `cluster down --name {spec.name}` takes it down")
         try:
             _clear(folder)
@@ -67,7 +67,7 @@ def up(spec: Spec) -> Cluster:
         except BaseException:
             _take_down(folder)
             raise
-    return find(spec.name)
+    return find_cluster(spec.name)
 
 
 def down(name: str) -> None:
@@ -77,12 +77,12 @@ def down(name: str) -> None:
         _take_down(folder)
 
 
-def find(name: str) -> Cluster:
+def find_cluster(name: str) -> Cluster:
     """State of a cluster that has a folder."""
     folder = discovery.folder_of(name)
     spec = subnet = None
     with contextlib.suppress(OSError, ValueError, TypeError):
-        spec = Spec(**json.loads(folder.spec.read_text()))
+        spec = ClusterSpec(**json.loads(folder.spec.read_text()))
     with contextlib.suppress(OSError, ValueError):
         subnet = Subnet(int(_subnet_file(folder).read_text()))
     state: State = "left over"
@@ -91,15 +91,15 @@ def find(name: str) -> Cluster:
     return Cluster(name, state, folder, spec, subnet)
 
 
-def _subnet_file(folder: Folder) -> Path:
+def _subnet_file(folder: ClusterFolder) -> Path:
     return folder.path / "subnet"
 
 
-def _is_up_file(folder: Folder) -> Path:
+def _is_up_file(folder: ClusterFolder) -> Path:
     return folder.path / "up"
 
 
-def _bring_up(spec: Spec, folder: Folder) -> None:
+def _bring_up(spec: ClusterSpec, folder: ClusterFolder) -> None:
     folder.logs.mkdir()
     with open(discovery.init_log(folder, discovery.HEAD), "ab") as log:
         init = subprocess.Popen(
@@ -124,7 +124,7 @@ def _bring_up(spec: Spec, folder: Folder) -> None:
         ) from None
 
 
-def _write_files(spec: Spec, subnet: Subnet, folder: Folder) -> None:
+def _write_files(spec: ClusterSpec, subnet: Subnet, folder: ClusterFolder) -> None:
     version = _slurm_version()
     conf = config.slurm_conf(
         spec, subnet, folder, version=version, first_job=_first_job(), memory_mb=_memory_mb() // spec.nodes
@@ -171,12 +171,12 @@ def _memory_mb() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
 
 
-def _take_down(folder: Folder) -> None:
+def _take_down(folder: ClusterFolder) -> None:
     _clear(folder)
     folder.path.rmdir()
 
 
-def _clear(folder: Folder) -> None:
+def _clear(folder: ClusterFolder) -> None:
     """End the cluster's processes and empty its folder."""
     _kill([process.pid for process in discovery.namespace_processes(folder)])
     with contextlib.suppress(OSError, ValueError):
@@ -224,7 +224,7 @@ def node_command_prefix(cluster: Cluster, number: int) -> list[str]:
     return discovery.nsenter_prefix(pid)
 
 
-def describe(cluster: Cluster) -> dict[str, Any]:
+def status_fields(cluster: Cluster) -> dict[str, Any]:
     """The fields of `cluster status`; nodes and partitions are None when the controller does not answer."""
     fields: dict[str, Any] = {
         "name": cluster.name,

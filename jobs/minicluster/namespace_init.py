@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from jobs.minicluster import discovery, init_protocol, network, services
-from jobs.minicluster.config import Folder, Spec, Subnet
+from jobs.minicluster.config import ClusterFolder, ClusterSpec, Subnet
 from jobs.minicluster.init_protocol import ServiceError
 
 
 def main(argv: list[str]) -> int:
-    folder, host = Folder(Path(argv[0])), argv[1]
+    folder, host = ClusterFolder(Path(argv[0])), argv[1]
     init_protocol.send_to_parent(init_protocol.READY)
     try:
         subnet = Subnet(int(init_protocol.receive_from_parent()))
-        spec = Spec(**json.loads(folder.spec.read_text()))
+        spec = ClusterSpec(**json.loads(folder.spec.read_text()))
         os.environ["SLURM_CONF"] = str(folder.slurm_conf)
         if host == discovery.HEAD:
             bring_up_head(spec, subnet, folder)
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     reap_orphans(folder, host)
 
 
-def reap_orphans(folder: Folder, host: str) -> NoReturn:
+def reap_orphans(folder: ClusterFolder, host: str) -> NoReturn:
     """Close the pipe to the parent process, then wait for ended children until a signal ends this process."""
     with open(discovery.init_log(folder, host), "ab") as log:
         null = os.open(os.devnull, os.O_RDONLY)
@@ -60,7 +60,7 @@ def reap_orphans(folder: Folder, host: str) -> NoReturn:
             signal.sigtimedwait([signal.SIGCHLD], 1)
 
 
-def bring_up_head(spec: Spec, subnet: Subnet, folder: Folder) -> None:
+def bring_up_head(spec: ClusterSpec, subnet: Subnet, folder: ClusterFolder) -> None:
     """Start the nodes and every service of the head; return when all nodes are idle."""
     set_host_name(spec.head, folder)
     network.run_batch("ip", network.head_commands(subnet))
@@ -83,7 +83,7 @@ def bring_up_head(spec: Spec, subnet: Subnet, folder: Folder) -> None:
     services.wait_for_idle_nodes(controller, spec.nodes, folder)
 
 
-def start_node(folder: Folder, number: int) -> subprocess.Popen[str]:
+def start_node(folder: ClusterFolder, number: int) -> subprocess.Popen[str]:
     """Start the namespace init of a node."""
     with open(discovery.init_log(folder, str(number)), "ab") as log:
         return subprocess.Popen(
@@ -92,7 +92,7 @@ def start_node(folder: Folder, number: int) -> subprocess.Popen[str]:
         )  # fmt: skip
 
 
-def bring_up_node(spec: Spec, subnet: Subnet, folder: Folder, number: int) -> None:
+def bring_up_node(spec: ClusterSpec, subnet: Subnet, folder: ClusterFolder, number: int) -> None:
     """Set up one node: host name, link, munged, and slurmd once the controller listens.
 
     Each node runs its own munged: a shared one would reject another node's credentials as replays.
@@ -108,7 +108,7 @@ def bring_up_node(spec: Spec, subnet: Subnet, folder: Folder, number: int) -> No
     services.run_slurmd(name, subnet.node(number), folder)
 
 
-def set_host_name(name: str, folder: Folder) -> None:
+def set_host_name(name: str, folder: ClusterFolder) -> None:
     """Set this namespace's host name, and mount the cluster's `/etc/hosts`."""
     socket.sethostname(name)
     mount("--bind", str(folder.hosts), "/etc/hosts")

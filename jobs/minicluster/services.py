@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobs.minicluster import config, init_protocol
-from jobs.minicluster.config import Folder, Subnet
+from jobs.minicluster.config import ClusterFolder, Subnet
 from jobs.minicluster.init_protocol import ServiceError
 
 _START_LIMIT_S = 60.0
@@ -30,13 +30,15 @@ _NOT_DURABLE = (
 """MariaDB options without durability: they save 1 s of startup, and the database ends with its cluster."""
 
 
-def start(service: str, command: Sequence[str], folder: Folder, *, host: str = "") -> subprocess.Popen[bytes]:
+def start(
+    service: str, command: Sequence[str], folder: ClusterFolder, *, host: str = ""
+) -> subprocess.Popen[bytes]:
     """Start a daemon. `host` distinguishes the log files of a service that runs on several hosts."""
     with open(output_file(folder, service, host), "ab") as output:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
-def start_munged(host: str, folder: Folder) -> subprocess.Popen[bytes]:
+def start_munged(host: str, folder: ClusterFolder) -> subprocess.Popen[bytes]:
     command = [
         "munged", "--foreground", f"--socket={folder.munge_socket}", f"--key-file={folder.munge_key}",
         f"--pid-file={folder.run}/munged.pid", f"--seed-file={folder.run}/munged.seed",
@@ -45,11 +47,11 @@ def start_munged(host: str, folder: Folder) -> subprocess.Popen[bytes]:
     return start("munged", command, folder, host=host)
 
 
-def wait_for_munged(munged: subprocess.Popen[bytes], folder: Folder, host: str) -> None:
+def wait_for_munged(munged: subprocess.Popen[bytes], folder: ClusterFolder, host: str) -> None:
     wait_for("munged", munged, lambda: accepts_connections(folder.munge_socket), folder, host=host)
 
 
-def start_database_install(folder: Folder) -> subprocess.Popen[bytes]:
+def start_database_install(folder: ClusterFolder) -> subprocess.Popen[bytes]:
     command = [
         "mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={folder.database}",
         "--skip-test-db", "--auth-root-authentication-method=normal", "--skip-name-resolve", *_NOT_DURABLE,
@@ -57,7 +59,7 @@ def start_database_install(folder: Folder) -> subprocess.Popen[bytes]:
     return start("mariadb-install-db", command, folder)
 
 
-def run_accounting(installing: subprocess.Popen[bytes], folder: Folder) -> None:
+def run_accounting(installing: subprocess.Popen[bytes], folder: ClusterFolder) -> None:
     """Start MariaDB and slurmdbd once the database is installed."""
     wait_for("mariadb-install-db", installing, lambda: installing.poll() == 0, folder)
     mariadbd = start("mariadbd", _mariadbd_command(folder), folder)
@@ -66,7 +68,7 @@ def run_accounting(installing: subprocess.Popen[bytes], folder: Folder) -> None:
     wait_for("slurmdbd", slurmdbd, lambda: accepts_connections(("127.0.0.1", config.SLURMDBD_PORT)), folder)
 
 
-def _mariadbd_command(folder: Folder) -> list[str]:
+def _mariadbd_command(folder: ClusterFolder) -> list[str]:
     return [
         "mariadbd", "--no-defaults", "--user=root", f"--datadir={folder.database}",
         f"--socket={folder.database_socket}", f"--pid-file={folder.run}/mariadbd.pid", "--skip-name-resolve",
@@ -75,7 +77,7 @@ def _mariadbd_command(folder: Folder) -> list[str]:
     ]  # fmt: skip
 
 
-def run_slurmctld(subnet: Subnet, folder: Folder) -> subprocess.Popen[bytes]:
+def run_slurmctld(subnet: Subnet, folder: ClusterFolder) -> subprocess.Popen[bytes]:
     """Start slurmctld and wait until it listens."""
     controller = start("slurmctld", ["slurmctld", "-D"], folder)
     address = (subnet.head, config.SLURMCTLD_PORT)
@@ -83,14 +85,14 @@ def run_slurmctld(subnet: Subnet, folder: Folder) -> subprocess.Popen[bytes]:
     return controller
 
 
-def run_slurmd(host: str, address: str, folder: Folder) -> None:
+def run_slurmd(host: str, address: str, folder: ClusterFolder) -> None:
     """Start slurmd and wait until it listens."""
     slurmd = start("slurmd", ["slurmd", "-D"], folder, host=host)
     listens = (address, config.SLURMD_PORT)
     wait_for("slurmd", slurmd, lambda: accepts_connections(listens), folder, host=host)
 
 
-def wait_for_idle_nodes(controller: subprocess.Popen[bytes], nodes: int, folder: Folder) -> None:
+def wait_for_idle_nodes(controller: subprocess.Popen[bytes], nodes: int, folder: ClusterFolder) -> None:
     """Wait until sinfo lists all nodes as idle."""
     wait_for("slurmctld", controller, lambda: _all_idle(nodes), folder)
 
@@ -106,7 +108,7 @@ def wait_for(
     service: str,
     process: subprocess.Popen[bytes],
     is_ready: Callable[[], bool],
-    folder: Folder,
+    folder: ClusterFolder,
     *,
     host: str = "",
 ) -> None:
@@ -139,11 +141,11 @@ def accepts_connections(address: Path | tuple[str, int]) -> bool:
         return True
 
 
-def output_file(folder: Folder, service: str, host: str = "") -> Path:
+def output_file(folder: ClusterFolder, service: str, host: str = "") -> Path:
     """File of a service's stdout and stderr, which precede its own log."""
     return folder.logs / f"{service}{'-' if host else ''}{host}.out"
 
 
-def last_output_line(folder: Folder, service: str, host: str = "") -> str:
+def last_output_line(folder: ClusterFolder, service: str, host: str = "") -> str:
     lines = output_file(folder, service, host).read_text(errors="replace").splitlines()
     return next((line for line in reversed(lines) if line.strip()), "no output")

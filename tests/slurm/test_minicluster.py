@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jobs.minicluster import discovery, lifecycle, packages
-from jobs.minicluster.config import Folder, Spec
+from jobs.minicluster.config import ClusterFolder, ClusterSpec
 from jobs.minicluster.init_protocol import ServiceError
 from tests.support.jobs import in_a_fork, wait_for, wait_until
 from tests.support.minicluster import MiniCluster, cluster_verb, links, node_prefix, traces
@@ -28,7 +28,7 @@ def name(can_have_clusters: None) -> Iterator[str]:
     """The name of a cluster that this test brings up; gone afterwards, if the test did not see to it."""
     hosts, before = Path("/etc/hosts").read_bytes(), links()
     yield NAME
-    if NAME in discovery.names():
+    if NAME in discovery.cluster_names():
         cluster_verb("down", "--name", NAME)
     assert Path("/etc/hosts").read_bytes() == hosts
     wait_until(lambda: not traces(NAME) and links() <= before)
@@ -38,7 +38,7 @@ def test_it_goes_without_a_trace(name: str) -> None:
     before = links()
     said = cluster_verb("up", "--name", name).stdout
     assert re.match(rf"cluster {name} is up after \d+\.\d s: ", said)
-    cluster = MiniCluster(lifecycle.find(name))
+    cluster = MiniCluster(lifecycle.find_cluster(name))
     assert len(traces(name)) > 10
     job = cluster.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 1000").strip()
     wait_until(lambda: cluster.ask("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
@@ -72,16 +72,16 @@ def slurmctld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     ],
 )
 def test_a_crash_half_way_leaves_only_files_and_down_removes_them(
-    name: str, reached: Callable[[Folder], bool], slurmctld: Callable[[str], None]
+    name: str, reached: Callable[[ClusterFolder], bool], slurmctld: Callable[[str], None]
 ) -> None:
     before, folder = links(), discovery.folder_of(name)
     slurmctld(f'touch "{folder.path}/at slurmctld"; exec sleep 1000')  # it never comes further than that
-    going_up = in_a_fork(lambda: lifecycle.up(Spec(name, nodes=2)))
+    going_up = in_a_fork(lambda: lifecycle.up(ClusterSpec(name, nodes=2)))
     wait_until(lambda: reached(folder))
     os.kill(going_up, signal.SIGKILL)
     assert wait_for(going_up) == -signal.SIGKILL
     wait_until(lambda: traces(name) == [f"folder {folder.path}"] and links() <= before)
-    assert lifecycle.find(name).state == "left over"
+    assert lifecycle.find_cluster(name).state == "left over"
     cluster_verb("down", "--name", name)
     assert traces(name) == []
 
@@ -94,7 +94,7 @@ def test_a_killed_cluster_is_left_over_and_its_name_can_be_used_again(name: str)
         if process.host == discovery.HEAD
     )
     os.kill(head.pid, signal.SIGKILL)
-    wait_until(lambda: lifecycle.find(name).state == "left over")
+    wait_until(lambda: lifecycle.find_cluster(name).state == "left over")
     assert "left over" in cluster_verb("status", "--name", name).stdout
     refused = cluster_verb("shell", "--name", name, "--", "true", check=False)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
@@ -107,7 +107,7 @@ def test_a_service_that_does_not_come_up_is_one_line_and_leaves_nothing(
 ) -> None:
     slurmctld("echo no room >&2; exit 3")
     with pytest.raises(ServiceError, match=r"^\w+-head: slurmctld exited with 3: no room$"):
-        lifecycle.up(Spec(name, nodes=1, accounting=False))
+        lifecycle.up(ClusterSpec(name, nodes=1, accounting=False))
     assert traces(name) == []
 
 

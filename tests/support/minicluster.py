@@ -16,8 +16,8 @@ import pytest
 
 import submit
 from jobs.minicluster import discovery, network, packages
-from jobs.minicluster.config import Spec
-from jobs.minicluster.lifecycle import Cluster, find, shell_environment
+from jobs.minicluster.config import ClusterSpec
+from jobs.minicluster.lifecycle import Cluster, find_cluster, shell_environment
 from tests.support.jobs import WITHIN_S, wait_until
 
 SUBMIT = Path(submit.__file__)
@@ -61,7 +61,7 @@ class MiniCluster:
     @classmethod
     def up(cls, name: str, *flags: str, ahead: Sequence[str] = ()) -> MiniCluster:
         cluster_verb("up", "--name", name, *flags, ahead=ahead)
-        return cls(find(name))
+        return cls(find_cluster(name))
 
     @property
     def name(self) -> str:
@@ -200,7 +200,7 @@ class MiniCluster:
         return self._spec.accounting
 
     @property
-    def _spec(self) -> Spec:
+    def _spec(self) -> ClusterSpec:
         assert self.cluster.spec is not None
         return self.cluster.spec
 
@@ -283,7 +283,7 @@ def links() -> set[str]:
     named = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split()
     others = {
         network.interface_on_machine(cluster.subnet)
-        for cluster in map(find, discovery.names())
+        for cluster in map(find_cluster, discovery.cluster_names())
         if cluster.subnet and cluster.state == "up"
     }
     return ({entry.name for entry in Path("/sys/class/net").iterdir()} | set(named)) - others

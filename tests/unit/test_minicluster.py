@@ -12,15 +12,15 @@ import pytest
 
 from disttrain.errors import ConfigError
 from jobs.minicluster import config, discovery, network, packages
-from jobs.minicluster.config import Folder, Spec, Subnet, checked
+from jobs.minicluster.config import ClusterFolder, ClusterSpec, Subnet, checked
 from jobs.minicluster.lifecycle import Cluster, shell_environment
 from tests.support.minicluster import need
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "minicluster.txt"
-FOLDER = Folder(Path("/run/disttrain-mini"))
+FOLDER = ClusterFolder(Path("/run/disttrain-mini"))
 
 
-def files(spec: Spec, version: tuple[int, int] = (22, 5)) -> dict[str, str]:
+def files(spec: ClusterSpec, version: tuple[int, int] = (22, 5)) -> dict[str, str]:
     subnet = Subnet(7)
     conf = config.slurm_conf(spec, subnet, FOLDER, version=version, first_job=5000, memory_mb=4096)
     return {
@@ -33,14 +33,16 @@ def files(spec: Spec, version: tuple[int, int] = (22, 5)) -> dict[str, str]:
 
 
 def test_the_files_of_a_cluster() -> None:
-    text = "".join(f"== {name}\n{content}" for name, content in files(Spec(short_timeouts=True)).items())
+    text = "".join(
+        f"== {name}\n{content}" for name, content in files(ClusterSpec(short_timeouts=True)).items()
+    )
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
 
 
 def test_what_is_not_asked_for_is_not_there() -> None:
-    made = files(Spec(nodes=1, gpus_per_node=0, accounting=False))
+    made = files(ClusterSpec(nodes=1, gpus_per_node=0, accounting=False))
     assert made["gres.conf"] == ""
     for word in ("gpu:", "GresTypes", "Accounting", "KillWait", "cred_expire"):
         assert word not in made["slurm.conf"]
@@ -48,7 +50,7 @@ def test_what_is_not_asked_for_is_not_there() -> None:
 
 
 def test_settings_that_moved_between_versions_of_slurm() -> None:
-    old, new = files(Spec()), files(Spec(), version=(24, 11))
+    old, new = files(ClusterSpec()), files(ClusterSpec(), version=(24, 11))
     assert "SlurmctldParameters=preempt_send_user_signal\n" in old["slurm.conf"]
     assert "PreemptParameters=send_user_signal\n" in new["slurm.conf"]
     assert (old["cgroup.conf"], new["cgroup.conf"]) == ("", "CgroupPlugin=disabled\n")
@@ -70,14 +72,14 @@ def test_settings_that_moved_between_versions_of_slurm() -> None:
 )
 def test_what_cannot_be_built_is_refused(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
-        checked(dataclasses.replace(Spec(), **change))
+        checked(dataclasses.replace(ClusterSpec(), **change))
 
 
 @pytest.mark.parametrize(
     ("link", "bits"), [("1gbit", 10**9), ("400mbit", 4 * 10**8), ("2.5gbit", 25 * 10**8), ("none", None)]
 )
 def test_links(link: str, bits: int | None) -> None:
-    spec = checked(Spec(link=link))
+    spec = checked(ClusterSpec(link=link))
     assert spec.link_bits_per_s == bits
     assert bool(network.shaping_commands("eth0", bits)) is (bits is not None)
 
@@ -95,7 +97,7 @@ def test_addresses_differ() -> None:
 
 
 def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path: Path) -> None:
-    folder = Folder(tmp_path)
+    folder = ClusterFolder(tmp_path)
     command = discovery.init_command(folder, "3")
     script = "import sys; print(flush=True); sys.stdin.read()"
     # The same last arguments as a namespace init.
@@ -105,13 +107,13 @@ def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path: Path
         process.stdout.readline()
         (found,) = discovery.namespace_processes(folder)
         assert (found.pid, found.host, found.is_init) == (process.pid, "3", True)
-        assert discovery.namespace_processes(Folder(tmp_path / "other")) == []
+        assert discovery.namespace_processes(ClusterFolder(tmp_path / "other")) == []
         process.communicate()
     assert discovery.namespace_processes(folder) == []
 
 
 def test_the_environment_of_a_shell() -> None:
-    cluster = Cluster("mini", "up", FOLDER, Spec(), Subnet(0))
+    cluster = Cluster("mini", "up", FOLDER, ClusterSpec(), Subnet(0))
     inherited = {
         "PATH": "/bin",
         "SLURM_JOB_ID": "5",
