@@ -1,11 +1,11 @@
-"""The code of a run, copied when it is submitted: what is edited between submit and start changes nothing.
+"""Snapshots of the code: each run starts the code it was submitted with, whatever is edited later.
 
-    runs/.code/<hash>/     one copy for each content, whichever sweeps use it
+    runs/.code/<hash>/     one copy per content, shared by all sweeps that use it
 
-In a git checkout the copy holds the tracked files with what is in them now, elsewhere the packages' own;
-either way every Python and YAML file of the packages. What never runs in a job (tests, documents) is left
-out, and so are large files beside the packages. Files are read-only, folders are not: whoever cleans up may
-delete them. Standard library only.
+In a git checkout a snapshot holds the tracked files with their current content, elsewhere the files of the
+packages; in both cases every Python and YAML file of the packages. Tests and documents are left out, as are
+large files beside the packages. The files are read-only. The folders are writable, so that they can be
+deleted. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from disttrain.records.run_directory import RunDir
 
 SNAPSHOTS_FOLDER = ".code"
 CODE_ROOT = Path(__file__).resolve().parents[2]
-"""Where the code lies that is running now: a checkout, an installation, or a snapshot."""
+"""Root of the running code: a checkout, an installation, or a snapshot."""
 _PACKAGES = ("disttrain", "jobs", "sweeps", "analysis")
 _TOP_LEVEL_FILES = ("submit.py", "pyproject.toml")
 _NEVER_RUN = ("tests", "docs", "benchmarks")
@@ -39,25 +39,25 @@ _PLUG_IN = re.compile(r"([A-Za-z_]\w*)(\.\w+)*:[A-Za-z_]\w*")
 
 @dataclass(frozen=True)
 class CodeContent:
-    """Code as it was read at one moment."""
+    """The files of a snapshot, in memory."""
 
     kind: Literal["git", "files"]
     files: Mapping[str, bytes]
-    """By path below the root, with `/`."""
+    """Contents by path below the root, with `/`."""
 
     @property
     def name(self) -> str:
-        """Hash of all of it: 16 hex digits."""
+        """Hash of all files: 16 hex digits. The name of the snapshot's folder."""
         return _hash(self.files)
 
     @property
     def code_hash(self) -> str:
-        """As `disttrain.records.collect_provenance.code_hash`."""
+        """Hash of the sources alone (`disttrain.records.collect_provenance.code_hash`)."""
         return hash_sources(self.files)
 
 
 def read_code(source: Path = CODE_ROOT) -> CodeContent:
-    """The code at `source` as a snapshot would hold it; nothing is written."""
+    """The content that a snapshot of the code at `source` would have; writes nothing."""
     tracked = tracked_files(source)
     names = {name for name in tracked or _TOP_LEVEL_FILES if _belongs(source, name)}
     names.update(_walk(source, None if tracked is None else (".py", ".yaml")))
@@ -77,7 +77,7 @@ def _belongs(source: Path, name: str) -> bool:
 
 
 def _walk(source: Path, suffixes: tuple[str, ...] | None) -> Iterator[str]:
-    """The packages' files with these suffixes; with None all but what Python caches."""
+    """Files of the packages with these suffixes; with None all files except Python's caches."""
     for package in _PACKAGES:
         for folder, folders, names in os.walk(source / package):
             folders[:] = [name for name in folders if name != "__pycache__"]
@@ -95,9 +95,10 @@ def _hash(files: Mapping[str, bytes]) -> str:
 
 
 def take_snapshot(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
-    """Have a copy of the code below the runs folder `root`; what `records.Code` says of it.
+    """Write a snapshot of the code below the runs folder `root`, unless it exists; its `records.Code`.
 
-    Belongs inside `hold_snapshots`, with writing down who needs it. Raises `ConfigError` when it cannot be written.
+    Call it inside `hold_snapshots`, together with recording which run needs it. Raises `ConfigError` when the
+    snapshot cannot be written.
     """
     content = read_code(source)
     path = snapshot_path(root, content)
@@ -106,7 +107,8 @@ def take_snapshot(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
             damaged = path.with_name(f"{path.name}.damaged-{os.urandom(4).hex()}")
             os.rename(path, damaged)
             print(
-                f"warning: {path} was altered; made anew, what was there is {damaged.name}", file=sys.stderr
+                f"warning: {path} was altered; it is written again, the altered copy is now {damaged.name}",
+                file=sys.stderr,
             )
         if not path.exists():
             _write(content, path)
@@ -116,7 +118,7 @@ def take_snapshot(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
 
 
 def code_record(content: CodeContent, source: Path = CODE_ROOT) -> dict[str, Any]:
-    """What `records.Code` says of a copy of this content."""
+    """The `records.Code` of a snapshot with this content."""
     return {
         "hash": content.code_hash,
         "snapshot": content.kind,
@@ -126,7 +128,7 @@ def code_record(content: CodeContent, source: Path = CODE_ROOT) -> dict[str, Any
 
 
 def snapshot_path(root: Path, content: CodeContent) -> Path:
-    """Where a copy of this content lies, once it is taken."""
+    """The folder of a snapshot with this content."""
     return root / SNAPSHOTS_FOLDER / content.name
 
 
@@ -141,12 +143,12 @@ def _write(content: CodeContent, path: Path) -> None:
         os.rename(temporary, path)
     except OSError:
         shutil.rmtree(temporary, ignore_errors=True)
-        if not path.exists():  # else somebody else was faster
+        if not path.exists():  # else another process has written it
             raise
 
 
 def _is_unaltered(path: Path) -> bool:
-    """Whether a snapshot holds what it was named for, beside what Python cached in it."""
+    """Whether the content of a snapshot matches the hash in its name, apart from Python's caches."""
     files = {
         Path(place, name).relative_to(path).as_posix(): Path(place, name).read_bytes()
         for place, _, names in os.walk(path)
@@ -157,13 +159,13 @@ def _is_unaltered(path: Path) -> bool:
 
 
 def code_of_run(run: RunDir, record: Mapping[str, Any]) -> Path:
-    """The code that a job of this run has to run, as its `run.json` says; this code where it does not."""
+    """Root of the code of a run, by its `run.json`; the running code if `run.json` names none."""
     path = _path_in(record)
     return CODE_ROOT if path is None else (run.path.parent.parent / path).absolute()
 
 
 def source_of_run(record: Mapping[str, Any]) -> str | None:
-    """What the code of a run was copied from, as its `run.json` says."""
+    """The folder from which the code of a run was copied, by its `run.json`."""
     source: str | None = _code(record).get("source")
     return source
 
@@ -174,29 +176,31 @@ def _path_in(record: Mapping[str, Any]) -> str | None:
 
 
 def _code(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    code: Mapping[str, Any] = record.get("provenance", {}).get("code", {})  # a plan made by hand has none
+    code: Mapping[str, Any] = record.get("provenance", {}).get("code", {})  # a run.json made by hand has none
     return code
 
 
 def snapshot_problem(run: RunDir, record: Mapping[str, Any]) -> str | None:
-    """Why the code that this process runs is not what the run was submitted with; None if it is, or if the
-    run does not say."""
+    """The difference between the running code and the run's snapshot, in one line; None if there is none.
+
+    A run without a snapshot in its `run.json` accepts any code.
+    """
     if _path_in(record) is None:
         return None
     wanted = code_of_run(run, record)
-    again = "`submit.py resume` starts it with the code there is now"
+    again = "`submit.py resume` starts the run with the current code"
     if not (wanted / "jobs").is_dir():
-        return f"the code it was submitted with is gone ({wanted}); {again}"
+        return f"the code snapshot of the run does not exist ({wanted}); {again}"
     if wanted.resolve() != CODE_ROOT:
-        return f"this is the code in {CODE_ROOT}, and it was submitted with that in {wanted}; {again}"
+        return f"the code in {CODE_ROOT} runs, and the run was submitted with the code in {wanted}; {again}"
     recorded, found = record["provenance"]["code"]["hash"], code_hash()
     if recorded != found:
-        return f"the code it was submitted with was changed ({found}, not {recorded}, in {wanted}); {again}"
+        return f"the code snapshot of the run was changed ({found}, not {recorded}, in {wanted}); {again}"
     return None
 
 
 def missing_modules(config: Mapping[str, Any], code: Path) -> list[str]:
-    """The modules that a config names as `package.module:callable` and that the snapshot `code` lacks."""
+    """Modules that a config names as `package.module:callable` and that the snapshot at `code` lacks."""
     found = {}
     for text in _config_strings(config):
         match = _PLUG_IN.fullmatch(text)
@@ -210,7 +214,7 @@ def _config_strings(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            if name != "env":  # values of variables are not ours to read
+            if name != "env":  # variables are passed on unread
                 yield from _config_strings(item)
     elif isinstance(value, list | tuple):
         for item in value:
@@ -219,17 +223,16 @@ def _config_strings(value: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def hold_snapshots(root: Path) -> Iterator[None]:
-    """Within the block no snapshot is moved away. Any number of processes may hold them."""
+    """Hold a shared lock: within the block no process removes a snapshot."""
     with _lock(root, fcntl.LOCK_SH):
         yield
 
 
 @contextlib.contextmanager
 def unreferenced_snapshots(root: Path, runs: Callable[[], Iterable[RunDir]]) -> Iterator[list[Path]]:
-    """The snapshots that no run was submitted with; none of them is taken into use within the block. Empty
-    while somebody submits.
+    """Snapshots that no run refers to; within the block no process takes one. Empty during a submission.
 
-    `runs` is asked for all runs there are once nobody can submit any more: there may be new ones by then.
+    `runs` lists all runs. It is called under an exclusive lock, when no new run can appear.
     """
     if not (root / SNAPSHOTS_FOLDER).is_dir():
         yield []

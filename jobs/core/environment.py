@@ -1,6 +1,6 @@
-"""The environment of the ranks: what is added to it, why, and what must not leak into it.
+"""The environment of the ranks: variables to add, with a reason each, and variables to remove.
 
-Pure functions, standard library only. `env.json` records each added variable with its reason.
+`env.json` records each added variable with its reason. Pure functions, standard library only.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _DEVICES = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", 
 
 
 class MissingSecret(RuntimeError):
-    """A secret of `job.env` is not in the environment; the message is one line."""
+    """A secret of `job.env` is not set in the environment; the message is one line."""
 
 
 @dataclass(frozen=True)
 class AddedVariable:
-    """One variable given to the ranks (`records.EnvVariable`)."""
+    """One variable added to the environment of the ranks (`records.EnvVariable`)."""
 
     value: str
     reason: str
@@ -51,14 +51,19 @@ def added_variables(
     interface: str | None = None,
     profile: Mapping[str, Any] | None = None,
 ) -> dict[str, AddedVariable]:
-    """The variables to add for a run with this config; the site's win over ours, `job.env` over all of them.
+    """Variables to add for a run. The site profile overrides the derived ones, `job.env` overrides both.
 
-    `code` is the copy of the code that runs and `source` what it was copied from: modules of the user's own
-    are found in `PYTHONPATH`, the working directory or beside the source, but never in the place of ours.
-    `profile` is the site profile of the run's `run.json`, `interface` the network interface by which this
-    node reaches the others, where that is known.
-    A secret in `job.env` is kept as a mask in `run.json`; its value comes from the `inherited`
-    environment, through which the submitter passed it. Raises `MissingSecret` if it is not there.
+    Parameters
+    ----------
+    config, profile : from `run.json`
+    inherited : the environment of the agent
+    code : root of the running code; it comes first in `PYTHONPATH`
+    source : folder that the code was copied from; searched for the user's own modules, as are the inherited
+        `PYTHONPATH` and the working directory
+    interface : network interface by which this node reaches the others, if known
+
+    `run.json` holds a mask in place of a secret in `job.env`; the submitter passes its value through the
+    inherited environment. Raises `MissingSecret` if the value is not there.
     """
     threads = config["resources"]["threads_per_rank"]
     added = {
@@ -66,15 +71,17 @@ def added_variables(
             str(threads), "the same number of threads per rank at every node count", "derived"
         ),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": AddedVariable(
-            "600", "ranks that torchrun was asked to end may finish their step and save", "derived"
+            "600", "ranks finish their step and save before torchrun kills them", "derived"
         ),
-        "PYTHONUNBUFFERED": AddedVariable("1", "a killed rank's last words still reach its log", "derived"),
+        "PYTHONUNBUFFERED": AddedVariable("1", "the last lines of a killed rank reach its log", "derived"),
     }
     if cluster == "local":
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            added[name] = AddedVariable("lo", "all nodes are this machine: meet on loopback", "derived")
+            added[name] = AddedVariable(
+                "lo", "all nodes are this machine, so ranks connect over loopback", "derived"
+            )
     elif interface is not None and "GLOO_SOCKET_IFNAME" not in inherited:
-        # By itself gloo takes the address of the host's own name, which may be loopback's (127.0.1.1).
+        # By default gloo uses the address of the host's name, which may be loopback (127.0.1.1).
         added["GLOO_SOCKET_IFNAME"] = AddedVariable(
             interface, "the interface by which this node reaches the others by name", "derived"
         )
@@ -82,11 +89,11 @@ def added_variables(
     paths = [str(code), *theirs, ".", *([source] if source else [])]
     added["PYTHONPATH"] = AddedVariable(
         ":".join(dict.fromkeys(paths)),
-        "ranks run this copy of the code; modules it lacks are found as before",
+        "ranks run this copy of the code; other modules are found as before",
         "derived",
     )
     added["PYTHONSAFEPATH"] = AddedVariable(
-        "1", "nothing in the working directory comes before it", "derived"
+        "1", "no file in the working directory hides a module of this code", "derived"
     )
     for name, variable in (profile or {}).get("environment", {}).items():
         added[name] = AddedVariable(variable["value"], variable["reason"], "site")
@@ -102,16 +109,14 @@ def added_variables(
 
 
 def deadline_variable(end: float) -> AddedVariable:
-    """What tells the ranks when the time of their attempt is up, in seconds since the epoch."""
-    return AddedVariable(
-        f"{end:.0f}", "when this attempt's time is up: ranks stop and save before it", "derived"
-    )
+    """`DISTTRAIN_DEADLINE`: the end of the attempt's time limit, in seconds since the epoch."""
+    return AddedVariable(f"{end:.0f}", "end of the time limit: ranks save and stop before it", "derived")
 
 
 def rank_environment(
     inherited: Mapping[str, str], added: Mapping[str, AddedVariable], cluster: str
 ) -> dict[str, str]:
-    """The ranks' whole environment: inherited, less what another launcher left in it, plus what is added."""
+    """The complete environment of the ranks: inherited variables without a launcher's, and the added ones."""
     kept = {name: value for name, value in inherited.items() if not _leaks(name, cluster)}
     return kept | {name: variable.value for name, variable in added.items()}
 
@@ -144,7 +149,7 @@ def is_launcher_variable(name: str) -> bool:
 
 
 def env_record(added: Mapping[str, AddedVariable]) -> dict[str, Any]:
-    """Content of `env.json`, secrets masked (`records.EnvRecord`)."""
+    """Content of `env.json` (`records.EnvRecord`), with secrets masked."""
     variables = {name: asdict(variable) for name, variable in sorted(added.items())}
     for name in filter(is_secret, variables):
         variables[name]["value"] = MASK

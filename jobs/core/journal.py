@@ -1,16 +1,16 @@
-"""The submission journal of one run: what makes "submit it again" safe at any moment.
+"""The submission journal of one run: files that make a repeated submission safe at any moment.
 
-    submissions/0000.intent.json    about to submit, and with what          written by submit.py
-    submissions/0000.receipt.json   the job id the cluster gave             written by submit.py
-    submissions/0000.holder.json    the process waiting in a local queue    written by the supervisor
-    submissions/0000.claim.json     its first start, or its end             created exclusively
-    submissions/0000.claim-001.json the next one, once Slurm requeued its job, and so on
+    submissions/0000.intent.json    cluster and keys, before the submission   written by submit.py
+    submissions/0000.receipt.json   the job id that the cluster returned      written by submit.py
+    submissions/0000.holder.json    the process waiting in a local queue      written by the supervisor
+    submissions/0000.claim.json     its first start, or its revocation        created exclusively
+    submissions/0000.claim-001.json the start after the first requeue, and so on
 
-A claim decides everything. Whoever creates it first wins: the job that starts an attempt with it, or
-somebody who revokes the submission because no job can be found for it or the user cancelled. A job that
-comes late finds itself revoked and leaves without a trace; so does an older copy of a job that has been
-started again since, which knows itself by its restart count. A new submission begins only when the last
-one is settled: revoked, or its last attempt over. So a run is never started twice, wherever a submitter dies.
+A claim decides who owns a submission: the first process to create the file wins. A job claims its submission
+to start an attempt. A user's cancel, or a submitter that finds no job for an intent, revokes the submission.
+A job with a revoked submission exits without writing. So does an older copy of a job that was started again:
+its restart count is lower than that of the newest claim. A new submission begins only after the last one was
+revoked or its last attempt ended. So a run never starts twice, wherever a submitter died.
 
 Standard library only.
 """
@@ -30,18 +30,18 @@ from disttrain.records.run_directory import RunDir
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """One submission of a run and which of its files there are."""
+    """One submission of a run."""
 
     run: RunDir
     number: int
     parts: frozenset[str] | None
-    """None: not looked at, any of them may be there."""
+    """Names of its files, such as `intent`; None if the directory was not listed."""
 
     def path(self, part: str) -> Path:
         return self.run.submissions / f"{self.number:04d}.{part}.json"
 
     def read(self, part: str) -> dict[str, Any] | None:
-        """The content of a part, None if it is not there. Raises `CorruptFile`."""
+        """The content of one file, None if it does not exist. Raises `CorruptFile`."""
         if self.parts is not None and part not in self.parts:
             return None
         try:
@@ -50,7 +50,7 @@ class JournalEntry:
             return None
 
     def claims(self) -> list[dict[str, Any]]:
-        """The claims there are, oldest first. Raises `CorruptFile`."""
+        """Its claims, oldest first. Raises `CorruptFile`."""
         found: list[dict[str, Any]] = []
         while (claim := self.read(_claim_part(len(found)))) is not None:
             found.append(claim)
@@ -62,17 +62,17 @@ def _claim_part(number: int) -> str:
 
 
 def utc_now() -> str:
-    """UTC, ISO 8601, to the millisecond."""
+    """The current time: UTC, ISO 8601, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def utc_time(seconds: float) -> str:
-    """The same of a moment in seconds since the epoch."""
+    """A time in seconds since the epoch, in the format of `utc_now`."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def entries(run: RunDir) -> list[JournalEntry]:
-    """The submissions there are, oldest first; one directory listing."""
+    """The submissions of a run, oldest first, from one directory listing."""
     parts: dict[int, set[str]] = {}
     try:
         names = os.listdir(run.submissions)
@@ -87,35 +87,36 @@ def entries(run: RunDir) -> list[JournalEntry]:
 
 
 def entry(run: RunDir, number: int) -> JournalEntry:
-    """One submission, not looked at yet."""
+    """One submission by its number, without a directory listing."""
     return JournalEntry(run, number, None)
 
 
 def write_intent(run: RunDir, intent: Mapping[str, Any]) -> int:
-    """Announce a submission before making it; its number.
+    """Record a submission before it is made; its number.
 
-    `intent` names the cluster and the keys of the run (`config_key`, `run_key`, `code_hash`).
+    `intent` holds the cluster and the keys of the run (`config_key`, `run_key`, `code_hash`). Raises
+    `RuntimeError` if another process records the same submission.
     """
     number = next_submission(run)
     value = {**intent, "submission": number, "time": utc_now()}
     if not create_exclusive(entry(run, number).path("intent"), value):
-        raise RuntimeError(f"{run.path}: somebody else is submitting this run at this moment")
+        raise RuntimeError(f"{run.path}: another process is submitting this run")
     return number
 
 
 def next_submission(run: RunDir) -> int:
-    """The number of the submission that would be announced next."""
-    known = entries(run)
-    return known[-1].number + 1 if known else 0
+    """The number of the next submission."""
+    existing = entries(run)
+    return existing[-1].number + 1 if existing else 0
 
 
 def write_receipt(run: RunDir, number: int, job_id: str) -> None:
-    """Note the job that an announced submission became."""
+    """Record the job id of a submission."""
     write_json(entry(run, number).path("receipt"), {"job_id": job_id, "time": utc_now()})
 
 
 def write_holder(run: RunDir, number: int, process: Mapping[str, Any]) -> None:
-    """Note the process that waits to start this submission."""
+    """Record the process that waits in the local queue to start this submission."""
     write_json(entry(run, number).path("holder"), {"process": dict(process), "time": utc_now()})
 
 
@@ -128,10 +129,10 @@ def claim(
     code_hash: str,
     restart: int = 0,
 ) -> int | None:
-    """Take a submission for the calling job: the attempt to start, or None when it is not ours to start.
+    """Claim a submission for the calling job: the number of the attempt to start, or None.
 
-    `code_hash` is of the code as it is now, which may have been edited since the run was planned.
-    `restart` is how often this job has been started before.
+    None: the submission is revoked, or this start or a later one has claimed it. `code_hash` is the hash of
+    the running code, which may differ from the planned one. `restart` is the number of earlier starts.
     """
     while True:
         claims = entry(run, number).claims()
@@ -145,20 +146,19 @@ def claim(
 
 
 def is_revoked(claims: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a submission with these claims starts nothing any more."""
+    """Whether a submission with these claims was revoked: no job of it starts an attempt any more."""
     return bool(claims) and claims[-1]["by"] != "job"
 
 
 def is_superseded(claims: Sequence[Mapping[str, Any]], restart: int) -> bool:
-    """Whether this start of the job, or a later one, has claimed already."""
-    return any(made["by"] == "job" and made.get("restart", 0) >= restart for made in claims)
+    """Whether the start number `restart` of the job, or a later one, is among the claims."""
+    return any(each["by"] == "job" and each.get("restart", 0) >= restart for each in claims)
 
 
 def revoke(run: RunDir, number: int, cause: str, message: str, *, starts: int = 0) -> bool:
-    """Settle a submission so that it starts nothing more; False when it has been started in the meantime.
+    """Revoke a submission, so that no job of it starts an attempt; False if a job has claimed it meanwhile.
 
-    `starts` is how many starts of it the caller knows of: they are over. True also when it was revoked
-    already.
+    `starts` is the number of claims that the caller has read. True also if it was revoked before.
     """
     path = entry(run, number).path(_claim_part(starts))
     value = {"by": "revoked", "cause": cause, "message": message, "time": utc_now()}
@@ -168,8 +168,8 @@ def revoke(run: RunDir, number: int, cause: str, message: str, *, starts: int = 
 
 
 def next_attempt(run: RunDir) -> int:
-    """The number after the last attempt anybody claimed."""
-    claims = (made for known in entries(run) for made in known.claims())
-    claimed = [int(made["attempt"]) for made in claims if made["by"] == "job"]
+    """The number after the highest attempt claimed or started."""
+    claims = (each for existing in entries(run) for each in existing.claims())
+    claimed = [int(each["attempt"]) for each in claims if each["by"] == "job"]
     started = [attempt.number for attempt in run.attempts()]
     return max([-1, *claimed, *started]) + 1

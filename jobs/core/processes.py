@@ -1,7 +1,11 @@
-"""Linux processes: who they are, whether they still live, and ending a whole family of them.
+"""Linux processes: identity, liveness, spawning, and killing all descendants. Standard library only.
 
-Standard library only. torchrun puts its workers into sessions of their own, so a process group does
-not hold them; a child subreaper does: every orphan below it becomes its child and can be found.
+torchrun puts its workers into sessions of their own, so killing a process group misses them. A child
+subreaper adopts every orphaned descendant, so `kill_descendants` finds all of them.
+
+The identity of a process holds its start in clock ticks since boot, which stays constant. `create_time()` of
+psutil adds the boot time by the wall clock, which moves when the clock is set: a live process would then be
+taken for a dead one, and its run be started twice.
 """
 
 from __future__ import annotations
@@ -24,27 +28,27 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process, named so that a recycled pid or a restarted machine is not mistaken for it."""
+    """A process, told from a later one that reuses the pid, also after a reboot."""
 
     host: str
     boot: str
     pid: int
     start_ticks: int
-    """Clock ticks from boot to its start."""
+    """Clock ticks from boot to the start of the process."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
     def started(self) -> float:
-        """Its start in seconds since the epoch."""
+        """Start of the process, in seconds since the epoch."""
         with open("/proc/stat") as file:
             boot_s = next(int(line.split()[1]) for line in file if line.startswith("btime "))
         return boot_s + self.start_ticks / os.sysconf("SC_CLK_TCK")
 
 
 @cache
-def _boot() -> str:
+def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -55,16 +59,16 @@ def host() -> str:
 
 @contextlib.contextmanager
 def child_environment(changes: Mapping[str, str | None]) -> Iterator[None]:
-    """Processes started within the block inherit these variables as well; of value None, they do not."""
+    """Set environment variables within the block, for child processes; None removes one."""
     before = {name: os.environ.get(name) for name in changes}
-    _change(changes)
+    _set_environment(changes)
     try:
         yield
     finally:
-        _change(before)
+        _set_environment(before)
 
 
-def _change(variables: Mapping[str, str | None]) -> None:
+def _set_environment(variables: Mapping[str, str | None]) -> None:
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -74,21 +78,21 @@ def _change(variables: Mapping[str, str | None]) -> None:
 
 def current_process() -> ProcessIdentity:
     """The calling process."""
-    status = _process_stat(os.getpid())
-    assert status is not None
-    return ProcessIdentity(host(), _boot(), os.getpid(), status.start_ticks)
+    stat = _process_stat(os.getpid())
+    assert stat is not None
+    return ProcessIdentity(host(), _boot_id(), os.getpid(), stat.start_ticks)
 
 
 def is_alive(recorded: Mapping[str, Any]) -> bool | None:
-    """Whether a process recorded by `Process.as_dict` still runs; None if that was on another host."""
+    """Whether a process recorded by `ProcessIdentity.as_dict` runs; None if it belongs to another host."""
     if recorded.get("host") != host():
         return None
-    status = _process_stat(int(recorded.get("pid", 0)))
+    stat = _process_stat(int(recorded.get("pid", 0)))
     return (
-        recorded.get("boot") == _boot()
-        and status is not None
-        and status.state not in "ZX"
-        and status.start_ticks == recorded.get("start_ticks")
+        recorded.get("boot") == _boot_id()
+        and stat is not None
+        and stat.state not in "ZX"
+        and stat.start_ticks == recorded.get("start_ticks")
     )
 
 
@@ -104,20 +108,20 @@ def _process_stat(pid: int) -> _ProcessStat | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the name, in parentheses, may hold anything
+    fields = text.rpartition(")")[2].split()  # the command name, in parentheses, may contain spaces
     return _ProcessStat(fields[0], int(fields[1]), int(fields[19]))
 
 
 def become_subreaper() -> None:
-    """Adopt every orphan among this process's descendants, so that `kill_descendants` finds them all."""
+    """Make this process the parent of every orphan among its descendants."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def spawn(command: Sequence[str], *, log: int | None = None, env: Mapping[str, str] | None = None) -> int:
-    """Start a child in a session of its own that gets SIGTERM when this process dies; its pid.
+    """Start a child in a session of its own; its pid. The child gets SIGTERM when this process dies.
 
-    `log` is a file descriptor for its output. SIGUSR1 and SIGUSR2 are ignored in it: torchrun dies of
-    them, and schedulers send them.
+    `log` is a file descriptor for its output. The child ignores SIGUSR1 and SIGUSR2: schedulers send these
+    signals, and torchrun would die of them.
     """
     libc = ctypes.CDLL(None)  # looked up before the fork
     parent = os.getpid()
@@ -127,7 +131,7 @@ def spawn(command: Sequence[str], *, log: int | None = None, env: Mapping[str, s
     try:
         os.setsid()
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != parent:  # it died before the line above took effect
+        if os.getppid() != parent:  # the parent died before the call above
             os._exit(1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
@@ -144,7 +148,7 @@ def spawn(command: Sequence[str], *, log: int | None = None, env: Mapping[str, s
 
 
 def reap_children() -> dict[int, int]:
-    """Collect the children that have ended: pid to exit code, -N for one ended by signal N."""
+    """Wait for the children that have ended: pid to exit code, -N for a child ended by signal N."""
     ended = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -155,27 +159,27 @@ def reap_children() -> dict[int, int]:
     return ended
 
 
-def descendants() -> list[int]:
-    """Every live process below this one."""
-    parents: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (status := _process_stat(int(entry))) is not None and status.state not in "ZX":
-            parents.setdefault(status.parent, []).append(int(entry))
-    found = list(parents.get(os.getpid(), []))
-    for pid in found:  # grows while it is walked
-        found.extend(parents.get(pid, []))
+def live_descendants() -> list[int]:
+    """Pids of all live descendants of this process."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (stat := _process_stat(int(name))) is not None and stat.state not in "ZX":
+            children.setdefault(stat.parent, []).append(int(name))
+    found = list(children.get(os.getpid(), []))
+    for pid in found:  # the list grows during the loop
+        found.extend(children.get(pid, []))
     return found
 
 
 def kill_descendants(within_s: float = 10.0) -> dict[int, int]:
-    """SIGKILL everything below this process until nothing is left, or `within_s` have passed (a process
-    stuck in the kernel); the exit codes of the children among them.
+    """Send SIGKILL to all descendants until none is left; the exit codes of the children among them, by pid.
 
-    Call it in a subreaper: elsewhere an orphan escapes to init.
+    It returns after `within_s` seconds even if a process hangs in the kernel. It needs `become_subreaper`:
+    without that, init adopts the orphans.
     """
     deadline = time.monotonic() + within_s
     ended = reap_children()
-    while (pids := descendants()) and time.monotonic() < deadline:
+    while (pids := live_descendants()) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

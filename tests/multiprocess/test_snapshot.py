@@ -120,7 +120,7 @@ def test_a_run_whose_code_is_not_what_it_was_is_refused(what: str, root: Path) -
             (code / "jobs" / "more.py").write_text("")
     ended = settled(root)["a"]
     assert (ended.state, ended.cause) == ("failed", "refused")
-    assert str(ended.message).startswith("the code it was submitted with ")
+    assert str(ended.message).startswith("the code snapshot of the run ")
     assert "\n" not in str(ended.message)
     submit(sweep_plan("b"), LocalScheduler(), root)
     code = root / read_json(root / "demo" / "b" / "run.json")["provenance"]["code"]["path"]

@@ -163,7 +163,7 @@ def test_what_a_job_refuses(source: Path, tmp_path: Path, monkeypatch: pytest.Mo
     code = code_snapshot.take_snapshot(root, source)
     run, record = run_of(root, code)
     path = root / code["path"]
-    assert "this is the code in" in str(code_snapshot.snapshot_problem(run, record))
+    assert "the run was submitted with" in str(code_snapshot.snapshot_problem(run, record))
     monkeypatch.setattr(code_snapshot, "CODE_ROOT", path)
     monkeypatch.setattr(code_snapshot, "code_hash", lambda: code_hash(path))
     assert code_snapshot.snapshot_problem(run, record) is None
@@ -172,7 +172,7 @@ def test_what_a_job_refuses(source: Path, tmp_path: Path, monkeypatch: pytest.Mo
     changed.write_text("x = 3\n")
     assert "was changed" in str(code_snapshot.snapshot_problem(run, record))
     os.rename(path, tmp_path / "gone")
-    assert "is gone" in str(code_snapshot.snapshot_problem(run, record))
+    assert "does not exist" in str(code_snapshot.snapshot_problem(run, record))
     assert code_snapshot.snapshot_problem(*run_of(root, {"hash": "planned by hand"})) is None
 
 
