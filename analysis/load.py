@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
-from disttrain.config.sections import Config, is_noise
+from disttrain.config.dotted_keys import flat_values, get_key
+from disttrain.config.sections import config_fields, is_excluded_from_key
 from disttrain.errors import ConfigError
-from disttrain.records import run_gpu_hours
+from disttrain.records import gpu_hours
 from disttrain.records.attempt import Outcome
 from disttrain.records.base import Record
 from disttrain.records.json_files import CorruptFile, read_json
@@ -96,12 +97,7 @@ COLUMNS: dict[str, str] = {
 R = TypeVar("R", bound=Record)
 
 _SHAPE = ("resources.nodes", "resources.gpus_per_node")
-_NOISE = {
-    f"{section}.{key}"
-    for section, info in Config.model_fields.items()
-    for key, field in info.annotation.model_fields.items()  # type: ignore[union-attr]
-    if is_noise(field)
-}
+_NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
 
 
 def load(sweeps: Iterable[Path | str]) -> pd.DataFrame:
@@ -190,15 +186,15 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
     if record is None:
         return {}
     source, config = record.provenance, record.config
-    nodes, ranks = _lookup(config, "resources.nodes"), _lookup(config, "resources.gpus_per_node")
+    nodes, ranks = get_key(config, "resources.nodes"), get_key(config, "resources.gpus_per_node")
     return {
         "repeat": record.repeat,
         "nodes": nodes,
         "ranks_per_node": ranks,
         "world_size": nodes * ranks if nodes and ranks else None,
-        "model": _lookup(config, "model.kind"),
-        "dataset": _lookup(config, "data.kind"),
-        "steps_total": _lookup(config, "train.steps"),
+        "model": get_key(config, "model.kind"),
+        "dataset": get_key(config, "data.kind"),
+        "steps_total": get_key(config, "train.steps"),
         "python": source.python,
         "host": source.host,
         "code_hash": source.code.hash,
@@ -238,46 +234,36 @@ def _measured(metrics: Metrics | None) -> dict[str, Any]:
 
 def _used(run: RunDir, record: RunRecord | None) -> dict[str, Any]:
     """What its attempts used, and what one may use; planned runs have made none."""
-    used = run_gpu_hours.read(run)
+    used = gpu_hours.read(run)
     row: dict[str, Any] = {"attempts": len(run.attempts())}
     if used is not None:
         row |= {"attempts": used.attempts, "hours": used.hours, "hours_unit": used.unit}
         row |= {"queue_wait_s": used.queue_wait_s, "usage_source": used.source}
-    if record is not None and _lookup(record.config, "job.time_limit_min") is not None:
-        row["hours_bound"] = run_gpu_hours.bound_hours(record.model_dump())
+    if record is not None and get_key(record.config, "job.time_limit_min") is not None:
+        row["hours_bound"] = gpu_hours.bound_hours(record.model_dump())
     return row
 
 
 def _implied_axes(rows: list[dict[str, Any]]) -> set[str]:
     """Keys that runs without declared axes (started by hand) differ in at one and the same shape.
 
-    Repeats are equal but for noise; what differs otherwise was varied, and must not be averaged over.
+    Repeats differ only in keys that are excluded from the run key. Any other difference was varied, and must
+    not be averaged over.
     """
-    flat = [_flat(row["config"]) for row in rows if not row["axes"] and row["config"]]
+    flat = [flat_values(row["config"]) for row in rows if not row["axes"] and row["config"]]
     implied = set()
     for one, other in itertools.combinations(flat, 2):
         if all(one.get(key) == other.get(key) for key in _SHAPE):
             implied |= {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)}
     if "train.local_batch_size" in implied:
         implied.discard("train.global_batch_size")  # follows from it and the shape
-    return implied - _NOISE
-
-
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    return {f"{name}.{key}": value for name, section in config.items() for key, value in section.items()}
+    return implied - _NOT_IN_KEY
 
 
 def _axis_values(axes: list[str], own: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
     """This run's value of every swept key: a run planned before a key was swept has it in its config."""
-    values = {key: own.get(key, _lookup(config, key)) for key in axes}
+    values = {key: own.get(key, get_key(config, key)) for key in axes}
     return {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in values.items()}
-
-
-def _lookup(config: dict[str, Any], key: str) -> Any:
-    node: Any = config
-    for name in key.split("."):
-        node = node.get(name) if isinstance(node, dict) else None
-    return node
 
 
 def _read(path: Path, model: type[R]) -> tuple[R | None, str]:

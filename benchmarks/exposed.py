@@ -30,7 +30,7 @@ from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
 from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import place
+from disttrain.runtime.rank_info import rank_info
 from disttrain.telemetry.step_clock import after_own_backward
 
 WARM_UP = 3
@@ -84,7 +84,7 @@ def _pass(world: World, model: DistributedDataParallel) -> tuple[float, float]:
         own_end = time.perf_counter()
 
     model.zero_grad(set_to_none=True)
-    world.gather(None)
+    world.all_gather_object(None)
     began = time.perf_counter()
     loss = model(torch.zeros(1, 8)).sum()
     after_own_backward([loss], note)
@@ -111,11 +111,13 @@ def main() -> None:
     parser.add_argument("--late-s", type=float, default=0.0, help="rank 1 computes so much longer")
     parser.add_argument("--rounds", type=int, default=20)
     given = parser.parse_args()
-    here = place()
+    here = rank_info()
     shape = ResourcesConfig(nodes=here.nodes, gpus_per_node=here.local_size, device="cpu")
     with open_world(shape) as world:
         model = build(given.layers, given.layer_mb, given.forward_s, given.backward_s, given.late_s)
-        for rank, found in enumerate(world.gather(compare(world, model, given.bucket_mb, given.rounds))):
+        for rank, found in enumerate(
+            world.all_gather_object(compare(world, model, given.bucket_mb, given.rounds))
+        ):
             if world.rank == 0:
                 print(f"rank {rank}: " + ", ".join(f"{name} {1e3 * s:.2f} ms" for name, s in found.items()))
 

@@ -37,8 +37,8 @@ from disttrain.data.source import Arrays, Sample, Source
 from disttrain.optim.optimizer import make_optimizer
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.process_group import open_world
-from disttrain.runtime.run_output import Output
-from disttrain.runtime.stop_signals import Signals
+from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.stop_signals import StopSignals
 from disttrain.train import prepare
 
 FEATURES, CLASSES, BATCH = 8, 4, 4
@@ -106,7 +106,7 @@ def ours(folder: Path) -> Block:
     }
     config = Config.model_validate(settings)
     world = open_world(config.resources).__enter__()
-    session = prepare(config, Output.of_job(folder, 0), world, Signals())
+    session = prepare(config, RunOutput.of_job(folder, 0), world, StopSignals())
     session.telemetry.start()
     given, steps = batches(), itertools.count(1)
 

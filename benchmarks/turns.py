@@ -28,9 +28,9 @@ from disttrain.config.sections import Config
 from disttrain.data.source import Sample, Source
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import place
-from disttrain.runtime.run_output import Output
-from disttrain.runtime.stop_signals import Signals
+from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.stop_signals import StopSignals
 from disttrain.telemetry import run as telemetry_run
 from disttrain.train import prepare, take
 
@@ -66,7 +66,7 @@ def config_of(arguments: argparse.Namespace, steps: int) -> Config:
         "data": {"kind": "benchmarks.turns:source"},
         "train": {"steps": steps, "local_batch_size": arguments.batch},
         "optim": {"lr": LR},
-        "resources": {"nodes": place().nodes, "gpus_per_node": place().local_size},
+        "resources": {"nodes": rank_info().nodes, "gpus_per_node": rank_info().local_size},
         "parallel": {"gradient_as_bucket_view": True},
         "telemetry": {"flush_every_s": 1e9} if arguments.every_step else {},
     })  # fmt: skip
@@ -88,7 +88,7 @@ class Ours:
     """The instrumented loop, `run_loop` of the trainer in blocks."""
 
     def __init__(self, config: Config, folder: Path, world: World) -> None:
-        self.session = prepare(config, Output.of_job(folder, 0), world, Signals())
+        self.session = prepare(config, RunOutput.of_job(folder, 0), world, StopSignals())
         self.losses: list[torch.Tensor] = []
         telemetry = self.session.telemetry
         self.special = {parts.LOOK: telemetry.look.steps}

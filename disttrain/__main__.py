@@ -24,9 +24,9 @@ from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
-from disttrain.runtime.failure_record import describe
-from disttrain.runtime.rank_info import place
-from disttrain.runtime.stop_signals import Signals
+from disttrain.runtime.failure_record import describe_failure
+from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.stop_signals import StopSignals
 
 EXIT_FAILED = 1
 _OWN_FLAGS = ("--config", "--run-dir", "--attempt", "--help")
@@ -34,13 +34,13 @@ _OWN_FLAGS = ("--config", "--run-dir", "--attempt", "--help")
 
 def main(argv: list[str]) -> int:
     """Run one rank; the exit code: 0 done or stopped as asked, 1 failed, 2 bad input (no use in retrying)."""
-    signals = Signals()
+    signals = StopSignals()
     signals.install()  # first of all: a scheduler's warning must find somebody who outlives it
     _die_with_torchrun()
     faulthandler.enable()
     rank, error_file, output = 0, None, None
     try:
-        rank = place().rank
+        rank = rank_info().rank
         arguments, flags = parse_arguments(argv)
         by_hand = arguments.config is not None
         if not by_hand:
@@ -50,15 +50,15 @@ def main(argv: list[str]) -> int:
         # torch takes seconds to import: bad input is refused before
         from disttrain.runtime import log
         from disttrain.runtime.process_group import open_world
-        from disttrain.runtime.run_output import Output
+        from disttrain.runtime.run_output import RunOutput
         from disttrain.train import train
 
         with open_world(config.resources) as world:
             if by_hand:
-                output = Output.by_hand(arguments.run_dir, arguments.config, config, world)
+                output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)
                 error_file = output.attempt.error(rank)
             else:
-                output = Output.of_job(arguments.run_dir, arguments.attempt)
+                output = RunOutput.of_job(arguments.run_dir, arguments.attempt)
             log.open_log(rank, output.attempt.rank_log(rank))
             log.info("run directory", path=str(output.run.path), attempt=output.attempt.number)
             metrics = train(config, output, world, signals)
@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
         return 0
     except (Exception, KeyboardInterrupt) as error:
         refused = isinstance(error, ConfigError)
-        record = describe(error, rank)
+        record = describe_failure(error, rank)
         if error_file:
             write_json(error_file, record.model_dump(mode="json"))
         if output:
@@ -105,8 +105,8 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
     if arguments.config:
         draft = load(arguments.config)
         # by hand, torchrun's command line is what says the shape of the job
-        draft.set("resources.nodes", place().nodes, "torchrun")
-        draft.set("resources.gpus_per_node", place().local_size, "torchrun")
+        draft.set("resources.nodes", rank_info().nodes, "torchrun")
+        draft.set("resources.gpus_per_node", rank_info().local_size, "torchrun")
     else:
         draft = _planned(arguments.run_dir)
     for key, text in flags:

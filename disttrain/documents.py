@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from disttrain.config.builder_options import BUILT_SECTIONS, builder_of, builtin_kinds
-from disttrain.config.sections import Config, Section, is_noise
+from disttrain.config.sections import Config, config_fields, is_excluded_from_key, section_of
 from disttrain.records.files import FILES
 from disttrain.records.json_files import write_text
 
@@ -48,10 +48,9 @@ def configuration() -> str:
     """The reference of every config key, as Markdown."""
     parts = [_INTRODUCTION]
     for name, info in Config.model_fields.items():
-        section = info.annotation
-        assert isinstance(section, type)
-        assert issubclass(section, Section)
-        rows = [_field_row(name, key, field) for key, field in section.model_fields.items()]
+        section = section_of(info)
+        assert section is not None
+        rows = [_field_row(key, field) for key, field in config_fields(section, f"{name}.")]
         parts.append(
             f"## {name}\n\n{section.__doc__}\n\n{table(['key', 'type', 'default', 'meaning'], rows)}"
         )
@@ -65,11 +64,11 @@ def _schema(name: str) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def _field_row(section: str, name: str, field: FieldInfo) -> list[str]:
-    mark = "<sup>n</sup>" if is_noise(field) else ""
+def _field_row(key: str, field: FieldInfo) -> list[str]:
+    mark = "<sup>n</sup>" if is_excluded_from_key(field) else ""
     default = json.dumps(field.get_default(call_default_factory=True))
     kind = type_name(field.rebuild_annotation())
-    return [f"`{section}.{name}`{mark}", kind, f"`{default}`", field.description or ""]
+    return [f"`{key}`{mark}", kind, f"`{default}`", field.description or ""]
 
 
 def _options(section: str, kind: str) -> str:

@@ -14,10 +14,10 @@ from torch.utils.data import default_collate
 
 from disttrain.builders import build_model, build_source
 from disttrain.checkpoint import content, resume
-from disttrain.checkpoint.content import Start
-from disttrain.checkpoint.manifest import describe
-from disttrain.checkpoint.saver import Saver
-from disttrain.config.auto_strategy import choose
+from disttrain.checkpoint.content import ResumeState
+from disttrain.checkpoint.manifest import build_manifest
+from disttrain.checkpoint.saver import CheckpointSaver
+from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import BatchPlan, plan_batch
 from disttrain.config.sections import Config, model_waits
 from disttrain.data.loader import make_loader
@@ -37,10 +37,11 @@ from disttrain.records.json_files import write_json
 from disttrain.records.layers import Layers
 from disttrain.records.metrics import Metrics
 from disttrain.runtime import log
-from disttrain.runtime.process_group import World, device_name, machine_id, nccl_version, usable_cpus
-from disttrain.runtime.run_output import Output
+from disttrain.runtime.device import device_name, machine_id, nccl_version, usable_cpus
+from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.seeding import seed_all
-from disttrain.runtime.stop_signals import Requests, Signals
+from disttrain.runtime.stop_signals import StopRequests, StopSignals
 from disttrain.task import Task
 from disttrain.telemetry.layer_times import layer_times
 from disttrain.telemetry.null_reasons import NOT_EMULATED
@@ -51,13 +52,13 @@ from disttrain.trainer import Batch, Trainer
 LATE_AT_THE_END = "the ranks compare it when the run ends"
 
 
-def train(config: Config, output: Output, world: World, signals: Signals | None = None) -> Metrics:
+def train(config: Config, output: RunOutput, world: World, signals: StopSignals | None = None) -> Metrics:
     """Train as `config` says on this rank of `world`, leaving the records in `output`.
 
     Goes on from the newest checkpoint, if there is one, and stops early where the ranks agree to.
     Raises `ConfigError` for what cannot be done, before the first step.
     """
-    session = prepare(config, output, world, signals or Signals())
+    session = prepare(config, output, world, signals or StopSignals())
     try:
         stop_cause = run_loop(session, config)
     except BaseException:
@@ -76,7 +77,7 @@ class Session:
     steps: int
     evaluate: Evaluation | None
     boundary: Boundary
-    saver: Saver
+    saver: CheckpointSaver
     start_step: int
     """Steps done before; the first one here is the next."""
     example: Callable[[], Batch]
@@ -142,7 +143,7 @@ def record_layers(session: Session, config: Config, world: World) -> None:
     write_json(telemetry.attempt.layers, found.model_dump(mode="json"))
 
 
-def prepare(config: Config, output: Output, world: World, signals: Signals) -> Session:
+def prepare(config: Config, output: RunOutput, world: World, signals: StopSignals) -> Session:
     """Build what a run needs. All ranks call this together."""
     # What is trained, on what, in what batches
     source = build_source(config.data)
@@ -157,14 +158,14 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
     seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
 
     # How the ranks work together
-    strategy_name, reason = choose(config.parallel.strategy, world.size)
+    strategy_name, reason = choose_strategy(config.parallel.strategy, world.size)
     strategy = load_strategy(strategy_name)
     optimizer = make_optimizer(model, config.optim)
     model = strategy.wrap(model, config.parallel, world)
 
     # What there is to go on from
-    described = describe(config, source.record, plan, output.attempt, world)
-    origin = resume.find(config.checkpoint, output.run, output.attempt, described, steps, world)
+    described = build_manifest(config, source.record, plan, output.attempt, world)
+    origin = resume.find_resume_source(config.checkpoint, output.run, output.attempt, described, steps, world)
 
     # What is measured
     facts = {
@@ -217,7 +218,7 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
 
     if strategy.SETTLES:
         trainer.settle(example())
-    start = content.restore(origin, trainer.bare_model, optimizer, world) if origin else Start()
+    start = content.restore(origin, trainer.bare_model, optimizer, world) if origin else ResumeState()
     if origin and start.step:
         telemetry.resume(start.step, start.history, start.own, same_run=origin.same_run)
     mine = RankBatches(GlobalOrder(samples, config.train.seed), plan, world.rank, steps, start.step)
@@ -233,13 +234,13 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
         evaluate = Evaluation(source.valid, task, world, plan.local, config.train.eval_samples)
 
     # What may end it early, and what is left for the next start
-    folder = resume.folder_of(config.checkpoint, output.run)
+    folder = resume.checkpoint_folder(config.checkpoint, output.run)
     capture = partial(content.capture, trainer.bare_model, optimizer, telemetry, world)
-    saver = Saver(
+    saver = CheckpointSaver(
         folder, config.checkpoint, output.attempt, telemetry.meetings, capture, described, start.step
     )
     looks = world.local_rank == 0
-    requests = Requests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
+    requests = StopRequests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
     best = best_loss(telemetry.eval_history, world)
     boundary = Boundary(config, telemetry.meetings, output.attempt, requests, saver, telemetry.clock, best)
     content.set_random(start, config.train.seed, world)  # last: making an iterator draws from it
@@ -249,7 +250,9 @@ def prepare(config: Config, output: Output, world: World, signals: Signals) -> S
 def refuse_unequal_data(source: Source, world: World) -> None:
     """Raise `ConfigError` on all ranks if any has other data: nodes with different Python versions would
     train on different default corpora, and nothing else would notice."""
-    found = [(record.name, record.version, record.sha256) for record in world.gather(source.record)]
+    found = [
+        (record.name, record.version, record.sha256) for record in world.all_gather_object(source.record)
+    ]
     for rank, other in enumerate(found):
         if other != found[0]:
             raise ConfigError(f"data differs between ranks: rank 0 has {found[0]}, rank {rank} has {other}")
@@ -273,7 +276,7 @@ def note_lateness(model: Emulated, telemetry: RunTelemetry, world: World) -> Non
     if model.late_s is None:
         telemetry.background.late_reason = model.late_reason
     else:
-        telemetry.facts["emulation_late_s"] = world.maximum([model.late_s])[0]
+        telemetry.facts["emulation_late_s"] = world.all_reduce_max([model.late_s])[0]
 
 
 def describe_machine(world: World, config: Config) -> dict[str, Any]:
@@ -281,7 +284,7 @@ def describe_machine(world: World, config: Config) -> dict[str, Any]:
     # a rank that waits leaves its processor to others
     own = 0 if model_waits(config) else config.resources.threads_per_rank
     threads = own + config.data.workers
-    machines = world.gather((machine_id(), threads))
+    machines = world.all_gather_object((machine_id(), threads))
     busy = sum(count for machine, count in machines if machine == machine_id())
     cpus = usable_cpus()
     crowded = config.resources.device == "shared" and len(machines) > 1 and not model_waits(config)

@@ -8,13 +8,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from disttrain.config.builder_options import BUILT_SECTIONS, check_options
+from disttrain.config.dotted_keys import ABSENT, flat_values
 from disttrain.config.parsing import Draft, check
-from disttrain.config.sections import Config, is_noise
+from disttrain.config.sections import Config, config_fields, is_excluded_from_key
 from disttrain.errors import ConfigError
 
 _SHAPE = ("nodes", "gpus_per_node")
 """Keys of `resources` that each command may vary: the base excludes them."""
-_MISSING = object()
 
 
 def base_config(draft: Draft, *, scaling: str, base_ranks: int | None) -> dict[str, Any]:
@@ -51,14 +51,9 @@ def first_difference(recorded: dict[str, Any], now: dict[str, Any]) -> str | Non
     `base_ranks` is ignored too: the first `sweep` command fixes it for later ones.
     """
     before, after = _by_key(recorded), _by_key(now)
-    ignored = {"sweep.base_ranks"} | {
-        f"{section}.{name}"
-        for section, info in Config.model_fields.items()
-        for name, field in info.annotation.model_fields.items()  # type: ignore[union-attr]
-        if is_noise(field)
-    }
+    ignored = {"sweep.base_ranks"} | {key for key, field in config_fields() if is_excluded_from_key(field)}
     for key in [*after, *(key for key in before if key not in after)]:
-        old, new = before.get(key, _MISSING), after.get(key, _MISSING)
+        old, new = before.get(key, ABSENT), after.get(key, ABSENT)
         if old != new and key not in ignored:
             return f"{key} was {_shown(old)} and is now {_shown(new)}"
     return None
@@ -66,13 +61,11 @@ def first_difference(recorded: dict[str, Any], now: dict[str, Any]) -> str | Non
 
 def _by_key(base: dict[str, Any]) -> dict[str, Any]:
     return {
-        f"{section}.{name}": list(value) if isinstance(value, tuple) else value
-        for section, fields in base.items()
-        for name, value in fields.items()
+        key: list(value) if isinstance(value, tuple) else value for key, value in flat_values(base).items()
     }
 
 
 def _shown(value: Any) -> str:
-    if value is _MISSING:
+    if value is ABSENT:
         return "absent"
     return "null" if value is None else str(value)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from disttrain.config.auto_strategy import choose
+from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.sections import Config
 
 _IN_EVERY_NAME = {
@@ -22,7 +22,7 @@ _MAX_NAME_CHARS = 160  # below the 255 bytes of a file name, with space for suff
 
 def strategy_of(config: Config) -> str:
     """Strategy of a run, with `auto` resolved."""
-    return choose(config.parallel.strategy, config.world_size)[0]
+    return choose_strategy(config.parallel.strategy, config.world_size)[0]
 
 
 def readable_name(config: Config, axes: dict[str, Any], repeat: int) -> str:

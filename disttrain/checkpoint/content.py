@@ -9,8 +9,8 @@ from torch import nn
 
 from disttrain.checkpoint import state as states
 from disttrain.checkpoint import storage
-from disttrain.checkpoint.folder import Kept
-from disttrain.checkpoint.resume import Origin
+from disttrain.checkpoint.folder import CommittedCheckpoint
+from disttrain.checkpoint.resume import ResumeSource
 from disttrain.checkpoint.storage import State
 from disttrain.errors import ConfigError
 from disttrain.runtime import log
@@ -27,7 +27,7 @@ def _own_prefix(rank: int) -> str:
 
 
 @dataclass(frozen=True)
-class Start:
+class ResumeState:
     """Where training begins."""
 
     step: int = 0
@@ -52,10 +52,12 @@ def capture(
     }
 
 
-def restore(found: Origin, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> Start:
+def restore(
+    found: ResumeSource, model: nn.Module, optimizer: torch.optim.Optimizer, world: World
+) -> ResumeState:
     """Fill the bare `model` and its optimizer. All ranks together."""
-    start = Start(found.manifest.step)
-    known = world.together(lambda: storage.shapes(found.path))[world.rank]
+    start = ResumeState(found.manifest.step)
+    known = world.on_all_ranks(lambda: storage.shapes(found.path))[world.rank]
     state = states.of_model(model)
     refuse_other_model(found, state, known)
     if not found.only_model:
@@ -66,16 +68,16 @@ def restore(found: Origin, model: nn.Module, optimizer: torch.optim.Optimizer, w
                 state[name] = torch.empty(size, dtype=dtype)
                 kept = start.history if name.startswith(_HISTORY) else start.own
                 kept[name.removeprefix(_HISTORY).removeprefix(mine or _HISTORY)] = state[name]
-    world.together(lambda: storage.load(state, found.path))
+    world.on_all_ranks(lambda: storage.load(state, found.path))
     if found.only_model:
         log.info("model taken", path=str(found.path))
-        return Start()
+        return ResumeState()
     states.put_optimizer(model, optimizer, state)
     log.info("resumed", step=start.step, path=str(found.path), exact=bool(start.own))
     return start
 
 
-def set_random(start: Start, seed: int, world: World) -> None:
+def set_random(start: ResumeState, seed: int, world: World) -> None:
     """Random numbers go on where they were; on another number of ranks, from a seed of their own."""
     if start.own:
         states.put_random(start.own, world.device)
@@ -83,7 +85,7 @@ def set_random(start: Start, seed: int, world: World) -> None:
         seed_all(seed + 1 + world.rank + world.size * start.step)
 
 
-def refuse_other_model(found: Kept, wanted: State, known: states.Shapes) -> None:
+def refuse_other_model(found: CommittedCheckpoint, wanted: State, known: states.Shapes) -> None:
     """Raise `ConfigError` unless the checkpoint holds the tensors of this model, no more, no fewer."""
     for name, tensor in wanted.items():
         size = known[name][0] if name in known else None

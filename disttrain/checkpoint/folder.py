@@ -32,12 +32,12 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 checkpoint that cannot be read right now is not taken for damaged."""
 
 
-class Damaged(ValueError):
+class DamagedCheckpoint(ValueError):
     """A checkpoint that cannot be trusted; the message says why, in one line."""
 
 
 @dataclass(frozen=True)
-class Kept:
+class CommittedCheckpoint:
     """A committed checkpoint."""
 
     path: Path
@@ -67,7 +67,7 @@ def _names(folder: Path) -> list[str]:
 def read_manifest(path: Path) -> Checkpoint:
     """What the checkpoint at `path` is, its files there with the right sizes.
 
-    Raises `Damaged`, `ConfigError` for one that other code wrote, and `OSError`.
+    Raises `DamagedCheckpoint`, `ConfigError` for one that other code wrote, and `OSError`.
     """
     try:
         found = read_json(path / MANIFEST)
@@ -80,26 +80,26 @@ def read_manifest(path: Path) -> Checkpoint:
                 f"{path} was written by other code, of which this one does not know {MANIFEST}'s "
                 f"{', '.join(sorted(faults))}: go on with that code, or move it away"
             ) from None
-        raise Damaged(" ".join(str(error).split())) from None
+        raise DamagedCheckpoint(" ".join(str(error).split())) from None
     except (*_MISSING, CorruptFile) as error:
-        raise Damaged(" ".join(str(error).split())) from None
+        raise DamagedCheckpoint(" ".join(str(error).split())) from None
     for name, size in sizes.items():
         if os.path.basename(name) != name:
-            raise Damaged(f"{MANIFEST} names a file elsewhere: {name!r}")
+            raise DamagedCheckpoint(f"{MANIFEST} names a file elsewhere: {name!r}")
         if size != manifest.files[name].bytes:
-            raise Damaged(f"{name} has {size} bytes instead of {manifest.files[name].bytes}")
+            raise DamagedCheckpoint(f"{name} has {size} bytes instead of {manifest.files[name].bytes}")
     if METADATA not in sizes:
-        raise Damaged(f"{MANIFEST} says nothing of {METADATA}")
+        raise DamagedCheckpoint(f"{MANIFEST} says nothing of {METADATA}")
     named = re.fullmatch(r"step-(\d+)", path.name)
     if named and int(named[1]) != manifest.step:
-        raise Damaged(f"{MANIFEST} is of step {manifest.step}")
+        raise DamagedCheckpoint(f"{MANIFEST} is of step {manifest.step}")
     return manifest
 
 
 _OTHER_FIELDS = ("missing", "extra_forbidden")
 
 
-def wrong_files(path: Path, manifest: Checkpoint, names: Iterable[str]) -> list[str]:
+def mismatched_files(path: Path, manifest: Checkpoint, names: Iterable[str]) -> list[str]:
     """Which of the files `names` do not hold what the manifest says. Raises `OSError`."""
     wrong = []
     for name in names:
@@ -149,22 +149,22 @@ def prune(folder: Path, keep: int) -> None:
     """
     whole = []
     for path in committed(folder):
-        with contextlib.suppress(Damaged, ConfigError):
-            whole.append(Kept(path, read_manifest(path)))
-    for old in superfluous(whole, keep):
+        with contextlib.suppress(DamagedCheckpoint, ConfigError):
+            whole.append(CommittedCheckpoint(path, read_manifest(path)))
+    for old in beyond_retention(whole, keep):
         doomed = old.path.with_name(f"{old.path.name}.deleted")
         os.rename(old.path, doomed)  # first, so that a half-deleted one is never taken for damaged
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def superfluous(newest_first: list[Kept], keep: int) -> list[Kept]:
+def beyond_retention(newest_first: list[CommittedCheckpoint], keep: int) -> list[CommittedCheckpoint]:
     """Those to delete: not among the `keep` newest, not the best validated one."""
     validated = [kept for kept in newest_first if kept.manifest.valid_loss is not None]
     best = min(validated, key=lambda kept: kept.manifest.valid_loss or 0.0, default=None)
     return [kept for kept in newest_first[max(1, keep) :] if kept is not best]
 
 
-def sweep_up(folder: Path, attempt: int) -> None:
+def remove_partial(folder: Path, attempt: int) -> None:
     """Remove what attempts before this one began to write, or to delete. For the start of an attempt."""
     for name in _names(folder):
         left = _LEFTOVER.fullmatch(name)

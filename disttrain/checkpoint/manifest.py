@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from disttrain.checkpoint.folder import Kept
+from disttrain.checkpoint.folder import CommittedCheckpoint
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections import Config, config_key
 from disttrain.errors import ConfigError
@@ -16,7 +16,7 @@ from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 
 
-def describe(
+def build_manifest(
     config: Config, dataset: DatasetRecord, plan: BatchPlan, attempt: Attempt, world: World
 ) -> Checkpoint:
     """The manifest of this attempt's checkpoints, but for the step and the files."""
@@ -37,7 +37,7 @@ def describe(
     )
 
 
-def refuse_other_config(found: Kept, expected: Checkpoint) -> None:
+def refuse_other_config(found: CommittedCheckpoint, expected: Checkpoint) -> None:
     """Raise `ConfigError` if a run finds checkpoints of another one in its own folder."""
     if found.manifest.config_key != expected.config_key:
         raise ConfigError(
@@ -46,7 +46,7 @@ def refuse_other_config(found: Kept, expected: Checkpoint) -> None:
         )
 
 
-def refuse_other_data(found: Kept, expected: Checkpoint) -> None:
+def refuse_other_data(found: CommittedCheckpoint, expected: Checkpoint) -> None:
     """Raise `ConfigError` if going on from `found` would train on samples in another order."""
     for name in ("dataset", "dataset_sha256", "global_batch_size", "seed"):
         was, now = getattr(found.manifest, name), getattr(expected, name)
@@ -57,7 +57,7 @@ def refuse_other_data(found: Kept, expected: Checkpoint) -> None:
             )
 
 
-def refuse_beyond_the_end(found: Kept, steps: int) -> None:
+def refuse_beyond_the_end(found: CommittedCheckpoint, steps: int) -> None:
     """Raise `ConfigError` if there is nothing left to do from `found` on, nor ever was."""
     if found.manifest.step > steps:
         raise ConfigError(
@@ -66,7 +66,7 @@ def refuse_beyond_the_end(found: Kept, steps: int) -> None:
         )
 
 
-def tell_what_differs(found: Kept, expected: Checkpoint) -> None:
+def log_inexact_resume(found: CommittedCheckpoint, expected: Checkpoint) -> None:
     """Going on with other code is allowed, and said: only on the same one is it exact."""
     for name in ("code_hash", "torch", "world_size"):
         was, now = getattr(found.manifest, name), getattr(expected, name)

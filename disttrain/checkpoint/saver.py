@@ -1,8 +1,8 @@
 """Taking checkpoints: training waits for the copy to host memory, not for the disk.
 
-All ranks call the methods of their `Saver` at the same steps. Writing happens in one background thread of
-each rank, which talks to no other rank; the commit is made later, at a step boundary at which all ranks
-are known to have finished. A checkpoint that fails costs a line in the log, never the run.
+All ranks call the methods of their `CheckpointSaver` at the same steps. One background thread of each rank
+writes its files, without collectives. The commit follows at a later step boundary, when all ranks are known
+to have finished. A checkpoint that fails costs a line in the log, never the run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from disttrain.errors import in_one_line
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
-from disttrain.runtime.process_group import FailedTogether, World
+from disttrain.runtime.process_group import FailedOnRank, World
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class _InFlight:
+class _PendingSave:
     path: Path
     manifest: Checkpoint
     """Yet without its files."""
@@ -47,7 +47,7 @@ class _InFlight:
     written: Future[Written]
 
 
-class Saver:
+class CheckpointSaver:
     """`capture` gives this rank's state, `described` is the manifest but for the step and the files."""
 
     def __init__(
@@ -70,18 +70,18 @@ class Saver:
         self._world = world
         self._capture = capture
         self._described = described
-        self._in_flight: _InFlight | None = None
+        self._pending_save: _PendingSave | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
 
     @property
     def pending(self) -> bool:
         """Whether a checkpoint waits to be committed: the same on all ranks."""
-        return self._in_flight is not None
+        return self._pending_save is not None
 
     @property
     def writing(self) -> bool:
         """Whether this rank is still at it."""
-        return self._in_flight is not None and not self._in_flight.written.done()
+        return self._pending_save is not None and not self._pending_save.written.done()
 
     def save(self, step: int, valid_loss: float | None) -> None:
         """Take a checkpoint of the state after `step`; on disk some time after this returns."""
@@ -93,20 +93,20 @@ class Saver:
         state = self._capture()
         try:
             planned = storage.plan(lambda: on_host(state), path, self._world)
-        except FailedTogether as error:
+        except FailedOnRank as error:
             self._fail(path, step, str(error))
             return
         written = self._thread.submit(_write, planned, path, self._attempt.steps(self._world.rank))
-        self._in_flight = _InFlight(path, manifest, planned, written)
+        self._pending_save = _PendingSave(path, manifest, planned, written)
         if not self._config.asynchronous:
             self.commit()
 
     def commit(self) -> None:
         """Commit the checkpoint on its way, if there is one, when all ranks have written it."""
-        if self._in_flight is None:
+        if self._pending_save is None:
             return
-        now, self._in_flight = self._in_flight, None
-        shares = self._world.gather(now.written.result())
+        now, self._pending_save = self._pending_save, None
+        shares = self._world.all_gather_object(now.written.result())
         if self._world.rank:
             return
         step = now.manifest.step

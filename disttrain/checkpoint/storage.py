@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
-from disttrain.checkpoint.folder import Damaged
+from disttrain.checkpoint.folder import DamagedCheckpoint
 from disttrain.runtime.process_group import World
 
 State = dict[str, Tensor]
@@ -44,7 +44,7 @@ class PlannedSave:
 def plan(take: Callable[[], State], path: Path, world: World) -> PlannedSave:
     """All ranks together: share out who writes what of a state into `path`; `take` copies it to the host.
 
-    Raises `FailedTogether`.
+    Raises `FailedOnRank`.
     """
     writer = dcp.FileSystemWriter(path, overwrite=False)
     planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
@@ -55,7 +55,7 @@ def plan(take: Callable[[], State], path: Path, world: World) -> PlannedSave:
         writer.set_up_storage_writer(leads, rank=world.rank, use_collectives=True)
         return writer.prepare_local_plan(planner.create_local_plan())
 
-    plans = world.together(local)
+    plans = world.on_all_ranks(local)
 
     def shares() -> tuple[list[SavePlan], Metadata] | None:
         if not leads:  # one rank decides: the order of sets differs between processes
@@ -63,7 +63,7 @@ def plan(take: Callable[[], State], path: Path, world: World) -> PlannedSave:
         shared, metadata = planner.create_global_plan(plans)
         return writer.prepare_global_plan(shared), metadata
 
-    decided = world.together(shares)[0]
+    decided = world.on_all_ranks(shares)[0]
     assert decided is not None
     mine = planner.finish_plan(decided[0][world.rank])
     return PlannedSave(writer, planner, mine, decided[1] if leads else None)
@@ -85,7 +85,7 @@ def files_of(results: Sequence[WriteResult]) -> set[str]:
 
 
 def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Shape and type of each tensor in a checkpoint. Raises `Damaged`."""
+    """Shape and type of each tensor in a checkpoint. Raises `DamagedCheckpoint`."""
     found = SafeReader(path).read_metadata().state_dict_metadata
     return {
         name: (item.size, item.properties.dtype)
@@ -95,7 +95,10 @@ def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def load(state: State, path: Path) -> None:
-    """Fill the tensors of `state` in place from the checkpoint. Talks to nobody. Raises `Damaged`."""
+    """Fill the tensors of `state` in place from the checkpoint, without collectives.
+
+    Raises `DamagedCheckpoint`.
+    """
     reader = SafeReader(path)
     metadata = reader.read_metadata()
     planner = _TensorsOnly(flatten_state_dict=False)
@@ -108,7 +111,7 @@ def load(state: State, path: Path) -> None:
 
 class _TensorsOnly(dcp.DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        raise Damaged(f"{read_item.dest_index.fqn} is no tensor, and nothing else is loaded")
+        raise DamagedCheckpoint(f"{read_item.dest_index.fqn} is no tensor, and nothing else is loaded")
 
 
 class SafeReader(dcp.FileSystemReader):
@@ -119,12 +122,12 @@ class SafeReader(dcp.FileSystemReader):
             with open(Path(self.path) / ".metadata", "rb") as file:
                 metadata = _Unpickler(file).load()
         except (pickle.UnpicklingError, OSError, EOFError, AttributeError, TypeError, ValueError) as error:
-            raise Damaged(f".metadata cannot be read: {' '.join(str(error).split())}") from None
+            raise DamagedCheckpoint(f".metadata cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, Mapping):
-            raise Damaged(".metadata does not describe a checkpoint")
+            raise DamagedCheckpoint(".metadata does not describe a checkpoint")
         for item in metadata.storage_data.values():
             if Path(item.relative_path).name != item.relative_path:
-                raise Damaged(f".metadata names a file elsewhere: {item.relative_path!r}")
+                raise DamagedCheckpoint(f".metadata names a file elsewhere: {item.relative_path!r}")
         return metadata
 
 

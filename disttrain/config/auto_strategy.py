@@ -5,7 +5,7 @@ from __future__ import annotations
 from disttrain.errors import ConfigError
 
 
-def choose(wanted: str, world_size: int) -> tuple[str, str]:
+def choose_strategy(wanted: str, world_size: int) -> tuple[str, str]:
     """(strategy, reason). Raises `ConfigError` for a strategy that cannot serve this world size."""
     if wanted == "single" and world_size > 1:
         raise ConfigError(f"parallel.strategy=single needs 1 rank, not {world_size}; use ddp or auto")

@@ -19,8 +19,9 @@ from pydantic_core import ErrorDetails
 
 from disttrain.config.batch_plan import BatchPlan, Scaling, scale_batch
 from disttrain.config.builder_options import BUILT_SECTIONS, OptionError, check_options
+from disttrain.config.dotted_keys import get_key
 from disttrain.config.renamed_keys import refusal, renamed_in
-from disttrain.config.sections import Config
+from disttrain.config.sections import Config, config_fields
 from disttrain.errors import ConfigError, nearest
 
 
@@ -65,12 +66,7 @@ class Draft:
 
     def get(self, key: str) -> Any:
         """The value at a dotted key, or None."""
-        node: Any = self.data
-        for name in key.split("."):
-            if not isinstance(node, dict) or name not in node:
-                return None
-            node = node[name]
-        return node
+        return get_key(self.data, key)
 
     def at(self, key: str) -> str | None:
         """Where `key`, or the nearest section around it, was written."""
@@ -145,12 +141,8 @@ def flag_pairs(words: Sequence[str], known: Sequence[str]) -> list[tuple[str, st
 
 
 def known_keys() -> list[str]:
-    """Every dotted key of the config tree (options of models and data sources not among them)."""
-    return [
-        f"{section}.{name}"
-        for section, info in Config.model_fields.items()
-        for name in info.annotation.model_fields  # type: ignore[union-attr]
-    ]
+    """Every dotted key of the config tree, without the options of models and data sources."""
+    return [key for key, _ in config_fields()]
 
 
 def check(draft: Draft) -> Config:

@@ -10,15 +10,16 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from disttrain.config.dotted_keys import ABSENT, get_key, pop_key, set_default
+
 RENAMED: dict[str, str] = {"telemetry.samples": "telemetry.profiled_steps"}
 """Old dotted key to new dotted key."""
+
 
 REMOVED: dict[str, str] = {
     "telemetry.calibrations": "benchmarks/exposed.py compares the methods that measure exposed communication",
 }
 """Dotted key that is gone, and the reason as a main clause."""
-
-_ABSENT = object()
 
 
 def refusal(key: str) -> str | None:
@@ -32,7 +33,7 @@ def refusal(key: str) -> str | None:
 
 def renamed_in(config: Mapping[str, Any]) -> list[str]:
     """Dotted keys of a nested config that were renamed or removed."""
-    return [key for key in (*RENAMED, *REMOVED) if _get(config, key) is not _ABSENT]
+    return [key for key in (*RENAMED, *REMOVED) if get_key(config, key, ABSENT) is not ABSENT]
 
 
 def translate(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,9 +43,9 @@ def translate(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     translated = copy.deepcopy(dict(config))
     for key in renamed_in(config):
-        value = _pop(translated, key)
+        value = pop_key(translated, key)
         if key in RENAMED:
-            _set_default(translated, RENAMED[key], value)
+            set_default(translated, RENAMED[key], value)
     return translated
 
 
@@ -59,26 +60,3 @@ def translate_run(record: Mapping[str, Any]) -> dict[str, Any]:
             RENAMED.get(key, key): value for key, value in axes.items() if key not in REMOVED
         }
     return translated
-
-
-def _get(config: Mapping[str, Any], key: str) -> Any:
-    node: Any = config
-    for name in key.split("."):
-        if not isinstance(node, Mapping) or name not in node:
-            return _ABSENT
-        node = node[name]
-    return node
-
-
-def _pop(config: dict[str, Any], key: str) -> Any:
-    *sections, leaf = key.split(".")
-    for name in sections:
-        config = config[name]
-    return config.pop(leaf)
-
-
-def _set_default(config: dict[str, Any], key: str, value: Any) -> None:
-    *sections, leaf = key.split(".")
-    for name in sections:
-        config = config.setdefault(name, {})
-    config.setdefault(leaf, value)

@@ -1,17 +1,17 @@
 """The configuration of one run: a typed tree, the same for the trainer, a sweep and a job.
 
 Imports without torch, because the login node checks a config before a job runs. Options of a model or a
-data source belong to the file that builds it. `disttrain.config.builder_options` reads them from its signature,
-so a new option needs no change here.
-
-A field marked `noise` changes how a run is carried out or watched, never what it computes or how
-fast; it takes no part in the run key.
+data source belong to the file that builds it. `disttrain.config.builder_options` reads them from its
+signature, so a new option needs no change here.
+A field marked `NOT_IN_KEY` changes how a run is carried out or observed, but neither its results nor its
+speed. Such a field is excluded from the run key.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,8 +25,11 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from disttrain.config.dotted_keys import pop_key
+
 _Decay = Annotated[float, Field(ge=0, lt=1)]
-NOISE: dict[str, Any] = {"noise": True}
+NOT_IN_KEY: dict[str, Any] = {"not_in_key": True}
+"""Marks a field that is excluded from the run key."""
 
 
 class Section(BaseModel):
@@ -74,7 +77,7 @@ class TrainConfig(Section):
     """Steps between validations; 0 validates once, at the end."""
     eval_samples: NonNegativeInt = 0
     """Validation samples used each time; 0 uses all of them."""
-    log_every: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 10
+    log_every: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 10
     """Steps between the small all-reduces that make the global loss curve."""
 
 
@@ -145,19 +148,19 @@ class JobConfig(Section):
 
     model_config = ConfigDict(coerce_numbers_to_str=True)  # `OMP_PROC_BIND: 1` is meant as text
 
-    time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 60.0
+    time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
     """Wall-clock limit of one attempt, in minutes."""
-    max_attempts: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 3
+    max_attempts: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 3
     """Starts of this run that may fail, the first included, before a retryable failure becomes final. Starts
     that saved and left when they were asked to do not count."""
-    max_requeues: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100
+    max_requeues: Annotated[NonNegativeInt, Field(json_schema_extra=NOT_IN_KEY)] = 100
     """How often one Slurm job may be started again by itself, whatever the causes."""
-    rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 120.0
+    rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 120.0
     """How long nodes wait for each other, in seconds."""
-    stop_lead_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 60.0
+    stop_lead_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
     """How long before the end of the job's time ranks stop and save. A job that has less time than this left
     when its ranks start trains through three quarters of it."""
-    stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0
+    stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
     """Seconds between the moments at which ranks agree whether to stop; 0 is every step."""
     env: dict[str, str] = {}
     """Environment variables added to every rank; they win over anything derived."""
@@ -168,29 +171,29 @@ class TelemetryConfig(Section):
 
     warmup_steps: NonNegativeInt = 10
     """Steps left out of every throughput and latency figure (they are recorded all the same)."""
-    profiled_steps: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 8
+    profiled_steps: Annotated[NonNegativeInt, Field(json_schema_extra=NOT_IN_KEY)] = 8
     """Steps taken under PyTorch's profiler to time each collective: evenly spread over the run, at most one
     in 20. The figures leave them out. 0: none."""
     layer_passes: NonNegativeInt = 0
     """Passes after the last step in which each layer is timed, for `submit.py emulate`; they belong to no
     step and to no figure. 0: none."""
-    full_records: Annotated[NonNegativeInt, Field(json_schema_extra=NOISE)] = 100_000
+    full_records: Annotated[NonNegativeInt, Field(json_schema_extra=NOT_IN_KEY)] = 100_000
     """Steps of a run, the first ones, that get a line of their own in the step records; after them, a hundred
     steps share one, which keeps sums, extremes and the distribution."""
-    flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOISE)] = 5.0
+    flush_every_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 5.0
     """Seconds between writes of step records and of `metrics.json`."""
-    gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOISE)] = 1.0
+    gpu_every_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
     """Seconds between samples of the GPUs, and of the ranks' processes; 0 takes none."""
-    sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOISE)] = ("tensorboard",)
+    sinks: Annotated[tuple[str, ...], Field(json_schema_extra=NOT_IN_KEY)] = ("tensorboard",)
     """Extra sinks: modules of `disttrain.telemetry.sinks`, or `package.module:Class`."""
 
 
 class ProfileConfig(Section):
     """A trace of some steps by PyTorch's profiler, and what is in it beside our own figures."""
 
-    steps: Annotated[tuple[PositiveInt, PositiveInt] | None, Field(json_schema_extra=NOISE)] = None
+    steps: Annotated[tuple[PositiveInt, PositiveInt] | None, Field(json_schema_extra=NOT_IN_KEY)] = None
     """First and last step of the trace. They are left out of all figures."""
-    ranks: Annotated[tuple[NonNegativeInt, ...], Field(json_schema_extra=NOISE)] = (0,)
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(json_schema_extra=NOT_IN_KEY)] = (0,)
     """Ranks that are traced."""
 
 
@@ -206,9 +209,9 @@ class CheckpointConfig(Section):
     """Seconds between checkpoints; with `every_steps`, whichever comes first."""
     best: bool = True
     """Where checkpoints are taken regularly: take one after each validation that is the best so far, too."""
-    keep: Annotated[PositiveInt, Field(json_schema_extra=NOISE)] = 2
+    keep: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 2
     """Newest checkpoints kept; the one with the best validation is kept besides."""
-    dir: Annotated[str | None, Field(json_schema_extra=NOISE)] = None
+    dir: Annotated[str | None, Field(json_schema_extra=NOT_IN_KEY)] = None
     """Where they go: a folder in which each run has its `<sweep>/<run>`; null: `checkpoints` of the run."""
     asynchronous: bool = True
     """Write while training goes on; only the copy to host memory is waited for."""
@@ -263,25 +266,40 @@ def model_waits(config: Config) -> bool:
     return model.kind == "emulated" and (model.model_extra or {}).get("work", "wait") == "wait"
 
 
-def is_noise(field: FieldInfo) -> bool:
-    """Whether the field is declared as noise."""
-    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("noise"))
+def is_excluded_from_key(field: FieldInfo) -> bool:
+    """Whether the field is marked `NOT_IN_KEY`."""
+    return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get("not_in_key"))
 
 
-def without_noise(config: Config) -> dict[str, Any]:
-    """The config as plain data, less the fields declared as noise."""
+def section_of(field: FieldInfo) -> type[Section] | None:
+    """The section that a field holds; None for a plain value."""
+    held = field.annotation
+    return held if isinstance(held, type) and issubclass(held, Section) else None
+
+
+def config_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Dotted key and field of every value in the config tree, nested sections included.
+
+    Options of models and data sources are not among them.
+    """
+    for name, field in section.model_fields.items():
+        nested = section_of(field)
+        if nested is None:
+            yield f"{prefix}{name}", field
+        else:
+            yield from config_fields(nested, f"{prefix}{name}.")
+
+
+def keyed_values(config: Config) -> dict[str, Any]:
+    """The config as plain data without the fields that are excluded from the run key."""
     plain = config.as_dict()
-    for section, field in Config.model_fields.items():
-        section_type = field.annotation
-        assert isinstance(section_type, type)
-        assert issubclass(section_type, Section)
-        for name, info in section_type.model_fields.items():
-            if is_noise(info):
-                del plain[section][name]
+    for key, field in config_fields():
+        if is_excluded_from_key(field):
+            pop_key(plain, key)
     return plain
 
 
 def config_key(config: Config, repeat: int = 0) -> str:
-    """Hash of what the run computes: config with shape, and the repeat, less noise. 12 hex digits."""
-    text = json.dumps([without_noise(config), repeat], sort_keys=True)
+    """SHA-256 over the keyed values and the repeat: 12 hex digits, equal for runs that compute the same."""
+    text = json.dumps([keyed_values(config), repeat], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -18,7 +18,7 @@ from disttrain.data.source import Sample, Source, Task
 from disttrain.emulation.wait import wait_until
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
-from disttrain.runtime.rank_info import place
+from disttrain.runtime.rank_info import rank_info
 
 _ROW = 1 << 20
 """Numbers in the row that images are cut from (4 MiB), beside one image's size."""
@@ -69,7 +69,7 @@ def build(
     )
     kind: Task = task
     train: Dataset[Sample] = Subset(dataset, range(samples))
-    if delay_s and (not delay_ranks or place().rank in delay_ranks):
+    if delay_s and (not delay_ranks or rank_info().rank in delay_ranks):
         train = Delayed(train, samples, delay_s)
     return Source(
         train=train,

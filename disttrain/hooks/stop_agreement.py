@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from disttrain.checkpoint.saver import Saver
+from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.config.sections import Config
 from disttrain.errors import Superseded
 from disttrain.records.causes import StopCause
@@ -19,7 +19,7 @@ from disttrain.records.metrics import EvalPoint
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
-from disttrain.runtime.stop_signals import CAUSES, Requests
+from disttrain.runtime.stop_signals import CAUSES, StopRequests
 from disttrain.telemetry.step_clock import CHECKPOINT, OTHER, StepClock
 
 MAX_STRIDE = 1000
@@ -30,7 +30,7 @@ _SUPERSEDED = 1 + len(CAUSES)
 def best_loss(history: Sequence[EvalPoint], world: World) -> float | None:
     """The loss of the best validation so far, on all ranks; of earlier attempts rank 0 alone knows."""
     known = [point.loss for point in history if point.loss is not None]
-    best: float | None = world.gather(min(known, default=None))[0]
+    best: float | None = world.all_gather_object(min(known, default=None))[0]
     return best
 
 
@@ -42,8 +42,8 @@ class Boundary:
         config: Config,
         world: World,
         attempt: Attempt,
-        requests: Requests,
-        saver: Saver,
+        requests: StopRequests,
+        saver: CheckpointSaver,
         clock: StepClock,
         best_loss: float | None,
     ) -> None:
@@ -74,7 +74,7 @@ class Boundary:
     def meet(self, step: int) -> StopCause | None:
         """All ranks together after `step`: why to stop now, having saved, or None to go on."""
         now = time.monotonic()
-        request, writing, time_is_up, step_s = self._world.maximum(self._own_view(step, now))
+        request, writing, time_is_up, step_s = self._world.all_reduce_max(self._own_view(step, now))
         if request == _SUPERSEDED:
             raise Superseded(f"attempt {self._attempt.superseded_by()} of this run has begun")
         cause = CAUSES[int(request) - 1] if request else None

@@ -9,7 +9,7 @@ from disttrain.emulation import shapes
 from disttrain.emulation.model import Emulated, Speed
 from disttrain.emulation.table import Table, parse, uniform
 from disttrain.errors import ConfigError
-from disttrain.runtime.rank_info import place
+from disttrain.runtime.rank_info import rank_info
 
 FILE_OPTIONS = ("table",)
 """Options that may name a YAML or JSON file; its content is what the run is planned with."""
@@ -70,7 +70,7 @@ def build(
             raise ConfigError(f"model.{name}={value}: must not be negative")
     if slow_factor <= 0:
         raise ConfigError(f"model.slow_factor={slow_factor}: must be more than 0")
-    here = place()
+    here = rank_info()
     if not slow_ranks and (slow_s or slow_factor != 1.0 or slow_optimizer_s):
         raise ConfigError(
             "model.slow_s, model.slow_factor and model.slow_optimizer_s need model.slow_ranks: which ranks?"

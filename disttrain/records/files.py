@@ -6,7 +6,7 @@ from disttrain.records.attempt import AttemptRecord, Outcome, RankError
 from disttrain.records.base import Record
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.communication import CommSample
-from disttrain.records.gpu_hours import Usage
+from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.layers import Layers
 from disttrain.records.metrics import Metrics
@@ -23,7 +23,7 @@ FILES: dict[str, type[Record]] = {
     "attempt": AttemptRecord,
     "node": NodeRecord,
     "outcome": Outcome,
-    "usage": Usage,
+    "usage": RunGpuHours,
     "rank-error": RankError,
     "progress": Progress,
     "step": Step,

@@ -10,7 +10,7 @@ from disttrain.records.attempt import RankError
 from disttrain.records.causes import Cause
 
 
-def describe(error: BaseException, rank: int) -> RankError:
+def describe_failure(error: BaseException, rank: int) -> RankError:
     """The record of what `rank` raised, just now."""
     return RankError(
         rank=rank,

@@ -1,14 +1,11 @@
-"""The process group: this rank's device, and whether the world is the one that was asked for."""
+"""The process group: joined at the start, checked against the requested shape, and its collectives."""
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -16,66 +13,68 @@ import torch.distributed as dist
 
 from disttrain.config.sections import ResourcesConfig
 from disttrain.errors import ConfigError, in_one_line
-from disttrain.runtime.rank_info import Place, place
+from disttrain.runtime.device import choose_device
+from disttrain.runtime.rank_info import RankInfo, rank_info
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""A rank that waits longer than this for its peers raises: long enough for a slow first step, short
-enough that a dead peer does not hold the allocation for the night."""
+"""A collective that waits longer for a peer raises. Long enough for a slow first step, short enough that a
+dead peer does not hold the allocation for hours."""
 
 T = TypeVar("T")
 
 
-class FailedTogether(RuntimeError):
-    """What was done together went wrong on some rank; the message is one line naming it, on every rank."""
+class FailedOnRank(RuntimeError):
+    """An exception on one rank, raised on all ranks; the message is one line that names the rank."""
 
 
 @dataclass(frozen=True)
-class World(Place):
-    """The process group as this rank sees it."""
+class World(RankInfo):
+    """This rank, its device and its process group. Every collective is a no-op in a world of one rank."""
 
     device: torch.device
     backend: str | None
-    """Null for a single process, which needs no group."""
+    """Backend of the process group; None for a single process, which has no group."""
 
     def all_reduce(
         self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
     ) -> torch.Tensor:
-        """Sum over ranks, in place; the tensor itself where there is one rank."""
+        """Reduce `tensor` over ranks in place, and return it."""
         if self.size > 1:
             dist.all_reduce(tensor, op)
         return tensor
 
-    def gather(self, value: Any) -> list[Any]:
-        """Every rank's picklable `value`, by rank, on all ranks. Slow: not for the step."""
+    def all_gather_object(self, value: Any) -> list[Any]:
+        """The picklable `value` of every rank, by rank, on all ranks. Too slow for every step."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
 
-    def together(self, act: Callable[[], T]) -> list[T]:
-        """What `act()` gives on each rank, by rank, on all ranks; `FailedTogether` if it raises on any.
+    def on_all_ranks(self, act: Callable[[], T]) -> list[T]:
+        """Run `act` on every rank; the results by rank, on all ranks. `act` contains no collective.
 
-        So a rank that fails never leaves the others waiting for it in the next collective.
+        Raises `FailedOnRank` on every rank if `act` raises on any, so that no rank is left waiting in the
+        next collective.
         """
         value, problem = None, None
         try:
             value = act()
         except Exception as error:
             problem = in_one_line(error)
-        answers = self.gather((value, problem))
-        for rank, (_, failed) in enumerate(answers):
+        results = self.all_gather_object((value, problem))
+        for rank, (_, failed) in enumerate(results):
             if failed is not None:
-                raise FailedTogether(f"rank {rank}: {failed}")
-        return [answer for answer, _ in answers]
+                raise FailedOnRank(f"rank {rank}: {failed}")
+        return [result for result, _ in results]
 
-    def maximum(self, values: Sequence[float]) -> list[float]:
-        """The largest of each value over ranks, on all ranks. Waits for the device."""
+    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
+        """The element-wise maximum of `values` over ranks, on all ranks. Synchronises with the device."""
         if self.size == 1:
             return list(values)
-        found = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return list(found.tolist())
+        reduced = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(reduced, dist.ReduceOp.MAX)
+        return list(reduced.tolist())
 
 
 @contextmanager
@@ -83,69 +82,27 @@ def open_world(resources: ResourcesConfig) -> Iterator[World]:
     """Join the process group, and leave it at the end.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
-    rendezvous can go wrong in silence, and training with the wrong world size must not.
+    rendezvous can form a smaller world without an error, and training must not run in one.
     """
-    here = place()
-    asked = (resources.nodes, resources.gpus_per_node)
-    if (here.nodes, here.local_size) != asked:
+    info = rank_info()
+    requested = (resources.nodes, resources.gpus_per_node)
+    if (info.nodes, info.local_size) != requested:
         raise ConfigError(
-            f"the world is {here.nodes} nodes x {here.local_size} ranks, but resources.nodes={asked[0]} x "
-            f"resources.gpus_per_node={asked[1]} was asked for"
+            f"the world has {info.nodes} nodes x {info.local_size} ranks, but the config requests "
+            f"resources.nodes={requested[0]} x resources.gpus_per_node={requested[1]}"
         )
-    device = _device(resources.device, here.local_rank, here.local_size)
+    device = choose_device(resources.device, info.local_rank, info.local_size)
     shared = resources.device == "shared"
     torch.set_num_threads(resources.threads_per_rank)
     backend = None
-    if here.size > 1:
-        # NCCL takes no two ranks on one device
+    if info.size > 1:
+        # NCCL refuses two ranks on one device
         backend = "nccl" if device.type == "cuda" and not shared else "gloo"
         dist.init_process_group(
             backend, timeout=COLLECTIVE_TIMEOUT, device_id=device if backend == "nccl" else None
         )
     try:
-        yield World(**vars(here), device=device, backend=backend)
+        yield World(**vars(info), device=device, backend=backend)
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _device(wanted: str, local_rank: int, local_size: int) -> torch.device:
-    count = torch.cuda.device_count() if wanted != "cpu" else 0
-    if wanted == "shared":
-        if not count:
-            raise ConfigError("resources.device=shared, but no CUDA device is visible")
-        local_rank = 0
-    elif count < local_size:
-        if wanted == "cuda":
-            raise ConfigError(
-                f"resources.device=cuda, but {count} CUDA devices are visible to "
-                f"{local_size} ranks on this node"
-            )
-        return torch.device("cpu")
-    device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
-    return device
-
-
-def machine_id() -> str:
-    """The same for every rank on one physical machine, network namespaces and containers included."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
-
-
-def usable_cpus() -> int:
-    """Processors this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-
-
-def nccl_version() -> str | None:
-    """NCCL as torch was built with it, or None."""
-    if not torch.cuda.is_available():
-        return None
-    return ".".join(str(part) for part in torch.cuda.nccl.version())

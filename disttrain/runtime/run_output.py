@@ -23,7 +23,7 @@ BY_HAND = "by-hand"
 
 
 @dataclass(frozen=True)
-class Output:
+class RunOutput:
     """A run directory and the attempt that writes to it."""
 
     run: RunDir
@@ -32,19 +32,19 @@ class Output:
     """Whether this is rank 0 of a trainer that nobody supervises."""
 
     @classmethod
-    def of_job(cls, run_dir: Path, attempt: int) -> Output:
+    def of_job(cls, run_dir: Path, attempt: int) -> RunOutput:
         run = RunDir(run_dir.resolve())
         return cls(run, run.attempt(attempt))
 
     @classmethod
-    def by_hand(cls, run_dir: Path | None, config_file: Path, config: Config, world: World) -> Output:
+    def by_hand(cls, run_dir: Path | None, config_file: Path, config: Config, world: World) -> RunOutput:
         """`run_dir` as given, or `runs/by-hand/<config>-<time>`; all ranks agree on rank 0's choice.
 
         Rank 0 writes the plan, as `submit.py` does for a job.
         """
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         chosen = run_dir or Path("runs") / BY_HAND / f"{config_file.stem}-{stamp}"
-        chosen, number = world.gather((chosen, len(RunDir(chosen).attempts())))[0]
+        chosen, number = world.all_gather_object((chosen, len(RunDir(chosen).attempts())))[0]
         run = RunDir(chosen.resolve())
         output = cls(run, run.attempt(number), leads_by_hand=world.rank == 0)
         if output.leads_by_hand:

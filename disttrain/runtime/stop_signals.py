@@ -1,4 +1,4 @@
-"""Requests to stop: a signal, a deadline, a `STOP` file, word of an agent. Imports without torch.
+"""StopRequests to stop: a signal, a deadline, a `STOP` file, word of an agent. Imports without torch.
 
 Nothing is done when one comes in. Each rank remembers its own; at a step boundary all ranks ask for them
 together (`disttrain.hooks.stop_agreement`), and the same step is the last one on every rank.
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import get_args
 
-from disttrain.config.deadline import stop_time
+from disttrain.config.stop_time import stop_time
 from disttrain.records.causes import StopCause
 from disttrain.records.json_files import read_json_or_none
 
@@ -25,7 +25,7 @@ CAUSES: tuple[StopCause, ...] = get_args(StopCause)
 """In rising rank: where requests of several kinds meet, the last one here names the cause."""
 
 
-class Signals:
+class StopSignals:
     """Remembers which signals came; the handlers do nothing else."""
 
     def __init__(self) -> None:
@@ -48,13 +48,15 @@ class Signals:
         return not self._came.isdisjoint(self.heeded)
 
 
-class Requests:
+class StopRequests:
     """This rank's view of what asks the run to stop: `stop_file` for the user, `asked` for the agents.
 
     One rank of each node looks for the files: a file system may keep from one node what another one wrote.
     """
 
-    def __init__(self, stop_file: Path, asked: Path, signals: Signals, lead_s: float, looks: bool) -> None:
+    def __init__(
+        self, stop_file: Path, asked: Path, signals: StopSignals, lead_s: float, looks: bool
+    ) -> None:
         self._stop_file = stop_file
         self._asked = asked
         self._signals = signals

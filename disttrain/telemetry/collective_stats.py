@@ -74,7 +74,7 @@ class Sampler:
         if sample is not None:
             with unless_full(), open(self._path, "a") as file:
                 file.write(to_json(sample.model_dump(mode="json")) + "\n")
-        ranks = [each for each in self._world.gather(sample) if each is not None]
+        ranks = [each for each in self._world.all_gather_object(sample) if each is not None]
         if self._world.rank == 0 and len(ranks) == self._world.size and len(set(map(_layout, ranks))) == 1:
             self._seen.append(ranks)
 

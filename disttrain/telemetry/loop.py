@@ -29,10 +29,10 @@ from disttrain.parallel import ddp
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.json_files import write_json
 from disttrain.records.metrics import Metrics
-from disttrain.runtime.failure_record import describe
+from disttrain.runtime.failure_record import describe_failure
 from disttrain.runtime.process_group import World
-from disttrain.runtime.rank_info import place
-from disttrain.runtime.run_output import Output
+from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry import fsdp_exposed
 from disttrain.telemetry.ddp_exposed import Tail
 from disttrain.telemetry.run import RunTelemetry
@@ -73,7 +73,7 @@ class LoopTelemetry:
         self._stepped = False
         device = next(model.parameters()).device
         group = dist.is_initialized()
-        self._world = World(**vars(place()), device=device, backend=dist.get_backend() if group else None)
+        self._world = World(**vars(rank_info()), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
         cls = fsdp_exposed.original_class(bare)
         model_config = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
@@ -94,7 +94,7 @@ class LoopTelemetry:
                 "telemetry": telemetry or {},
             }
         )
-        self._output = Output.by_hand(Path(run_dir), Path("loop"), config, self._world)
+        self._output = RunOutput.by_hand(Path(run_dir), Path("loop"), config, self._world)
         work, background = _parallel(model, self._world)
         facts = {
             **self._output.identity(),
@@ -180,7 +180,7 @@ class LoopTelemetry:
             self._output.close(None, self.metrics)
         else:
             self._telemetry.abort()
-            record = describe(error, self._world.rank)
+            record = describe_failure(error, self._world.rank)
             write_json(self._output.attempt.error(self._world.rank), record.model_dump(mode="json"))
             self._output.close(record)
 

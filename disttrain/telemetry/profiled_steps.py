@@ -67,7 +67,7 @@ class CloseLook:
             self._drain()
         if step in self.sampled or step in self._asked[:1]:
             # the profiler takes longer to start on some ranks, for which the others would seem to wait
-            self._world.gather(None)
+            self._world.all_gather_object(None)
         loop.clock.start()
         if self._profiler is None:
             yield
@@ -97,7 +97,7 @@ class CloseLook:
             packed = gzip.compress(json.dumps(trace).encode(), compresslevel=5)
             with unless_full():
                 write_bytes(self._attempt.trace(self._world.rank), packed, durable=False)
-        self._world.gather(None)  # else the next step would show the others waiting for this
+        self._world.all_gather_object(None)  # else the next step would show the others waiting for this
 
     def summary(self) -> CommSummary | None:
         """Communication of a step, from the samples; None where there are none."""

@@ -207,7 +207,7 @@ class RunTelemetry:
         """
         self._look_up(wait=True)
         self._node.close()
-        totals = self.world.gather(self._totals())
+        totals = self.world.all_gather_object(self._totals())
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self._leads:
             self._tell(time.monotonic())

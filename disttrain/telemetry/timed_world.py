@@ -29,13 +29,13 @@ class Meetings(World):
         with self._meeting():
             return super().all_reduce(tensor, op)
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: Any) -> list[Any]:
         with self._meeting():
-            return super().gather(value)
+            return super().all_gather_object(value)
 
-    def maximum(self, values: Any) -> list[float]:
+    def all_reduce_max(self, values: Any) -> list[float]:
         with self._meeting():
-            return super().maximum(values)
+            return super().all_reduce_max(values)
 
     @contextmanager
     def _meeting(self) -> Iterator[None]:

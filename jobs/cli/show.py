@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 from typing import Any
 
+from disttrain.config.dotted_keys import flat_values
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
@@ -75,9 +76,8 @@ def _head(state: RunState, record: dict[str, Any]) -> str:
 
 def _config(record: dict[str, Any]) -> str:
     rows = [
-        (f"{section}.{name}", "null" if value is None else str(value))
-        for section, fields in record.get("config", {}).items()
-        for name, value in fields.items()
+        (key, "null" if value is None else str(value))
+        for key, value in flat_values(record.get("config", {})).items()
     ]
     return f"config\n{_pairs(rows)}" if rows else ""
 

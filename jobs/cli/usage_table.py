@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from disttrain.records import run_gpu_hours
-from disttrain.records.gpu_hours import Usage
+from disttrain.records import gpu_hours
+from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.cli.formatting import count, duration, number, table
 from jobs.cli.run_lookup import label
@@ -30,19 +30,19 @@ def describe(states: Sequence[RunState]) -> tuple[list[dict[str, Any] | None], l
             {
                 "sweep": sweep,
                 "attempts": sum(each.attempts for each in own),
-                "hours": run_gpu_hours.total(own),
+                "hours": gpu_hours.total(own),
                 "queue_wait_s": sum(waits) if waits else None,
             }
         )
     return runs, sweeps
 
 
-def _of_run(state: RunState, found: Usage | None) -> dict[str, Any] | None:
+def _of_run(state: RunState, found: RunGpuHours | None) -> dict[str, Any] | None:
     if found is None:
         return None
     record = read_run_json_or_none(state.run) or {}
     try:
-        bound = run_gpu_hours.bound_hours(record)
+        bound = gpu_hours.bound_hours(record)
     except (KeyError, TypeError, ValueError):
         bound = None
     return {**found.model_dump(mode="json", exclude={"schema_version"}), "bound_hours_per_start": bound}

@@ -24,7 +24,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.deadline import lead_within
+from disttrain.config.stop_time import lead_within
 from disttrain.records.json_files import (
     CorruptFile,
     create_exclusive,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.records import run_gpu_hours
-from disttrain.records.gpu_hours import Usage, UsedStart
+from disttrain.records import gpu_hours
+from disttrain.records.gpu_hours import RunGpuHours, StartGpuHours
 from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
@@ -18,10 +18,10 @@ from jobs.schedulers.slurm.accounting import JobRecord
 from jobs.schedulers.slurm.commands import SlurmCommandError
 
 
-def used(runs: Iterable[RunDir]) -> dict[Path, Usage]:
+def used(runs: Iterable[RunDir]) -> dict[Path, RunGpuHours]:
     """What each run used, by its folder; runs of which nothing is known are left out. Writes nothing."""
     runs = list(runs)
-    files = {run.path: found for run in runs if (found := run_gpu_hours.read(run)) is not None}
+    files = {run.path: found for run in runs if (found := gpu_hours.read(run)) is not None}
     open_ones = [run for run in runs if run.path not in files or files[run.path].source != "sacct"]
     return files | {path: found for path, (found, _) in _accounted(open_ones).items()}
 
@@ -30,7 +30,7 @@ def note(runs: Iterable[RunDir]) -> None:
     """Write `usage.json` of those runs whose jobs are over by Slurm's accounting and that have none yet: a
     report then needs no Slurm, and finds the figures after Slurm has dropped them."""
     runs = list(runs)
-    missing = [run for run in runs if (found := run_gpu_hours.read(run)) is None or found.source != "sacct"]
+    missing = [run for run in runs if (found := gpu_hours.read(run)) is None or found.source != "sacct"]
     for path, (found, over) in _accounted(missing).items():
         if over:
             with contextlib.suppress(OSError):  # somebody else's runs: the attempts' own times have to do
@@ -42,22 +42,22 @@ def from_records(
     jobs: Iterable[str],
     run: Mapping[str, Any],
     attempts: Sequence[Mapping[str, Any]],
-) -> tuple[Usage, bool] | None:
-    """Usage by accounting, and whether it is over: the figures will not change any more.
+) -> tuple[RunGpuHours, bool] | None:
+    """RunGpuHours by accounting, and whether it is over: the figures will not change any more.
 
     `jobs` are the run's, `run` its `run.json`. None if accounting does not know a job that made an attempt.
     """
     told = {job_id: accounting.of_job(records, job_id) for job_id in jobs}
     if not attempts or any(not told.get(each["job_id"]) for each in attempts):
         return None
-    unit, devices = run_gpu_hours.unit_of(run, None), run_gpu_hours.devices_of(run)
+    unit, devices = gpu_hours.unit_of(run, None), gpu_hours.devices_of(run)
     own = sorted((each for found in told.values() for each in found), key=lambda each: each.submitted or 0.0)
     starts = [
-        UsedStart(
+        StartGpuHours(
             job_id=each.job_id,
-            submitted=None if each.submitted is None else run_gpu_hours.iso(each.submitted),
-            started=run_gpu_hours.iso(each.started),
-            ended=run_gpu_hours.iso(each.ended or each.started + each.elapsed_s),
+            submitted=None if each.submitted is None else gpu_hours.iso(each.submitted),
+            started=gpu_hours.iso(each.started),
+            ended=gpu_hours.iso(each.ended or each.started + each.elapsed_s),
             elapsed_s=each.elapsed_s,
             devices=devices if unit != "GPU-hours" or each.gpus is None else each.gpus,
         )
@@ -65,10 +65,10 @@ def from_records(
         if each.started is not None
     ]
     over = all(each.ended is not None for each in own)
-    return run_gpu_hours.summed("sacct", unit, starts, len(attempts)), over
+    return gpu_hours.summed("sacct", unit, starts, len(attempts)), over
 
 
-def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[Usage, bool]]:
+def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
     """By accounting: one question for all runs on Slurm. Empty where there is no accounting."""
     known = [
         (run, jobs, attempts)
@@ -92,7 +92,7 @@ def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[Usage, bool]]:
 
 def _attempts(run: RunDir) -> list[dict[str, Any]]:
     """Of a run that was only ever on Slurm; else empty."""
-    attempts = run_gpu_hours.attempt_records(run)
+    attempts = gpu_hours.attempt_records(run)
     return attempts if all(each.get("cluster") == "slurm" and each.get("job_id") for each in attempts) else []
 
 

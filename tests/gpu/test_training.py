@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from disttrain.runtime.process_group import World
-from disttrain.runtime.run_output import Output
-from disttrain.runtime.stop_signals import Signals
+from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.stop_signals import StopSignals
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.train import prepare
 from tests.support.stopping import config, train_until
@@ -38,7 +38,7 @@ def test_no_step_waits_for_the_device(strategy, tmp_path):
         resources={"device": "cuda"},
         telemetry={"profiled_steps": 0, "gpu_every_s": 0},
     )
-    session = prepare(made, Output.of_job(tmp_path, 0), ON_GPU, Signals())
+    session = prepare(made, RunOutput.of_job(tmp_path, 0), ON_GPU, StopSignals())
     trainer, telemetry = session.trainer, session.telemetry
     telemetry.start()
     try:

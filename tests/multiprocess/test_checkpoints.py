@@ -16,7 +16,7 @@ from torch import nn
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.content import refuse_other_model
-from disttrain.checkpoint.folder import Damaged, Kept
+from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.checkpoint.saver import _prune
 from disttrain.config.sections import Config
 from disttrain.errors import ConfigError, Superseded
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict, says: str) -
 def test_a_model_that_has_less_than_the_checkpoint_is_another(tmp_path: Path) -> None:
     train_until(alone(), config(), tmp_path, 0, 5)
     path = tmp_path / "checkpoints" / "step-00000005"
-    found, known = Kept(path, folders.read_manifest(path)), storage.shapes(path)
+    found, known = CommittedCheckpoint(path, folders.read_manifest(path)), storage.shapes(path)
     wanted = {name: torch.empty(size) for name, (size, _) in known.items() if name.startswith("model.")}
     refuse_other_model(found, wanted, known)
     wanted.pop("model.layers.0.0.bias")
@@ -310,7 +310,7 @@ def test_an_attempt_that_was_superseded_writes_nothing_shared(
 
 
 def superseded(world: World, made: Config, folder: Path, looks_at_its_start: bool) -> None:
-    blind = patch("disttrain.checkpoint.resume._refuse_late_comer")
+    blind = patch("disttrain.checkpoint.resume._refuse_superseded")
     with nullcontext() if looks_at_its_start else blind:
         train_until(world, made, folder, 0, None)
 
@@ -343,7 +343,7 @@ def test_nothing_in_a_checkpoint_is_run(tmp_path: Path, where: str) -> None:
         import torch.distributed.checkpoint as dcp
 
         dcp.save({"a": Harmful(trace)}, checkpoint_id=path, no_dist=True)
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedCheckpoint):
         storage.load({"a": torch.zeros(1)}, path)
     assert not trace.exists()
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from disttrain.runtime.process_group import World
-from disttrain.runtime.run_output import Output
-from disttrain.runtime.stop_signals import Signals
+from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.stop_signals import StopSignals
 from disttrain.train import prepare
 from tests.support.stopping import config
 
@@ -23,7 +23,7 @@ def test_an_isolated_pass_communicates_nothing(two_ranks, tmp_path):
 def collectives_of_an_isolated_pass(world: World, folder: Path) -> int:
     """Count the collectives of a pass after a step with communication: a model with buffers broadcasts them
     at the start of the next pass."""
-    session = prepare(config(ranks=2, nodes=2), Output.of_job(folder, 0), world, Signals())
+    session = prepare(config(ranks=2, nodes=2), RunOutput.of_job(folder, 0), world, StopSignals())
     session.trainer.step(1, session.batches)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         session.trainer.aside(session.example(), lambda what: None)

@@ -19,7 +19,7 @@ from disttrain.records.profile import ProfileRecord
 from disttrain.records.progress import Progress
 from disttrain.records.steps import CLASSES, Step
 from disttrain.runtime.process_group import World
-from disttrain.runtime.run_output import Output
+from disttrain.runtime.run_output import RunOutput
 from disttrain.train import train
 from tests.support.ranks import RankFailed
 
@@ -50,7 +50,7 @@ def alone() -> World:
 
 
 def train_on(world: World, config: Config, folder: Path) -> Metrics:
-    return train(config, Output.of_job(folder, 0), world)
+    return train(config, RunOutput.of_job(folder, 0), world)
 
 
 def curve(metrics: Metrics) -> list[float]:
@@ -93,7 +93,7 @@ def count_collectives(world: World, config: Config, folder: Path) -> int:
 
 def test_every_rank_leaves_valid_step_records_whose_parts_sum_to_the_step(two_ranks, tmp_path):
     two_ranks.call(train_on, make_config(SMALL, 2), tmp_path)
-    output = Output.of_job(tmp_path, 0)
+    output = RunOutput.of_job(tmp_path, 0)
     for rank in range(2):
         steps = [Step.model_validate(line) for line in read_jsonl(output.attempt.steps(rank))]
         assert [s.step for s in steps] == list(range(1, 13))
@@ -120,7 +120,7 @@ def test_metrics_count_only_measured_steps_and_say_so(two_ranks, tmp_path):
 def test_a_slow_rank_shows_in_its_own_compute_and_in_its_peers_communication(two_ranks, tmp_path):
     config = make_config(SMALL, 2, model={"slow_rank": 1, "slow_s": 0.05}, train={"log_every": 12})
     two_ranks.call(train_on, config, tmp_path)
-    attempt = Output.of_job(tmp_path, 0).attempt
+    attempt = RunOutput.of_job(tmp_path, 0).attempt
     quick, slow = (list(read_jsonl(attempt.steps(rank))) for rank in range(2))
     for theirs, mine in list(zip(quick, slow, strict=True))[2:]:
         assert mine["compute_s"] >= 0.05  # a sleep is never shorter
@@ -133,7 +133,7 @@ def test_a_slow_rank_shows_in_its_own_compute_and_in_its_peers_communication(two
 def test_validation_stands_outside_the_steps(tmp_path):
     config = make_config(SMALL, 1, train={"eval_every": 1})
     metrics = train_on(alone(), config, tmp_path)
-    steps = list(read_jsonl(Output.of_job(tmp_path, 0).attempt.steps(0)))
+    steps = list(read_jsonl(RunOutput.of_job(tmp_path, 0).attempt.steps(0)))
     gaps = [b["start_s"] - a["start_s"] - a["step_s"] for a, b in itertools.pairwise(steps)]
     evaluated = [point.elapsed_s for point in metrics.eval_history]
     assert len(evaluated) == 12
@@ -145,7 +145,7 @@ def test_a_failing_rank_leaves_what_was_measured(tmp_path):
     config = make_config(SMALL, 1, model={"kind": "tests.support.nets:Failing"})
     with pytest.raises(RuntimeError, match="boom"):
         train_on(alone(), config, tmp_path)
-    metrics = Metrics.model_validate(read_json(Output.of_job(tmp_path, 0).run.metrics))
+    metrics = Metrics.model_validate(read_json(RunOutput.of_job(tmp_path, 0).run.metrics))
     assert (metrics.status, metrics.steps) == ("failed", 2)
 
 
@@ -166,7 +166,7 @@ def test_sampled_steps_tell_what_each_bucket_did_and_are_left_out(two_ranks, tmp
     config = make_config(SMALL, 2, model=model, train={"steps": 62}, telemetry={"profiled_steps": 3})
     metrics = two_ranks.call(train_on, config, tmp_path)[0]
     assert (metrics.sampled_steps, metrics.warmup_steps, metrics.measured_steps) == (3, 2, 57)
-    attempt = Output.of_job(tmp_path, 0).attempt
+    attempt = RunOutput.of_job(tmp_path, 0).attempt
     by_rank = [[CommSample.model_validate(line) for line in read_jsonl(attempt.comm(r))] for r in range(2)]
     for mine, theirs in zip(*by_rank, strict=True):
         assert [each.bytes for each in mine.collectives] == [each.bytes for each in theirs.collectives]
@@ -194,7 +194,7 @@ def test_a_trace_on_request_stands_beside_our_own_figures(two_ranks, tmp_path):
     )
     metrics = two_ranks.call(train_on, config, tmp_path)[0]
     assert (metrics.sampled_steps, metrics.measured_steps) == (5, 35)
-    attempt = Output.of_job(tmp_path, 0).attempt
+    attempt = RunOutput.of_job(tmp_path, 0).attempt
     assert not attempt.trace(0).exists()
     trace = json.loads(gzip.decompress(attempt.trace(1).read_bytes()))
     assert any(event["name"] == "gloo:all_reduce" for event in trace["traceEvents"])

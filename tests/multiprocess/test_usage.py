@@ -16,7 +16,7 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.progress import Progress
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
-from disttrain.runtime.run_output import Output
+from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry.hardware import node
 from disttrain.telemetry.hardware.nvml import GpuId
 from disttrain.train import train
@@ -41,7 +41,7 @@ def config_for(nodes: int, per_node: int, **telemetry: object) -> Config:
 
 
 def train_on(world: World, config: Config, folder: Path) -> Metrics:
-    return train(config, Output.of_job(folder, 0), world)
+    return train(config, RunOutput.of_job(folder, 0), world)
 
 
 def alone() -> World:

@@ -200,5 +200,5 @@ def test_a_wrong_world_is_refused_by_the_trainer(
     run = submitted(pair, tmp_path, "wrong")
     state = ended(run)
     assert (state.state, state.cause, state.retryable) == ("failed", "refused", False)
-    assert "the world is 1 nodes x 1 ranks, but resources.nodes=2" in str(state.message)
+    assert "the world has 1 nodes x 1 ranks, but the config requests resources.nodes=2" in str(state.message)
     assert not run.metrics.exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import submit as command_line
-from disttrain.records import run_gpu_hours
+from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import note
@@ -149,23 +149,21 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     wait_until(lambda: not asked(root).active)
     wait_until(lambda: all(each.ended for each in accounting.records([job])))
 
-    own, told = run_gpu_hours.read(run), used([run])[run.path]
+    own, told = gpu_hours.read(run), used([run])[run.path]
     assert own is not None
     assert (own.source, told.source, own.unit, told.unit) == ("timestamps", "sacct", "GPU-hours", "GPU-hours")
     assert len(own.starts) == len(told.starts) == own.attempts == told.attempts == 2
     for ours, theirs in zip(own.starts, told.starts, strict=True):
         assert ours.devices == theirs.devices == 1
-        assert abs(run_gpu_hours.seconds_between(ours.started, theirs.started)) < 10
-        assert (
-            abs(run_gpu_hours.seconds_between(ours.ended, theirs.ended)) < 15
-        )  # KillWait, and a busy machine
+        assert abs(gpu_hours.seconds_between(ours.started, theirs.started)) < 10
+        assert abs(gpu_hours.seconds_between(ours.ended, theirs.ended)) < 15  # KillWait, and a busy machine
     assert told.hours == pytest.approx(sum(each.elapsed_s for each in accounting.records([job])) / 3600)
     assert own.hours == pytest.approx(told.hours, abs=25 / 3600)
     assert told.queue_wait_s is not None
     assert told.queue_wait_s >= 5, "the wait of a requeued job, at least"
     assert own.queue_wait_s == pytest.approx(told.queue_wait_s, abs=20)
     note_usage([run])
-    assert run_gpu_hours.read(run) == told
+    assert gpu_hours.read(run) == told
 
 
 @pytest.mark.slow

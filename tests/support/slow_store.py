@@ -8,12 +8,12 @@ from typing import Any
 from disttrain.checkpoint import storage
 from disttrain.data import synthetic
 from disttrain.data.source import Source
-from disttrain.runtime.rank_info import place
+from disttrain.runtime.rank_info import rank_info
 
 
 def build(*, slow_ranks: tuple[int, ...], slow_write_s: float, **options: Any) -> Source:
     """Made-up samples by `options`; what these ranks write of a checkpoint takes so much longer."""
-    if place().rank in slow_ranks:
+    if rank_info().rank in slow_ranks:
         write = storage.write
 
         def slow(planned: storage.PlannedSave) -> list[Any]:

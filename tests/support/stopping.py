@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from disttrain.config.sections import Config
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
-from disttrain.runtime.run_output import Output
-from disttrain.runtime.stop_signals import SIGNALS, Signals
+from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.stop_signals import SIGNALS, StopSignals
 from disttrain.train import Session, finish, prepare, run_loop
 from tests.support.nets import FEATURES
 
@@ -63,9 +63,9 @@ def train_until(
     world: World, config: Config, folder: Path, attempt: int, stop_after: int | None, settle: bool = True
 ) -> Seen:
     """Train from where the run directory stands; a signal comes to one of the ranks in step `stop_after`."""
-    output = Output.of_job(folder, attempt)
+    output = RunOutput.of_job(folder, attempt)
     output.attempt.path.mkdir(parents=True, exist_ok=True)
-    signals = Signals()
+    signals = StopSignals()
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signals.install()
     try:

@@ -22,7 +22,7 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import CLASSES
 from disttrain.runtime.process_group import World
-from disttrain.runtime.run_output import Output
+from disttrain.runtime.run_output import RunOutput
 from disttrain.train import train
 
 MEASURES = pytest.mark.flaky(reruns=2, only_rerun=["AssertionError"])
@@ -89,7 +89,7 @@ def run_each(world: World, config: Config, folder: Path) -> Metrics:
     """Train on this rank, ahead of all else on the machine."""
     with pytest.MonkeyPatch.context() as patch, ahead():
         patch.setattr(storage, "write", storage.write)  # what a slow store puts there is gone afterwards
-        return train(config, Output.of_job(folder, 0), world)
+        return train(config, RunOutput.of_job(folder, 0), world)
 
 
 @contextmanager

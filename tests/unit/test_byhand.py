@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from disttrain.errors import ConfigError
+from disttrain.records.gpu_hours import bound_hours
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from disttrain.records.run_gpu_hours import bound_hours
 from jobs.schedulers.slurm import task
 from jobs.submission import sbatch_entry
 from tests.support.commands import Commands

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.checkpoint import folder as folders
-from disttrain.checkpoint.folder import Damaged, Kept
+from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.errors import ConfigError
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.json_files import read_json, write_json
@@ -49,7 +49,7 @@ def test_a_commit_appears_whole_under_its_step(tmp_path: Path) -> None:
     path = write(tmp_path, 10)
     assert folders.committed(tmp_path) == [path]
     found = folders.read_manifest(path)
-    assert folders.wrong_files(path, found, found.files) == []
+    assert folders.mismatched_files(path, found, found.files) == []
     assert os.listdir(tmp_path) == ["step-00000010"]
 
 
@@ -64,7 +64,7 @@ def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
     path = write(tmp_path, 10)
     (path / "a").write_bytes(CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
     found = folders.read_manifest(path)
-    assert folders.wrong_files(path, found, found.files) == ["a"]
+    assert folders.mismatched_files(path, found, found.files) == ["a"]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing", "no manifest", "empty manifest"])
@@ -78,7 +78,7 @@ def test_damage_that_shows_without_reading_the_content(tmp_path: Path, damage: s
         (path / "manifest.json").unlink()
     else:
         (path / "manifest.json").write_text("")
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedCheckpoint):
         folders.read_manifest(path)
 
 
@@ -87,7 +87,7 @@ def test_a_manifest_does_not_reach_outside(tmp_path: Path) -> None:
     text = (path / "manifest.json").read_text()
     (tmp_path / "elsewhere").write_bytes(CONTENT)
     (path / "manifest.json").write_text(text.replace('"a"', '"../elsewhere"'))
-    with pytest.raises(Damaged, match="elsewhere"):
+    with pytest.raises(DamagedCheckpoint, match="elsewhere"):
         folders.read_manifest(path)
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pyt
     with monkeypatch.context() as patched:
         patched.setattr(folders, "digest", stale)
         with pytest.raises(OSError, match="Stale"):
-            folders.wrong_files(path, found, ["a"])
+            folders.mismatched_files(path, found, ["a"])
     with monkeypatch.context() as patched:
         patched.setattr(folders, "read_json", stale)
         with pytest.raises(OSError, match="Stale"):
@@ -131,7 +131,7 @@ def test_what_other_code_wrote_is_refused_not_set_aside(tmp_path: Path, change: 
 def test_a_manifest_that_cannot_be_is_damage(tmp_path: Path, change: dict, says: str) -> None:
     path = write(tmp_path, 10)
     write_json(path / "manifest.json", read_json(path / "manifest.json") | change)
-    with pytest.raises(Damaged, match=says):
+    with pytest.raises(DamagedCheckpoint, match=says):
         folders.read_manifest(path)
 
 
@@ -172,8 +172,10 @@ def test_prune_neither_counts_nor_touches_what_it_cannot_read(tmp_path: Path) ->
     st.integers(1, 4),
 )
 def test_what_is_kept(losses: list[float | None], keep: int) -> None:
-    newest_first = [Kept(Path(str(n)), manifest(100 - n, loss)) for n, loss in enumerate(losses)]
-    doomed = folders.superfluous(newest_first, keep)
+    newest_first = [
+        CommittedCheckpoint(Path(str(n)), manifest(100 - n, loss)) for n, loss in enumerate(losses)
+    ]
+    doomed = folders.beyond_retention(newest_first, keep)
     left = [kept for kept in newest_first if kept not in doomed]
     assert left[:keep] == newest_first[:keep]
     assert len(left) <= keep + 1
@@ -184,11 +186,11 @@ def test_what_is_kept(losses: list[float | None], keep: int) -> None:
 
 def test_what_earlier_attempts_left_half_done_is_removed(tmp_path: Path) -> None:
     kept = write(tmp_path, 10)
-    set_aside = folders.quarantine(write(tmp_path, 20))
+    move_to_quarantine = folders.quarantine(write(tmp_path, 20))
     for name in ("step-00000030.a001.tmp", "step-00000005.deleted", "step-00000040.a003.tmp"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "part").touch()
     (tmp_path / "notes.txt").touch()
-    folders.sweep_up(tmp_path, 2)
+    folders.remove_partial(tmp_path, 2)
     later = tmp_path / "step-00000040.a003.tmp"  # which this attempt, if it comes late, must leave alone
-    assert set(tmp_path.iterdir()) == {kept, set_aside, later, tmp_path / "notes.txt"}
+    assert set(tmp_path.iterdir()) == {kept, move_to_quarantine, later, tmp_path / "notes.txt"}

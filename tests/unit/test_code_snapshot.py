@@ -22,7 +22,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
 from jobs.submission.sbatch_entry import Job
 from tests.support.jobs import FakeScheduler, in_a_fork, submit, sweep_plan, wait_for
-from tests.unit.test_provenance import git
+from tests.unit.test_collect_provenance import git
 
 
 @pytest.fixture

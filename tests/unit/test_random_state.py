@@ -53,7 +53,7 @@ def test_a_checkpoint_has_it_for_each_rank(generators):
     assert state["rank-00001.cuda"].tolist() == [1] * 16
     generators[DEVICE] += 1
     own = {name.removeprefix("rank-00001."): value for name, value in state.items() if "rank" in name}
-    content.set_random(content.Start(step=3, own=own), 0, world)
+    content.set_random(content.ResumeState(step=3, own=own), 0, world)
     assert generators[DEVICE].tolist() == [1] * 16
 
 

@@ -93,7 +93,8 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
         "--kill-on-bad-exit=0", "--wait=60", "--cpu-bind=none", "--mpi=none",
         "--container-image=docker://nvcr.io#nvidia/pytorch:25.01-py3",
         f"--container-mounts={code}:{code},{runs}:{runs},/data:/data:ro",
-        *DEAF, "/opt/site/bin/python", "-m", "jobs.schedulers.slurm.task", str(runs / "n2-r1"), "--submission", "1",
+        *DEAF, "/opt/site/bin/python", "-m",
+        "jobs.schedulers.slurm.task", str(runs / "n2-r1"), "--submission", "1",
     ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ class NodeTelemetry:
         start_clock()
         node = self._world.rank // self._world.local_size
         own = LocalRank(self._world.rank, node, os.getpid(), identify(device), origin_s)
-        ranks: list[LocalRank] = self._world.gather(own)
+        ranks: list[LocalRank] = self._world.all_gather_object(own)
         self.device = own.device
         self.devices = len({rank.device for rank in ranks})
         if self._every_s and self._world.local_rank == 0:

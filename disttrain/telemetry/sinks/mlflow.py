@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from disttrain.config.dotted_keys import flat_values
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json_or_none
@@ -135,9 +136,8 @@ def _figures(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _flat(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for section, fields in config.items():
-        for name, value in fields.items():
-            yield f"{section}.{name}", str(value)[:_PARAM_LENGTH]
+    for key, value in flat_values(config).items():
+        yield key, str(value)[:_PARAM_LENGTH]
 
 
 @contextmanager

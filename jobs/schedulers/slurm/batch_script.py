@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.deadline import lead_within
+from disttrain.config.stop_time import lead_within
 from disttrain.errors import ConfigError
 from jobs.schedulers.base import uses_gpus
 from jobs.schedulers.slurm import option_syntax

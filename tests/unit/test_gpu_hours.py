@@ -11,8 +11,8 @@ import pytest
 import submit as command_line
 from analysis.load import load
 from disttrain.config.sections import Config
-from disttrain.records import run_gpu_hours
-from disttrain.records.gpu_hours import Usage
+from disttrain.records import gpu_hours
+from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
@@ -32,7 +32,7 @@ def attempt(
     number: int, submitted: float, started: float, ended: float | None, **fields: Any
 ) -> dict[str, Any]:
     times = {"submitted": submitted, "started": started, "ended": ended}
-    told = {name: None if at is None else run_gpu_hours.iso(T0 + at) for name, at in times.items()}
+    told = {name: None if at is None else gpu_hours.iso(T0 + at) for name, at in times.items()}
     return {"attempt": number, "submission": 0, "job_id": "7", "cluster": "slurm", **told, **fields}
 
 
@@ -44,7 +44,7 @@ def test_every_attempt_counts_and_waits_from_the_end_of_the_one_before() -> None
     first = attempt(0, 0, 60, 160)
     requeued = attempt(1, 0, 170, 270)
     again = attempt(2, 5000, 5030, 5130, submission=1)
-    found = run_gpu_hours.from_attempts([first, requeued, again], 8, "GPU-hours")
+    found = gpu_hours.from_attempts([first, requeued, again], 8, "GPU-hours")
     assert found.hours == hours(300)
     assert found.queue_wait_s == pytest.approx(60 + 10 + 30)
     assert (found.attempts, found.source, found.unit) == (3, "timestamps", "GPU-hours")
@@ -52,19 +52,17 @@ def test_every_attempt_counts_and_waits_from_the_end_of_the_one_before() -> None
 
 def test_an_attempt_that_nobody_closed_counts_to_its_last_sign_of_life() -> None:
     open_ = attempt(1, 0, 100, None)
-    assert run_gpu_hours.from_attempts(
-        [open_], 8, "GPU-hours", (1, run_gpu_hours.iso(T0 + 150))
-    ).hours == hours(50)
-    assert run_gpu_hours.from_attempts([open_], 8, "GPU-hours", (0, run_gpu_hours.iso(T0 + 150))).hours == 0
-    assert run_gpu_hours.from_attempts([open_], 8, "GPU-hours").hours == 0
-    assert run_gpu_hours.from_attempts([attempt(0, 0, 100, 90)], 8, "GPU-hours").hours == 0, (
+    assert gpu_hours.from_attempts([open_], 8, "GPU-hours", (1, gpu_hours.iso(T0 + 150))).hours == hours(50)
+    assert gpu_hours.from_attempts([open_], 8, "GPU-hours", (0, gpu_hours.iso(T0 + 150))).hours == 0
+    assert gpu_hours.from_attempts([open_], 8, "GPU-hours").hours == 0
+    assert gpu_hours.from_attempts([attempt(0, 0, 100, 90)], 8, "GPU-hours").hours == 0, (
         "clocks of two machines"
     )
 
 
 def test_without_a_submission_no_wait_is_known() -> None:
     assert (
-        run_gpu_hours.from_attempts([attempt(0, 0, 1, 2) | {"submitted": None}], 1, "GPU-hours").queue_wait_s
+        gpu_hours.from_attempts([attempt(0, 0, 1, 2) | {"submitted": None}], 1, "GPU-hours").queue_wait_s
         is None
     )
 
@@ -82,7 +80,7 @@ def test_without_a_submission_no_wait_is_known() -> None:
 )
 def test_what_the_hours_are_of(cluster: str, wanted: str, device: str | None, unit: str) -> None:
     record = {"cluster": cluster, "config": {"resources": {"device": wanted}}}
-    assert run_gpu_hours.unit_of(record, device) == unit
+    assert gpu_hours.unit_of(record, device) == unit
 
 
 @pytest.mark.parametrize(
@@ -166,19 +164,19 @@ def test_what_accounting_says_is_noted_once_it_is_final_and_read_without_slurm(
     sacct(commands, ended=False)
     note([run])
     assert not run.usage.exists()
-    assert run_gpu_hours.read(run).source == "timestamps"  # type: ignore[union-attr]
+    assert gpu_hours.read(run).source == "timestamps"  # type: ignore[union-attr]
     sacct(commands)
     note([run])
-    Usage.model_validate(read_json(run.usage))
+    RunGpuHours.model_validate(read_json(run.usage))
     asked = commands.calls().count("sacct")
     assert "--duplicates" in commands.calls(), "else a requeued job has its last start only"
-    for found in (run_gpu_hours.read(run), used([run])[run.path]):
+    for found in (gpu_hours.read(run), used([run])[run.path]):
         assert found is not None
         assert (found.source, found.hours, found.queue_wait_s) == ("sacct", hours(102), 58)
     note([run])
     assert commands.calls().count("sacct") == asked
     write_json(run.attempt(1).record, attempt(1, 0, 170, 180))
-    assert run_gpu_hours.read(run).source == "timestamps", "it has started again since"  # type: ignore[union-attr]
+    assert gpu_hours.read(run).source == "timestamps", "it has started again since"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("script", ['echo "Slurm accounting storage is disabled" >&2; exit 1', "exit 0"])
@@ -219,7 +217,7 @@ def test_status_long_shows_runs_and_sums_and_writes_nothing(
         outcome = {
             "cause": "finished",
             "attempt": 0,
-            "ended": run_gpu_hours.iso(T0 + 160),
+            "ended": gpu_hours.iso(T0 + 160),
             "retryable": False,
         }
         write_json(run.done, outcome)

@@ -22,7 +22,6 @@ from disttrain.records.json_files import (
     write_json,
     write_text,
 )
-from disttrain.records.run_directory import RunDir
 
 WRITER = """
 import itertools, pathlib, sys
@@ -209,15 +208,3 @@ def test_a_line_that_is_just_being_written_is_left_out(tmp_path):
         file.write(b': 2}\n{"step": 3}\n')
     assert list(records) == []
     assert len(list(read_jsonl(path))) == 3
-
-
-def test_attempts_are_counted_by_folder(tmp_path):
-    run = RunDir(tmp_path / "default" / "n2-ddp-b64-r0")
-    assert (run.name, run.sweep, run.attempts()) == ("n2-ddp-b64-r0", "default", [])
-    for name in ("000", "001", "010", ".tmp"):
-        (run.path / "attempts" / name).mkdir(parents=True)
-    assert [attempt.number for attempt in run.attempts()] == [0, 1, 10]
-    attempt = run.attempt(1)
-    assert attempt.path == run.path / "attempts" / "001"
-    assert attempt.steps(7).name == "steps-00007.jsonl"
-    assert attempt.node_log(1).name == "node-01.log"

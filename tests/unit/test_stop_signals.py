@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.config.deadline import lead_within, stop_time
+from disttrain.config.stop_time import lead_within, stop_time
 from disttrain.records.json_files import write_json
-from disttrain.runtime.stop_signals import CAUSES, SIGNALS, Requests, Signals
+from disttrain.runtime.stop_signals import CAUSES, SIGNALS, StopRequests, StopSignals
 
 
-def cause(requests: Requests) -> str | None:
+def cause(requests: StopRequests) -> str | None:
     pending = requests.pending()
     return CAUSES[pending - 1] if pending else None
 
@@ -44,35 +44,35 @@ def test_a_short_job_has_a_short_lead(left_s: float, expected: float) -> None:
 
 
 def test_the_strongest_request_names_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signals, asked = Signals(), tmp_path / "stop.json"
+    signals, asked = StopSignals(), tmp_path / "stop.json"
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() + 3600))
-    early = Requests(tmp_path / "STOP", asked, signals, 60, looks=True)
+    early = StopRequests(tmp_path / "STOP", asked, signals, 60, looks=True)
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() - 1))
-    late = Requests(tmp_path / "STOP", asked, signals, 60, looks=True)
+    late = StopRequests(tmp_path / "STOP", asked, signals, 60, looks=True)
     assert (cause(early), cause(late)) == (None, "deadline")
     signals.note(signal.SIGTERM)
     assert (cause(early), cause(late)) == ("preempted", "deadline")
     (tmp_path / "STOP").touch()
     assert (cause(early), cause(late)) == ("stopped", "stopped")
-    blind = Requests(tmp_path / "STOP", asked, Signals(), 60, looks=False)
+    blind = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, looks=False)
     monkeypatch.delenv("DISTTRAIN_DEADLINE")
-    assert cause(Requests(tmp_path / "STOP", asked, Signals(), 60, looks=False)) is None
+    assert cause(StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, looks=False)) is None
     assert cause(blind) == "deadline"
 
 
 def test_the_word_of_an_agent(tmp_path: Path) -> None:
     asked = tmp_path / "stop.json"
-    requests = Requests(tmp_path / "STOP", asked, Signals(), 60, looks=True)
+    requests = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, looks=True)
     assert cause(requests) is None
     write_json(asked, {"cause": "deadline"})
     assert cause(requests) == "deadline"
-    assert cause(Requests(tmp_path / "STOP", asked, Signals(), 60, looks=False)) is None
+    assert cause(StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, looks=False)) is None
     asked.write_text("")  # a file system may show it before what is in it
     assert cause(requests) == "preempted"
 
 
 def test_signals_that_do_not_count_are_outlived_all_the_same(tmp_path: Path) -> None:
-    signals = Signals()
+    signals = StopSignals()
     signals.note(signal.SIGUSR2)  # before it is known whether this is a job's rank
     assert signals.received
     signals.heeded = (signal.SIGTERM,)
@@ -83,7 +83,7 @@ def test_signals_that_do_not_count_are_outlived_all_the_same(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 def test_a_signal_is_noted_and_nothing_else_happens(number: signal.Signals) -> None:
-    signals, before = Signals(), signal.getsignal(number)
+    signals, before = StopSignals(), signal.getsignal(number)
     signals.install()
     try:
         os.kill(os.getpid(), number)
