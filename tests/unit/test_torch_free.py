@@ -1,0 +1,31 @@
+"""The rooms that the login node uses load without torch, third-party imports included."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+
+import disttrain.config
+import disttrain.records
+
+ALONE = (
+    "disttrain.documents",
+    "disttrain.emulation.table",
+    "disttrain.errors",
+    "disttrain.flops.peaks",
+    "disttrain.runtime.log",
+    "disttrain.runtime.rank_info",
+    "disttrain.runtime.stop_signals",
+)
+
+
+def test_the_torch_free_rooms_load_without_torch() -> None:
+    rooms = (disttrain.config, disttrain.records)
+    names = [
+        f"{room.__name__}.{found.name}" for room in rooms for found in pkgutil.iter_modules(room.__path__)
+    ]
+    assert len(names) > 20
+    code = f"import sys, {', '.join([*names, *ALONE])}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
