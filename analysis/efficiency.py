@@ -21,7 +21,7 @@ import pandas as pd
 from analysis.load import swept_keys
 from analysis.stats import Estimate, geometric_mean, ratio
 from disttrain.errors import ConfigError
-from disttrain.records.steps import CLASSES
+from disttrain.records.steps import PHASES
 
 Scaling = Literal["weak", "strong", "mixed", "one size"]
 Unit = Literal["node", "rank"]
@@ -47,7 +47,7 @@ class Point:
     step_s: Estimate
     tokens_per_s: float | None
     composition: dict[str, float | None]
-    """Mean seconds per step in each class of `records.CLASSES`; null where not measured."""
+    """Mean seconds per step in each class of `records.PHASES`; null where not measured."""
     peak_memory_bytes: int | None
     speedup: Estimate | None = None
     """Against the curve's base; null on a curve without one."""
@@ -156,7 +156,7 @@ def _point(size: int, runs: pd.DataFrame) -> Point:
         samples_per_s_by_run=tuple(float(value) for value in rates),
         step_s=rate.inverse(global_batch),
         tokens_per_s=None if pd.isna(per_sample) else float(per_sample) * rate.value,
-        composition={name: _mean(runs[name]) for name in CLASSES},
+        composition={name: _mean(runs[name]) for name in PHASES},
         peak_memory_bytes=None if pd.isna(memory) else int(memory),
     )
 
@@ -172,7 +172,7 @@ def _with_base(curve: Curve, wanted: int | None) -> Curve:
 def _compared(point: Point, base: Point) -> Point:
     if point is base:  # one by definition: its own spread does not make it uncertain
         one = Estimate(1.0, None, None, len(base.runs))
-        return replace(point, speedup=one, efficiency=one, lost=dict.fromkeys(CLASSES, 0.0))
+        return replace(point, speedup=one, efficiency=one, lost=dict.fromkeys(PHASES, 0.0))
     speedup = ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)
     efficiency = speedup.scaled(base.world_size / point.world_size)
     return replace(point, speedup=speedup, efficiency=efficiency, lost=_lost(point, base))
@@ -190,7 +190,7 @@ def _lost(point: Point, base: Point) -> dict[str, float] | None:
         return None
     return {
         name: ((point.composition[name] or 0.0) - work * (base.composition[name] or 0.0)) / step_s
-        for name in CLASSES
+        for name in PHASES
     }
 
 

@@ -26,7 +26,7 @@ from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import CLASSES
+from disttrain.records.steps import PHASES
 
 COLUMNS: dict[str, str] = {
     "sweep": "string",
@@ -67,7 +67,7 @@ COLUMNS: dict[str, str] = {
     "step_p95_s": "Float64",
     "step_p99_s": "Float64",
     "step_max_s": "Float64",
-    **dict.fromkeys(CLASSES, "Float64"),
+    **dict.fromkeys(PHASES, "Float64"),
     "comm_method": "string",
     "peak_memory_bytes": "Int64",
     "train_loss": "Float64",  # last of the curve
@@ -216,7 +216,7 @@ def _measured(metrics: Metrics | None) -> dict[str, Any]:
         "dataset_sha256": metrics.dataset.sha256,
         "unigram_entropy_bits": metrics.dataset.unigram_entropy_bits,
     }
-    row |= {name: metrics.composition.get(name) for name in CLASSES}
+    row |= {name: metrics.composition.get(name) for name in PHASES}
     if metrics.measured_s and metrics.measured_steps:
         row["step_s"] = metrics.measured_s / metrics.measured_steps
     if metrics.step_time:

@@ -117,7 +117,7 @@ def efficiency(curves: Sequence[Curve]) -> Figure:
 
 @_drawn
 def composition(curves: Sequence[Curve]) -> Figure:
-    """Mean step time of each curve and size, divided into the classes of `records.CLASSES`."""
+    """Mean step time of each curve and size, divided into the classes of `records.PHASES`."""
     points = [point for curve in curves for point in curve.points]
     places = np.arange(len(points), dtype=np.float64)
     if len(curves) > 1:  # a free row above each curve's bars, for its name

@@ -50,7 +50,7 @@ def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
 
 def read_steps(run: RunDir, rank: int, last_attempt: int | None = None) -> dict[int, tuple[int, Any]]:
     """Of each step of one rank the attempt it was done in and its record, in order of steps; of steps that
-    share a record (`records.StepWindow`) it is under the first.
+    share a record (`records.StepAggregate`) it is under the first.
 
     An attempt that goes on from a checkpoint does the steps after it anew: of a step done twice the newest
     attempt's counts, and of an attempt nothing after the step that a later one began with.

@@ -29,7 +29,7 @@ def step_at(at_s: ArrayLike, lines: Sequence[Mapping[str, Any]]) -> NDArray[np.f
 
     Args:
         at_s: `at_s` of samples of one rank in one attempt.
-        lines: `records.Step` and `records.StepWindow` of that rank in that attempt. The steps of a window
+        lines: `records.Step` and `records.StepAggregate` of that rank in that attempt. The steps of a window
             count as equally long, without a pause between them.
     """
     instants = np.asarray(at_s, dtype=np.float64)

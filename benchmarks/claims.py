@@ -106,7 +106,7 @@ def expected(citation: Citation, results: Path = result_record.RESULTS) -> str:
     Raises:
         BadCitation: no such file, label or path; number of numbers or unit differ.
     """
-    value = _look_up(citation, results)
+    value = _reduce(citation, results)
     values = value if isinstance(value, list) else [value]
     numbers = re.findall(_NUMBER, citation.text)
     if len(numbers) != len(values):
@@ -157,7 +157,7 @@ def rewritten(page: str, text: str) -> str:
     return _CITATION.sub(replace, text)
 
 
-def _look_up(citation: Citation, results: Path) -> Any:
+def _reduce(citation: Citation, results: Path) -> Any:
     path = results / f"{citation.benchmark}.jsonl"
     if not path.exists():
         raise BadCitation("there is no such file")

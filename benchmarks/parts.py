@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from disttrain.telemetry.hardware.sampler import NodeSampler
+from disttrain.telemetry.hardware.sampler import HardwareSampler
 from disttrain.telemetry.run import RunTelemetry
 
 METHODS: dict[str, tuple[type, str]] = {
-    "losses of all ranks, every `log_every` steps": (RunTelemetry, "_look_up"),
-    "log, scalars, `progress.json`, once a second": (RunTelemetry, "_tell"),
+    "losses of all ranks, every `log_every` steps": (RunTelemetry, "_reduce"),
+    "log, scalars, `progress.json`, once a second": (RunTelemetry, "_write_progress"),
     "records and summary, every `flush_every_s`": (RunTelemetry, "_flush"),
-    "sample of the processes, once a second, beside the steps": (NodeSampler, "_sample"),
+    "sample of the processes, once a second, beside the steps": (HardwareSampler, "_sample"),
 }
-LOOK = "a step under the profiler, `telemetry.profiled_steps` times in a run"
+PROFILED = "a step under the profiler, `telemetry.profiled_steps` times in a run"
 
 
 @dataclass

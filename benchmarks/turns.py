@@ -91,7 +91,7 @@ class Ours:
         self.session = prepare(config, RunOutput.of_job(folder, 0), world, StopSignals())
         self.losses: list[torch.Tensor] = []
         telemetry = self.session.telemetry
-        self.special = {parts.LOOK: telemetry.look.steps}
+        self.special = {parts.PROFILED: telemetry.profiled.steps}
         self.seconds = {name: parts.Part() for name in self.special}
 
     def start(self) -> None:
@@ -144,7 +144,7 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
     clock = OwnTime()
     vars(telemetry_run)["time"] = clock
     if arguments.every_step:
-        telemetry_run.TELL_EVERY_S = math.inf
+        telemetry_run.PROGRESS_EVERY_S = math.inf
     loops: dict[str, Ours | Bare] = {}
     build: dict[str, Callable[[], Ours | Bare]] = {
         "first": lambda: Bare(arguments, world, clock),

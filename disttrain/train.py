@@ -46,7 +46,7 @@ from disttrain.task import Task
 from disttrain.telemetry.layer_times import layer_times
 from disttrain.telemetry.null_reasons import NOT_EMULATED
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.telemetry.run_metadata import Background
+from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.trainer import Batch, Trainer
 
 LATE_AT_THE_END = "the ranks compare it when the run ends"
@@ -107,8 +107,8 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
 def take(step: int, session: Session) -> Tensor:
     """Run optimizer step `step`, looking at what it is to be looked at for; its mean local loss."""
     trainer, telemetry = session.trainer, session.telemetry
-    if step in telemetry.look.steps:
-        with telemetry.look.at(step, trainer):
+    if step in telemetry.profiled.steps:
+        with telemetry.profiled.take(step, trainer):
             return trainer.step(step, session.batches)
     return trainer.step(step, session.batches)
 
@@ -188,7 +188,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         "global_batch_size": plan.global_,
         "resumed_step": origin.step if origin else None,
     }
-    background = Background(
+    background = RunMetadata(
         tokens_per_sample=source.tokens_per_sample,
         samples_are_images=source.images,
         peak_reason=peak.reason,
@@ -237,12 +237,12 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
     folder = resume.checkpoint_folder(config.checkpoint, output.run)
     capture = partial(content.capture, trainer.bare_model, optimizer, telemetry, world)
     saver = CheckpointSaver(
-        folder, config.checkpoint, output.attempt, telemetry.meetings, capture, described, start.step
+        folder, config.checkpoint, output.attempt, telemetry.timed_world, capture, described, start.step
     )
     looks = world.local_rank == 0
     requests = StopRequests(output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, looks)
     best = best_loss(telemetry.eval_history, world)
-    boundary = Boundary(config, telemetry.meetings, output.attempt, requests, saver, telemetry.clock, best)
+    boundary = Boundary(config, telemetry.timed_world, output.attempt, requests, saver, telemetry.clock, best)
     content.set_random(start, config.train.seed, world)  # last: making an iterator draws from it
     return Session(trainer, telemetry, batches, steps, evaluate, boundary, saver, start.step, example)
 

@@ -14,7 +14,7 @@ from disttrain.records.node import NodeRecord
 from disttrain.records.planned import EnvRecord, RunRecord, SweepRecord
 from disttrain.records.profile import ProfileRecord
 from disttrain.records.progress import Progress
-from disttrain.records.steps import Step, StepWindow
+from disttrain.records.steps import Step, StepAggregate
 
 FILES: dict[str, type[Record]] = {
     "run": RunRecord,
@@ -27,7 +27,7 @@ FILES: dict[str, type[Record]] = {
     "rank-error": RankError,
     "progress": Progress,
     "step": Step,
-    "step-window": StepWindow,
+    "step-window": StepAggregate,
     "gpu-devices": NodeGpus,
     "gpu-sample": GpuSample,
     "host-sample": HostSample,

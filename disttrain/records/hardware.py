@@ -91,7 +91,7 @@ class HostSample(Record):
     host_memory_total_bytes: int | None
 
 
-class GpuUsage(Record):
+class GpuSummary(Record):
     """The GPUs over a run: over the samples in measured steps of this attempt, unless said otherwise."""
 
     gpus: int
@@ -130,7 +130,7 @@ class GpuUsage(Record):
     pcie_rx_bytes_per_s: float | None
 
 
-class ProcessUsage(Record):
+class ProcessSummary(Record):
     """The ranks' processes over a run: over the samples taken in measured steps of this attempt."""
 
     ranks: int

@@ -10,7 +10,7 @@ from disttrain.records.base import Record
 from disttrain.records.causes import StopCause
 from disttrain.records.communication import CommSummary
 from disttrain.records.dataset import DatasetRecord
-from disttrain.records.hardware import GpuUsage, ProcessUsage
+from disttrain.records.hardware import GpuSummary, ProcessSummary
 
 
 class Histogram(Record):
@@ -131,7 +131,7 @@ class Metrics(Record):
     """Achieved: `model_flops_per_sample` x `samples_per_s_per_rank`."""
     step_time: StepTime | None
     composition: dict[str, float | None]
-    """Mean seconds per measured step in each class of `CLASSES`, over ranks and steps."""
+    """Mean seconds per measured step in each class of `PHASES`, over ranks and steps."""
     comm_method: str | None
     """How exposed communication was measured; null when there is none to measure."""
     comm_split: str | None = None
@@ -174,9 +174,9 @@ class Metrics(Record):
     total, the largest over devices."""
     training_time: float | None = None
     """Seconds in the training loop, validation included: `seconds_total` by another name."""
-    gpu: GpuUsage | None = None
+    gpu: GpuSummary | None = None
     """What NVML told."""
-    processes: ProcessUsage | None = None
+    processes: ProcessSummary | None = None
     """What the operating system told of the ranks' processes."""
     null_reasons: dict[str, str] = {}
     """Why a figure is null, by its name (`gpu.energy_j` is `energy_j` of `gpu`). Without a reason only facts

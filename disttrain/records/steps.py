@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from disttrain.records.base import Record
 
-CLASSES = (
+PHASES = (
     "compute_s",
     "input_s",
     "comm_wait_s",
@@ -43,7 +43,7 @@ class Step(Record):
     lr: float
 
 
-class StepWindow(Record):
+class StepAggregate(Record):
     """One line of `steps-RRRRR.jsonl` of a long run: consecutive steps on one rank put together.
 
     After step `telemetry.full_records` its lines are of this kind, but for sampled steps. No window holds

@@ -14,7 +14,7 @@ import numpy as np
 from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
 from disttrain.records.json_files import to_json
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.json_lines import unless_full
+from disttrain.telemetry.json_lines import drop_if_disk_full
 from disttrain.telemetry.trace import StepTrace, bus_factor, length, merged, overlap
 
 METHOD = "profiler_samples"
@@ -61,7 +61,7 @@ def describe(step: int, trace: StepTrace) -> CommSample:
     )
 
 
-class Sampler:
+class CollectiveStats:
     """Keeps the sampled steps of a run: each rank its own in a file, rank 0 the sums over ranks."""
 
     def __init__(self, path: Path, world: World) -> None:
@@ -72,7 +72,7 @@ class Sampler:
     def add(self, sample: CommSample | None) -> None:
         """All ranks together."""
         if sample is not None:
-            with unless_full(), open(self._path, "a") as file:
+            with drop_if_disk_full(), open(self._path, "a") as file:
                 file.write(to_json(sample.model_dump(mode="json")) + "\n")
         ranks = [each for each in self._world.all_gather_object(sample) if each is not None]
         if self._world.rank == 0 and len(ranks) == self._world.size and len(set(map(_layout, ranks))) == 1:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from disttrain.runtime.process_group import World
 
 METHOD = "min_over_ranks"
-UNSEEN = -1.0
+UNMEASURED = -1.0
 """In place of seconds: the rank communicated in this step without being able to tell how long."""
 
 
@@ -53,7 +53,7 @@ class CommSplit:
 
     def compare(self, exposed_s: Sequence[Sequence[float]]) -> None:
         """All ranks together: the exposed communication of as many steps as `due` said, each time that they
-        communicated in a step on its own. They did so equally often. The first of a step may be UNSEEN."""
+        communicated in a step on its own. They did so equally often. The first of a step may be UNMEASURED."""
         flat = list(itertools.chain.from_iterable(exposed_s))
         on_device = self._world.device.type == "cuda"
         # from pinned memory: a copy from any other would wait for all that the device has yet to do
@@ -70,7 +70,7 @@ class CommSplit:
     def ready(self, wait: bool = False) -> list[float | None]:
         """Transfer time of the steps whose comparison has arrived, oldest first; with `wait`, of all.
 
-        None where some rank's communication was UNSEEN.
+        None where some rank's communication was UNMEASURED.
         """
         found: list[float | None] = []
         while self._compared:

@@ -12,7 +12,7 @@ from disttrain.telemetry.gradient_outputs import grad_tensors
 from disttrain.telemetry.step_clock import COMM, OTHER, StepClock, after_own_backward, at_end_of_backward
 
 
-class Tail:
+class DdpExposed:
     """Switches the clock in each backward pass of a DDP module, until `close`."""
 
     def __init__(self, model: nn.Module, clock: Callable[[], StepClock]) -> None:

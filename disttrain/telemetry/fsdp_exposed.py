@@ -18,7 +18,13 @@ from torch.distributed.tensor import DTensor
 from disttrain.parallel.fsdp_collectives import Make, Through, exchange, param_groups
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.gradient_outputs import grad_tensors
-from disttrain.telemetry.step_clock import MEETING, OTHER, StepClock, after_own_backward, at_end_of_backward
+from disttrain.telemetry.step_clock import (
+    CONTROL_SYNC,
+    OTHER,
+    StepClock,
+    after_own_backward,
+    at_end_of_backward,
+)
 
 COMM_METHOD = "fsdp_custom_collectives"
 """The time that the calls of FSDP2's all-gathers and reduce-scatters took, wherever in a step they were."""
@@ -52,7 +58,7 @@ def not_among_all(model: nn.Module, world: World) -> str | None:
 
 
 def not_timed(model: nn.Module, world: World) -> str | None:
-    """Why `Collectives` would not show what compute waits for; None where they do."""
+    """Why `FsdpExposed` would not show what compute waits for; None where they do."""
     if world.device.type != "cpu":
         return (
             f"on {world.device.type} the collectives of fully_shard run beside the compute: how long a call "
@@ -72,7 +78,7 @@ def not_timed(model: nn.Module, world: World) -> str | None:
     return None
 
 
-class Collectives:
+class FsdpExposed:
     """Each all-gather and reduce-scatter of a model is a meeting on the clock, until `close`.
 
     Args:
@@ -107,7 +113,7 @@ class Collectives:
     def _timed(self, make: Make, group: dist.ProcessGroup) -> dist.Work | None:
         clock = self._clock()
         before = clock.phase
-        clock.switch(MEETING)
+        clock.switch(CONTROL_SYNC)
         try:
             work = make()
         finally:

@@ -15,22 +15,22 @@ KEPT_BYTES = 16 * 2**20
 _AT_ONCE_BYTES = 8192
 
 
-def is_full(error: OSError) -> bool:
+def is_disk_full(error: OSError) -> bool:
     """Whether it says that there is no room on the disk, or none left for this user."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def unless_full() -> Iterator[None]:
+def drop_if_disk_full() -> Iterator[None]:
     """What the block writes is left out where the disk is full: no more than the training can do without."""
     try:
         yield
     except OSError as error:
-        if not is_full(error):
+        if not is_disk_full(error):
             raise
 
 
-class LineFile:
+class JsonLinesWriter:
     """A night's training is worth more than its records: on a full disk they wait for the next `flush`, and
     what comes once `KEPT_BYTES` wait is lost. Any other error is raised."""
 
@@ -54,7 +54,7 @@ class LineFile:
 
     def flush(self) -> None:
         """Hand all lines to the system, or as many as there is room for."""
-        with unless_full():
+        with drop_if_disk_full():
             while self._waiting:
                 del self._waiting[: os.write(self._file.fileno(), self._waiting)]
         was_full, self._full = self._full, bool(self._waiting)
@@ -69,5 +69,5 @@ class LineFile:
         lost = self._lost + self._waiting.count(b"\n")
         if lost:
             log.error("no room on the disk: records are lost", path=str(self._path), lines=lost)
-        with unless_full():  # some file systems say it only here
+        with drop_if_disk_full():  # some file systems say it only here
             self._file.close()

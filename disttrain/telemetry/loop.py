@@ -34,9 +34,9 @@ from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry import fsdp_exposed
-from disttrain.telemetry.ddp_exposed import Tail
+from disttrain.telemetry.ddp_exposed import DdpExposed
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.telemetry.run_metadata import Background
+from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 from disttrain.train import LATE_AT_THE_END, describe_machine, note_lateness
 
@@ -124,11 +124,11 @@ class LoopTelemetry:
             optimizer.register_step_pre_hook(self._optimizer_begins),
             optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
         ]
-        self._comm: Tail | fsdp_exposed.Collectives | None = None
+        self._comm: DdpExposed | fsdp_exposed.FsdpExposed | None = None
         if work["comm_method"] == ddp.COMM_METHOD:
-            self._comm = Tail(model, lambda: self.clock)
+            self._comm = DdpExposed(model, lambda: self.clock)
         elif work["comm_method"] == fsdp_exposed.COMM_METHOD:
-            self._comm = fsdp_exposed.Collectives(model, self._world, lambda: self.clock)
+            self._comm = fsdp_exposed.FsdpExposed(model, self._world, lambda: self.clock)
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
@@ -141,8 +141,8 @@ class LoopTelemetry:
         else:
             self._telemetry.start()
         while True:
-            look, step = self._telemetry.look, self._step + 1
-            with look.at(step, self) if step in look.steps else nullcontext():
+            profiled, step = self._telemetry.profiled, self._step + 1
+            with profiled.take(step, self) if step in profiled.steps else nullcontext():
                 for number in range(self._accumulation):
                     self.clock.switch(INPUT)
                     try:
@@ -193,18 +193,18 @@ class LoopTelemetry:
         self.clock.switch(OPTIMIZER)
 
 
-def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], Background]:
+def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], RunMetadata]:
     """How the ranks work together, and how what they communicate can be measured."""
     if world.size == 1:
-        return {"strategy": "single", "comm_method": None}, Background()
+        return {"strategy": "single", "comm_method": None}, RunMetadata()
     if isinstance(model, DistributedDataParallel):
-        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, Background(samples_comm=True)
+        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, RunMetadata(samples_comm=True)
     if not fsdp_exposed.is_sharded(model):
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
-        return {"strategy": "unknown", "comm_method": None}, Background(comm_reason=why)
+        return {"strategy": "unknown", "comm_method": None}, RunMetadata(comm_reason=why)
     elsewhere = fsdp_exposed.not_among_all(model, world)
     why_not = elsewhere or fsdp_exposed.not_timed(model, world)
     return (
         {"strategy": "fsdp2", "comm_method": None if why_not else fsdp_exposed.COMM_METHOD},
-        Background(comm_reason=why_not, samples_comm=elsewhere is None),
+        RunMetadata(comm_reason=why_not, samples_comm=elsewhere is None),
     )

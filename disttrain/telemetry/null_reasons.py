@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrain.records.metrics import Metrics
-from disttrain.records.steps import CLASSES
+from disttrain.records.steps import PHASES
 from disttrain.telemetry.collective_stats import LARGEST_SHARE
 
 NOTHING_MEASURED = "no step was measured"
@@ -50,7 +50,7 @@ def reasons(metrics: Metrics, sampling: Sampling, *, late: str, comm: str | None
     """
     why = {
         **dict.fromkeys(("measured_s", "step_time"), NOTHING_MEASURED),
-        **{f"composition.{name}": NOTHING_MEASURED for name in CLASSES},
+        **{f"composition.{name}": NOTHING_MEASURED for name in PHASES},
         **_communication(metrics, sampling, comm),
         "emulation_late_s": late,
         **dict.fromkeys(("model_flops_per_sample", "flops_method"), NO_FLOPS),

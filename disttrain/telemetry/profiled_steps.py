@@ -24,9 +24,9 @@ from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import trace as traces
-from disttrain.telemetry.collective_stats import Sampler, describe, sampled_steps
-from disttrain.telemetry.json_lines import unless_full
-from disttrain.telemetry.step_clock import OTHER, Parts, StepClock
+from disttrain.telemetry.collective_stats import CollectiveStats, describe, sampled_steps
+from disttrain.telemetry.json_lines import drop_if_disk_full
+from disttrain.telemetry.step_clock import OTHER, PhaseSeconds, StepClock
 from disttrain.telemetry.trace import StepTrace
 from disttrain.telemetry.trace_comparison import compare
 
@@ -37,13 +37,13 @@ class HasClock(Protocol):
     clock: StepClock
 
 
-class CloseLook:
+class ProfiledSteps:
     """Decides which steps are looked at, and looks at them."""
 
     def __init__(self, config: Config, attempt: Attempt, world: World, *, samples: bool, steps: int) -> None:
         self._world = world
         self._attempt = attempt
-        self._sampler = Sampler(attempt.comm(world.rank), world)
+        self._sampler = CollectiveStats(attempt.comm(world.rank), world)
         first, last = config.profile.steps or (1, 0)
         self._asked = range(first, last + 1)
         self._traces = world.rank in config.profile.ranks
@@ -58,7 +58,7 @@ class CloseLook:
         self._seen: list[tuple[int, StepTrace]] = []
 
     @contextmanager
-    def at(self, step: int, loop: HasClock) -> Iterator[None]:
+    def take(self, step: int, loop: HasClock) -> Iterator[None]:
         """Within, `loop` takes `step`. It begins when all ranks are ready for it, and later ones of a trace
         when this rank is; what happened since the last step belongs to none. All ranks together."""
         if self._profiler is None and (step in self.sampled or self._traces):
@@ -95,7 +95,7 @@ class CloseLook:
             read = _steps_of(trace, step)
             self._seen = list(zip(range(step - len(read) + 1, step + 1), read, strict=True))
             packed = gzip.compress(json.dumps(trace).encode(), compresslevel=5)
-            with unless_full():
+            with drop_if_disk_full():
                 write_bytes(self._attempt.trace(self._world.rank), packed, durable=False)
         self._world.all_gather_object(None)  # else the next step would show the others waiting for this
 
@@ -103,7 +103,7 @@ class CloseLook:
         """Communication of a step, from the samples; None where there are none."""
         return self._sampler.summary()
 
-    def finish(self, own: Mapping[int, Parts]) -> None:
+    def finish(self, own: Mapping[int, PhaseSeconds]) -> None:
         """Write what the profiler says of the traced steps beside what the step clock (`own`) says."""
         if self._seen:
             record = compare(self._world.rank, self._seen, own)
@@ -149,7 +149,7 @@ class MarkingClock:
     def end_step(self) -> None:
         self._clock.end_step()
 
-    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
+    def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
         return self._clock.finished(await_steps)
 
 

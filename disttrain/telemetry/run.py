@@ -29,20 +29,20 @@ from disttrain.runtime.process_group import World
 from disttrain.telemetry import comm_split, null_reasons, sinks, step_series, summary, throughput
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.hardware.node import NodeTelemetry
-from disttrain.telemetry.json_lines import is_full, unless_full
-from disttrain.telemetry.profiled_steps import CloseLook
-from disttrain.telemetry.rank_summary import RankTotals, own_totals
-from disttrain.telemetry.run_metadata import Background
+from disttrain.telemetry.json_lines import drop_if_disk_full, is_disk_full
+from disttrain.telemetry.profiled_steps import ProfiledSteps
+from disttrain.telemetry.rank_summary import RankSummary, rank_summary
+from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import make_clock
-from disttrain.telemetry.step_log import StepRecorder
-from disttrain.telemetry.step_series import Curve
-from disttrain.telemetry.timed_world import Meetings
+from disttrain.telemetry.step_log import StepLog
+from disttrain.telemetry.step_series import StepSeries
+from disttrain.telemetry.timed_world import TimedWorld
 
 RECORDS_AT_ONCE = 256
 """Step records written in one go: many, because that is cheaper, but not so many that a step stalls."""
 FLUSH_SHARE = 0.001
 """Largest share of the time that interval summaries may take: they grow with the run, so they space out."""
-TELL_EVERY_S = 1.0
+PROGRESS_EVERY_S = 1.0
 """How often rank 0 says how it goes, in the log, the sinks and `progress.json`: as often as people look."""
 
 
@@ -56,7 +56,7 @@ class RunTelemetry:
     world: World
     config: Config
     facts: dict[str, Any]
-    background: Background = field(default_factory=Background)
+    background: RunMetadata = field(default_factory=RunMetadata)
     eval_history: list[EvalPoint] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -65,25 +65,29 @@ class RunTelemetry:
         self._measures_comm = self.facts["comm_method"] is not None
         if self._measures_comm:
             self.facts["comm_split"] = comm_split.METHOD
-        self.meetings = Meetings(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
+        self.timed_world = (
+            TimedWorld(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
+        )
         """The world, for what ranks do together within a step."""
-        self._recorder = StepRecorder(
+        self._recorder = StepLog(
             self.attempt.steps(self.world.rank),
             self.clock,
             samples_per_step=plan_samples,
             warmup_steps=self.config.telemetry.warmup_steps,
-            split=comm_split.CommSplit(self.meetings) if self._measures_comm else None,
+            split=comm_split.CommSplit(self.timed_world) if self._measures_comm else None,
             full_records=self.config.telemetry.full_records,
         )
         self._steps_total: int = self.facts["steps_total"]
         samples = self.background.samples_comm
-        self.look = CloseLook(self.config, self.attempt, self.world, samples=samples, steps=self._steps_total)
-        self._recorder.looked_at = self.look.steps
-        self._global_loss = GlobalLoss(self.meetings)
-        self._losses = Curve()  # on rank 0
+        self.profiled = ProfiledSteps(
+            self.config, self.attempt, self.world, samples=samples, steps=self._steps_total
+        )
+        self._recorder.profiled = self.profiled.steps
+        self._global_loss = GlobalLoss(self.timed_world)
+        self._losses = StepSeries()  # on rank 0
         self._sinks = (
             [sinks.open_sink(name, self.attempt) for name in self.config.telemetry.sinks]
-            if self._leads
+            if self.is_rank0
             else []
         )
         self._log_every = self.config.train.log_every
@@ -101,7 +105,7 @@ class RunTelemetry:
         self._node = NodeTelemetry(self.attempt, self.world, self.config.telemetry.gpu_every_s)
 
     @property
-    def _leads(self) -> bool:
+    def is_rank0(self) -> bool:
         return self.world.rank == 0
 
     def state(self) -> tuple[State, State]:
@@ -110,12 +114,12 @@ class RunTelemetry:
         All ranks call this together. Of each step done the record is then in the file of this attempt or, of
         those that share the next line there, in the state.
         """
-        self._look_up(wait=True)  # the sums that travel are of every step before this one
+        self._reduce(wait=True)  # the sums that travel are of every step before this one
         self._recorder.flush()
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if (window := self._recorder.open_window()) is not None:
             own["window"] = as_tensor(window)
-        if not self._leads:
+        if not self.is_rank0:
             return {}, own
         loss_steps, losses = self._losses.tensors()
         ratio_steps, ratios = self._recorder.ratios.tensors()
@@ -169,16 +173,16 @@ class RunTelemetry:
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
-        if step in self.look.steps:
+        if step in self.profiled.steps:
             with self.outside_steps():
-                self.look.step_done(step)
+                self.profiled.step_done(step)
         if step % self._log_every == 0:
-            self._look_up()
+            self._reduce()
         now = time.monotonic()
         if now >= self._flush_due:
             self._flush()
-        if now - self._told >= TELL_EVERY_S and self._leads:
-            self._tell(now)
+        if now - self._told >= PROGRESS_EVERY_S and self.is_rank0:
+            self._write_progress(now)
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
@@ -205,14 +209,14 @@ class RunTelemetry:
 
         All ranks call this together.
         """
-        self._look_up(wait=True)
+        self._reduce(wait=True)
         self._node.close()
         totals = self.world.all_gather_object(self._totals())
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
-        if self._leads:
-            self._tell(time.monotonic())
-        self.look.finish(self._recorder.kept)
-        if self._leads and self.attempt.superseded_by() is None:
+        if self.is_rank0:
+            self._write_progress(time.monotonic())
+        self.profiled.finish(self._recorder.kept)
+        if self.is_rank0 and self.attempt.superseded_by() is None:
             write_json(self.run.metrics, metrics.model_dump(mode="json"))
         self._close()
         return metrics
@@ -222,8 +226,8 @@ class RunTelemetry:
         device. Raises nothing, so that what went wrong first is what is reported."""
         try:
             self._recorder.abandon()
-            self.look.finish(self._recorder.kept)
-            if self._leads and self.attempt.superseded_by() is None:
+            self.profiled.finish(self._recorder.kept)
+            if self.is_rank0 and self.attempt.superseded_by() is None:
                 write_json(
                     self.run.metrics, self._metrics("failed", [self._totals()]).model_dump(mode="json")
                 )
@@ -231,17 +235,17 @@ class RunTelemetry:
         except Exception as error:
             log.error("the last records are lost", kind=type(error).__name__, error=str(error))
 
-    def _look_up(self, wait: bool = False) -> None:
+    def _reduce(self, wait: bool = False) -> None:
         """All ranks together: reduce the losses, compare the communication."""
         self._global_loss.reduce()
         if wait or self._measures_comm or self._recorder.waiting >= RECORDS_AT_ONCE:
             self._recorder.divide(everything=wait)
         fresh = self._global_loss.ready(wait)
-        if self._leads:
+        if self.is_rank0:
             for step, loss in fresh:
                 self._losses.add(step, loss)
 
-    def _tell(self, now: float) -> None:
+    def _write_progress(self, now: float) -> None:
         """Say how it goes: a log line, scalars, `progress.json`."""
         if now > self._told and self._step > self._told_step:
             self._rate = (self._step - self._told_step) * self.facts["global_batch_size"] / (now - self._told)
@@ -262,7 +266,7 @@ class RunTelemetry:
             updated=time.time(),
             **usage,
         )
-        with unless_full():
+        with drop_if_disk_full():
             write_json(self.run.progress, progress.model_dump(mode="json"), durable=False)
         live = {"lr": self._lr} | ({"samples_per_s": self._rate} if self._rate else {})
         self._send(self._step, live | {_scalar(name): value for name, value in usage.items()})
@@ -278,9 +282,9 @@ class RunTelemetry:
         self._recorder.collect()
         self._recorder.flush()
         began = time.monotonic()
-        if self._leads and self.attempt.superseded_by() is None:
+        if self.is_rank0 and self.attempt.superseded_by() is None:
             metrics = self._metrics("running", [self._totals()])
-            with unless_full():
+            with drop_if_disk_full():
                 write_json(self.run.metrics, metrics.model_dump(mode="json"), durable=False)
             self._send(self._step, {f"step/{k}": v for k, v in metrics.composition.items() if v is not None})
         now = time.monotonic()
@@ -293,7 +297,7 @@ class RunTelemetry:
 
     def _sampled(self) -> list[int]:
         """The steps of this attempt that were looked at closely so far, warm-up aside."""
-        return sorted(step for step in self.look.steps if self._recorder.warm_step < step <= self._step)
+        return sorted(step for step in self.profiled.steps if self._recorder.warm_step < step <= self._step)
 
     def _seconds(self) -> float:
         return self._seconds_before + time.monotonic() - self._began
@@ -301,7 +305,7 @@ class RunTelemetry:
     def _metrics(
         self,
         status: Literal["running", "completed", "stopped", "failed"],
-        totals: list[RankTotals],
+        totals: list[RankSummary],
         stop_cause: StopCause | None = None,
     ) -> Metrics:
         durations = self._recorder.durations
@@ -310,7 +314,7 @@ class RunTelemetry:
         samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
         left_out = self._left_out()
         sampled = self._sampled_before + len(self._sampled())
-        comm = self.look.summary()
+        comm = self.profiled.summary()
         facts, seconds = dict(self.facts), self._seconds()
         every_s, background = self.config.telemetry.gpu_every_s, self.background
         fields, reasons = throughput.of_run(
@@ -351,23 +355,23 @@ class RunTelemetry:
         )
         sampling = null_reasons.Sampling(
             asked=self.config.telemetry.profiled_steps,
-            planned=len(self.look.sampled),
-            taken=sum(self._first_step < step <= self._step for step in self.look.sampled),
+            planned=len(self.profiled.sampled),
+            taken=sum(self._first_step < step <= self._step for step in self.profiled.sampled),
         )
         reasons = null_reasons.reasons(
             metrics, sampling, late=background.late_reason, comm=background.comm_reason
         )
         return metrics.model_copy(update={"null_reasons": reasons})
 
-    def _totals(self) -> RankTotals:
-        return own_totals(self._recorder.measured, self._node.device, self.world, self._node.usage())
+    def _totals(self) -> RankSummary:
+        return rank_summary(self._recorder.measured, self._node.device, self.world, self._node.usage())
 
     def _send(self, step: int, values: dict[str, float]) -> None:
         for sink in self._sinks[:]:
             try:
                 sink.scalars(step, values)
             except OSError as error:
-                if not is_full(error):
+                if not is_disk_full(error):
                     raise
                 log.error("no room on the disk: a sink ends", sink=type(sink).__module__)
                 self._sinks.remove(sink)
@@ -376,7 +380,7 @@ class RunTelemetry:
         self._node.close()
         self._recorder.close()
         for sink in self._sinks:
-            with unless_full():
+            with drop_if_disk_full():
                 sink.close()
         self._sinks = []
 

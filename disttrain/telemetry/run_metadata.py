@@ -8,7 +8,7 @@ from disttrain.telemetry.null_reasons import NOT_EMULATED
 
 
 @dataclass
-class Background:
+class RunMetadata:
     tokens_per_sample: int | None = None
     """None where samples are not token sequences, or nobody knows."""
     samples_are_images: bool = False

@@ -9,20 +9,20 @@ from typing import Any
 
 from disttrain.records.base import SCHEMA_VERSION
 from disttrain.records.log_histogram import bin_of
-from disttrain.telemetry.step_clock import Parts
+from disttrain.telemetry.step_clock import PhaseSeconds
 
 DECIMALS = 7  # a tenth of a microsecond: what a host clock can tell apart
 
 
 @dataclass
-class Window:
+class StepAccumulator:
     """Steps put together, in order."""
 
     first: int = 0
     last: int = 0
     steps: int = 0
     start: float = 0.0
-    sums: Parts = field(default_factory=list)
+    sums: PhaseSeconds = field(default_factory=list)
     shortest: tuple[float, int] = (math.inf, 0)
     """Duration and step."""
     longest: tuple[float, int] = (-math.inf, 0)
@@ -30,7 +30,7 @@ class Window:
     loss_sum: float = 0.0
     lr: float = 0.0
 
-    def add(self, step: int, start: float, parts: Parts, loss: float, lr: float) -> None:
+    def add(self, step: int, start: float, parts: PhaseSeconds, loss: float, lr: float) -> None:
         if not self.steps:
             self.first, self.start, self.sums = step, start, [0.0] * len(parts)
         self.last = step
@@ -46,7 +46,7 @@ class Window:
         self.lr = lr
 
     def as_record(self, named: Mapping[str, float | None], samples_per_step: int) -> dict[str, Any]:
-        """The line of this window (`records.StepWindow`); `named` are the sums by class."""
+        """The line of this window (`records.StepAggregate`); `named` are the sums by class."""
         return {
             "schema_version": SCHEMA_VERSION,
             "first": self.first,

@@ -16,15 +16,15 @@ from typing import Protocol
 import torch
 
 COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
-"""Classes, in the order of `disttrain.records.steps.CLASSES`. One rank cannot tell waiting from transfer: its
+"""Classes, in the order of `disttrain.records.steps.PHASES`. One rank cannot tell waiting from transfer: its
 clock knows all exposed communication as COMM, until the ranks have compared (`telemetry.comm_split`)."""
-MEETING = 7
+CONTROL_SYNC = 7
 """On the clock alone: what ranks do together in one call (agree, compare, save, gather or scatter a shard).
 Counts as communication, but each time is compared apart: another rank may be late to another meeting."""
-_CLASSES = 7
+_PHASES = 7
 
-Parts = list[float]
-"""Seconds in each class of one step, indexed by the constants above. A clock's has those of each MEETING
+PhaseSeconds = list[float]
+"""Seconds in each class of one step, indexed by the constants above. A clock's has those of each CONTROL_SYNC
 behind them, in order."""
 
 
@@ -44,7 +44,7 @@ class StepClock(Protocol):
     def end_step(self) -> None:
         """Close the step and begin the next one at the same instant, in class OTHER."""
 
-    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
+    def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
         """(start, parts) of the steps closed and not yet asked for, oldest first.
 
         `start` is seconds since the first `start()`. What the device has yet to finish is left for later,
@@ -60,15 +60,15 @@ class HostClock:
         self._origin: float | None = None
         self._last = self._began = 0.0
         self.phase = OTHER
-        self._parts: Parts = [0.0] * _CLASSES
-        self._done: list[tuple[float, Parts]] = []
+        self._parts: PhaseSeconds = [0.0] * _PHASES
+        self._done: list[tuple[float, PhaseSeconds]] = []
 
     def start(self) -> None:
         self._last = self._began = self._now()
         if self._origin is None:
             self._origin = self._last
         self.phase = OTHER
-        self._parts = [0.0] * _CLASSES
+        self._parts = [0.0] * _PHASES
 
     def switch(self, phase: int) -> None:
         now = self._now()
@@ -80,10 +80,10 @@ class HostClock:
         self.switch(OTHER)
         assert self._origin is not None, "start() comes first"
         self._done.append((self._began - self._origin, self._parts))
-        self._parts = [0.0] * _CLASSES
+        self._parts = [0.0] * _PHASES
         self._began = self._last
 
-    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
+    def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
         done, self._done = self._done, []
         return done
 
@@ -118,13 +118,13 @@ class CudaClock:
         self._pending.append(self._marks)
         self._marks = [(OTHER, boundary)]
 
-    def finished(self, await_steps: int = 0) -> list[tuple[float, Parts]]:
+    def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
         if await_steps and self._pending:
             self._pending[min(await_steps, len(self._pending)) - 1][-1][1].synchronize()
         done = []
         while self._pending and self._pending[0][-1][1].query():
             marks = self._pending.popleft()
-            parts = [0.0] * _CLASSES
+            parts = [0.0] * _PHASES
             for (phase, begin), (_, end) in itertools.pairwise(marks):
                 _add(parts, phase, begin.elapsed_time(end) / 1e3)
             assert self._origin is not None, "start() comes first"
@@ -138,8 +138,8 @@ class CudaClock:
         return event
 
 
-def _add(parts: Parts, phase: int, seconds: float) -> None:
-    if phase == MEETING:
+def _add(parts: PhaseSeconds, phase: int, seconds: float) -> None:
+    if phase == CONTROL_SYNC:
         parts.append(seconds)
     else:
         parts[phase] += seconds

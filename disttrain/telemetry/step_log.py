@@ -13,12 +13,12 @@ import torch
 
 from disttrain.records.base import SCHEMA_VERSION
 from disttrain.records.json_files import to_json
-from disttrain.records.steps import CLASSES
-from disttrain.telemetry.comm_split import UNSEEN, CommSplit
-from disttrain.telemetry.json_lines import LineFile
-from disttrain.telemetry.step_aggregate import DECIMALS, Window
-from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, OTHER, Parts, StepClock
-from disttrain.telemetry.step_series import Curve
+from disttrain.records.steps import PHASES
+from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
+from disttrain.telemetry.json_lines import JsonLinesWriter
+from disttrain.telemetry.step_aggregate import DECIMALS, StepAccumulator
+from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, OTHER, PhaseSeconds, StepClock
+from disttrain.telemetry.step_series import StepSeries
 
 WINDOW = 100
 """Steps in one record, once each step has had its own for long enough."""
@@ -30,24 +30,24 @@ class _Done:
 
     step: int
     start: float
-    parts: Parts
+    parts: PhaseSeconds
     exposed_s: list[float]
-    """Its communication: in the backward pass (which may be UNSEEN), and in each meeting."""
+    """Its communication: in the backward pass (which may be UNMEASURED), and in each meeting."""
     loss: float
     lr: float
 
     @property
     def comm_seen(self) -> bool:
-        return self.exposed_s[0] != UNSEEN
+        return self.exposed_s[0] != UNMEASURED
 
     def unsee(self) -> None:
         """What of the communication was seen means nothing by itself: it goes to the class of all unknown."""
-        self.exposed_s[0] = UNSEEN
+        self.exposed_s[0] = UNMEASURED
         self.parts[OTHER] += self.parts[COMM]
         self.parts[COMM] = 0.0
 
 
-class StepRecorder:
+class StepLog:
     """Pairs each closed step of the clock with its loss and learning rate, keeps the sums, writes the lines.
 
     `measured` sums leave out the steps up to `warm_step`; `durations` holds the measured steps' seconds.
@@ -65,28 +65,28 @@ class StepRecorder:
         split: CommSplit | None,
         full_records: int = 100_000,
     ) -> None:
-        self._file = LineFile(path)
+        self._file = JsonLinesWriter(path)
         self._clock = clock
         self._samples = samples_per_step
         self.warm_step = warmup_steps
-        self.looked_at: frozenset[int] = frozenset()
+        self.profiled: frozenset[int] = frozenset()
         """Steps that are recorded but not measured, besides the first ones."""
-        self.kept: dict[int, Parts] = {}
+        self.kept: dict[int, PhaseSeconds] = {}
         """Of those steps, the seconds in each class."""
         self._split = split
         self._noted: deque[tuple[int, torch.Tensor, float, bool]] = deque()
         self.comm_unseen = False
         """Whether there is a measured step in which a rank's communication was not seen."""
         self._full_records = full_records
-        self._window = Window()
+        self._window = StepAccumulator()
         self._window_seen = False
         """Whether the communication of the steps in it is known."""
         self._undivided: deque[_Done] = deque()
         self._comparing = 0  # of the undivided, those whose comparison is on its way
         self.durations = array("d")
-        self.ratios = Curve()
+        self.ratios = StepSeries()
         """Exposed communication / compute of each measured step."""
-        self.measured: Parts = [0.0] * len(CLASSES)
+        self.measured: PhaseSeconds = [0.0] * len(PHASES)
 
     @property
     def waiting(self) -> int:
@@ -104,8 +104,8 @@ class StepRecorder:
         """Take the steps that the device has finished from the clock, waiting for the first `await_steps`."""
         for start, parts in self._clock.finished(await_steps):
             step, loss, lr, comm_seen = self._noted.popleft()
-            exposed_s = [parts[COMM], *parts[len(CLASSES) :]]
-            del parts[len(CLASSES) :]
+            exposed_s = [parts[COMM], *parts[len(PHASES) :]]
+            del parts[len(PHASES) :]
             parts[COMM] = sum(exposed_s)
             done = _Done(step, start, parts, exposed_s, float(loss), lr)
             if not comm_seen:
@@ -165,9 +165,9 @@ class StepRecorder:
         self._file.close()
 
     def _record(self, done: _Done) -> None:
-        if done.step in self.looked_at:
+        if done.step in self.profiled:
             self.kept[done.step] = done.parts
-        if done.step > self.warm_step and done.step not in self.looked_at:
+        if done.step > self.warm_step and done.step not in self.profiled:
             self.durations.append(sum(done.parts))
             self.comm_unseen |= not done.comm_seen
             self._note_ratio(done)
@@ -181,7 +181,7 @@ class StepRecorder:
 
     def _write(self, done: _Done, *, divided: bool) -> None:
         seen = self._split is not None and done.comm_seen
-        alone = done.step <= self._full_records or done.step in self.looked_at
+        alone = done.step <= self._full_records or done.step in self.profiled
         if not alone and (divided or not seen):
             if seen != self._window_seen or self._window.last <= self.warm_step < done.step:
                 self._end_window()  # the steps of one window are measured all, or none
@@ -206,17 +206,17 @@ class StepRecorder:
     def _end_window(self) -> None:
         if self._window.steps:
             self._file.add(to_json(self._window_record()))
-            self._window = Window()
+            self._window = StepAccumulator()
 
     def _window_record(self) -> dict[str, Any]:
         named = _named(self._window.sums, seen=self._window_seen, divided=True)
         return self._window.as_record(named, self._samples)
 
 
-def _named(parts: Parts, *, seen: bool, divided: bool) -> dict[str, float | None]:
+def _named(parts: PhaseSeconds, *, seen: bool, divided: bool) -> dict[str, float | None]:
     """The fields of a record: of communication only what is known."""
-    named: dict[str, float | None] = dict(zip(CLASSES, (round(p, DECIMALS) for p in parts), strict=True))
+    named: dict[str, float | None] = dict(zip(PHASES, (round(p, DECIMALS) for p in parts), strict=True))
     if not (seen and divided):
-        named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
+        named[PHASES[COMM]] = named[PHASES[COMM_TRANSFER]] = None
     exposed = round(parts[COMM] + parts[COMM_TRANSFER], DECIMALS) if seen else None
     return {**named, "comm_exposed_s": exposed}

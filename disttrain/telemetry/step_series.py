@@ -12,7 +12,7 @@ from torch import Tensor
 from disttrain.telemetry.summary import thin
 
 
-class Curve:
+class StepSeries:
     """Steps and their values: 16 bytes each. A value that is not finite counts as absent."""
 
     def __init__(self) -> None:

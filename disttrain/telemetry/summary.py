@@ -8,8 +8,8 @@ from typing import TypeVar
 import numpy as np
 
 from disttrain.records.metrics import Histogram, StepTime
-from disttrain.records.steps import CLASSES
-from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, Parts
+from disttrain.records.steps import PHASES
+from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, PhaseSeconds
 
 _BINS = 40
 _T = TypeVar("_T")
@@ -37,18 +37,18 @@ def step_time(durations: Sequence[float]) -> StepTime | None:
     )
 
 
-def composition(ranks: Sequence[Parts], steps: int, measures_comm: bool) -> dict[str, float | None]:
+def composition(ranks: Sequence[PhaseSeconds], steps: int, measures_comm: bool) -> dict[str, float | None]:
     """Mean seconds per step in each class over ranks, from each rank's sums over `steps` steps."""
     if not steps:
-        return dict.fromkeys(CLASSES)
+        return dict.fromkeys(PHASES)
     means = (np.asarray(ranks).mean(axis=0) / steps).tolist()
-    named: dict[str, float | None] = dict(zip(CLASSES, means, strict=True))
+    named: dict[str, float | None] = dict(zip(PHASES, means, strict=True))
     if not measures_comm:
-        named[CLASSES[COMM]] = named[CLASSES[COMM_TRANSFER]] = None
+        named[PHASES[COMM]] = named[PHASES[COMM_TRANSFER]] = None
     return named
 
 
-def communication(ranks: Sequence[Parts], measures_comm: bool) -> dict[str, float | None]:
+def communication(ranks: Sequence[PhaseSeconds], measures_comm: bool) -> dict[str, float | None]:
     """Exposed communication against the step and against compute, from each rank's sums: means over ranks."""
     names = ("communication_overhead_percent", "communication_computation_ratio")
     if not measures_comm or not all(parts[COMPUTE] > 0 for parts in ranks):

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from disttrain.telemetry.hardware.aggregation import gpu_usage, process_usage
-from disttrain.telemetry.hardware.sampler import NodeUsage
+from disttrain.telemetry.hardware.sampler import NodeSamples
 from disttrain.telemetry.null_reasons import NO_FLOPS, NOTHING_MEASURED
-from disttrain.telemetry.rank_summary import RankTotals
-from disttrain.telemetry.run_metadata import Background
+from disttrain.telemetry.rank_summary import RankSummary
+from disttrain.telemetry.run_metadata import RunMetadata
 
 Figures = tuple[dict[str, Any], dict[str, str]]
 """Fields, and why those that are null are."""
@@ -21,10 +21,10 @@ Figures = tuple[dict[str, Any], dict[str, str]]
 
 def of_run(
     facts: Mapping[str, Any],
-    background: Background,
+    background: RunMetadata,
     samples_per_s: float | None,
     devices: int,
-    totals: Sequence[RankTotals],
+    totals: Sequence[RankSummary],
     every_s: float,
 ) -> Figures:
     """All of them."""
@@ -105,7 +105,7 @@ def utilisation(
     return {"model_flops_per_s_per_rank": achieved and achieved / ranks, "mfu": mfu}, reasons
 
 
-def memory(ranks: Sequence[RankTotals]) -> Figures:
+def memory(ranks: Sequence[RankSummary]) -> Figures:
     """What torch's allocator held at its peak. Of a GPU that is the sum over the ranks that share it."""
     held = [rank.reserved_memory_bytes for rank in ranks if rank.reserved_memory_bytes is not None]
     shares: dict[str, float] = {}
@@ -120,7 +120,7 @@ def memory(ranks: Sequence[RankTotals]) -> Figures:
     return fields, {name: "no rank has a GPU" for name, value in fields.items() if value is None}
 
 
-def usage(nodes: Sequence[NodeUsage], every_s: float) -> Figures:
+def usage(nodes: Sequence[NodeSamples], every_s: float) -> Figures:
     """GPUs and processes over all nodes that sampled."""
     fields: dict[str, Any] = {"gpu": None, "processes": None}
     if not nodes:

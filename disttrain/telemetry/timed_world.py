@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.step_clock import MEETING, StepClock
+from disttrain.telemetry.step_clock import CONTROL_SYNC, StepClock
 
 
 @dataclass(frozen=True)
-class Meetings(World):
-    """The same world, in which whoever waits for a peer does so in class MEETING of the clock.
+class TimedWorld(World):
+    """The same world, in which whoever waits for a peer does so in class CONTROL_SYNC of the clock.
 
     Else a rank that is late to such a meeting would show in whatever class its peers happen to be in.
     """
@@ -40,7 +40,7 @@ class Meetings(World):
     @contextmanager
     def _meeting(self) -> Iterator[None]:
         before = self.clock.phase
-        self.clock.switch(MEETING)
+        self.clock.switch(CONTROL_SYNC)
         try:
             yield
         finally:

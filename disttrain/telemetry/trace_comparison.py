@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from disttrain.records.profile import Breakdown, ProfiledStep, ProfileRecord
-from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, Parts
+from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, PhaseSeconds
 from disttrain.telemetry.trace import StepTrace, length, merged, overlap
 
 _UNSEEN_BY_CLOCK = dict.fromkeys(
@@ -17,7 +17,9 @@ _NOTHING_COMPUTED = dict.fromkeys(
 )
 
 
-def compare(rank: int, seen: Iterable[tuple[int, StepTrace]], own: Mapping[int, Parts]) -> ProfileRecord:
+def compare(
+    rank: int, seen: Iterable[tuple[int, StepTrace]], own: Mapping[int, PhaseSeconds]
+) -> ProfileRecord:
     """`seen` are the profiler's steps, `own` the seconds in each class that the step clock measured of them.
 
     A figure that an instrument has no means to see is null, and so is its difference.
@@ -50,7 +52,7 @@ def _of_trace(trace: StepTrace) -> Breakdown:
     )
 
 
-def _of_clock(parts: Parts) -> Breakdown:
+def _of_clock(parts: PhaseSeconds) -> Breakdown:
     return Breakdown(
         step_s=sum(parts),
         compute_s=parts[COMPUTE],

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from disttrain.emulation.device import make_device
-from disttrain.telemetry.step_clock import COMM, COMPUTE, INPUT, MEETING, OPTIMIZER, OTHER, CudaClock
+from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, INPUT, OPTIMIZER, OTHER, CudaClock
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -27,7 +27,7 @@ def test_known_work_is_found_in_its_class_and_the_parts_are_the_step(work):
         for phase, seconds in KNOWN_S.items():
             clock.switch(phase)
             device.advance(seconds)
-        clock.switch(MEETING)
+        clock.switch(CONTROL_SYNC)
         device.advance(0.01)
         clock.end_step()
     steps = clock.finished(await_steps=STEPS)

@@ -11,7 +11,7 @@ from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.hardware.aggregation import gpu_usage
 from disttrain.telemetry.hardware.nvml import GpuReader, Nvml, Unavailable, identify
-from disttrain.telemetry.hardware.sampler import LocalRank, NodeSampler
+from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank
 from tests.support import nvml as replay
 
 
@@ -47,7 +47,7 @@ def test_work_shows(tmp_path):
     device = torch.device("cuda", 0)
     attempt = RunDir(tmp_path).attempt(0)
     own = LocalRank(0, 0, 1, identify(device), time.monotonic())
-    sampler = NodeSampler(attempt, [own], 0.1, lambda: 0)
+    sampler = HardwareSampler(attempt, [own], 0.1, lambda: 0)
     sampler.start()
     matrix = torch.randn(4096, 4096, device=device)
     until = time.monotonic() + 4

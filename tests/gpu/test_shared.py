@@ -14,7 +14,7 @@ from disttrain.config.sections import Config
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import CLASSES
+from disttrain.records.steps import PHASES
 from tests.multiprocess.test_train import SMALL, alone, make_config, train_on
 from tests.support.ranks import Ranks
 
@@ -57,7 +57,7 @@ def test_emulated_ranks(ranks: Ranks, tmp_path: Path, work: str) -> None:
     for rank in range(2):
         steps = lines(tmp_path, rank)
         for step in steps:
-            assert sum(step[name] for name in CLASSES) == pytest.approx(step["step_s"], abs=1e-5)
+            assert sum(step[name] for name in PHASES) == pytest.approx(step["step_s"], abs=1e-5)
             assert step["comm_exposed_s"] > 0
         # ranks that calibrate and compute at the same time may do so by half
         assert statistics.median(step["compute_s"] for step in steps) > 0.4 * (FORWARD_S + BACKWARD_S)

@@ -13,7 +13,7 @@ from scipy import stats
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import CLASSES
+from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
 from tests.support import emulated_shards, truth
 from tests.support.emulated_shards import COMPUTE_S, NUMBERS, OPTIMIZER_S
@@ -86,7 +86,7 @@ def test_a_step_is_what_layers_take_and_what_they_wait_for(three_ranks, tmp_path
         assert classes["other_s"] < 0.02 * step_s(tmp_path / "n1", rank)
         assert step_s(tmp_path / "n1", rank) == is_about(COMPUTE_S + exposed_s + OPTIMIZER_S)
         for line in read_jsonl(RunDir(tmp_path / "n1").attempt(0).steps(rank)):
-            assert sum(line[name] for name in CLASSES) == pytest.approx(line["step_s"], abs=1e-6)
+            assert sum(line[name] for name in PHASES) == pytest.approx(line["step_s"], abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import CLASSES, Step
+from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.loop import LoopTelemetry
 from tests.support.ranks import RankFailed
@@ -42,7 +42,7 @@ def test_a_tutorial_loop_is_measured_like_any_run(two_ranks, tmp_path):
     prompt, late = (steps_of(folder, rank) for rank in range(2))
     assert [step.step for step in prompt] == list(range(1, steps + 1))
     for theirs, mine in zip(prompt, late, strict=True):
-        assert sum(getattr(theirs, name) for name in CLASSES) == pytest.approx(theirs.step_s, abs=1e-6)
+        assert sum(getattr(theirs, name) for name in PHASES) == pytest.approx(theirs.step_s, abs=1e-6)
         assert mine.compute_s >= 0.02
         if (theirs.step - 1) % 10:  # else the ranks have compared notes, to which either may come late
             assert min(theirs.comm_wait_s, mine.comm_wait_s) == 0
@@ -84,7 +84,7 @@ def test_communication_that_cannot_be_seen_is_null_with_the_reason(two_ranks, tm
     for rank in range(2):
         for step in steps_of(tmp_path / "n2", rank):
             assert step.comm_wait_s is step.comm_transfer_s is step.comm_exposed_s is None
-            known = sum(getattr(step, name) or 0.0 for name in CLASSES)
+            known = sum(getattr(step, name) or 0.0 for name in PHASES)
             assert known == pytest.approx(step.step_s, abs=1e-6)
 
 

@@ -14,7 +14,7 @@ import pytest
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import run as run_module
-from disttrain.telemetry.step_log import StepRecorder
+from disttrain.telemetry.step_log import StepLog
 from tests.support.stopping import alone, config, train_until
 
 pytestmark = pytest.mark.multiprocess
@@ -45,9 +45,9 @@ def fill(path: Path) -> None:
 def test_no_step_and_no_record_is_lost(
     disk: Path, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
 ) -> None:
-    original = StepRecorder.note
+    original = StepLog.note
 
-    def note(self: StepRecorder, step: int, *known: Any, **more: Any) -> None:
+    def note(self: StepLog, step: int, *known: Any, **more: Any) -> None:
         original(self, step, *known, **more)
         if step == FULL_FROM:
             fill(disk / "filler")
@@ -55,10 +55,10 @@ def test_no_step_and_no_record_is_lost(
             assert len(list(read_jsonl(RunDir(disk).attempt(0).steps(0)))) < FULL_TO - 1, "it was full"
             (disk / "filler").unlink()
 
-    monkeypatch.setattr(run_module, "TELL_EVERY_S", 0.0)
+    monkeypatch.setattr(run_module, "PROGRESS_EVERY_S", 0.0)
     monkeypatch.setattr(run_module, "FLUSH_SHARE", 1e9)
     made = config(train={"steps": STEPS}, telemetry={"flush_every_s": 1e-9, "sinks": sinks})
-    with patch.object(StepRecorder, "note", note):
+    with patch.object(StepLog, "note", note):
         seen = train_until(alone(), made, disk, 0, None)
     run = RunDir(disk)
     assert [line["step"] for line in read_jsonl(run.attempt(0).steps(0))] == list(range(1, STEPS + 1))

@@ -11,7 +11,7 @@ from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import CLASSES
+from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
 from tests.support import shards
 from tests.support.shards import BLOCKS, PASS_S, STEPS, WIDTH
@@ -44,7 +44,7 @@ def test_each_collective_is_found_and_the_parts_sum_to_the_step(clean):
     assert metrics.parameters == BLOCKS * WIDTH * WIDTH
     for rank in range(RANKS):
         for line in read_jsonl(RunDir(folder).attempt(0).steps(rank)):
-            assert sum(line[name] for name in CLASSES) == pytest.approx(line["step_s"], abs=1e-6)
+            assert sum(line[name] for name in PHASES) == pytest.approx(line["step_s"], abs=1e-6)
             assert 0 < line["comm_transfer_s"] <= line["comm_exposed_s"]
     for classes in medians(folder, RANKS):
         assert classes["compute_s"] >= 2 * BLOCKS * PASS_S
@@ -77,8 +77,8 @@ def test_each_late_rank_is_waited_for(three_ranks, clean, tmp_path, late):
             "compute_s": LATE_S * (rank in late),
             "comm_wait_s": LATE_S * len(late.keys() - {rank}),
         }
-        more = {name: found[rank][name] - before[rank][name] for name in CLASSES}
-        about = {name: is_about(expected.get(name, 0.0), NOISE_S) for name in CLASSES}
+        more = {name: found[rank][name] - before[rank][name] for name in PHASES}
+        about = {name: is_about(expected.get(name, 0.0), NOISE_S) for name in PHASES}
         assert more == about, f"rank {rank}"
 
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_seen_is_null_with_the_reason(three_ranks, tmp_path, opti
     assert metrics.composition["comm_wait_s"] is None
     for line in read_jsonl(RunDir(tmp_path / "n1").attempt(0).steps(0)):
         assert line["comm_wait_s"] is line["comm_transfer_s"] is line["comm_exposed_s"] is None
-        assert sum(line[name] or 0.0 for name in CLASSES) == pytest.approx(line["step_s"], abs=1e-6)
+        assert sum(line[name] or 0.0 for name in PHASES) == pytest.approx(line["step_s"], abs=1e-6)
 
 
 def metrics_of(folder: Path) -> Metrics:

@@ -17,7 +17,7 @@ from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.profile import ProfileRecord
 from disttrain.records.progress import Progress
-from disttrain.records.steps import CLASSES, Step
+from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.train import train
@@ -98,7 +98,7 @@ def test_every_rank_leaves_valid_step_records_whose_parts_sum_to_the_step(two_ra
         steps = [Step.model_validate(line) for line in read_jsonl(output.attempt.steps(rank))]
         assert [s.step for s in steps] == list(range(1, 13))
         for s in steps:
-            assert sum(getattr(s, name) for name in CLASSES) == pytest.approx(s.step_s, abs=1e-6)
+            assert sum(getattr(s, name) for name in PHASES) == pytest.approx(s.step_s, abs=1e-6)
             assert s.compute_s > 0
             assert s.comm_wait_s + s.comm_transfer_s == pytest.approx(s.comm_exposed_s, abs=1e-6)
             assert min(s.comm_wait_s, s.comm_transfer_s) >= 0

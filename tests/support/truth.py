@@ -20,7 +20,7 @@ from disttrain.config.sections import Config
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import CLASSES
+from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.train import train
@@ -121,7 +121,7 @@ def medians(folder: Path, ranks: int) -> list[Classes]:
 
 
 def medians_of(steps: list[dict[str, Any]]) -> Classes:
-    return {name: statistics.median(step[name] for step in steps) for name in CLASSES}
+    return {name: statistics.median(step[name] for step in steps) for name in PHASES}
 
 
 def other_share(folder: Path, rank: int) -> float:
@@ -144,10 +144,10 @@ def assert_found(
     """Each rank has more of each class by what is expected, by nothing where nothing is; `within_s` allows
     some classes more than the 2 ms."""
     for rank, classes in enumerate(found):
-        more = {name: classes[name] - base[rank][name] for name in CLASSES}
+        more = {name: classes[name] - base[rank][name] for name in PHASES}
         assert more == {
             name: is_about(expected[rank].get(name, 0.0), (within_s or {}).get(name, TOLERANCE_S))
-            for name in CLASSES
+            for name in PHASES
         }, f"rank {rank}"
 
 
@@ -187,7 +187,7 @@ def assert_jitter(folder: Path, clean: list[Classes]) -> None:
             for line, late, own in zip(each, latest, drawn[rank], strict=True)
         ]
         assert statistics.median(apart) == is_about(0)
-        for name in set(CLASSES) - {"compute_s", "comm_wait_s"}:
+        for name in set(PHASES) - {"compute_s", "comm_wait_s"}:
             assert found[rank][name] == is_about(clean[rank][name]), name
     assert_accounted_for(folder, ranks)
 

@@ -12,7 +12,7 @@ import pytest
 
 from disttrain.runtime import log
 from disttrain.telemetry import json_lines as module
-from disttrain.telemetry.json_lines import LineFile
+from disttrain.telemetry.json_lines import JsonLinesWriter
 
 
 class Disk:
@@ -47,7 +47,7 @@ def test_what_found_no_room_is_written_once_there_is_some(
     disk: Callable[..., Disk], tmp_path: Path, number: int
 ) -> None:
     path = tmp_path / "new" / "lines"
-    small, file = disk(room=7, number=number), LineFile(path)
+    small, file = disk(room=7, number=number), JsonLinesWriter(path)
     with patch.object(log, "error") as failed, patch.object(log, "info") as told:
         for line in ("one", "two", "three"):
             file.add(line)
@@ -69,7 +69,7 @@ def test_what_is_kept_is_bounded_and_what_is_lost_is_said(
 ) -> None:
     monkeypatch.setattr(module, "KEPT_BYTES", 8)
     path = tmp_path / "lines"
-    small, file = disk(room=2), LineFile(path)
+    small, file = disk(room=2), JsonLinesWriter(path)
     file.add("one")
     file.flush()
     for line in ("two", "six", "ten"):  # the rest of `one`, and one line more
@@ -82,7 +82,7 @@ def test_what_is_kept_is_bounded_and_what_is_lost_is_said(
 
 
 def test_it_does_not_try_again_with_every_line(disk: Callable[..., Disk], tmp_path: Path) -> None:
-    file = LineFile(tmp_path / "lines")
+    file = JsonLinesWriter(tmp_path / "lines")
     disk(room=0)
     with patch.object(module.os, "write", side_effect=module.os.write) as tried:
         for _ in range(10):
@@ -93,7 +93,7 @@ def test_it_does_not_try_again_with_every_line(disk: Callable[..., Disk], tmp_pa
 
 
 def test_any_other_error_is_raised(disk: Callable[..., Disk], tmp_path: Path) -> None:
-    file = LineFile(tmp_path / "lines")
+    file = JsonLinesWriter(tmp_path / "lines")
     disk(room=0, number=errno.EIO)
     file.add("one")
     with pytest.raises(OSError, match="Input/output"):
@@ -102,7 +102,7 @@ def test_any_other_error_is_raised(disk: Callable[..., Disk], tmp_path: Path) ->
 
 def test_lines_reach_the_system_in_batches(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    file = LineFile(path)
+    file = JsonLinesWriter(path)
     file.add("small")
     assert path.read_text() == ""
     file.add("x" * module._AT_ONCE_BYTES)

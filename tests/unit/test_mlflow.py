@@ -3,7 +3,7 @@
 import pytest
 
 from disttrain.records.communication import CommSummary
-from disttrain.records.hardware import GpuUsage, ProcessUsage
+from disttrain.records.hardware import GpuSummary, ProcessSummary
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import sinks
@@ -66,8 +66,8 @@ def whole(model, **values):
 def test_every_figure_of_the_summary_can_be_compared_and_no_history_is_there(run):
     parts = {
         "comm": whole(CommSummary, method="m", collectives=[]),
-        "gpu": whole(GpuUsage, throttled={"power_cap": 0.25}, xids={"79": 1}),
-        "processes": whole(ProcessUsage),
+        "gpu": whole(GpuSummary, throttled={"power_cap": 0.25}, xids={"79": 1}),
+        "processes": whole(ProcessSummary),
     }
     fake_run(run.path, nodes=2, overrides=parts)
     metrics = read_json(run.metrics)

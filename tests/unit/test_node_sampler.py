@@ -15,7 +15,7 @@ from disttrain.telemetry import throughput
 from disttrain.telemetry.hardware import sampler as node_sampler
 from disttrain.telemetry.hardware.aggregation import gpu_usage
 from disttrain.telemetry.hardware.nvml import GpuId, GpuReader
-from disttrain.telemetry.hardware.sampler import LocalRank, NodeSampler
+from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank
 from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising
 
@@ -24,8 +24,8 @@ class Rounds:
     """Lets the sampler's thread take one round at a time."""
 
     def __init__(self, monkeypatch, ranks, attempt, every_s=1.0):
-        self.stretch = 0
-        self.sampler = NodeSampler(attempt, ranks, every_s, lambda: self.stretch)
+        self.segment = 0
+        self.sampler = HardwareSampler(attempt, ranks, every_s, lambda: self.segment)
         self.taken = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
@@ -37,13 +37,13 @@ class Rounds:
         self.sampler.start()
         assert self.taken.acquire(timeout=WITHIN_S)
 
-    def next(self, stretch=0):
-        self.stretch = stretch
+    def next(self, segment=0):
+        self.segment = segment
         self.go.release()
         assert self.taken.acquire(timeout=WITHIN_S)
 
-    def end(self, stretch=0):
-        self.stretch = stretch
+    def end(self, segment=0):
+        self.segment = segment
         self.sampler._asked_to_end.set()
         self.go.release()
         self.sampler.close()
@@ -152,7 +152,7 @@ def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["error"])))
     monkeypatch.setattr(node_sampler, "host_memory", lambda: 1 / 0)
     monkeypatch.setattr(node_sampler, "_Gpus", raising(ValueError("odd")))
-    sampler = NodeSampler(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01, lambda: None)
+    sampler = HardwareSampler(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01, lambda: None)
     sampler.start()
     sampler._thread.join(20)
     assert not sampler._thread.is_alive()
@@ -192,7 +192,7 @@ def test_a_driver_that_never_answers_does_not_hold_the_end(replay, tmp_path, mon
 
     fake.nvmlDeviceGetPowerUsage = hang
     monkeypatch.setattr(node_sampler, "CLOSE_S", 0.01)
-    sampler = NodeSampler(RunDir(tmp_path).attempt(0), ranks_on(GpuId(WELL, None)), 0.01, lambda: None)
+    sampler = HardwareSampler(RunDir(tmp_path).attempt(0), ranks_on(GpuId(WELL, None)), 0.01, lambda: None)
     sampler.start()
     assert asked.wait(20)
     sampler.usage()  # no lock is held meanwhile

@@ -7,7 +7,7 @@ from torch import nn
 from disttrain.flops import mfu, peaks
 from disttrain.flops.counting import CONVOLUTION, MATMUL
 from disttrain.telemetry import throughput
-from disttrain.telemetry.rank_summary import RankTotals
+from disttrain.telemetry.rank_summary import RankSummary
 
 DTYPES = {"float32", "tf32", "bfloat16", "float16", "float8"}
 
@@ -176,7 +176,7 @@ def test_null_throughput_has_reasons():
 
 def test_memory_at_its_peak():
     def rank(device, held, whole=100):
-        return RankTotals([], device, 0, held, whole, None)
+        return RankSummary([], device, 0, held, whole, None)
 
     fields, reasons = throughput.memory([rank("a", 30), rank("b", 60)])
     assert fields == {"peak_reserved_memory_bytes": 60, "gpu_memory_utilization": 0.6}

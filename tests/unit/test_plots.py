@@ -16,7 +16,7 @@ from analysis.efficiency import Curve, scaling_curves
 from analysis.load import load
 from analysis.stats import Estimate
 from analysis.style import CLASS_COLOURS, CLASS_NAMES, DPI, WIDTH_IN
-from disttrain.records.steps import CLASSES
+from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
 
 
@@ -26,8 +26,8 @@ def curves(tmp_path: Path) -> list[Curve]:
 
 
 def test_every_class_has_a_colour_of_its_own_and_a_name() -> None:
-    assert tuple(CLASS_COLOURS) == tuple(CLASS_NAMES) == CLASSES
-    assert len(set(CLASS_COLOURS.values())) == len(CLASSES)
+    assert tuple(CLASS_COLOURS) == tuple(CLASS_NAMES) == PHASES
+    assert len(set(CLASS_COLOURS.values())) == len(PHASES)
 
 
 def test_scaling_shows_points_intervals_and_the_ideal_line(curves: list[Curve]) -> None:

@@ -9,7 +9,7 @@ import torch
 from disttrain.emulation.sharded import watch
 from disttrain.emulation.wait import Pace
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.fsdp_exposed import Collectives, is_sharded, not_timed
+from disttrain.telemetry.fsdp_exposed import FsdpExposed, is_sharded, not_timed
 from disttrain.telemetry.step_clock import COMPUTE, HostClock
 
 ON_CPU, ON_DEVICE = (
@@ -79,7 +79,7 @@ def test_a_call_is_a_meeting(module, ranks, work, reason):
     model = module(comm)
     assert is_sharded(model)
     assert not_timed(model, ON_CPU) is None
-    collectives = Collectives(model, ON_CPU, lambda: clock)
+    collectives = FsdpExposed(model, ON_CPU, lambda: clock)
     clock.start()
     clock.switch(COMPUTE)
     now[0] += 2
@@ -126,7 +126,7 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
     if who_is_first == "emulation":
         assert stops() == 1.0
     before = group._all_gather_comm
-    collectives = Collectives(model, ON_CPU, lambda: clock)
+    collectives = FsdpExposed(model, ON_CPU, lambda: clock)
     clock.start()
     assert [stops(), stops()] == [1.0, 1.0]
     clock.end_step()

@@ -6,7 +6,12 @@ import pytest
 
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.telemetry.hardware import host
-from disttrain.telemetry.hardware.aggregation import GpuTally, HostTally, gpu_usage, process_usage
+from disttrain.telemetry.hardware.aggregation import (
+    GpuAccumulator,
+    ProcessAccumulator,
+    gpu_usage,
+    process_usage,
+)
 from tests.support.nvml import raising
 
 
@@ -16,8 +21,8 @@ def gpu_sample(at_s, **values):
 
 
 def test_only_measured_samples_count_and_counters_within_a_stretch():
-    tally = GpuTally("gpu", 2000.0)
-    samples = [  # at_s, stretch, energy, power, utilization
+    tally = GpuAccumulator("gpu", 2000.0)
+    samples = [  # at_s, segment, energy, power, utilization
         (0.0, None, 0.0, 900.0, 0.0),  # warm-up
         (1.0, 0, 100.0, 300.0, 0.8),
         (2.0, 0, 400.0, 500.0, 1.0),
@@ -25,8 +30,8 @@ def test_only_measured_samples_count_and_counters_within_a_stretch():
         (4.0, 1, 1100.0, 400.0, 0.9),
         (6.0, 1, 1900.0, 400.0, 0.9),
     ]
-    for at_s, stretch, energy, power, busy in samples:
-        tally.add(gpu_sample(at_s, energy_j=energy, power_w=power, utilization=busy), stretch)
+    for at_s, segment, energy, power, busy in samples:
+        tally.add(gpu_sample(at_s, energy_j=energy, power_w=power, utilization=busy), segment)
     usage, reasons = gpu_usage([tally])
     assert usage.energy_j == 300 + 800
     assert usage.sampled_s == 1 + 2
@@ -38,7 +43,7 @@ def test_only_measured_samples_count_and_counters_within_a_stretch():
 
 
 def test_usage_over_gpus():
-    one, two = GpuTally("one", 2000.0), GpuTally("two", 1000.0)
+    one, two = GpuAccumulator("one", 2000.0), GpuAccumulator("two", 1000.0)
     for at_s in (0.0, 1.0):
         one.add(
             gpu_sample(at_s, energy_j=at_s * 100, power_w=100, sm_clock_mhz=1500, throttle=["power_cap"]), 0
@@ -56,7 +61,7 @@ def test_usage_over_gpus():
 
 
 def test_figures_without_samples_are_null_with_a_reason():
-    tally = GpuTally("gpu", 2000.0)
+    tally = GpuAccumulator("gpu", 2000.0)
     tally.add(gpu_sample(0.0, energy_j=0.0), None)
     usage, reasons = gpu_usage([tally])
     assert (usage.energy_j, usage.power_mean_w) == (None, None)
@@ -64,8 +69,8 @@ def test_figures_without_samples_are_null_with_a_reason():
     tally.add(gpu_sample(1.0, energy_j=5.0), 0)
     usage, reasons = gpu_usage([tally])
     assert usage.energy_j is None
-    assert reasons["gpu.energy_j"] == "a GPU without two samples in one stretch of measured steps"
-    other = GpuTally("gpu", 2000.0)
+    assert reasons["gpu.energy_j"] == "a GPU without two samples in one segment of measured steps"
+    other = GpuAccumulator("gpu", 2000.0)
     for at_s in (0.0, 1.0):
         other.add(gpu_sample(at_s), 0)
     assert gpu_usage([other])[1]["gpu.energy_j"] == "a GPU without an energy counter"
@@ -88,7 +93,7 @@ def test_a_reading_of_a_process_that_fails_is_null_with_the_reason_and_costs_no_
     assert told["threads"] is None
     assert told["rss_bytes"] > 1e6
     assert told["cpu_percent"] is not None
-    tally = HostTally(reader.errors)
+    tally = ProcessAccumulator(reader.errors)
     empty = dict.fromkeys(HostSample.model_fields)
     tally.add(HostSample.model_construct(**empty | told), 0)
     usage, reasons = process_usage([tally])
@@ -108,13 +113,16 @@ def test_a_process_that_is_gone_or_a_system_that_fails_gives_nulls(monkeypatch):
 
 
 def test_usage_of_processes():
-    tally = HostTally()
-    for stretch, cpu, rss in ((None, 500.0, 9), (0, 100.0, 5), (0, 300.0, 7)):
+    tally = ProcessAccumulator()
+    for segment, cpu, rss in ((None, 500.0, 9), (0, 100.0, 5), (0, 300.0, 7)):
         fields = {"cpu_percent": cpu, "rss_bytes": rss, "threads": 3}
         fields |= {"host_memory_used_bytes": 30, "host_memory_total_bytes": 120}
-        tally.add(HostSample.model_construct(rank=0, at_s=0.0, time=0.0, **fields), stretch)
+        tally.add(HostSample.model_construct(rank=0, at_s=0.0, time=0.0, **fields), segment)
     usage, reasons = process_usage([tally])
     assert (usage.samples, usage.cpu_percent, usage.rss_peak_bytes) == (2, 200, 9)
     assert usage.host_memory_used_peak == 0.25
     assert reasons == {}
-    assert process_usage([HostTally()])[1]["processes.cpu_percent"] == "no sample fell into measured steps"
+    assert (
+        process_usage([ProcessAccumulator()])[1]["processes.cpu_percent"]
+        == "no sample fell into measured steps"
+    )

@@ -15,7 +15,7 @@ from disttrain.records.dataset import DatasetRecord
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import LossPoint
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import CLASSES, Step
+from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import run as run_module
 from disttrain.telemetry import sinks
@@ -23,8 +23,8 @@ from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.step_clock import COMPUTE, HostClock
-from disttrain.telemetry.step_log import StepRecorder
-from disttrain.telemetry.step_series import Curve
+from disttrain.telemetry.step_log import StepLog
+from disttrain.telemetry.step_series import StepSeries
 from disttrain.telemetry.summary import composition, step_time, thin
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
@@ -33,7 +33,7 @@ ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("c
 def record(path, losses, *, warmup=0, measures_comm=True):
     times = iter(range(1000))
     clock = HostClock(lambda: float(next(times)))
-    recorder = StepRecorder(
+    recorder = StepLog(
         path,
         clock,
         samples_per_step=4,
@@ -56,7 +56,7 @@ def test_step_lines_are_valid_records_and_their_parts_sum_to_the_step(tmp_path):
     assert [line.step for line in lines] == [1, 2]
     assert [line.loss for line in lines] == [3.0, 2.0]
     for line in lines:
-        assert sum(getattr(line, name) for name in CLASSES) == pytest.approx(line.step_s, abs=1e-6)
+        assert sum(getattr(line, name) for name in PHASES) == pytest.approx(line.step_s, abs=1e-6)
 
 
 def test_a_loss_that_is_not_finite_is_null_in_strict_json(tmp_path):
@@ -80,7 +80,7 @@ def test_what_is_not_measured_is_null_never_zero(tmp_path):
         assert line[name] is None
         assert found[name] is None
     assert line["comm_exposed_s"] is None
-    assert composition([[0.0] * 7], 0, measures_comm=True) == dict.fromkeys(CLASSES)
+    assert composition([[0.0] * 7], 0, measures_comm=True) == dict.fromkeys(PHASES)
 
 
 def test_composition_is_the_mean_over_ranks_and_steps():
@@ -125,7 +125,7 @@ def test_global_loss_of_one_rank_is_its_own():
 
 
 def test_a_curve_is_thinned_like_a_list_and_goes_on_from_its_tensors():
-    before, after = Curve(), Curve()
+    before, after = StepSeries(), StepSeries()
     for step in range(1, 2001):
         before.add(step, math.nan if step == 1 else step / 3)
     after.extend(*before.tensors())
@@ -134,7 +134,7 @@ def test_a_curve_is_thinned_like_a_list_and_goes_on_from_its_tensors():
     assert after.thinned() == thin(points)
     assert len(before.thinned()) == 1000
     assert after.newest == (2001, math.inf)
-    assert Curve().newest is None
+    assert StepSeries().newest is None
 
 
 def test_tensorboard_files_open_in_their_own_reader(tmp_path):
@@ -245,7 +245,7 @@ def test_a_run_whose_loss_was_not_finite_goes_on(telemetry):
         {},
         same_run=True,
     )
-    clockwork.now += 2 * run_module.TELL_EVERY_S
+    clockwork.now += 2 * run_module.PROGRESS_EVERY_S
     made.step_done(8, torch.tensor(1.0), 0.1)
     assert read_json(made.run.progress)["loss"] is None
     assert [(p.step, p.loss) for p in made.finish().loss_history] == [(7, None), (8, 1.0)]

@@ -16,7 +16,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import profiled_steps
 from disttrain.telemetry import trace as traces
-from disttrain.telemetry.collective_stats import Sampler, describe, sampled_steps, summarise
+from disttrain.telemetry.collective_stats import CollectiveStats, describe, sampled_steps, summarise
 from disttrain.telemetry.step_clock import COMM, COMPUTE, OPTIMIZER, OTHER
 from disttrain.telemetry.trace import MARK, bus_factor, length, merged, overlap
 from disttrain.telemetry.trace_comparison import compare
@@ -212,7 +212,7 @@ def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_
     attempt = RunDir(tmp_path).attempt(0)
     attempt.path.mkdir(parents=True)
     config = Config.model_validate({"profile": {"steps": [2, 3]}, "telemetry": {"warmup_steps": 4}})
-    closely = profiled_steps.CloseLook(config, attempt, world, samples=True, steps=24)
+    closely = profiled_steps.ProfiledSteps(config, attempt, world, samples=True, steps=24)
     starts: list[float] = []
     clock = SimpleNamespace(start=lambda: starts.append(device.host_ms), switch=lambda phase: None)
     loop = SimpleNamespace(clock=clock)
@@ -223,7 +223,7 @@ def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_
             device.events.clear()
         device.takes(5)  # what happens between steps
         began_ms = max(device.host_ms, device.device_ms)
-        with closely.at(step, loop):
+        with closely.take(step, loop):
             loop.clock.switch(COMPUTE)
             device.launch("gemm", 30)
             device.launch("ncclDevKernel_AllReduce", 10)
@@ -299,6 +299,6 @@ def test_nothing_sampled_nothing_said():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
 def test_on_a_full_disk_a_sample_counts_all_the_same():
-    sampler = Sampler(Path("/dev/full"), alone())
+    sampler = CollectiveStats(Path("/dev/full"), alone())
     sampler.add(sample(0))
     assert sampler.summary().sampled_steps == 1

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.comm_split import UNSEEN, CommSplit
-from disttrain.telemetry.step_clock import CHECKPOINT, COMM, COMPUTE, MEETING, HostClock
-from disttrain.telemetry.step_log import StepRecorder
+from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
+from disttrain.telemetry.step_clock import CHECKPOINT, COMM, COMPUTE, CONTROL_SYNC, HostClock
+from disttrain.telemetry.step_log import StepLog
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 ON_DEVICE = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cuda"), backend="nccl")
@@ -35,7 +35,7 @@ def recorded(path, exposed, others, look_ups=(), unseen=(), full=100):
     in those of `unseen`."""
     now = [0.0]
     clock = HostClock(lambda: now[0])
-    recorder = StepRecorder(
+    recorder = StepLog(
         path, clock, samples_per_step=1, warmup_steps=0, split=Peers(list(others)), full_records=full
     )
     clock.start()
@@ -82,7 +82,7 @@ def test_a_run_that_breaks_off_keeps_what_was_never_compared(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("others", "unseen"), [([0.5] * 3, {2}), ([0.5, UNSEEN, 0.5], ())], ids=["this rank", "another rank"]
+    ("others", "unseen"), [([0.5] * 3, {2}), ([0.5, UNMEASURED, 0.5], ())], ids=["this rank", "another rank"]
 )
 def test_what_one_rank_did_not_see_is_null_on_all(tmp_path, others, unseen):
     recorder = recorded(tmp_path / "steps.jsonl", [0.25] * 3, others, unseen=unseen)
@@ -123,11 +123,17 @@ def test_each_meeting_is_compared_on_its_own(tmp_path):
 
     now = [0.0]
     clock = HostClock(lambda: now[0])
-    recorder = StepRecorder(
+    recorder = StepLog(
         tmp_path / "steps.jsonl", clock, samples_per_step=1, warmup_steps=0, split=Together(ALONE)
     )
     clock.start()
-    for phase, seconds in ((MEETING, 0.5), (CHECKPOINT, 1.0), (MEETING, 0.2), (COMPUTE, 2.0), (COMM, 0.5)):
+    for phase, seconds in (
+        (CONTROL_SYNC, 0.5),
+        (CHECKPOINT, 1.0),
+        (CONTROL_SYNC, 0.2),
+        (COMPUTE, 2.0),
+        (COMM, 0.5),
+    ):
         clock.switch(phase)
         now[0] += seconds
     recorder.note(1, torch.tensor(0.0), 0.1)

@@ -14,11 +14,11 @@ from disttrain.config.sections import TelemetryConfig
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import RESOLUTION, bin_of, durations
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import CLASSES, Step, StepWindow
+from disttrain.records.steps import PHASES, Step, StepAggregate
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.comm_split import CommSplit
-from disttrain.telemetry.step_clock import COMM, COMPUTE, MEETING, OPTIMIZER, HostClock
-from disttrain.telemetry.step_log import WINDOW, StepRecorder
+from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
+from disttrain.telemetry.step_log import WINDOW, StepLog
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 
@@ -28,10 +28,10 @@ def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
     and by step the window that a checkpoint would take along."""
     now = [0.0]
     clock = HostClock(lambda: now[0])
-    recorder = StepRecorder(
+    recorder = StepLog(
         path, clock, samples_per_step=4, warmup_steps=after + warmup, split=None, full_records=full
     )
-    recorder.looked_at = frozenset(sampled)
+    recorder.profiled = frozenset(sampled)
     if window is not None:
         recorder.take_up(window)
     opened = {after: window}
@@ -60,7 +60,7 @@ def take(path, seconds, **how):
 def test_windows_lose_no_sum_no_extreme_and_keep_the_distribution(tmp_path_factory, seconds, full):
     lines = take(tmp_path_factory.mktemp("steps") / "steps.jsonl", seconds, full=full)
     alone = [Step.model_validate(line) for line in lines if "step" in line]
-    windows = [StepWindow.model_validate(line) for line in lines if "first" in line]
+    windows = [StepAggregate.model_validate(line) for line in lines if "first" in line]
     assert len(alone) == min(full, len(seconds))
     assert sum(window.steps for window in windows) == len(seconds) - len(alone)
     step = len(alone)
@@ -69,7 +69,7 @@ def test_windows_lose_no_sum_no_extreme_and_keep_the_distribution(tmp_path_facto
         assert (window.first, window.last) == (step + 1, step + window.steps)
         assert window.step_s == pytest.approx(own.sum(), abs=1e-5)
         assert window.optimizer_s == pytest.approx(0.1 * own.sum(), abs=1e-5)
-        assert sum(getattr(window, name) or 0 for name in CLASSES) == pytest.approx(window.step_s, abs=1e-5)
+        assert sum(getattr(window, name) or 0 for name in PHASES) == pytest.approx(window.step_s, abs=1e-5)
         assert window.shortest_s == pytest.approx(own.min(), abs=1e-6)
         assert window.longest_s == pytest.approx(own.max(), abs=1e-6)
         assert seconds[window.longest_step - 1] == pytest.approx(own.max(), abs=1e-6)
@@ -111,7 +111,7 @@ def test_over_attempts_no_step_is_lost_or_counted_twice(tmp_path_factory, data):
     recorder.close()
     found = [line for _, line in read_steps(run, 0).values()]
     alone = [line["step"] for line in found if "step" in line]
-    windows = [StepWindow.model_validate(line) for line in found if "first" in line]
+    windows = [StepAggregate.model_validate(line) for line in found if "first" in line]
     inside = [set(range(each.first, each.last + 1)) for each in windows]
     assert [len(steps) for steps in inside] == [window.steps for window in windows]
     assert sorted([*alone, *itertools.chain(*inside)]) == sorted(kept)
@@ -137,13 +137,11 @@ def realistic(path, *, full, steps=2000):
     now = [1e6 / 3]
     clock = HostClock(lambda: now[0])
     split = CommSplit(ALONE)
-    recorder = StepRecorder(
-        path, clock, samples_per_step=512, warmup_steps=10, split=split, full_records=full
-    )
+    recorder = StepLog(path, clock, samples_per_step=512, warmup_steps=10, split=split, full_records=full)
     clock._origin = 0.0
     clock.start()
     for step in range(10**6 - steps, 10**6):
-        for phase in (*range(MEETING), MEETING, MEETING, COMM):
+        for phase in (*range(CONTROL_SYNC), CONTROL_SYNC, CONTROL_SYNC, COMM):
             clock.switch(phase)
             now[0] += random.lognormal(-3, 0.5)  # far more bins in use than real steps need
         recorder.note(step, torch.tensor(random.uniform(1, 9)), 3e-4 * random.uniform())

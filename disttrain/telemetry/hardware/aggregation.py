@@ -1,6 +1,6 @@
 """From samples to the figures of a run: tallies that grow by one sample at a time, and merge over nodes.
 
-A stretch is a run of measured steps without a validation in between, by number; a sample outside of one (in
+A segment is a run of measured steps without a validation in between, by number; a sample outside of one (in
 the warm-up, say) has none. Means are over samples in stretches, and a counter's growth counts between two
 samples of the same one.
 """
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from disttrain.records.hardware import GpuSample, GpuUsage, HostSample, ProcessUsage
+from disttrain.records.hardware import GpuSample, GpuSummary, HostSample, ProcessSummary
 
 _RATES = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
 _NO_TELLING = "no GPU told it"
@@ -44,7 +44,7 @@ class Series:
 
 
 @dataclass
-class GpuTally:
+class GpuAccumulator:
     """One GPU's samples so far. `device` names it among those of the run; `sm_clock_max_mhz` is its own."""
 
     device: str
@@ -60,10 +60,10 @@ class GpuTally:
     """First and last count of each kind."""
     series: dict[str, Series] = field(default_factory=dict)
     _last: GpuSample | None = None
-    _stretch: int | None = None
+    _segment: int | None = None
 
-    def add(self, sample: GpuSample, stretch: int | None) -> None:
-        """Take the next sample, of that stretch of measured steps, if any."""
+    def add(self, sample: GpuSample, segment: int | None) -> None:
+        """Take the next sample, of that segment of measured steps, if any."""
         self._note("memory_used_bytes", sample.memory_used_bytes)
         self._note("temperature_c", sample.temperature_c)
         for name in ("ecc_corrected", "ecc_uncorrected"):
@@ -72,13 +72,13 @@ class GpuTally:
                 self.ecc[name] = (first, count)
         if sample.xids is not None:
             self.xids = (self.xids or Counter()) + Counter(map(str, sample.xids))
-        if stretch is not None:
+        if segment is not None:
             self._measure(sample)
-            if self._last is not None and stretch == self._stretch:
+            if self._last is not None and segment == self._segment:
                 self.sampled_s += sample.at_s - self._last.at_s
                 if sample.energy_j is not None and self._last.energy_j is not None:
                     self.energy_j = (self.energy_j or 0.0) + sample.energy_j - self._last.energy_j
-        self._last, self._stretch = sample, stretch
+        self._last, self._segment = sample, segment
 
     def _measure(self, sample: GpuSample) -> None:
         self.samples += 1
@@ -94,7 +94,7 @@ class GpuTally:
         self.series.setdefault(name, Series()).add(value)
 
 
-def gpu_usage(tallies: Sequence[GpuTally]) -> tuple[GpuUsage, dict[str, str]]:
+def gpu_usage(tallies: Sequence[GpuAccumulator]) -> tuple[GpuSummary, dict[str, str]]:
     """The figures over all GPUs, and why those that are null are."""
     joined: dict[str, Series] = {}
     for tally in tallies:
@@ -110,7 +110,7 @@ def gpu_usage(tallies: Sequence[GpuTally]) -> tuple[GpuUsage, dict[str, str]]:
     asked = sum(tally.throttle_samples for tally in tallies)
     held: Counter[str] = sum((tally.throttled for tally in tallies), Counter())
     memory = of("memory_used_bytes").most
-    usage = GpuUsage(
+    usage = GpuSummary(
         gpus=len(tallies),
         gpus_lost=sum(tally.lost for tally in tallies),
         samples=sum(tally.samples for tally in tallies),
@@ -130,29 +130,29 @@ def gpu_usage(tallies: Sequence[GpuTally]) -> tuple[GpuUsage, dict[str, str]]:
         **{name: of(name).mean for name in _RATES},
     )
     reasons = {
-        f"gpu.{name}": _why(name, tallies) for name in GpuUsage.model_fields if getattr(usage, name) is None
+        f"gpu.{name}": _why(name, tallies) for name in GpuSummary.model_fields if getattr(usage, name) is None
     }
     return usage, reasons
 
 
-def _why(name: str, tallies: Sequence[GpuTally]) -> str:
+def _why(name: str, tallies: Sequence[GpuAccumulator]) -> str:
     of_attempt = name in ("memory_used_peak_bytes", "temperature_max_c", "ecc_corrected", "ecc_uncorrected")
     if not of_attempt and name != "xids" and not any(tally.samples for tally in tallies):
         return "no sample fell into measured steps"
     if name == "energy_j":
         if not all(tally.sampled_s for tally in tallies):
-            return "a GPU without two samples in one stretch of measured steps"
+            return "a GPU without two samples in one segment of measured steps"
         return "a GPU without an energy counter"
     return _NO_TELLING
 
 
-def _grown(tallies: Sequence[GpuTally], name: str) -> int | None:
+def _grown(tallies: Sequence[GpuAccumulator], name: str) -> int | None:
     found = [tally.ecc[name] for tally in tallies if name in tally.ecc]
     return sum(last - first for first, last in found) if found else None
 
 
 @dataclass
-class HostTally:
+class ProcessAccumulator:
     """One rank's process so far. `errors` are its reader's."""
 
     errors: dict[str, str] = field(default_factory=dict)
@@ -162,9 +162,9 @@ class HostTally:
     threads: Series = field(default_factory=Series)
     memory: Series = field(default_factory=Series)
 
-    def add(self, sample: HostSample, stretch: int | None) -> None:
-        """Take the next sample, of that stretch of measured steps, if any."""
-        if stretch is not None:
+    def add(self, sample: HostSample, segment: int | None) -> None:
+        """Take the next sample, of that segment of measured steps, if any."""
+        if segment is not None:
             self.samples += 1
             self.cpu.add(sample.cpu_percent)
         self.rss.add(sample.rss_bytes)
@@ -173,7 +173,7 @@ class HostTally:
             self.memory.add(sample.host_memory_used_bytes / sample.host_memory_total_bytes)
 
 
-def process_usage(tallies: Sequence[HostTally]) -> tuple[ProcessUsage, dict[str, str]]:
+def process_usage(tallies: Sequence[ProcessAccumulator]) -> tuple[ProcessSummary, dict[str, str]]:
     """The figures over all ranks, and why those that are null are."""
     all_: dict[str, Series] = {name: Series() for name in ("cpu", "rss", "threads", "memory")}
     for tally in tallies:
@@ -181,7 +181,7 @@ def process_usage(tallies: Sequence[HostTally]) -> tuple[ProcessUsage, dict[str,
             series.join(getattr(tally, name))
     rss, threads = all_["rss"].most, all_["threads"].most
     samples = sum(tally.samples for tally in tallies)
-    usage = ProcessUsage(
+    usage = ProcessSummary(
         ranks=len(tallies),
         samples=samples,
         cpu_percent=all_["cpu"].mean,
@@ -189,7 +189,7 @@ def process_usage(tallies: Sequence[HostTally]) -> tuple[ProcessUsage, dict[str,
         threads_max=None if threads is None else int(threads),
         host_memory_used_peak=all_["memory"].most,
     )
-    why = dict.fromkeys(ProcessUsage.model_fields, "the system did not tell")
+    why = dict.fromkeys(ProcessSummary.model_fields, "the system did not tell")
     for name, read in _READ_AS.items():
         errors = [tally.errors[read] for tally in tallies if read in tally.errors]
         if errors:

@@ -12,7 +12,7 @@ import torch
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.hardware.nvml import identify
-from disttrain.telemetry.hardware.sampler import LocalRank, NodeSampler, NodeUsage
+from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank, NodeSamples
 
 
 class NodeTelemetry:
@@ -26,8 +26,8 @@ class NodeTelemetry:
         self._attempt = attempt
         self._world = world
         self._every_s = every_s
-        self._sampler: NodeSampler | None = None
-        self._stretch = 0  # of steps without a validation in between
+        self._sampler: HardwareSampler | None = None
+        self._segment = 0  # of steps without a validation in between
         self._outside = False
 
     def start(self, start_clock: Callable[[], None], measuring: Callable[[], bool]) -> None:
@@ -47,11 +47,11 @@ class NodeTelemetry:
         self.devices = len({rank.device for rank in ranks})
         if self._every_s and self._world.local_rank == 0:
 
-            def stretch() -> int | None:
-                return self._stretch if measuring() and not self._outside else None
+            def segment() -> int | None:
+                return self._segment if measuring() and not self._outside else None
 
             here = [rank for rank in ranks if rank.node == node]
-            self._sampler = NodeSampler(self._attempt, here, self._every_s, stretch)
+            self._sampler = HardwareSampler(self._attempt, here, self._every_s, segment)
             self._sampler.start()
 
     @contextmanager
@@ -59,14 +59,14 @@ class NodeTelemetry:
         """What happens in here is not measured, nor is what a counter grows by across it."""
         self._outside = True
         yield
-        self._stretch += 1
+        self._segment += 1
         self._outside = False
 
     def live(self) -> dict[str, float]:
         """The newest figures of this node, by their names in `Progress`."""
         return self._sampler.live() if self._sampler else {}
 
-    def usage(self) -> NodeUsage | None:
+    def usage(self) -> NodeSamples | None:
         """What this node's samples add up to by now; None where this rank does not sample."""
         return self._sampler.usage() if self._sampler else None
 

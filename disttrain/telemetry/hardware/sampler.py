@@ -23,10 +23,10 @@ from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.json_files import to_json, write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
-from disttrain.telemetry.hardware.aggregation import GpuTally, HostTally
+from disttrain.telemetry.hardware.aggregation import GpuAccumulator, ProcessAccumulator
 from disttrain.telemetry.hardware.host import ProcessReader, host_memory
 from disttrain.telemetry.hardware.nvml import GpuId, GpuReader, Nvml, Unavailable
-from disttrain.telemetry.json_lines import LineFile
+from disttrain.telemetry.json_lines import JsonLinesWriter
 
 T = TypeVar("T")
 LINES_AT_FULL_RATE = 20_000
@@ -57,19 +57,19 @@ class LocalRank:
 
 
 @dataclass
-class NodeUsage:
+class NodeSamples:
     """What one node's samples add up to; travels to rank 0."""
 
-    gpus: list[GpuTally] = field(default_factory=list)
-    hosts: list[HostTally] = field(default_factory=list)
+    gpus: list[GpuAccumulator] = field(default_factory=list)
+    hosts: list[ProcessAccumulator] = field(default_factory=list)
     gpu_reason: str | None = None
     """Why there are no GPU samples."""
 
 
-class NodeSampler:
+class HardwareSampler:
     """Samples every `every_s` seconds from `start` to `close`.
 
-    `stretch` tells which stretch of measured steps the loop is in (see `telemetry.hardware.aggregation`).
+    `segment` tells which segment of measured steps the loop is in (see `telemetry.hardware.aggregation`).
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class NodeSampler:
         attempt: Attempt,
         ranks: Sequence[LocalRank],
         every_s: float,
-        stretch: Callable[[], int | None],
+        segment: Callable[[], int | None],
     ) -> None:
         self._attempt = attempt
         self._ranks = ranks
         self._node = ranks[0].node
         self._every_s = every_s
-        self._stretch = stretch
+        self._segment = segment
         self._asked_to_end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-        self._usage = NodeUsage(gpu_reason=None if any(r.gpu for r in ranks) else "no rank has a GPU")
+        self._usage = NodeSamples(gpu_reason=None if any(r.gpu for r in ranks) else "no rank has a GPU")
         self._lock = threading.Lock()  # held while tallies grow, never while the driver is asked
         self._live: dict[str, float] = {}
         self._live_at = 0.0
@@ -100,7 +100,7 @@ class NodeSampler:
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
 
-    def usage(self) -> NodeUsage:
+    def usage(self) -> NodeSamples:
         """What the samples so far add up to."""
         with self._lock:
             return copy.deepcopy(self._usage)
@@ -131,10 +131,10 @@ class NodeSampler:
 
     def _sample(self, parts: dict[str, _Part]) -> None:
         """Take a sample of each of `parts`, and leave out from now on what goes wrong."""
-        stretch = self._stretch()
+        segment = self._segment()
         samples: list[GpuSample | HostSample] = []
         for name, part in list(parts.items()):
-            taken = _attempted(name, partial(self._take, part, stretch))
+            taken = _attempted(name, partial(self._take, part, segment))
             if taken is None:
                 _attempted(name, parts.pop(name).close)
             else:
@@ -142,16 +142,16 @@ class NodeSampler:
         self._live = _live(samples)
         self._live_at = time.monotonic()
 
-    def _take(self, part: _Part, stretch: int | None) -> list[GpuSample | HostSample]:
+    def _take(self, part: _Part, segment: int | None) -> list[GpuSample | HostSample]:
         found = part.read()
         with self._lock:
             for tally, sample in found:
-                tally.add(sample, stretch)
+                tally.add(sample, segment)
         return [sample for _, sample in found]
 
 
 class _Tally(Protocol):
-    def add(self, sample: Any, stretch: int | None) -> None: ...
+    def add(self, sample: Any, segment: int | None) -> None: ...
 
 
 class _Part(Protocol):
@@ -176,7 +176,7 @@ class _Lines:
     """A file of samples that grows ever more slowly."""
 
     def __init__(self, path: Path) -> None:
-        self._file = LineFile(path)
+        self._file = JsonLinesWriter(path)
         self._rounds = 0
         self._written = 0
 
@@ -197,14 +197,14 @@ class _Gpus:
     """The GPUs of the node: opened in the thread, since a driver can take seconds to wake."""
 
     def __init__(
-        self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], usage: NodeUsage, every_s: float
+        self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], usage: NodeSamples, every_s: float
     ) -> None:
         self._path = attempt.gpu_devices(node)
         self._every_s = every_s
         self._usage = usage
         self._lines: _Lines | None = None
         self._nvml: Nvml | None = None
-        self._readers: list[tuple[LocalRank, GpuReader, GpuTally]] = []
+        self._readers: list[tuple[LocalRank, GpuReader, GpuAccumulator]] = []
         users: dict[GpuId, list[LocalRank]] = {}
         for rank in ranks:
             if rank.gpu:
@@ -226,7 +226,7 @@ class _Gpus:
         if self._nvml:
             self._nvml.close()
 
-    def read(self) -> list[tuple[GpuTally, GpuSample]]:
+    def read(self) -> list[tuple[GpuAccumulator, GpuSample]]:
         """One sample of each GPU that is still there, written."""
         found = []
         for rank, reader, tally in self._readers:
@@ -260,7 +260,7 @@ class _Gpus:
             except Exception as error:
                 reasons.append(f"{gpu.uuid or gpu.pci_bus_id}: {in_one_line(error)}")
                 continue
-            tally = GpuTally(ranks[0].device, reader.device.sm_clock_max_mhz)
+            tally = GpuAccumulator(ranks[0].device, reader.device.sm_clock_max_mhz)
             self._readers.append((ranks[0], reader, tally))
             self._usage.gpus.append(tally)
         if reasons:
@@ -279,13 +279,13 @@ class _Gpus:
 class _Hosts:
     """The processes of the node's ranks."""
 
-    def __init__(self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], usage: NodeUsage) -> None:
+    def __init__(self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], usage: NodeSamples) -> None:
         readers = [(rank, ProcessReader(rank.pid)) for rank in ranks]
-        self._readers = [(rank, reader, HostTally(reader.errors)) for rank, reader in readers]
+        self._readers = [(rank, reader, ProcessAccumulator(reader.errors)) for rank, reader in readers]
         usage.hosts = [tally for _, _, tally in self._readers]
         self._lines = _Lines(attempt.host_samples(node))
 
-    def read(self) -> list[tuple[HostTally, HostSample]]:
+    def read(self) -> list[tuple[ProcessAccumulator, HostSample]]:
         """One sample of each process, written."""
         memory = host_memory()
         found = []
