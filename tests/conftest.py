@@ -23,6 +23,11 @@ SHARED = {
 LONGEST_FIRST = ["accounted-cluster", "ranks", "plain-cluster", "own-cluster", "tests/multiprocess"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Register pytest-xdist's marker, which is missing under `-p no:xdist`."""
+    config.addinivalue_line("markers", "xdist_group(name): tests that share a process under pytest-xdist")
+
+
 def group_of(item: pytest.Item) -> str:
     """Tests of a group run one after the other in one process, so that what they share is set up once."""
     names = getattr(item, "fixturenames", ())
