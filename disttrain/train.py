@@ -95,7 +95,7 @@ def run_loop(session: Session, config: Config) -> StopCause | None:
         telemetry.step_done(step, loss, trainer.lr)
         if session.evaluate and evaluation_is_due(step, session.steps, config.train.eval_every):
             with telemetry.outside_steps():
-                point = session.evaluate(trainer.bare_model, step)
+                point = session.evaluate(trainer.unwrapped_model, step)
                 telemetry.evaluated(point)
                 boundary.validated(point)
         if step >= boundary.next_step and step < session.steps and (cause := boundary.meet(step)):
@@ -118,7 +118,7 @@ def finish(session: Session, config: Config, world: World, stop_cause: StopCause
     if config.telemetry.layer_passes and stop_cause is None:
         record_layers(session, config, world)
     session.telemetry.checkpointed(session.saver.committed_step, session.saver.failed)
-    if isinstance(model := session.trainer.bare_model, Emulated):
+    if isinstance(model := session.trainer.unwrapped_model, Emulated):
         note_lateness(model, session.telemetry, world)
     metrics = session.telemetry.finish(stop_cause)
     log.info(stop_cause or "finished", step=metrics.steps, samples_per_s=metrics.samples_per_s or 0.0)
@@ -137,7 +137,7 @@ def record_layers(session: Session, config: Config, world: World) -> None:
         emulated=config.emulated,
         passes=config.telemetry.layer_passes,
         samples=telemetry.facts["local_batch_size"],
-        dtype_bytes=next(session.trainer.bare_model.parameters()).element_size(),
+        dtype_bytes=next(session.trainer.unwrapped_model.parameters()).element_size(),
         layers=layers,
     )
     write_json(telemetry.attempt.layers, found.model_dump(mode="json"))
@@ -193,7 +193,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         samples_are_images=source.images,
         peak_reason=peak.reason,
         samples_comm=strategy.COMM_METHOD is not None,
-        late_reason=LATE_AT_THE_END if isinstance(strategy.bare(model), Emulated) else NOT_EMULATED,
+        late_reason=LATE_AT_THE_END if isinstance(strategy.unwrap(model), Emulated) else NOT_EMULATED,
     )
     telemetry = RunTelemetry(output.run, output.attempt, world, config, facts, background)
     log.info(
@@ -216,16 +216,16 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
     def example() -> Batch:
         return default_collate([source.train[i % samples] for i in range(plan.local)])
 
-    if strategy.SETTLES:
-        trainer.settle(example())
-    start = content.restore(origin, trainer.bare_model, optimizer, world) if origin else ResumeState()
+    if strategy.PRIMES_BUCKETS:
+        trainer.prime_buckets(example())
+    start = content.restore(origin, trainer.unwrapped_model, optimizer, world) if origin else ResumeState()
     if origin and start.step:
         telemetry.resume(start.step, start.history, start.own, same_run=origin.same_run)
     mine = RankBatches(GlobalOrder(samples, config.train.seed), plan, world.rank, steps, start.step)
     seed = (config.train.seed, world.rank)
     loader = make_loader(source.train, mine, config.data, world.device, seed=seed, first=mine.first)
     batches: Iterator[Batch] = iter(loader)
-    bare = trainer.bare_model
+    bare = trainer.unwrapped_model
     if isinstance(bare, Emulated) and bare.table.input_s:
         late_s = bare.table.input_s * bare.table.share(plan.local)
         batches = each_after(late_s, batches, make_device("wait", world.device))
@@ -235,7 +235,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
 
     # What may end it early, and what is left for the next start
     folder = resume.checkpoint_folder(config.checkpoint, output.run)
-    capture = partial(content.capture, trainer.bare_model, optimizer, telemetry, world)
+    capture = partial(content.capture, trainer.unwrapped_model, optimizer, telemetry, world)
     saver = CheckpointSaver(
         folder, config.checkpoint, output.attempt, telemetry.timed_world, capture, described, start.step
     )
@@ -273,10 +273,10 @@ def evaluation_is_due(step: int, steps: int, every: int) -> bool:
 def note_lateness(model: Emulated, telemetry: RunTelemetry, world: World) -> None:
     """Take down how well an emulated model kept its time, or why that is not known. All ranks call this
     together."""
-    if model.late_s is None:
+    if model.timing_error_s is None:
         telemetry.background.late_reason = model.late_reason
     else:
-        telemetry.facts["emulation_late_s"] = world.all_reduce_max([model.late_s])[0]
+        telemetry.facts["emulation_late_s"] = world.all_reduce_max([model.timing_error_s])[0]
 
 
 def describe_machine(world: World, config: Config) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from disttrain.checkpoint.state import dropped_gradients, untouched
+from disttrain.checkpoint.state import dropped_gradients, preserve_state
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections import OptimConfig
 from disttrain.emulation.model import Emulated
@@ -59,13 +59,13 @@ class Trainer:
         self.lr = 0.0
         self._device = next(model.parameters()).device
         self._communicates = strategy.COMM_METHOD is not None
-        bare = self.bare_model
+        bare = self.unwrapped_model
         self._emulated = bare if isinstance(bare, Emulated) else None
 
     @property
-    def bare_model(self) -> nn.Module:
+    def unwrapped_model(self) -> nn.Module:
         """The model without its distributed wrapper."""
-        return self.strategy.bare(self.model)
+        return self.strategy.unwrap(self.model)
 
     def step(self, step: int, batches: Iterator[Batch]) -> Tensor:
         """Run optimizer step `step` (1 is the first) on the next micro-batches; its mean local loss."""
@@ -94,26 +94,26 @@ class Trainer:
         clock.switch(OTHER)
         return torch.stack([*losses, loss.detach()]).sum() if losses else loss.detach()
 
-    def settle(self, batch: Batch) -> None:
-        """Make a forward and a backward pass that leave nothing behind, for a strategy that `SETTLES`.
+    def prime_buckets(self, batch: Batch) -> None:
+        """Make a forward and a backward pass that leave nothing behind, for a strategy that `PRIMES_BUCKETS`.
 
         All ranks together, before the first step of every start, fresh or resumed.
         """
-        with untouched(self.model, self._device):
+        with preserve_state(self.model, self._device):
             inputs, targets = self._load(iter([batch]))
             self._loss(inputs, targets).backward()
 
-    def aside(self, batch: Batch, mark: Callable[[str], None]) -> None:
+    def isolated_pass(self, batch: Batch, mark: Callable[[str], None]) -> None:
         """Make a forward and a backward pass on this rank alone that leave nothing behind.
 
         `mark` is called with `forward`, `backward` and `end` when each begins, and after the last.
         """
         with ExitStack() as stack:
-            stack.enter_context(untouched(self.model, self._device))
-            stack.enter_context(self.strategy.alone(self.model))
+            stack.enter_context(preserve_state(self.model, self._device))
+            stack.enter_context(self.strategy.no_comm(self.model))
             stack.enter_context(dropped_gradients(self.model))
             if self._emulated is not None:
-                stack.enter_context(self._emulated.aside())
+                stack.enter_context(self._emulated.uncounted())
             inputs, targets = self._load(iter([batch]))
             mark("forward")
             loss = self._loss(inputs, targets)

@@ -99,7 +99,7 @@ def put_random(state: State, device: torch.device) -> None:
 
 
 @contextmanager
-def untouched(model: nn.Module, device: torch.device) -> Iterator[None]:
+def preserve_state(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Whatever happens within, random numbers, buffers and gradients are afterwards as they were (no
     gradients)."""
     numbers = of_random(device)

@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from disttrain.data.source import Sample, Source, Task
-from disttrain.emulation.wait import wait_until
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.waiting import wait_until
 
 _ROW = 1 << 20
 """Numbers in the row that images are cut from (4 MiB), beside one image's size."""

@@ -4,7 +4,7 @@
 |---|---|
 | `table` | what is emulated: layers with their bytes and seconds, read and checked without torch |
 | `shapes` | tables of ResNet-50 and of GPTs, from their layers' true shapes at a stated rate |
-| `wait` | waiting to the moment, without keeping the processor |
+| `deadline_timer` | deadlines of the layers of a pass |
 | `device` | what passes the time: waiting, a device-side sleep, or products calibrated to last as long |
 | `sharded` | a model that `fully_shard` was applied to: its collectives keep it from computing |
 | `model` | the layers as modules with real parameters, and the optimizer that goes with them |

@@ -17,7 +17,7 @@ from typing import Literal, Protocol, TypeVar
 
 import torch
 
-from disttrain.emulation.wait import Pace
+from disttrain.emulation.deadline_timer import DeadlineTimer
 
 Work = Literal["wait", "matmul"]
 _Item = TypeVar("_Item")
@@ -32,7 +32,7 @@ class Device(Protocol):
     """Passes the time of layers, one after the other."""
 
     @property
-    def late_s(self) -> float | None:
+    def timing_error_s(self) -> float | None:
         """Seconds by which passes ended late, summed; null where that is not known."""
 
     def start(self) -> None:
@@ -45,14 +45,14 @@ class Device(Protocol):
         """The pass is over."""
 
 
-class Waiting(Pace):
+class Waiting(DeadlineTimer):
     """A CPU rank that waits."""
 
 
 class Sleeping:
     """A CUDA device that sleeps between the kernels around it, in the order of the current stream."""
 
-    late_s = None
+    timing_error_s = None
 
     def __init__(self, device: torch.device) -> None:
         self._cycles_per_s = _cycles_per_second(device)
@@ -71,7 +71,7 @@ class Sleeping:
 class Multiplying:
     """Real products, as many as take a layer's seconds; the remainder is carried to the next layer."""
 
-    late_s = None
+    timing_error_s = None
 
     def __init__(self, device: torch.device) -> None:
         width = _PRODUCT[device.type]

@@ -60,38 +60,42 @@ class Emulated(nn.Module):
         )
         self._output = (*source.shape, source.classes) if source.task == "language" else (source.classes,)
         self._steps = 0
-        self._late_before_s = 0.0  # by passes that belong to no step
+        self._error_before_s = 0.0  # by passes that belong to no step
         self._step_factor = speed.factor(0, table.forward_s + table.backward_s)
 
     def begin_step(self, step: int) -> None:
         """The passes from here on belong to optimizer step `step`."""
         if not self._steps:
-            self._late_before_s = self._late_sum_s() or 0.0
+            self._error_before_s = self._error_sum_s() or 0.0
         self._steps += 1
         self._step_factor = self.speed.factor(step, self.table.forward_s + self.table.backward_s)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def uncounted(self) -> Iterator[None]:
         """Passes within belong to no step."""
-        before_s = self._late_sum_s() or 0.0
+        before_s = self._error_sum_s() or 0.0
         try:
             yield
         finally:
-            self._late_before_s += (self._late_sum_s() or 0.0) - before_s
+            self._error_before_s += (self._error_sum_s() or 0.0) - before_s
 
     @property
-    def late_s(self) -> float | None:
+    def timing_error_s(self) -> float | None:
         """Mean seconds per step by which passes ended later than they should; null where not known."""
-        late_s = self._late_sum_s()
-        return (late_s - self._late_before_s) / self._steps if late_s is not None and self._steps else None
+        timing_error_s = self._error_sum_s()
+        return (
+            (timing_error_s - self._error_before_s) / self._steps
+            if timing_error_s is not None and self._steps
+            else None
+        )
 
     @property
     def late_reason(self) -> str:
-        """Why `late_s` is null, where it is."""
+        """Why `timing_error_s` is null, where it is."""
         return "the device does not tell when a pass ended" if self._steps else "this attempt did no step"
 
-    def _late_sum_s(self) -> float | None:
-        return self.clock.device.late_s if self.clock.ready else None
+    def _error_sum_s(self) -> float | None:
+        return self.clock.device.timing_error_s if self.clock.ready else None
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.clock.begin(inputs.device, self.table.share(len(inputs)) * self._step_factor)

@@ -15,7 +15,7 @@ COMM_METHOD = "ddp_backward_tail"
 """From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets
 still in flight. It holds waiting for peers and transfer together; communication hidden under compute
 is not in it."""
-SETTLES = True
+PRIMES_BUCKETS = True
 """DDP lays its gradient buckets out anew after the first backward pass, by the order in which gradients
 came. That changes the order of summation: a resumed process would sum its first step otherwise than the
 one that never stopped, and from three ranks on that shows in the weights."""
@@ -38,7 +38,7 @@ def without_sync(model: nn.Module) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def alone(model: nn.Module) -> Iterator[None]:
+def no_comm(model: nn.Module) -> Iterator[None]:
     assert isinstance(model, DistributedDataParallel)
     # a pass without sync broadcasts buffers if the one before had sync, and then the next one does not
     broadcasts = model.require_forward_param_sync
@@ -50,6 +50,6 @@ def alone(model: nn.Module) -> Iterator[None]:
         model.require_forward_param_sync = broadcasts
 
 
-def bare(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     assert isinstance(model, DistributedDataParallel)
     return model.module

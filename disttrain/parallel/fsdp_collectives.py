@@ -16,7 +16,7 @@ Make = Callable[[], dist.Work | None]
 """Makes a collective. On a CPU it gives None when that is done, or at once what to wait for, if asked to."""
 
 
-class Through:
+class InterceptedCollective:
     """One of FSDP2's objects for communication, which makes the same calls through `call`.
 
     `call` gets what makes the collective and the group that it is among, and returns what that returned.
@@ -39,7 +39,7 @@ class Through:
         return self.call(make, group)
 
 
-def exchange(module: FSDPModule, gather: Any, scatter: Any) -> None:
+def install(module: FSDPModule, gather: Any, scatter: Any) -> None:
     """Have a module make its all-gathers and reduce-scatters with these objects."""
     module.set_custom_all_gather(gather)
     module.set_custom_reduce_scatter(scatter)

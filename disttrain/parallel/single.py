@@ -10,7 +10,7 @@ from disttrain.config.sections import ParallelConfig
 from disttrain.runtime.process_group import World
 
 COMM_METHOD = None
-SETTLES = False
+PRIMES_BUCKETS = False
 
 
 def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
@@ -21,9 +21,9 @@ def without_sync(model: nn.Module) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def alone(model: nn.Module) -> AbstractContextManager[None]:
+def no_comm(model: nn.Module) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def bare(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     return model

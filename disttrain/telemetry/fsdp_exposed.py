@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from disttrain.parallel.fsdp_collectives import Make, Through, exchange, param_groups
+from disttrain.parallel.fsdp_collectives import InterceptedCollective, Make, install, param_groups
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.gradient_outputs import grad_tensors
 from disttrain.telemetry.step_clock import (
@@ -97,7 +97,7 @@ class FsdpExposed:
                 for group in param_groups(module):
                     gather, scatter = group._all_gather_comm, group._reduce_scatter_comm
                     self._before.append((module, gather, scatter))
-                    exchange(module, *(Through(comm, self._timed) for comm in (gather, scatter)))
+                    install(module, *(InterceptedCollective(comm, self._timed) for comm in (gather, scatter)))
 
     def missed(self, stepped: bool) -> str | None:
         """At the end of a step: why some of its communication was not seen; None if all was."""
@@ -108,7 +108,7 @@ class FsdpExposed:
         """Put back what was there."""
         self._hook.remove()
         for module, gather, scatter in self._before:
-            exchange(module, gather, scatter)
+            install(module, gather, scatter)
 
     def _timed(self, make: Make, group: dist.ProcessGroup) -> dist.Work | None:
         clock = self._clock()

@@ -33,7 +33,7 @@ class Timeline:
 
 def layer_times(trainer: Trainer, batch: Batch, passes: int) -> list[LayerTime]:
     """Mean seconds of each layer over `passes` passes on `batch`, on this rank."""
-    model = trainer.bare_model
+    model = trainer.unwrapped_model
     owned = {name: own for name, module in model.named_modules() if (own := _trained(module))}
     lines = []
     for index in range(_WARM_UP + passes):
@@ -92,7 +92,7 @@ def _distinct(owned: dict[str, list[nn.Parameter]]) -> dict[str, list[nn.Paramet
 
 
 def _timed(trainer: Trainer, batch: Batch, names: list[str]) -> Timeline:
-    model = trainer.bare_model
+    model = trainer.unwrapped_model
     device = next(model.parameters()).device
     with moments(device) as (mark, read):
         forward: list[tuple[str, int]] = []
@@ -117,7 +117,7 @@ def _timed(trainer: Trainer, batch: Batch, names: list[str]) -> Timeline:
             def begun(what: str) -> None:
                 begins[what] = mark()
 
-            trainer.aside(batch, begun)
+            trainer.isolated_pass(batch, begun)
         times = read()
     return Timeline(
         [(name, times[number]) for name, number in forward],

@@ -69,7 +69,7 @@ def train_until(
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signals.install()
     try:
-        with patch("disttrain.parallel.ddp.SETTLES", settle):
+        with patch("disttrain.parallel.ddp.PRIMES_BUCKETS", settle):
             session = prepare(config, output, world, signals)
         inputs: list[bytes] = []
         session = dataclasses.replace(session, batches=recorded(session.batches, inputs))
@@ -113,7 +113,7 @@ def samples_of(ranks: list[Seen]) -> list[bytes]:
 
 def parameter_hash(session: Session) -> str:
     digest = hashlib.sha256()
-    bare, optimizer = session.trainer.bare_model, session.trainer.optimizer
+    bare, optimizer = session.trainer.unwrapped_model, session.trainer.optimizer
     moments = [value for each in bare.parameters() for _, value in sorted(optimizer.state[each].items())]
     for value in [*bare.state_dict().values(), *moments]:
         digest.update(value.cpu().numpy().tobytes())

@@ -63,7 +63,7 @@ def test_a_faster_device_takes_less_time_in_proportion():
 class Tape:
     """A device that writes down what it is told."""
 
-    late_s = None
+    timing_error_s = None
 
     def __init__(self) -> None:
         self.said: list[str | float] = []
@@ -139,12 +139,12 @@ def test_what_is_late_aside_is_not_late_in_a_step():
     model = emulated.build(SOURCE, layers=1, layer_mb=0.001, forward_s=0.0, backward_s=0.0)
     passes(model)
     model.begin_step(1)
-    pace = model.clock.device
-    pace.late_s += 0.2
-    in_step_s = model.late_s
-    with model.aside():
-        pace.late_s += 5
-    assert model.late_s == pytest.approx(in_step_s)
+    timer = model.clock.device
+    timer.timing_error_s += 0.2
+    in_step_s = model.timing_error_s
+    with model.uncounted():
+        timer.timing_error_s += 5
+    assert model.timing_error_s == pytest.approx(in_step_s)
     assert in_step_s == pytest.approx(0.2, abs=0.01)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from disttrain.checkpoint import content
-from disttrain.checkpoint.state import of_random, put_random, untouched
+from disttrain.checkpoint.state import of_random, preserve_state, put_random
 from disttrain.runtime.process_group import World
 
 DEVICE = torch.device("cuda", 1)
@@ -40,7 +40,7 @@ def test_the_state_of_the_rank_s_own_gpu_is_kept_and_put_back(generators):
 
 
 def test_a_pass_aside_draws_nothing_from_it(generators):
-    with untouched(nn.Linear(2, 2), DEVICE):
+    with preserve_state(nn.Linear(2, 2), DEVICE):
         generators[DEVICE] += 1
     assert generators[DEVICE].tolist() == [1] * 16
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from disttrain.emulation.deadline_timer import DeadlineTimer
 from disttrain.emulation.sharded import watch
-from disttrain.emulation.wait import Pace
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.fsdp_exposed import FsdpExposed, is_sharded, not_timed
 from disttrain.telemetry.step_clock import COMPUTE, HostClock
@@ -108,20 +108,24 @@ def test_what_could_not_be_timed_is_refused_with_the_reason(module):
 @pytest.mark.parametrize("who_is_first", ["telemetry", "emulation"])
 def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module, who_is_first):
     now = [0.0]
-    clock, comm, pace = HostClock(lambda: now[0]), Comm(now, None), Pace(lambda: now[0], lambda _: None)
+    clock, comm, timer = (
+        HostClock(lambda: now[0]),
+        Comm(now, None),
+        DeadlineTimer(lambda: now[0], lambda _: None),
+    )
     model = module(comm)
     [group] = model._fsdp_param_groups
 
     def stops() -> float:
         """For how long one of each puts off what is due."""
-        watch(model, pace)
-        pace.start()
-        began, late_s = now[0], pace.late_s
+        watch(model, timer)
+        timer.start()
+        began, late_s = now[0], timer.timing_error_s
         for each in (group._all_gather_comm, group._reduce_scatter_comm):
             each(output_tensor=None, input_tensor=None, group=Group(4))
         now[0] += 5  # so that the pass is late, however long it was stopped
-        pace.end()
-        return now[0] - began - (pace.late_s - late_s)
+        timer.end()
+        return now[0] - began - (timer.timing_error_s - late_s)
 
     if who_is_first == "emulation":
         assert stops() == 1.0
@@ -135,7 +139,7 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
     collectives.close()
     assert group._all_gather_comm is before
     assert stops() == 1.0
-    assert not pace.anew
+    assert not timer.restarts
 
 
 def _has_a_hook(group: ParamGroup) -> None:
@@ -152,31 +156,31 @@ def _is_of_another_torch(group: ParamGroup) -> None:
 
 @pytest.mark.parametrize("change", [_has_a_hook, _has_replicas, _is_of_another_torch])
 def test_where_communication_cannot_be_seen_layers_begin_anew(module, change):
-    pace, comm = Pace(), Comm([0.0], None)
+    timer, comm = DeadlineTimer(), Comm([0.0], None)
     model = module(comm)
     change(model._fsdp_param_groups[0])
-    watch(model, pace)
-    assert pace.anew
+    watch(model, timer)
+    assert timer.restarts
     assert model._fsdp_param_groups[0]._reduce_scatter_comm is comm
 
 
 def test_several_groups_of_a_module_let_layers_begin_anew(module):
-    pace, comm = Pace(), Comm([0.0], None)
-    watch(module(comm, comm), pace)
-    assert pace.anew
+    timer, comm = DeadlineTimer(), Comm([0.0], None)
+    watch(module(comm, comm), timer)
+    assert timer.restarts
 
 
 def test_a_collective_that_is_waited_for_elsewhere_lets_layers_begin_anew(module):
-    pace = Pace()
+    timer = DeadlineTimer()
     model = module(Comm([0.0], "work"))
-    watch(model, pace)
-    assert not pace.anew
+    watch(model, timer)
+    assert not timer.restarts
     [group] = model._fsdp_param_groups
     work = group._all_gather_comm(output_tensor=None, input_tensor=None, group=Group(4), async_op=True)
-    assert (work, pace.anew) == ("work", True)
+    assert (work, timer.restarts) == ("work", True)
 
 
 def test_a_model_that_is_not_sharded_is_left_alone():
-    pace = Pace()
-    watch(torch.nn.Linear(1, 1), pace)
-    assert not pace.anew
+    timer = DeadlineTimer()
+    watch(torch.nn.Linear(1, 1), timer)
+    assert not timer.restarts

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from disttrain.emulation import device as devices
-from disttrain.emulation.wait import SPIN_S, Pace, wait_until
+from disttrain.emulation.deadline_timer import DeadlineTimer
+from disttrain.runtime.waiting import SPIN_S, wait_until
 
 
 class FakeTime:
@@ -50,30 +51,30 @@ def test_a_real_wait_never_ends_early_and_leaves_the_processor():
 @pytest.mark.parametrize("stopped_s", [0, 0.05])
 def test_what_is_late_does_not_add_up_within_a_pass_but_what_stops_it_does(stopped_s):
     clock = FakeTime(oversleep=0.004)
-    pace = Pace(clock.now, clock.sleep)
-    pace.start()
+    timer = DeadlineTimer(clock.now, clock.sleep)
+    timer.start()
     began = clock.now_s
     for _ in range(10):
-        pace.advance(0.02)
+        timer.advance(0.02)
         clock.now_s += 0.003  # hooks, copies: on the host, while the device computes on
-        with pace.stopped():
+        with timer.paused():
             clock.now_s += stopped_s
-    pace.end()
+    timer.end()
     assert clock.now_s - began == pytest.approx(10 * (0.02 + stopped_s) + 0.004 + 0.003, abs=2e-4)
-    assert pace.late_s == pytest.approx(0.004 + 0.003, abs=2e-4)
+    assert timer.timing_error_s == pytest.approx(0.004 + 0.003, abs=2e-4)
 
 
 def test_work_that_begins_anew_lets_all_that_came_before_count():
     clock = FakeTime()
-    pace = Pace(clock.now, clock.sleep)
-    pace.anew = True
+    timer = DeadlineTimer(clock.now, clock.sleep)
+    timer.restarts = True
     began = clock.now_s
     for _ in range(10):
         clock.now_s += 0.003
-        pace.advance(0.02)
-    pace.end()
+        timer.advance(0.02)
+    timer.end()
     assert clock.now_s - began == pytest.approx(10 * (0.003 + 0.02), abs=2e-4)
-    assert pace.late_s == pytest.approx(0, abs=1e-5)
+    assert timer.timing_error_s == pytest.approx(0, abs=1e-5)
 
 
 def test_input_comes_later_by_what_is_asked_on_top_of_loading():
@@ -84,7 +85,7 @@ def test_input_comes_later_by_what_is_asked_on_top_of_loading():
             clock.now_s += 0.5
             yield item
 
-    batches = devices.each_after(0.25, load(), Pace(clock.now, clock.sleep))
+    batches = devices.each_after(0.25, load(), DeadlineTimer(clock.now, clock.sleep))
     for item in "ab":
         began = clock.now_s
         assert next(batches) == item
