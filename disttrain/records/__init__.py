@@ -1,5 +1,5 @@
-"""What a run leaves behind, without torch: the run directory, and one model for each file in it.
+"""Run directory: paths, and one pydantic model for each file in it. Imports without torch.
 
-Import each name from its own module: `run_directory` and `json_files` load nothing beyond the standard
-library, so `status` need not wait for pydantic.
+Import each name from its own module: `run_directory`, `run_json` and `json_files` use the standard library
+alone, so `status` does not load pydantic.
 """

@@ -1,4 +1,4 @@
-"""One start of a run, what a rank raised in it, and how the run ended."""
+"""Records of an attempt: its start and end, an error of a rank, and the outcome of the run."""
 
 from __future__ import annotations
 
@@ -9,45 +9,46 @@ from disttrain.records.causes import Cause, Next
 
 
 class AttemptRecord(Record):
-    """`attempts/NNN/attempt.json`: one start of the run and how it ended."""
+    """`attempts/NNN/attempt.json`: start and end of one attempt."""
 
     attempt: int
     submission: int
-    """The submission (see `jobs.core.journal`) that this attempt claimed."""
+    """Number of the submission (see `jobs.core.journal`) that this attempt claimed."""
     cluster: Literal["local", "slurm"]
     job_id: str | None
     nodes: list[str]
     host: str
-    """Where node 0's agent (or the local supervisor) runs."""
+    """Host of node 0's agent, or of the local supervisor."""
     pid: int
     pid_started: float
-    """Start time of that process since the epoch, so that a recycled pid is not mistaken for it."""
+    """Start time of process `pid`, in seconds since the epoch: distinguishes it from a later process with the
+    same pid."""
     restart: int = 0
-    """How often its Slurm job had been started before: one job id goes through all requeues."""
+    """Earlier starts of its Slurm job: a requeued job keeps its id."""
     checkpoint_before: int | None = None
-    """Step of the newest checkpoint when it started; null if there was none."""
+    """Step of the newest checkpoint at the start; null without one."""
     checkpoint_after: int | None = None
-    """Step of the newest checkpoint when it ended."""
+    """Step of the newest checkpoint at the end."""
     code_hash: str
     cpu_count: int
-    """Processors this attempt's ranks could use, on the first node."""
+    """Processors that this attempt's ranks may use, on the first node."""
     submitted: str | None = None
     started: str
     ended: str | None = None
     cause: Cause | None = None
     message: str | None = None
-    """One line: what went wrong, with the rank it began on."""
+    """One line: the first error, with its rank."""
     exit_codes: dict[str, int] = {}
     """Exit code of each node's torchrun, by node rank."""
     next: Next = None
 
 
 class RankError(Record):
-    """`error-RRRRR.json`: what a rank raised."""
+    """`error-RRRRR.json`: the exception that ended a rank."""
 
     rank: int
     time: float
-    """Seconds since the epoch; the earliest one is taken for the cause."""
+    """Seconds since the epoch. The earliest error of an attempt counts as its cause."""
     kind: str
     message: str
     cause: Cause
@@ -55,13 +56,13 @@ class RankError(Record):
 
 
 class Outcome(Record):
-    """`DONE` or `FAILED`: how the run ended."""
+    """`DONE` or `FAILED`: the end of the run."""
 
     cause: Cause
     attempt: int
     message: str | None = None
     ended: str
     retryable: bool
-    """Whether the same command, given again, may start it again."""
+    """Whether the same command may start the run again."""
     next: Next = None
-    """`requeue`: its job was to be started again by itself, so this is not the end."""
+    """`requeue`: the job requeues itself, so the run goes on."""

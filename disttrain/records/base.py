@@ -1,4 +1,4 @@
-"""What every record of a run directory has in common. Imports without torch."""
+"""Base class of all records of a run directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SCHEMA_VERSION = 1
 
 
 class Record(BaseModel):
-    """Base of every record: closed, documented under each field."""
+    """Base of every record: refuses unknown fields; the docstring under a field describes it."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     schema_version: int = SCHEMA_VERSION

@@ -1,4 +1,4 @@
-"""Why a run ended, and what follows from it."""
+"""Causes of the end of an attempt, as recorded."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Literal
 
 Cause = Literal[
     "finished",  # trained to the last step
-    "refused",  # bad config or wrong world size, found at start: retrying cannot help
+    "refused",  # bad config or wrong world size, found at the start: a retry would fail again
     "crashed",  # a rank raised
     "out_of_memory",
-    "killed",  # a process ended by a signal that nobody here sent
-    "timeout",  # job.time_limit_min was reached
-    "cancelled",  # the user asked, and it was ended at once
-    "stopped",  # the user asked by a STOP file: it saved and left
-    "deadline",  # its time was nearly up: it saved and left
-    "preempted",  # a signal asked it to leave: it saved and left
-    "lost",  # the agent vanished without a word (machine restarted, kill -9)
-    "launch_failed",  # torchrun or the rendezvous did not come up
+    "killed",  # a signal from outside ended a process
+    "timeout",  # the attempt reached job.time_limit_min
+    "cancelled",  # the user cancelled it: it ended without a checkpoint
+    "stopped",  # the user created the STOP file: it saved and exited
+    "deadline",  # its time limit was near: it saved and exited
+    "preempted",  # a signal from the scheduler: it saved and exited
+    "lost",  # the agent disappeared without a record (reboot, kill -9)
+    "launch_failed",  # torchrun or the rendezvous failed to start
 ]
 """Why an attempt ended."""
 
 Next = Literal["requeue"] | None
 
 StopCause = Literal["preempted", "deadline", "stopped"]
-"""The causes for which ranks agree to leave in good order, the one that wins last."""
+"""Causes for which all ranks save and exit at the same step. Of several at once, the last one here wins."""

@@ -1,4 +1,4 @@
-"""What a checkpoint is of."""
+"""Manifest of a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ from disttrain.records.base import Record
 
 
 class CheckpointFile(Record):
+    """Size and checksum of one file of a checkpoint."""
+
     bytes: int
     sha256: str
 
 
 class Checkpoint(Record):
-    """`checkpoints/step-NNNNNNNN/manifest.json`: what a checkpoint is of, and what its files must hold."""
+    """`checkpoints/step-NNNNNNNN/manifest.json`: origin of a checkpoint, and checksums of its files."""
 
     step: int
-    """Optimizer steps done."""
+    """Completed optimizer steps."""
     attempt: int
-    """The attempt that wrote it."""
+    """Number of the attempt that wrote it."""
     config_key: str
-    """Of the run (see `RunRecord.config_key`)."""
+    """Config key of the run (see `RunRecord.config_key`)."""
     code_hash: str | None = None
-    """Of the code that wrote it (see `Code.hash`)."""
+    """Hash of the code that wrote it (see `Code.hash`)."""
     world_size: int
     global_batch_size: int
     seed: int
     dataset_sha256: str | None
     dataset: str
     valid_loss: float | None
-    """If it was validated at this very step."""
+    """Validation loss at this step; null without a validation at this step."""
     created: str
     torch: str
     files: dict[str, CheckpointFile]
-    """By name, all but this one."""
+    """Every other file of the checkpoint, by name."""

@@ -1,4 +1,4 @@
-"""Where a run comes from: code, versions, host and command. Standard library only, works without git."""
+"""Collect a run's provenance: code, package versions, host, command. Standard library only, git optional."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _GIT_TIMEOUT_S = 10
 
 
 def collect(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Provenance of whatever is planned now (`records.Provenance`)."""
+    """The provenance of this process, now: the fields of `records.provenance.Provenance`."""
     return {
         "schema_version": 1,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -48,21 +48,23 @@ def collect(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 def command_line() -> list[str]:
-    """This process's command line, without the path that the program lies in."""
+    """This process's command line, without the folder of the program."""
     program = Path(sys.argv[0])
     name = f"python -m {program.parent.name}" if program.name == "__main__.py" else program.name
     return [name, *sys.argv[1:]]
 
 
 def code_hash(root: Path = _ROOT) -> str:
-    """Hash of the Python sources of `disttrain/` and `jobs/` below `root`: 12 hex digits, the same
-    wherever they lie."""
+    """SHA-256 over the Python sources of `disttrain/` and `jobs/` below `root`: 12 hex digits.
+
+    Independent of the location of `root`.
+    """
     sources = [path for package in _HASHED for path in (root / package).rglob("*.py")]
     return hash_sources({path.relative_to(root).as_posix(): path.read_bytes() for path in sources})
 
 
 def hash_sources(files: Mapping[str, bytes]) -> str:
-    """`code_hash` of files by their paths below the root; those that do not count are passed over."""
+    """`code_hash` of files given by their paths below the root; other files are ignored."""
     digest = hashlib.sha256()
     for name in sorted(files):
         if name.split("/")[0] in _HASHED and name.endswith(".py"):
@@ -72,7 +74,7 @@ def hash_sources(files: Mapping[str, bytes]) -> str:
 
 
 def tracked_files(root: Path = _ROOT) -> list[str] | None:
-    """Paths below `root` that git tracks; None where these sources belong to no checkout."""
+    """Paths below `root` that git tracks; None outside a checkout."""
     if not _is_checkout(root):
         return None
     listing = _git(root, "ls-files", "-z")
@@ -80,12 +82,12 @@ def tracked_files(root: Path = _ROOT) -> list[str] | None:
 
 
 def _is_checkout(root: Path) -> bool:
-    """Whether git tracks the sources at `root`: a repository around them may be somebody else's."""
+    """Whether git tracks the sources at `root`: an enclosing repository may be unrelated."""
     return _git(root, "ls-files", "--error-unmatch", "disttrain/__init__.py") is not None
 
 
 def git_state(root: Path = _ROOT) -> dict[str, Any]:
-    """Commit and uncommitted changes of the checkout these sources belong to; all None without one."""
+    """Commit and uncommitted changes of the checkout at `root`; all None outside a checkout."""
     if not _is_checkout(root):
         return {"git_commit": None, "git_dirty": None, "git_diff": None}
     commit = _git(root, "rev-parse", "HEAD")
@@ -110,7 +112,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of the packages that matter, read without importing them."""
+    """Installed versions of the recorded packages, read from their metadata without an import."""
     found = {}
     for name in _PACKAGES:
         try:
@@ -121,7 +123,7 @@ def versions() -> dict[str, str]:
 
 
 def run_key(config_key: str, code: str) -> str:
-    """Hash of what a run computes and the code it does it with: 12 hex digits."""
+    """SHA-256 over config key and code hash: 12 hex digits."""
     return hashlib.sha256(f"{config_key} {code}".encode()).hexdigest()[:12]
 
 

@@ -1,4 +1,4 @@
-"""The data that a run trains on."""
+"""Record of a dataset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from disttrain.records.base import Record
 
 
 class DatasetRecord(Record):
-    """What was trained on, by version and content, never by path."""
+    """Dataset of a run by version and content hash, without its path."""
 
     name: str
     version: str | None
@@ -15,4 +15,4 @@ class DatasetRecord(Record):
     valid_samples: int
     bytes: int | None = None
     unigram_entropy_bits: float | None = None
-    """Text: entropy of the training split's bytes taken one by one, in bits per byte."""
+    """Text: unigram entropy of the training split, in bits per byte."""

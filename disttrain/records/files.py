@@ -1,4 +1,4 @@
-"""Which record each file of a run directory holds."""
+"""Table of all records, by the name of their JSON schema."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ FILES: dict[str, type[Record]] = {
     "layers": Layers,
     "checkpoint": Checkpoint,
 }
-"""Schema name to record: what `docs/schemas/` holds."""
+"""Schema name (`docs/schemas/<name>.json`) to record."""

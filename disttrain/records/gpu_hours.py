@@ -20,38 +20,40 @@ Unit = Literal["GPU-hours", "CPU rank-hours"]
 
 
 class StartGpuHours(Record):
-    """One start of a run's job, and the wait before it."""
+    """GPU-hours of one start of a run's job, and the queue time before it."""
 
     job_id: str | None
     submitted: str | None
-    """UTC, ISO 8601: submission, or requeue: the end of the start before."""
+    """UTC, ISO 8601: time of submission; after a requeue, the end of the previous start."""
     started: str
     ended: str
-    """Of a start that nobody ended: the last sign of life."""
+    """UTC, ISO 8601; of a start without a recorded end, the time of its last record."""
     elapsed_s: float
     devices: int
-    """GPUs it held, or where it had none, ranks."""
+    """GPUs it held, or ranks where it had no GPU."""
 
 
 class RunGpuHours(Record):
-    """`usage.json`: what a run used according to Slurm's accounting, once it is over. Without this file the
-    attempts' own times tell."""
+    """`usage.json`: GPU-hours of an ended run by Slurm's accounting.
+
+    Without this file they follow from the attempts' own timestamps.
+    """
 
     source: Literal["sacct", "timestamps"]
     unit: Unit
     hours: float
-    """Of all starts together."""
+    """Hours in `unit`, summed over all starts."""
     queue_wait_s: float | None
-    """Before all starts together; null where no submission is known."""
+    """Queue time in seconds, summed over all starts; null without a known submission."""
     attempts: int
-    """Attempts that had been made when this was counted."""
+    """Number of attempts at the time of counting."""
     starts: list[StartGpuHours]
 
 
 def read(run: RunDir) -> RunGpuHours | None:
-    """What the run used: by Slurm's accounting where that was written down, else by its attempts' own times.
+    """The run's GPU-hours: from `usage.json` if it is up to date, else from its attempts' timestamps.
 
-    None where it made no attempt, or its `run.json` cannot be read.
+    None without an attempt, or if `run.json` cannot be read.
     """
     attempts = attempt_records(run)
     noted = _noted(run)
@@ -72,18 +74,21 @@ def from_attempts(
     unit: Unit,
     last_sign: tuple[int, str] | None = None,
 ) -> RunGpuHours:
-    """By the times in attempt records; `last_sign`, an attempt's last sign of life, is for one not closed."""
+    """GPU-hours from attempt records.
+
+    `last_sign` is (attempt, time of its last record): the end of an attempt without a recorded end.
+    """
     starts: list[StartGpuHours] = []
     before: Mapping[str, Any] | None = None
     for each in attempts:
         started, ended = each["started"], each.get("ended")
         if ended is None:
             ended = last_sign[1] if last_sign and last_sign[0] == each["attempt"] else started
-        if seconds_between(started, ended) < 0:  # clocks of two machines
+        if seconds_between(started, ended) < 0:  # the clocks of two machines differ
             ended = started
         submitted = each.get("submitted")
         if before is not None and before["submission"] == each["submission"]:
-            submitted = starts[-1].ended  # the same job, started again
+            submitted = starts[-1].ended  # a requeue of the same job
         starts.append(
             StartGpuHours(
                 job_id=each["job_id"],
@@ -101,7 +106,7 @@ def from_attempts(
 def summed(
     source: Literal["sacct", "timestamps"], unit: Unit, starts: Sequence[StartGpuHours], attempts: int
 ) -> RunGpuHours:
-    """The sums over these starts."""
+    """GPU-hours and queue time summed over `starts`."""
     waits = [max(0.0, seconds_between(s.submitted, s.started)) for s in starts if s.submitted is not None]
     return RunGpuHours(
         source=source,
@@ -114,7 +119,7 @@ def summed(
 
 
 def total(usages: Iterable[RunGpuHours]) -> dict[Unit, float]:
-    """Hours over several runs, by unit."""
+    """Hours of several runs, summed by unit."""
     found: dict[Unit, float] = {}
     for usage in usages:
         found[usage.unit] = found.get(usage.unit, 0.0) + usage.hours
@@ -122,19 +127,22 @@ def total(usages: Iterable[RunGpuHours]) -> dict[Unit, float]:
 
 
 def bound_hours(record: Mapping[str, Any]) -> float:
-    """What one start may use at most by its time limit, given the run's `run.json`."""
+    """Upper bound of one start's hours by its time limit, given the run's `run.json`."""
     return devices_of(record) * float(record["config"]["job"]["time_limit_min"]) / 60
 
 
 def devices_of(record: Mapping[str, Any]) -> int:
-    """GPUs of a run, or ranks where it has none."""
+    """Number of GPUs of a run, or of ranks where it has no GPU."""
     resources = record["config"]["resources"]
     return int(resources["nodes"]) * int(resources["gpus_per_node"])
 
 
 def unit_of(record: Mapping[str, Any], device: str | None) -> Unit:
-    """What its hours are of. A Slurm job holds the GPUs that it asked for; elsewhere the `device` tells that
-    the run had, if it got so far."""
+    """Unit of the run's hours.
+
+    A Slurm job holds the GPUs that it requested. Elsewhere the recorded `device` decides, or
+    `resources.device` where none was recorded.
+    """
     wanted = record["config"]["resources"]["device"]
     if record["cluster"] == "slurm":
         on_gpu = wanted != "cpu"
@@ -144,17 +152,17 @@ def unit_of(record: Mapping[str, Any], device: str | None) -> Unit:
 
 
 def attempt_records(run: RunDir) -> list[dict[str, Any]]:
-    """The attempts' records that can be read, oldest first."""
+    """The readable attempt records, oldest first."""
     return [record for each in run.attempts() if (record := read_json_or_none(each.record)) is not None]
 
 
 def seconds_between(first: str, last: str) -> float:
-    """Between two times in ISO 8601."""
+    """Seconds from `first` to `last`, both in ISO 8601."""
     return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
 
 
 def iso(epoch_s: float) -> str:
-    """A time as records write it."""
+    """Seconds since the epoch as UTC in ISO 8601, with milliseconds."""
     return datetime.fromtimestamp(epoch_s, UTC).isoformat(timespec="milliseconds")
 
 
@@ -171,7 +179,7 @@ def _device(run: RunDir) -> str | None:
 
 
 def _last_sign(run: RunDir) -> tuple[int, str] | None:
-    """The attempt that wrote last, and when."""
+    """(attempt, time) of the newest `progress.json`."""
     progress = read_json_or_none(run.progress) or {}
     if not {"attempt", "updated"} <= progress.keys():
         return None

@@ -1,6 +1,6 @@
-"""Read and write files so that a reader never sees half of one: write to a temporary name, then rename.
+"""Atomic JSON files: written under a temporary name, then renamed, so that no reader sees a partial file.
 
-Imports nothing beyond the standard library: `status` reads a thousand of these in a second.
+Standard library only: `status` reads a thousand such files in a second.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_STRICT = json.JSONEncoder(allow_nan=False)  # kept: making one costs as much as a line of step records
+_STRICT = json.JSONEncoder(
+    allow_nan=False
+)  # reused: constructing one costs as much as encoding a step record
 
 
 class CorruptFile(ValueError):
-    """A record that cannot be read; the message is one line naming the file."""
+    """A record that is not valid JSON; the message is one line that names the file."""
 
 
 def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Write a whole file atomically: readers see the old content or the new, never a part.
+    """Write a file atomically: readers see the old content or the new.
 
-    `durable` also waits for the disk; live state that is rewritten every second does without.
+    `durable` also waits for the disk. Live state that is rewritten every second does not need that.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -51,10 +53,10 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def create_exclusive(path: Path, value: Any) -> bool:
-    """Create `path` with complete JSON content if nobody has; False if it is there already.
+    """Create `path` with complete JSON content; False if it exists already.
 
-    Hard-linking a finished temporary file is atomic, also on NFS: exactly one caller wins, and no
-    reader ever sees the winner's file without its content.
+    A hard link to a finished temporary file is atomic, also on NFS: exactly one caller succeeds, and no
+    reader sees the file without its content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
@@ -62,8 +64,8 @@ def create_exclusive(path: Path, value: Any) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # Over NFS the answer to a link that was made may get lost, and asking again then says this.
-        with open(temporary) as file:  # which asks the server, where `stat` may remember
+        # NFS may lose the reply to a successful link; the retransmitted request then fails with this error.
+        with open(temporary) as file:  # open revalidates the link count with the server; stat may be cached
             return os.fstat(file.fileno()).st_nlink > 1
     finally:
         temporary.unlink(missing_ok=True)
@@ -71,12 +73,12 @@ def create_exclusive(path: Path, value: Any) -> bool:
 
 
 def _temporary(path: Path) -> Path:
-    """Nobody else's: on two nodes there may be processes of one number, above all in containers."""
+    """A unique name: processes on two nodes may have the same pid, above all in containers."""
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON text: NaN and infinities, which JSON has no word for, become null."""
+    """Strict JSON text: NaN and infinities, which JSON cannot represent, become null."""
     encoder = json.JSONEncoder(indent=indent, allow_nan=False) if indent else _STRICT
     try:
         return encoder.encode(value)
@@ -114,9 +116,9 @@ def read_json_or_none(path: Path) -> dict[str, Any] | None:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a JSON-lines file; a truncated last line (a killed writer) is left out.
+    """The records of a JSON Lines file, without a truncated last line (left by a killed writer).
 
-    Raises `CorruptFile` for a bad line anywhere else.
+    Raises `CorruptFile` for an invalid line anywhere else.
     """
     with open(path, "rb") as file:
         pending: bytes | None = None
@@ -127,7 +129,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
             pending = line
             number += 1
             if not line.endswith(b"\n"):
-                break  # the end as it was just now: its writer may go on meanwhile, in the midst of a line
+                break  # the end of the file when it was read: the writer may append while this generator runs
         if pending is not None:
             try:
                 record = _record(path, number, pending)

@@ -1,4 +1,4 @@
-"""What must not be written down: values whose names look like secrets. Standard library only."""
+"""Masking of secrets: values whose names look like secrets are not recorded. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _VARIABLE = re.compile(r"""\b([A-Z][A-Z0-9_]+)["']?[ \t]*[:=][ \t]*(?=\S)""")
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a variable of this name must not be written down."""
+    """Whether the name of a variable looks like that of a secret."""
     return _SECRET.search(name) is not None
 
 
 def mask_argv(argv: Sequence[str]) -> list[str]:
-    """A command line without its secrets: `--api-token x`, `job.env.HF_TOKEN=x`."""
+    """A command line with its secrets masked: `--api-token x`, `job.env.HF_TOKEN=x`."""
     masked: list[str] = []
     for word in argv:
         name, equals, _ = word.partition("=")
@@ -37,7 +37,7 @@ def _names_secret(option: str) -> bool:
 
 
 def mask_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A config without the secrets of its `job.env`, and those secrets by name."""
+    """The config with the secrets of `job.env` masked, and these secrets by name."""
     env = config["job"]["env"]
     secrets = {name: value for name, value in env.items() if is_secret(name) and value != MASK}
     job = {**config["job"], "env": {name: MASK if name in secrets else value for name, value in env.items()}}
@@ -45,8 +45,8 @@ def mask_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, st
 
 
 def mask_lines(text: str) -> str:
-    """Text such as a diff, with each line cut after `NAME: ` or `NAME=` where NAME is written like an
-    environment variable and looks like a secret."""
+    """Text (a diff, say) with each line masked after `NAME: ` or `NAME=`, where NAME is in capitals and looks
+    like a secret."""
     return "\n".join(_mask_line(line) for line in text.split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""What a node is made of."""
+"""Hardware and software of a node."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from disttrain.records.base import Record
 
 
 class Interface(Record):
-    """A network interface that is up, loopback aside."""
+    """A network interface that is up; the loopback interface is not recorded."""
 
     name: str
     speed_mbit: int | None = None
-    """Null where the driver does not say, as of most virtual ones."""
+    """Null where the driver does not report it, as for most virtual interfaces."""
     driver: str | None = None
 
 
 class Fabric(Record):
-    """A device for remote memory access: InfiniBand, RoCE, EFA."""
+    """An RDMA device: InfiniBand, RoCE, EFA."""
 
     name: str
     port: int
@@ -23,12 +23,14 @@ class Fabric(Record):
     """`InfiniBand` or `Ethernet`."""
     state: str | None = None
     rate: str | None = None
-    """As the driver prints it."""
+    """As printed by the driver."""
     firmware: str | None = None
     driver: str | None = None
 
 
 class Gpu(Record):
+    """A GPU as `nvidia-smi` lists it."""
+
     name: str
     memory_bytes: int
     pci_id: str
@@ -36,29 +38,31 @@ class Gpu(Record):
 
 
 class NodeRecord(Record):
-    """`attempts/NNN/node-NN.json`: what a node was made of when an attempt started on it. What could not be
-    found out is null or empty."""
+    """`attempts/NNN/node-NN.json`: hardware and software of a node at the start of an attempt.
+
+    Fields that could not be read are null or empty.
+    """
 
     node: int
-    """Its rank in the job."""
+    """Node rank in the job."""
     host: str
     taken: str
     kernel: str | None = None
     processor: str | None = None
-    """Its model, as the kernel names it."""
+    """Processor model as the kernel names it."""
     processors_usable: int | None = None
     memory_bytes: int | None = None
     memory_limit_bytes: int | None = None
-    """Of the job's control group; null where there is none."""
+    """Memory limit of the job's control group; null without one."""
     interfaces: list[Interface] = []
     fabrics: list[Fabric] = []
     driver: str | None = None
-    """NVIDIA driver; null without one."""
+    """Version of the NVIDIA driver; null without one."""
     gpus: list[Gpu] = []
-    """Those that this job may use."""
+    """GPUs that this job may use."""
     packages: dict[str, str] = {}
-    """Versions of torch and what it brings for the GPU, as installed: NCCL, CUDA, cuDNN."""
+    """Installed versions of torch, NCCL, CUDA and cuDNN."""
     slurm: dict[str, str] = {}
-    """The variables by which Slurm describes the job, secrets masked."""
+    """Slurm's environment variables of the job, secrets masked."""
     scontrol: str | None = None
-    """`scontrol show job -d`, masked; on node 0 of a Slurm job."""
+    """Output of `scontrol show job -d`, secrets masked; on node 0 of a Slurm job."""

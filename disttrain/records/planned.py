@@ -1,4 +1,4 @@
-"""What is written before a run starts: the run, its sweep, the environment added to its job."""
+"""Records written before a run starts: the run, its sweep, the environment added to its job."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from disttrain.records.provenance import Provenance
 class RunRecord(Record):
     """`run.json`: everything needed to start this run; written before submission.
 
-    A retry leaves it as it is unless what it says changes, provenance aside (other code or another copy of
-    it, another cluster, a raised limit); the former one is then kept as `attempts/NNN/run.json` of the last
-    attempt made with it.
+    A retry rewrites it only if something besides the provenance changes: the code or its copy, the cluster,
+    a limit. The previous version is then kept as `attempts/NNN/run.json` of the last attempt made with it.
     """
 
     name: str
     sweep: str
     run_key: str
-    """Hash of what the run computes and the code it does it with: config, shape, repeat, code."""
+    """Hash of config (with the shape of the job), repeat and code."""
     config_key: str
-    """The same without the code."""
+    """Hash of config and repeat, without the code."""
     repeat: int
     config: dict[str, Any]
-    """The full resolved config; both batch sizes are given in it."""
+    """The full resolved config, with both batch sizes."""
     axes: dict[str, Any]
-    """The swept keys and this run's value of each."""
+    """Swept keys, and this run's value of each."""
     cluster: Literal["local", "slurm"]
     profile: dict[str, Any] | None = None
-    """The site profile it is submitted with, in full (`docs/schemas/site-profile.json`); null where there is
-    none, as on the local cluster."""
+    """The full site profile of the submission (`docs/schemas/site-profile.json`); null without one, as on the
+    local cluster."""
     provenance: Provenance
 
     @model_validator(mode="before")
@@ -57,9 +56,9 @@ class EnvRecord(Record):
 
 
 class SweepRecord(Record):
-    """`sweep.json`, in the sweep's folder: the base that every run of this sweep shares."""
+    """`sweep.json`, in the sweep's folder: the base config of all its runs."""
 
     name: str
     base: dict[str, Any]
-    """The config before axes are laid over it, with `scaling`."""
+    """The config without the axes, and `scaling`."""
     created: str

@@ -1,4 +1,4 @@
-"""How a run is going."""
+"""Live progress of a run."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from disttrain.records.base import Record
 
 
 class Progress(Record):
-    """`progress.json`: live state, rewritten by rank 0 every few seconds."""
+    """`progress.json`: live state; rank 0 rewrites it every few seconds."""
 
     attempt: int
     step: int
     steps: int
     emulated: bool = False
-    """As `Metrics.emulated`."""
+    """See `Metrics.emulated`."""
     samples_per_s: float | None
     loss: float | None
     eta_s: float | None
     gpu_utilization: float | None = None
-    """Share of the time in which a kernel ran, mean over the GPUs of rank 0's node (the next two as well);
-    null where NVML does not tell."""
+    """Fraction of the time in which a kernel ran: mean over the GPUs of rank 0's node, as the next two. Null
+    where NVML does not report it."""
     gpu_memory_used_bytes: float | None = None
     gpu_power_w: float | None = None
     cpu_percent: float | None = None
-    """Processors busy with a rank, in percent of one: mean over the ranks of rank 0's node."""
+    """Processor time of one rank, in percent of one processor: mean over the ranks of rank 0's node."""
     rss_bytes: float | None = None
-    """Resident memory of a rank, likewise."""
+    """Resident memory of one rank: mean over the ranks of rank 0's node."""
     updated: float
     """Seconds since the epoch."""

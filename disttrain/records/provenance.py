@@ -1,4 +1,4 @@
-"""Where a run comes from: what planned it, and the code it was planned with."""
+"""Provenance of a run: host, command, package versions and code at planning."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from disttrain.records.base import Record
 
 
 class Code(Record):
-    """The code a run was planned with."""
+    """The code of a run."""
 
     hash: str
-    """Hash of the sources of `disttrain/` and `jobs/`: 12 hex digits."""
+    """SHA-256 over the sources of `disttrain/` and `jobs/`: 12 hex digits."""
     git_commit: str | None = None
     git_dirty: bool | None = None
     git_diff: str | None = None
-    """Uncommitted changes to tracked files, as `git diff` prints them (at most 256 KiB)."""
+    """Output of `git diff HEAD`: uncommitted changes of tracked files, at most 256 KiB."""
     snapshot: Literal["git", "files"] | None = None
-    """What the copy of the code that jobs run was made of: the files that git tracks, or those of the
-    installed packages. Null for a trainer started without a job: it runs the code as it is."""
+    """Source of the code snapshot that the job runs: files tracked by git, or files of the installed
+    packages. Null for a trainer started by hand, which runs the code in place."""
     path: str | None = None
-    """That copy, below the runs folder."""
+    """Path of the snapshot, below the runs folder."""
     source: str | None = None
-    """What it is a copy of; modules that it does not hold are looked for there last."""
+    """The folder that was copied; the last entry of the job's module search path."""
     taken: Literal["submission", "start"] | None = None
-    """When: at `start` (`sbatch jobs/train.sbatch`) changes made while the job waited are in it."""
+    """Time of the snapshot; `start` (`sbatch jobs/train.sbatch`) includes changes made in the queue time."""
     not_covered: list[str] = []
-    """Modules that the config names and that are not in the copy: a change to them changes the run."""
+    """Modules named in the config that are not in the snapshot: later changes to them affect the run."""
 
 
 class Provenance(Record):
-    """Where and with what a run was planned."""
+    """Host, command and software of the planning of a run."""
 
     created: str
     """UTC, ISO 8601."""
@@ -38,7 +38,7 @@ class Provenance(Record):
     user: str | None = None
     python: str
     packages: dict[str, str]
-    """Versions of the packages that matter, by name."""
+    """Versions of the recorded packages, by name."""
     code: Code
     argv: list[str]
-    """The command that planned it, secrets masked."""
+    """The planning command, secrets masked."""

@@ -1,4 +1,4 @@
-"""The run directory: where each file of a run lives. Imports nothing beyond the standard library."""
+"""Paths of the files in a run directory. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Attempt:
-    """One start of a run: `attempts/000/`, `attempts/001/`, ..."""
+    """Folder of one attempt: `attempts/000/`, `attempts/001/`, ..."""
 
     path: Path
     number: int
@@ -25,7 +25,7 @@ class Attempt:
 
     @property
     def tensorboard(self) -> Path:
-        """Within the run's `tensorboard/`, so that it shows all attempts together."""
+        """A subfolder of the run's `tensorboard/`, so that TensorBoard shows all attempts together."""
         return RunDir(self.path.parent.parent).tensorboard / self.path.name
 
     def node_log(self, node: int) -> Path:
@@ -50,20 +50,20 @@ class Attempt:
         return self.path / f"host-node{node:02d}.jsonl"
 
     def comm(self, rank: int) -> Path:
-        """Collectives of the sampled steps."""
+        """Collectives of the profiled steps."""
         return self.path / f"comm-{rank:05d}.jsonl"
 
     def trace(self, rank: int) -> Path:
-        """The trace that was asked for, as PyTorch's profiler exports it."""
+        """The requested trace, as PyTorch's profiler exports it."""
         return self.path / f"trace-{rank:05d}.json.gz"
 
     def profile(self, rank: int) -> Path:
-        """What is in that trace, beside the step clock's figures."""
+        """Comparison of the trace with the step clock."""
         return self.path / f"profile-{rank:05d}.json"
 
     @property
     def layers(self) -> Path:
-        """What each layer took, where that was asked for."""
+        """Times of each layer, if requested."""
         return self.path / "layers.json"
 
     def error(self, rank: int) -> Path:
@@ -71,21 +71,22 @@ class Attempt:
 
     @property
     def stop(self) -> Path:
-        """A request to stop that came in on a node: `cause`, `time`, and what was seen."""
+        """A stop request received by a node's agent: `cause`, `time` and the signal."""
         return self.path / "stop.json"
 
     def node_exit(self, node: int) -> Path:
-        """How a node's share of the attempt ended, for the node that closes it."""
+        """Exit of a node's torchrun, read by the node that closes the attempt."""
         return self.path / f"node-{node:02d}.exit.json"
 
     def node_oom(self, node: int) -> Path:
-        """There if the kernel ended processes of a node's share for want of memory: how many."""
+        """Number of processes that the OOM killer ended on a node; absent if there were none."""
         return self.path / f"node-{node:02d}.oom.json"
 
     def superseded_by(self) -> int | None:
-        """The newest attempt, if there is one after this: whoever is behind writes nothing shared any more.
+        """Number of the newest attempt if it is later than this one, else None.
 
-        A job taken for dead may still live on a node that was frozen, beside the one in its place.
+        A superseded attempt stops writing shared files: a job presumed dead may resume on a node that was
+        frozen, beside its replacement.
         """
         newest = max(_numbers(self.path.parent), default=self.number)
         return newest if newest > self.number else None
@@ -111,7 +112,7 @@ class RunDir:
 
     @property
     def script(self) -> Path:
-        """The batch script as it was submitted last, where Slurm got one."""
+        """The batch script of the last submission to Slurm."""
         return self.path / "submit.sbatch"
 
     @property
@@ -124,17 +125,17 @@ class RunDir:
 
     @property
     def progress(self) -> Path:
-        """Small live state that rank 0 rewrites as it goes (step, rate, loss)."""
+        """Live state of the run, rewritten by rank 0: step, samples per second, loss."""
         return self.path / "progress.json"
 
     @property
     def usage(self) -> Path:
-        """What the run used, by the cluster's accounting."""
+        """GPU-hours by Slurm's accounting."""
         return self.path / "usage.json"
 
     @property
     def submissions(self) -> Path:
-        """The submission journal: one folder entry per submission (see `jobs.core.journal`)."""
+        """The submission journal: one entry per submission (see `jobs.core.journal`)."""
         return self.path / "submissions"
 
     @property
@@ -157,7 +158,7 @@ class RunDir:
         return Attempt(self.path / "attempts" / f"{number:03d}", number)
 
     def attempts(self) -> list[Attempt]:
-        """The attempts there are, oldest first."""
+        """Existing attempts, oldest first."""
         return [self.attempt(number) for number in sorted(_numbers(self.path / "attempts"))]
 
     @property
@@ -169,7 +170,7 @@ _CHECKPOINT = re.compile(r"step-(\d{8,})")
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    """Steps of the committed checkpoints in `folder`, newest first, whatever they hold."""
+    """Steps of the committed checkpoints in `folder`, newest first; their content is not checked."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
