@@ -1,6 +1,6 @@
-"""`cancel`: end runs that wait or run. What they wrote stays, and `resume` takes them up again.
+"""`cancel`: end queued and running runs. Their files stay, and `resume` continues them.
 
-With `--graceful` a run at work is asked by a `STOP` file to save and leave at its next step, wherever it is.
+`--graceful` writes a `STOP` file: the trainer of a running run saves a checkpoint at its next step and ends.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 
 from disttrain.errors import ConfigError
 from jobs.cli import run_lookup
-from jobs.cli.status_table import as_json, print_json
+from jobs.cli.json_output import print_json, state_as_json
 from jobs.core.processes import host
 from jobs.schedulers.select import choose
 from jobs.status.refresh import refresh
@@ -19,52 +19,54 @@ from jobs.submission.actions import cancel
 
 
 def run(args: argparse.Namespace) -> int:
-    runs = run_lookup.several(args.runs, args.runs_given)
+    runs = run_lookup.find_runs(args.runs, args.runs_given)
     active = [state for state in map(read_state, runs) if state.active]
-    asked = [state for state in active if args.graceful and state.state == "running"]
-    for state in asked:
+    stopping = [state for state in active if args.graceful and state.state == "running"]
+    for state in stopping:
         state.run.stop.touch()
-    active = [state for state in active if state not in asked]
-    beyond = {state.run.path: why for state in active if (why := _why_not_from_here(state))}
-    hit: list[RunState] = []
+    active = [state for state in active if state not in stopping]
+    failures = {state.run.path: reason for state in active if (reason := _uncancellable_reason(state))}
+    cancelled: list[RunState] = []
     for name in dict.fromkeys(state.cluster for state in active if state.cluster):
-        here = [state for state in active if state.cluster == name and state.run.path not in beyond]
+        here = [state for state in active if state.cluster == name and state.run.path not in failures]
         if not here:
             continue
         try:
             cluster = choose(name)
-            hit += cancel(refresh(here, cluster), cluster)
-        except ConfigError as error:  # the other cluster's runs can still be ended
-            why = str(error).removeprefix(f"--cluster={name}: ")
-            beyond |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {why}")
+            cancelled += cancel(refresh(here, cluster), cluster)
+        except ConfigError as error:  # the runs of another cluster can still be cancelled
+            reason = str(error).removeprefix(f"--cluster={name}: ")
+            failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {reason}")
     for state in active:
-        if state.run.path in beyond:
-            print(f"{run_lookup.label(state.run)}: {beyond[state.run.path]}", file=sys.stderr)
+        if state.run.path in failures:
+            print(f"{run_lookup.run_label(state.run)}: {failures[state.run.path]}", file=sys.stderr)
     if args.json:
-        print_json([as_json(state) for state in [*asked, *hit]])
+        print_json([state_as_json(state) for state in [*stopping, *cancelled]])
     else:
-        _tell(asked, hit, others=len(runs) - len(asked) - len(hit) - len(beyond), beyond=len(beyond))
-    return 1 if beyond else 0
+        inactive = len(runs) - len(stopping) - len(cancelled) - len(failures)
+        _print_cancelled(stopping, cancelled, inactive=inactive, failed=len(failures))
+    return 1 if failures else 0
 
 
-def _why_not_from_here(state: RunState) -> str | None:
-    """A local run belongs to the host that started it, one started by hand to who did."""
+def _uncancellable_reason(state: RunState) -> str | None:
+    """Why this process cannot cancel the run: another host, or a user's torchrun, started it."""
     if not state.journaled:
-        return "started by hand: end it where it runs"
+        return "started by hand: end it on its host"
     at = str(state.job_id).rpartition(":")[0]
     if state.cluster == "local" and state.job_id and at != host():
-        return f"runs on {at}: cancel it there"
+        return f"runs on {at}: cancel it on that host"
     return None
 
 
-def _tell(asked: list[RunState], hit: list[RunState], *, others: int, beyond: int) -> None:
-    for state in asked:
-        print(f"stopping  {run_lookup.label(state.run)}: it saves and leaves at its next step")
-    for state in hit:
-        print(
-            f"{'ending' if state.claimed else 'cancelled'}  {run_lookup.label(state.run)} (was {state.state})"
-        )
-    if not asked and not hit and not beyond:
-        print("nothing to cancel: none of these runs is waiting or running")
-    elif others:
-        print(f"{others} more had ended or never started")
+def _print_cancelled(
+    stopping: list[RunState], cancelled: list[RunState], *, inactive: int, failed: int
+) -> None:
+    for state in stopping:
+        print(f"stopping  {run_lookup.run_label(state.run)}: it saves a checkpoint and ends at its next step")
+    for state in cancelled:
+        verb = "ending" if state.claimed else "cancelled"
+        print(f"{verb}  {run_lookup.run_label(state.run)} (was {state.state})")
+    if not stopping and not cancelled and not failed:
+        print("nothing to cancel: none of these runs is queued or running")
+    elif inactive:
+        print(f"{inactive} more had ended or never started")

@@ -1,4 +1,4 @@
-"""`clean`: move runs, and copies of the code that no other run needs, into `RUNS/.trash/<time>/`.
+"""`clean`: move runs, and code copies that no remaining run refers to, into `RUNS/.trash/<time>/`.
 
 Nothing is deleted.
 """
@@ -13,7 +13,8 @@ from pathlib import Path
 from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup, submitting
-from jobs.cli.status_table import print_json, word_of
+from jobs.cli.json_output import print_json
+from jobs.cli.status_table import displayed_state
 from jobs.core import code_snapshot
 from jobs.status.run_state import RunState, runs_of
 from jobs.submission.actions import sweep_lock
@@ -23,17 +24,19 @@ TRASH = ".trash"
 
 def run(args: argparse.Namespace) -> int:
     if not (args.runs_given or args.failed or args.stale):
-        raise ConfigError("say what to move: names of runs or sweeps, --failed, --stale")
-    runs = run_lookup.several(args.runs, args.runs_given or run_lookup.sweeps(args.runs))
-    named = run_lookup.named(args.runs, args.runs_given)
+        raise ConfigError("nothing to move is named: give names of runs or sweeps, --failed or --stale")
+    runs = run_lookup.find_runs(args.runs, args.runs_given or run_lookup.sweep_names(args.runs))
+    named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
     trash = _new_trash(args.runs)
     moved: list[tuple[RunState, Path]] = []
     kept: list[RunState] = []
     for sweep in dict.fromkeys(run.sweep for run in runs):
-        with sweep_lock(args.runs / sweep):  # so that nothing is submitted while it moves
-            there = [run for run in runs if run.sweep == sweep and run.run_json.exists()]
-            for state in submitting.read(there):  # others may have been moved while this waited for the lock
-                if not _is_meant(state, args):
+        with sweep_lock(args.runs / sweep):  # no submission while runs are moved
+            present = [run for run in runs if run.sweep == sweep and run.run_json.exists()]
+            for state in submitting.read_states(
+                present
+            ):  # another `clean` may have moved some before the lock
+                if not _is_selected(state, args):
                     continue
                 if state.active and not (state.silent and state.run.path in named):
                     kept.append(state)
@@ -47,34 +50,34 @@ def run(args: argparse.Namespace) -> int:
     if moved and not args.dry_run:
         _move_code(args.runs, trash)
     if args.json:
-        print_json([{"run": run_lookup.label(state.run), "to": str(target)} for state, target in moved])
+        print_json([{"run": run_lookup.run_label(state.run), "to": str(target)} for state, target in moved])
     else:
-        _tell(moved, kept, args)
+        _print_moved(moved, kept, args)
     return 0
 
 
-def _tell(moved: list[tuple[RunState, Path]], kept: list[RunState], args: argparse.Namespace) -> None:
+def _print_moved(moved: list[tuple[RunState, Path]], kept: list[RunState], args: argparse.Namespace) -> None:
     for state, target in moved:
-        did = "would move" if args.dry_run else "moved"
-        print(f"{did}  {run_lookup.label(state.run)} ({word_of(state)}) to {target}")
+        verb = "would move" if args.dry_run else "moved"
+        print(f"{verb}  {run_lookup.run_label(state.run)} ({displayed_state(state)}) to {target}")
     for state in kept:
-        print(f"left   {run_lookup.label(state.run)}: it is {state.state}; {_way_out(state)}")
+        print(f"left   {run_lookup.run_label(state.run)}: it is {state.state}; {_kept_hint(state)}")
     if not moved and not kept:
         print("nothing to move")
 
 
-def _is_meant(state: RunState, args: argparse.Namespace) -> bool:
-    """Flags choose among the named runs; without flags all of them are meant."""
+def _is_selected(state: RunState, args: argparse.Namespace) -> bool:
+    """Flags select among the named runs; without a flag all named runs are selected."""
     if not (args.failed or args.stale):
         return True
     failed = state.state in ("failed", "lost", "corrupt")
     return bool((args.failed and failed) or (args.stale and state.stale))
 
 
-def _way_out(state: RunState) -> str:
+def _kept_hint(state: RunState) -> str:
     if state.silent:
-        return f"{state.message}: name this very run if you know it to be dead"
-    return "cancel it first" if state.journaled else "started by hand: end it where it runs"
+        return f"{state.message}; if its processes are dead, name this run itself"
+    return "cancel it first" if state.journaled else "started by hand: end it on its host"
 
 
 def _new_trash(root: Path) -> Path:
@@ -98,10 +101,10 @@ def _move_code(root: Path, trash: Path) -> None:
     """Copies of the code that only moved runs were submitted with, and words on them to jobs."""
     from jobs.submission import sbatch_entry
 
-    def every() -> list[RunDir]:
-        return [run for sweep in run_lookup.sweeps(root) for run in runs_of(root, sweep)]
+    def all_runs() -> list[RunDir]:
+        return [run for sweep in run_lookup.sweep_names(root) for run in runs_of(root, sweep)]
 
-    with code_snapshot.unreferenced_snapshots(root, every) as folders:
+    with code_snapshot.unreferenced_snapshots(root, all_runs) as folders:
         for folder in folders:
             _move(folder, trash / code_snapshot.SNAPSHOTS_FOLDER / folder.name)
     for word in sbatch_entry.words_without_run(root):
@@ -110,7 +113,7 @@ def _move_code(root: Path, trash: Path) -> None:
 
 
 def _move_rest(folder: Path, target: Path) -> None:
-    """What the last run leaves behind (`sweep.json`, the report) goes with it: the name is free again."""
-    for left in sorted(folder.iterdir()):
-        if not left.name.startswith("."):
-            _move(left, target / left.name)
+    """Move `sweep.json` and the report after the last run, so that the sweep's name is free."""
+    for path in sorted(folder.iterdir()):
+        if not path.name.startswith("."):
+            _move(path, target / path.name)

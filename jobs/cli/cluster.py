@@ -1,4 +1,4 @@
-"""`cluster`: a real Slurm on this machine, to try things on (see `jobs.minicluster`)."""
+"""`cluster`: a real Slurm on this machine, for experiments and tests (see `jobs.minicluster`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 from disttrain.errors import ConfigError
 from jobs.cli.formatting import count, table
-from jobs.cli.status_table import print_json
+from jobs.cli.json_output import print_json
 from jobs.minicluster import discovery, lifecycle, packages
 from jobs.minicluster.config import ClusterSpec
 from jobs.minicluster.init_protocol import ServiceError
@@ -42,15 +42,15 @@ def _up(args: argparse.Namespace) -> int:
     if args.json:
         print_json(lifecycle.status_fields(cluster))
         return 0
-    named = "" if spec.name == DEFAULT_NAME else f" --name {spec.name}"
-    print(f"cluster {spec.name} is up after {time.monotonic() - began:.1f} s: {_shape(spec)}")
-    print(f"use it:       python submit.py cluster shell{named}")
+    name_flag = "" if spec.name == DEFAULT_NAME else f" --name {spec.name}"
+    print(f"cluster {spec.name} is up after {time.monotonic() - began:.1f} s: {_spec_text(spec)}")
+    print(f"use it:       python submit.py cluster shell{name_flag}")
     print(f"or in here:   export SLURM_CONF={cluster.folder.slurm_conf}")
-    print(f"take it down: python submit.py cluster down{named}")
+    print(f"take it down: python submit.py cluster down{name_flag}")
     return 0
 
 
-def _shape(spec: ClusterSpec) -> str:
+def _spec_text(spec: ClusterSpec) -> str:
     link = "unshaped links" if spec.link == "none" else f"{spec.link} links"
     accounting = "accounting" if spec.accounting else "no accounting"
     return f"{count(spec.nodes, 'node')} with {count(spec.gpus_per_node, 'GPU')} each, {link}, {accounting}"
@@ -59,20 +59,20 @@ def _shape(spec: ClusterSpec) -> str:
 def _status(args: argparse.Namespace) -> int:
     names = [discovery.resolve_name(args.name)] if args.name else discovery.cluster_names()
     found = [lifecycle.find_cluster(name) for name in names]
-    told = [lifecycle.status_fields(cluster) for cluster in found]
+    fields = [lifecycle.status_fields(cluster) for cluster in found]
     if args.json:
-        print_json(told)
+        print_json(fields)
         return 0
     if not found:
         print("no cluster: python submit.py cluster up")
-    for cluster, facts in zip(found, told, strict=True):
-        shape = f": {_shape(cluster.spec)}" if cluster.spec else ""
+    for cluster, each in zip(found, fields, strict=True):
+        shape = f": {_spec_text(cluster.spec)}" if cluster.spec else ""
         print(f"cluster {cluster.name} is {cluster.state}{shape}")
         if cluster.state == "left over":
-            print(f"what it left goes with: python submit.py cluster down --name {cluster.name}")
-        elif facts["nodes"] is None and cluster.state == "up":
+            print(f"remove its files with: python submit.py cluster down --name {cluster.name}")
+        elif each["nodes"] is None and cluster.state == "up":
             print("its controller does not answer")
-        for rows in (facts["nodes"], facts["partitions"]):
+        for rows in (each["nodes"], each["partitions"]):
             if rows:
                 print("\n" + table([name.upper() for name in rows[0]], [list(row.values()) for row in rows]))
     return 0
@@ -98,11 +98,11 @@ def _shell(args: argparse.Namespace) -> int:
 
 def _down(args: argparse.Namespace) -> int:
     if os.geteuid() != 0:
-        raise ConfigError("a cluster is root's: taking it down needs root (sudo)")
+        raise ConfigError("taking a cluster down needs root (sudo)")
     name = discovery.resolve_name(args.name)
     lifecycle.down(name)
     if args.json:
         print_json({"name": name, "state": "down"})
     else:
-        print(f"cluster {name} is down; nothing of it is left")
+        print(f"cluster {name} is down; its processes and files are removed")
     return 0

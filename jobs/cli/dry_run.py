@@ -15,7 +15,7 @@ from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from jobs.cli import batch_scripts
 from jobs.cli.formatting import count, plain, table
-from jobs.cli.status_table import print_json
+from jobs.cli.json_output import print_json
 from jobs.cli.submitting import EXIT_FAILED, on_slurm, profile_choice
 from jobs.core import code_snapshot, environment
 from jobs.node.agent import launch_command

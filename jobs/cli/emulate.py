@@ -1,4 +1,4 @@
-"""`emulate`: from what a measured run's layers took to a table that a model of kind `emulated` replays."""
+"""`emulate`: write the layer table of a measured run, which a model of kind `emulated` replays."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup
 from jobs.cli.formatting import number
-from jobs.cli.status_table import print_json
+from jobs.cli.json_output import print_json
 
-_NOTEWORTHY = 1.5
-"""A factor beyond which it is said what it means."""
+_WARN_SCALE = 1.5
+"""A warning is printed when steps computed longer than the timed layers by more than this factor."""
 
 
 def run(args: argparse.Namespace) -> int:
-    found = run_lookup.one_run(args.runs, args.from_run)
-    layers, metrics = _measured(found)
-    scale = scale_of(layers, metrics, run_lookup.label(found))
-    table = table_of(layers, metrics, run_lookup.label(found))
+    found = run_lookup.find_run(args.runs, args.from_run)
+    layers, metrics = _read_measurements(found)
+    scale = scale_of(layers, metrics, run_lookup.run_label(found))
+    table = table_of(layers, metrics, run_lookup.run_label(found))
     out = args.out or Path(f"{found.name}-table.yaml")
     write_table(table, out)
-    if scale > _NOTEWORTHY:
+    if scale > _WARN_SCALE:
         print(
-            f"warning: a step computed {number(scale, 3)} times as long as the passes that timed the layers, "
-            "which ran by themselves: processors were shared in the steps, or caches were cold; how the time "
-            "is divided among layers is less certain",
+            f"warning: the steps computed {number(scale, 3)} times as long as the isolated layer passes, "
+            "because ranks shared processors or caches were cold; times of single layers are less certain",
             file=sys.stderr,
         )
     if args.json:
@@ -44,32 +43,31 @@ def run(args: argparse.Namespace) -> int:
         f"{number(table.input_s)} s of input for {table.samples} samples, "
         f"{number(table.optimizer_s)} s of the optimizer"
     )
-    print(f"layers as timed x {number(scale)}, to sum to the compute of the measured steps")
+    print(f"layer times are scaled by {number(scale)} to sum to the compute time of the measured steps")
     print(
         f"run it:  python submit.py run sweeps/emulated.yaml --name NAME "
-        f"--set model.table={out} {_same(metrics)}"
+        f"--set model.table={out} {_same_settings(metrics)}"
     )
     return 0
 
 
 def scale_of(layers: Layers, metrics: Metrics, label: str) -> float:
-    """How much longer the measured steps computed, per micro-batch, than the passes that timed the layers.
+    """Compute time of a measured step, per micro-batch, divided by that of the timed layer passes.
 
-    Raises `ConfigError` where no step was measured.
+    Raises `ConfigError` when no step was measured.
     """
     compute_s = metrics.composition["compute_s"]
     timed_s = sum(layer.forward_s + layer.backward_s for layer in layers.layers)
     if not compute_s or not timed_s:
-        raise ConfigError(f"{label} has no measured steps: train more of them than telemetry.warmup_steps")
+        raise ConfigError(f"{label} has no measured steps: set train.steps above telemetry.warmup_steps")
     return compute_s / metrics.accumulation / timed_s
 
 
 def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
-    """The table of a measured run.
+    """The layer table of a measured run. Times are seconds per micro-batch.
 
-    Layers were timed beside the training, with hooks on each. So they say how the time is divided, and the
-    run's own steps say how much it is: compute per micro-batch, mean over the measured steps. So do they of
-    the waiting for input, and of the optimizer.
+    The timed layer passes, with hooks on each layer, determine the division of time among layers. The
+    measured steps determine the sums: mean compute, input wait and optimizer time.
     """
     scale, composition = scale_of(layers, metrics, label), metrics.composition
     return Table(
@@ -86,13 +84,13 @@ def table_of(layers: Layers, metrics: Metrics, label: str) -> Table:
         dtype_bytes=layers.dtype_bytes,
         optimizer_s=composition["optimizer_s"],
         input_s=(composition["input_s"] or 0.0) / metrics.accumulation,
-        source=f"{label} on {layers.device}, {layers.passes} passes x {scale:.3f} to meet the run's compute"
+        source=f"{label} on {layers.device}, {layers.passes} passes x {scale:.3f} to sum to the run's compute"
         + (" (itself emulated)" if layers.emulated else ""),
     )
 
 
 def write_table(table: Table, path: Path) -> None:
-    """As YAML, or as JSON where the file is named so."""
+    """Write YAML, or JSON if the file name ends in `.json`. Raises `ConfigError`."""
     if path.suffix not in (".yaml", ".yml", ".json"):
         raise ConfigError(f"--out={str(path)!r} must end in .yaml, .yml or .json")
     if path.suffix == ".json":
@@ -108,7 +106,7 @@ def write_table(table: Table, path: Path) -> None:
         raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}") from None
 
 
-def _measured(run: RunDir) -> tuple[Layers, Metrics]:
+def _read_measurements(run: RunDir) -> tuple[Layers, Metrics]:
     for attempt in reversed(run.attempts()):
         if attempt.layers.exists():
             return (
@@ -116,10 +114,10 @@ def _measured(run: RunDir) -> tuple[Layers, Metrics]:
                 Metrics.model_validate(read_json(run.metrics)),
             )
     raise ConfigError(
-        f"{run_lookup.label(run)} did not time its layers; use a run with --set telemetry.layer_passes=10"
+        f"{run_lookup.run_label(run)} did not time its layers; use a run with --set telemetry.layer_passes=10"
     )
 
 
-def _same(metrics: Metrics) -> str:
-    """The settings under which the table means what was measured."""
+def _same_settings(metrics: Metrics) -> str:
+    """Settings with which an emulated run repeats the measured one."""
     return f"model.optimizer_s=null train.local_batch_size={metrics.local_batch_size}"

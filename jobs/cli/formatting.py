@@ -1,4 +1,4 @@
-"""Plain text for people: aligned tables, durations, numbers. Standard library only."""
+"""Text for terminals: aligned tables, durations, numbers. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str] = frozenset()) -> str:
-    """Columns aligned by spaces; the columns named in `right` to the right. Empty columns are left out."""
+    """Columns aligned with spaces. Columns named in `right` are right-aligned; empty columns are omitted."""
     columns = [(title, cells) for title, *cells in zip(head, *rows, strict=True) if any(cells) or not rows]
     aligned = []
     for title, cells in columns:
@@ -34,7 +34,7 @@ def duration(seconds: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """To `digits` significant digits, without an exponent where that is short; empty for None."""
+    """`digits` significant digits, without an exponent below 1e9; empty for None."""
     if value is None:
         return ""
     text = f"{value:.{digits}g}"
@@ -42,17 +42,17 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def size(bytes_: float | None) -> str:
-    """`812 MB`, `61.2 GB`, in powers of ten; empty for None."""
+    """`812 MB`, `61.2 GB` (1 MB = 1e6 bytes); empty for None."""
     if bytes_ is None:
         return ""
     return f"{bytes_ / 1e6:.0f} MB" if bytes_ < 1e9 else f"{bytes_ / 1e9:.1f} GB"
 
 
-def count(many: int, noun: str) -> str:
+def count(quantity: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
-    return f"{many} {noun}{'' if many == 1 else 's'}"
+    return f"{quantity} {noun}{'' if quantity == 1 else 's'}"
 
 
 def plain(value: object) -> str:
-    """A number without trailing zeros, anything else as it prints."""
+    """A float without trailing zeros; any other value by `str`."""
     return f"{value:g}" if isinstance(value, float) else str(value)

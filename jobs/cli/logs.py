@@ -1,4 +1,4 @@
-"""`logs`: the log of one rank or node, as it is or as it grows."""
+"""`logs`: print the log of one rank or node; `--follow` continues until the run ends."""
 
 from __future__ import annotations
 
@@ -13,41 +13,46 @@ from disttrain.records.run_directory import Attempt, RunDir
 from jobs.cli import run_lookup
 from jobs.status.run_state import read_state
 
-_POLL_S = 0.2
+_POLL_INTERVAL_S = 0.2
 _CHUNK_BYTES = 1 << 20
 
 
 def run(args: argparse.Namespace) -> int:
-    found = run_lookup.one_run(args.runs, args.run)
+    found = run_lookup.find_run(args.runs, args.run)
     while True:
         active = read_state(found).active
-        path = _log(found, args, active)
+        path = _find_log(found, args, active)
         if path is not None:
             break
         if not (args.follow and active):
-            raise ConfigError(_why_missing(found, args))
-        time.sleep(_POLL_S)
+            raise ConfigError(_missing_log_message(found, args))
+        time.sleep(_POLL_INTERVAL_S)
     line = b""
     with open(path, "rb") as log:
         while True:
-            over = not (args.follow and read_state(found).active)  # asked before reading: no line is missed
+            ended = not (
+                args.follow and read_state(found).active
+            )  # checked before reading, so that no line is missed
             while chunk := log.readline(_CHUNK_BYTES):
                 line += chunk
                 if line.endswith(b"\n"):
-                    _print(line, path.stem, args.json)
+                    _print_line(line, path.stem, args.json)
                     line = b""
-            if over:
+            if ended:
                 break
             sys.stdout.flush()
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_INTERVAL_S)
     if line:
-        _print(line, path.stem, args.json)
+        _print_line(line, path.stem, args.json)
     return 0
 
 
-def _log(run: RunDir, args: argparse.Namespace, active: bool) -> Path | None:
-    """The log asked for, if it is there. Rank 0's, unless it never came to one: then node 0's says why."""
-    attempt = _attempt(run, args.attempt)
+def _find_log(run: RunDir, args: argparse.Namespace, active: bool) -> Path | None:
+    """Path of the requested log; None if it does not exist.
+
+    Default: rank 0's log. An ended run without one has failed before rank 0 started: then node 0's log.
+    """
+    attempt = _find_attempt(run, args.attempt)
     if attempt is None:
         return None
     if args.node is not None:
@@ -59,25 +64,25 @@ def _log(run: RunDir, args: argparse.Namespace, active: bool) -> Path | None:
     return next((path for path in wanted if path.exists()), None)
 
 
-def _attempt(run: RunDir, number: int | None) -> Attempt | None:
+def _find_attempt(run: RunDir, number: int | None) -> Attempt | None:
     attempts = run.attempts()
     if number is None:
         return attempts[-1] if attempts else None
     return next((attempt for attempt in attempts if attempt.number == number), None)
 
 
-def _why_missing(run: RunDir, args: argparse.Namespace) -> str:
+def _missing_log_message(run: RunDir, args: argparse.Namespace) -> str:
     attempts = run.attempts()
     if not attempts:
-        return f"{run_lookup.label(run)} has no log: it has not started (it is {read_state(run).state})"
-    attempt = _attempt(run, args.attempt)
+        return f"{run_lookup.run_label(run)} has no log: it has not started (state: {read_state(run).state})"
+    attempt = _find_attempt(run, args.attempt)
     if attempt is None:
         known = ", ".join(str(attempt.number) for attempt in attempts)
-        return f"--attempt {args.attempt}: {run_lookup.label(run)} has attempts {known}"
+        return f"--attempt {args.attempt}: {run_lookup.run_label(run)} has attempts {known}"
     logs = ", ".join(sorted(path.stem for path in attempt.path.glob("*.log"))) or "none"
-    return f"{run_lookup.label(run)} has no such log in attempt {attempt.number}; there are: {logs}"
+    return f"{run_lookup.run_label(run)} has no such log in attempt {attempt.number}; existing logs: {logs}"
 
 
-def _print(line: bytes, source: str, as_json: bool) -> None:
+def _print_line(line: bytes, source: str, as_json: bool) -> None:
     text = line.decode(errors="replace").rstrip("\n")
     sys.stdout.write((to_json({"log": source, "line": text}) if as_json else text) + "\n")

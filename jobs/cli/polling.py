@@ -1,4 +1,7 @@
-"""States of runs with their clusters' word on them, for the verbs that show them. Nothing is written here."""
+"""Read run states with scheduler information, once or repeatedly. Nothing is written.
+
+`refresh_or_warn` serves `status` and `show`; `PolledRuns` serves `watch` and `--wait`.
+"""
 
 from __future__ import annotations
 
@@ -13,66 +16,79 @@ from jobs.schedulers.base import Scheduler
 from jobs.status.refresh import refresh, refresh_slurm
 from jobs.status.run_state import RunState
 
-ASK_EVERY_S = 15.0
-"""How often clusters are asked while runs are watched, beside reading the files each second."""
+QUERY_INTERVAL_S = 15.0
+"""Seconds between scheduler queries while runs are watched. Files are read every second."""
 
-_TOLD = ("state", "retryable", "cause", "message", "silent", "job_id", "waits_for", "start_expected")
-"""What a cluster may know better than the files."""
+_SCHEDULER_FIELDS = (
+    "state",
+    "retryable",
+    "cause",
+    "message",
+    "silent",
+    "job_id",
+    "waits_for",
+    "start_expected",
+)
+"""Fields of a `RunState` that a scheduler query may correct."""
 
-Read = Callable[[], list[RunState]]
+ReadStates = Callable[[], list[RunState]]
 
 
-def fresh(states: list[RunState]) -> list[RunState]:
-    """The states with Slurm's word on its jobs; if it does not answer, that is said on stderr."""
-    return refresh_slurm(states, warn)
+def refresh_or_warn(states: list[RunState]) -> list[RunState]:
+    """Correct the states by a scheduler query; print a warning if the scheduler does not answer."""
+    return refresh_slurm(states, print_warning)
 
 
-def warn(line: str) -> None:
+def print_warning(line: str) -> None:
     print(f"warning: {line}", file=sys.stderr)
 
 
-class Watched:
-    """Runs that are read again and again, and their clusters asked now and then, beside it: a controller that
-    does not answer takes its time, and the files go on telling."""
+class PolledRuns:
+    """Runs that are read again and again.
 
-    def __init__(self, read: Read, cluster: Scheduler | None = None) -> None:
-        """`cluster` is asked as well as Slurm."""
+    A thread queries the schedulers every `QUERY_INTERVAL_S`, since an unresponsive controller blocks for
+    seconds. Meanwhile `read` returns the states from the files.
+    """
+
+    def __init__(self, read: ReadStates, scheduler: Scheduler | None = None) -> None:
+        """`scheduler` is queried in addition to the schedulers of submitted runs."""
         self._read = read
-        self._cluster = cluster
+        self._scheduler = scheduler
         self._corrected: dict[Path, tuple[RunState, RunState]] = {}
-        """By run: its state as its files had it, and with its cluster's word on it."""
-        self._asked = float("-inf")
-        self._asking: threading.Thread | None = None
+        """By run directory: the state from its files, and the state corrected by the scheduler."""
+        self._queried = float("-inf")
+        self._query_thread: threading.Thread | None = None
         self.notice = ""
-        """Who does not answer; empty when all do."""
+        """Names the schedulers that do not answer; empty when all answer."""
 
     def read(self) -> list[RunState]:
-        """The states now."""
+        """The current states."""
         states = self._read()
         active = [state for state in states if state.active]
-        if active and not self._is_asking() and time.monotonic() - self._asked >= ASK_EVERY_S:
-            self._asking = threading.Thread(target=self._ask, args=(active,), daemon=True)
-            self._asking.start()
-        return [self._known(state) for state in states]
+        is_due = time.monotonic() - self._queried >= QUERY_INTERVAL_S
+        if active and not self._is_querying() and is_due:
+            self._query_thread = threading.Thread(target=self._query, args=(active,), daemon=True)
+            self._query_thread.start()
+        return [self._with_correction(state) for state in states]
 
-    def _is_asking(self) -> bool:
-        return self._asking is not None and self._asking.is_alive()
+    def _is_querying(self) -> bool:
+        return self._query_thread is not None and self._query_thread.is_alive()
 
-    def _ask(self, active: list[RunState]) -> None:
-        said: list[str] = []
-        found = refresh_slurm(active, said.append)
-        if self._cluster is not None and self._cluster.name != "slurm":
-            found = refresh(found, self._cluster, say=said.append)
-        self.notice = "; ".join(said)
+    def _query(self, active: list[RunState]) -> None:
+        warnings: list[str] = []
+        found = refresh_slurm(active, warnings.append)
+        if self._scheduler is not None and self._scheduler.name != "slurm":
+            found = refresh(found, self._scheduler, say=warnings.append)
+        self.notice = "; ".join(warnings)
         self._corrected = {
             before.run.path: (before, now) for before, now in zip(active, found, strict=True) if before != now
         }
-        self._asked = time.monotonic()
+        self._queried = time.monotonic()
 
-    def _known(self, state: RunState) -> RunState:
-        """The cluster's word holds until the run's files say something new."""
+    def _with_correction(self, state: RunState) -> RunState:
+        """Apply the last correction until the files of the run change its state."""
         before, now = self._corrected.get(state.run.path, (state, state))
         if any(getattr(state, name) != getattr(before, name) for name in ("state", "submission", "attempt")):
             return state
-        told = {name: getattr(now, name) for name in _TOLD}
-        return dataclasses.replace(state, **told, eta_s=state.eta_s if now.state == "running" else None)
+        corrected = {name: getattr(now, name) for name in _SCHEDULER_FIELDS}
+        return dataclasses.replace(state, **corrected, eta_s=state.eta_s if now.state == "running" else None)

@@ -1,4 +1,4 @@
-"""`report`: the efficiency report of one sweep, or of several together."""
+"""`report`: write the efficiency report of one sweep, or of several together."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup
-from jobs.cli.status_table import print_json
+from jobs.cli.json_output import print_json
 from jobs.status.gpu_hours import note
 from jobs.status.run_state import runs_of
 
 
 def run(args: argparse.Namespace) -> int:
-    sweeps = [run_lookup.one_sweep(args.runs, word) for word in dict.fromkeys(args.sweeps)] or [
+    sweeps = [run_lookup.find_sweep(args.runs, name) for name in dict.fromkeys(args.sweeps)] or [
         newest_sweep(args.runs)
     ]
     if len(sweeps) > 1 and args.out is None:
-        raise ConfigError("--out is needed for several sweeps: which folder takes their report")
+        raise ConfigError("--out is needed for a report on several sweeps: the folder to write it to")
     out = args.out or args.runs / sweeps[0] / "report"
-    # numpy, pandas and matplotlib: seconds, so not before the names are known good
+    # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
     from analysis import report
 
     folders = [args.runs / sweep for sweep in sweeps]
-    report.check(folders, out, base=args.base)  # a base or a folder that cannot be: nothing is written
+    report.check(folders, out, base=args.base)  # a bad --base or --out is refused before anything is written
     note(run for sweep in sweeps for run in runs_of(args.runs, sweep))
     page = report.write(folders, out, base=args.base)
     if args.json:
@@ -36,10 +36,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def newest_sweep(root: Path) -> str:
-    """The sweep that was submitted to last."""
+    """The sweep with the latest submission. Raises `ConfigError` when there is no run."""
     last = {
-        sweep: max(_submitted(run) for run in runs)
-        for sweep in run_lookup.sweeps(root)
+        sweep: max(_submission_time(run) for run in runs)
+        for sweep in run_lookup.sweep_names(root)
         if (runs := runs_of(root, sweep))
     }
     if not last:
@@ -47,7 +47,7 @@ def newest_sweep(root: Path) -> str:
     return max(last, key=lambda sweep: last[sweep])
 
 
-def _submitted(run: RunDir) -> float:
-    """When a run was last submitted; planned, where it never was."""
-    announced = (path.stat().st_mtime for path in run.submissions.glob("*.intent.json"))
-    return max(announced, default=run.run_json.stat().st_mtime)
+def _submission_time(run: RunDir) -> float:
+    """Unix time of a run's last submission, or of its plan if it was never submitted."""
+    intents = (path.stat().st_mtime for path in run.submissions.glob("*.intent.json"))
+    return max(intents, default=run.run_json.stat().st_mtime)

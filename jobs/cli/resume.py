@@ -1,6 +1,6 @@
-"""`resume`: submit again what failed, stopped, was cancelled or got lost, from the runs' own `run.json`.
+"""`resume`: submit failed, stopped, cancelled and lost runs again, as their `run.json` records them.
 
-A run goes on from its newest checkpoint, if it has one.
+A run continues from its newest checkpoint, if it has one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from jobs.submission.submit import carry_out
 
 
 def run(args: argparse.Namespace) -> int:
-    words = args.runs_given or run_lookup.sweeps(args.runs)
-    runs = run_lookup.several(args.runs, words)
-    named = run_lookup.named(args.runs, args.runs_given)
-    cluster = submitting.cluster_for(args, submitting.read(runs))
+    names = args.runs_given or run_lookup.sweep_names(args.runs)
+    runs = run_lookup.find_runs(args.runs, names)
+    named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
+    cluster = submitting.cluster_for(args, submitting.read_states(runs))
     done: list[tuple[RunDir, Action]] = []
     reports: list[str] = []
     for sweep, members in itertools.groupby(sorted(runs, key=lambda run: run.sweep), lambda run: run.sweep):
         group = list(members)
         with sweep_lock(args.runs / sweep):
-            states = refresh(submitting.read(group), cluster, receipts=True, say=polling.warn)
+            states = refresh(submitting.read_states(group), cluster, receipts=True, say=polling.print_warning)
             actions = resume_actions(states, code_hash(), named)
             try:
                 actions = carry_out(actions, cluster, args.runs)
@@ -36,9 +36,9 @@ def run(args: argparse.Namespace) -> int:
             if not args.wait:
                 reports += submitting.report_later(args, cluster, sweep, actions)
         done += zip(group, actions, strict=True)
-    if not args.runs_given:  # asked for in general: what is done needs no word
+    if not args.runs_given:  # without names, completed runs are not listed
         done = [(run, action) for run, action in done if action.kind not in ("up_to_date", "outdated")]
     if not done and not args.json:
-        print("nothing to resume: no run failed, was cancelled or got lost")
+        print("nothing to resume: no run has failed, stopped, been cancelled or been lost")
         return 0
     return submitting.tell([action for _, action in done], [run for run, _ in done], cluster, args, reports)

@@ -1,4 +1,4 @@
-"""Which runs and sweeps a word on the command line means."""
+"""Find the runs and sweeps that command-line arguments name."""
 
 from __future__ import annotations
 
@@ -11,66 +11,66 @@ from disttrain.records.run_directory import RunDir
 from jobs.status.run_state import runs_of, subfolders
 
 
-def sweeps(root: Path) -> list[str]:
-    """Names of the sweeps below the runs folder: those that hold a `sweep.json` or a run."""
+def sweep_names(root: Path) -> list[str]:
+    """Folders below the runs folder that hold a `sweep.json` or a run."""
     return [
         name for name in subfolders(root) if os.path.exists(root / name / "sweep.json") or runs_of(root, name)
     ]
 
 
-def one_sweep(root: Path, word: str) -> str:
-    """The sweep of that name. Raises `ConfigError` with the nearest one there is."""
-    known = sweeps(root)
-    if word.rstrip("/") in known:
-        return word.rstrip("/")
-    raise ConfigError(f"no sweep {word!r} in {root}{nearest(word, known) or _are('sweeps', known)}")
+def find_sweep(root: Path, name: str) -> str:
+    """The sweep of that name. Raises `ConfigError` with the nearest existing one."""
+    known = sweep_names(root)
+    if name.rstrip("/") in known:
+        return name.rstrip("/")
+    raise ConfigError(f"no sweep {name!r} in {root}{nearest(name, known) or _existing('sweeps', known)}")
 
 
-def one_run(root: Path, word: str) -> RunDir:
-    """The run meant by `sweep/run`, or by a run's name alone where only one sweep has it."""
-    sweep, slash, name = word.strip("/").rpartition("/")
+def find_run(root: Path, name: str) -> RunDir:
+    """The run `sweep/run`, or the only run of that name. Raises `ConfigError`."""
+    sweep, slash, run_name = name.strip("/").rpartition("/")
     if slash:
-        known = {run.name: run for run in runs_of(root, one_sweep(root, sweep))}
-        if name in known:
-            return known[name]
-        raise ConfigError(f"no run {name!r} in {root / sweep}{nearest(name, known) or _are('runs', known)}")
-    every = [run for known_sweep in sweeps(root) for run in runs_of(root, known_sweep)]
-    found = [run for run in every if run.name == name]
+        known = {run.name: run for run in runs_of(root, find_sweep(root, sweep))}
+        if run_name in known:
+            return known[run_name]
+        hint = nearest(run_name, known) or _existing("runs", known)
+        raise ConfigError(f"no run {run_name!r} in {root / sweep}{hint}")
+    every = [run for known_sweep in sweep_names(root) for run in runs_of(root, known_sweep)]
+    found = [run for run in every if run.name == run_name]
     if len(found) == 1:
         return found[0]
     if found:
-        raise ConfigError(f"{word!r} is a run of several sweeps: {', '.join(map(label, found))}")
-    if name in sweeps(root):
-        raise ConfigError(
-            f"{name!r} is a sweep; name one run of it{_are('runs', map(label, runs_of(root, name)))}"
-        )
-    raise ConfigError(f"no run {word!r} in {root}{nearest(name, [run.name for run in every])}")
+        raise ConfigError(f"several sweeps have a run {name!r}: {', '.join(map(run_label, found))}")
+    if run_name in sweep_names(root):
+        hint = _existing("runs", map(run_label, runs_of(root, run_name)))
+        raise ConfigError(f"{run_name!r} is a sweep; name one run of it{hint}")
+    raise ConfigError(f"no run {name!r} in {root}{nearest(run_name, [run.name for run in every])}")
 
 
-def several(root: Path, words: Iterable[str]) -> list[RunDir]:
-    """The runs that the words mean: each a run, or a sweep for all of its runs. Each run once."""
+def find_runs(root: Path, names: Iterable[str]) -> list[RunDir]:
+    """The named runs, and all runs of the named sweeps, without duplicates. Raises `ConfigError`."""
     found: dict[Path, RunDir] = {}
-    for word in words:
-        name = word.rstrip("/")
-        meant = runs_of(root, name) if name in sweeps(root) else [one_run(root, name)]
-        found |= {run.path: run for run in meant}
+    for name in names:
+        stripped = name.rstrip("/")
+        matches = runs_of(root, stripped) if stripped in sweep_names(root) else [find_run(root, stripped)]
+        found |= {run.path: run for run in matches}
     return list(found.values())
 
 
-def named(root: Path, words: Iterable[str]) -> set[Path]:
-    """The folders of those runs that a word of their own means, rather than their sweep's."""
-    known = sweeps(root)
-    return {run.path for run in several(root, [word for word in words if word.rstrip("/") not in known])}
+def runs_given_by_name(root: Path, names: Iterable[str]) -> set[Path]:
+    """Folders of the runs that are named themselves, not through their sweep."""
+    known = sweep_names(root)
+    return {run.path for run in find_runs(root, [name for name in names if name.rstrip("/") not in known])}
 
 
-def label(run: RunDir) -> str:
+def run_label(run: RunDir) -> str:
     """`sweep/run`."""
     return f"{run.sweep}/{run.name}"
 
 
-def _are(what: str, names: Iterable[str], shown: int = 8) -> str:
+def _existing(kind: str, names: Iterable[str], shown: int = 8) -> str:
     names = list(names)
     if not names:
-        return f"; there are no {what}"
+        return f"; there are no {kind}"
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return f"; there are: {', '.join(names[:shown])}{more}"
+    return f"; existing {kind}: {', '.join(names[:shown])}{more}"

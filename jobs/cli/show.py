@@ -1,4 +1,4 @@
-"""`show`: one run in full: what it is, what became of it, where its files are."""
+"""`show`: one run in full: state, config, attempts, nodes, environment, results, files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.cli import run_lookup, submitting
 from jobs.cli.formatting import duration, number, table
-from jobs.cli.polling import fresh
-from jobs.cli.status_table import as_json, note, print_json, word_of
+from jobs.cli.json_output import print_json, state_as_json
+from jobs.cli.polling import refresh_or_warn
+from jobs.cli.status_table import displayed_state, state_note
 from jobs.status.run_state import RunState
 
 _RESULTS = (
@@ -25,8 +26,8 @@ _RESULTS = (
 
 
 def run(args: argparse.Namespace) -> int:
-    found = run_lookup.one_run(args.runs, args.run)
-    state = fresh(submitting.read([found]))[0]
+    found = run_lookup.find_run(args.runs, args.run)
+    state = refresh_or_warn(submitting.read_states([found]))[0]
     record = read_run_json_or_none(found) or {}
     metrics = read_json_or_none(found.metrics)
     env = (read_json_or_none(found.env_json) or {}).get("variables", {})
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(
             {
-                **as_json(state),
+                **state_as_json(state),
                 "record": record,
                 "attempt_records": attempts,
                 "node_records": nodes,
@@ -45,11 +46,11 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     parts = [
-        _head(state, record),
+        _header(state, record),
         _config(record),
-        _attempts(attempts),
-        _nodes(nodes),
-        _env(env),
+        _attempt_table(attempts),
+        _node_lines(nodes),
+        _environment_table(env),
         _results(metrics or {}),
         _files(found),
     ]
@@ -57,12 +58,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _head(state: RunState, record: dict[str, Any]) -> str:
-    why = note(state)
+def _header(state: RunState, record: dict[str, Any]) -> str:
+    reason = state_note(state)
     code = record.get("provenance", {}).get("code", {})
     commit = (code.get("git_commit") or "no commit")[:12] + (" with changes" if code.get("git_dirty") else "")
     rows = [
-        ("state", word_of(state) + (f": {why}" if why else "")),
+        ("state", displayed_state(state) + (f": {reason}" if reason else "")),
         ("step", f"{state.step} of {state.steps}" if state.step is not None else ""),
         ("ETA", duration(state.eta_s)),
         ("job", f"{state.job_id} on {state.cluster}" if state.job_id else ""),
@@ -71,7 +72,7 @@ def _head(state: RunState, record: dict[str, Any]) -> str:
         ("code", f"{state.code_hash} ({commit})" if state.code_hash else ""),
         ("planned", record.get("provenance", {}).get("created", "")),
     ]
-    return f"{run_lookup.label(state.run)}\n" + _pairs(rows)
+    return f"{run_lookup.run_label(state.run)}\n" + _aligned_pairs(rows)
 
 
 def _config(record: dict[str, Any]) -> str:
@@ -79,10 +80,10 @@ def _config(record: dict[str, Any]) -> str:
         (key, "null" if value is None else str(value))
         for key, value in flat_values(record.get("config", {})).items()
     ]
-    return f"config\n{_pairs(rows)}" if rows else ""
+    return f"config\n{_aligned_pairs(rows)}" if rows else ""
 
 
-def _attempts(records: list[dict[str, Any]]) -> str:
+def _attempt_table(records: list[dict[str, Any]]) -> str:
     rows = [
         (
             str(each.get("attempt", "")),
@@ -101,14 +102,14 @@ def _attempts(records: list[dict[str, Any]]) -> str:
 
 
 def _node_records(run: RunDir) -> list[dict[str, Any]]:
-    """What the nodes of the last attempt were made of."""
+    """Hardware records of the nodes of the last attempt."""
     attempts = run.attempts()
     paths = sorted(attempts[-1].path.glob("node-*.json")) if attempts else []
     read = [read_json_or_none(path) for path in paths if path.name.count(".") == 1]
     return [each for each in read if each and "host" in each]
 
 
-def _nodes(records: list[dict[str, Any]]) -> str:
+def _node_lines(records: list[dict[str, Any]]) -> str:
     rows = []
     for each in records:
         memory = each.get("memory_limit_bytes") or each.get("memory_bytes")
@@ -116,26 +117,26 @@ def _nodes(records: list[dict[str, Any]]) -> str:
         parts = [
             f"{each.get('processors_usable')} processors" if each.get("processors_usable") else "",
             f"{memory / 2**30:.0f} GiB" if memory else "",
-            *(f"{many} x {name}" for name, many in Counter(gpus).items()),
+            *(f"{number_of} x {name}" for name, number_of in Counter(gpus).items()),
             f"driver {each['driver']}" if each.get("driver") else "",
-            *(_link(interface) for interface in each.get("interfaces", [])),
+            *(_interface_text(interface) for interface in each.get("interfaces", [])),
             *(f"{fabric['name']} {fabric['rate'] or ''}".strip() for fabric in each.get("fabrics", [])),
         ]
         rows.append((f"node {each['node']}", f"{each['host']}: {', '.join(filter(None, parts))}"))
-    return f"nodes of the last attempt\n{_pairs(rows)}" if rows else ""
+    return f"nodes of the last attempt\n{_aligned_pairs(rows)}" if rows else ""
 
 
-def _link(interface: dict[str, Any]) -> str:
+def _interface_text(interface: dict[str, Any]) -> str:
     speed = interface.get("speed_mbit")
     return f"{interface['name']} {speed / 1000:g} Gbit/s" if speed else str(interface["name"])
 
 
-def _env(variables: dict[str, Any]) -> str:
+def _environment_table(variables: dict[str, Any]) -> str:
     rows = [
         (f"{name}={each.get('value', '')}", str(each.get("reason", "")), str(each.get("source", "")))
         for name, each in variables.items()
     ]
-    return "environment\n" + _indented(table(("VARIABLE", "WHY", "SOURCE"), rows)) if rows else ""
+    return "environment\n" + _indented(table(("VARIABLE", "REASON", "SOURCE"), rows)) if rows else ""
 
 
 def _results(metrics: dict[str, Any]) -> str:
@@ -144,17 +145,17 @@ def _results(metrics: dict[str, Any]) -> str:
     if evals:
         last = {"loss": evals[-1].get("loss"), **(evals[-1].get("metrics") or {})}
         rows += [(f"validation {name.replace('_', ' ')}", number(value)) for name, value in last.items()]
-    return f"results\n{_pairs(rows)}" if rows else ""
+    return f"results\n{_aligned_pairs(rows)}" if rows else ""
 
 
 def _files(run: RunDir) -> str:
     attempts = run.attempts()
     rows = [("run", str(run.path)), ("logs", str(attempts[-1].path) if attempts else "")]
     rows.append(("tensorboard", str(run.tensorboard) if run.tensorboard.exists() else ""))
-    return f"files\n{_pairs(rows)}"
+    return f"files\n{_aligned_pairs(rows)}"
 
 
-def _pairs(rows: list[tuple[str, str]]) -> str:
+def _aligned_pairs(rows: list[tuple[str, str]]) -> str:
     given = [row for row in rows if row[1]]
     width = max((len(name) for name, _ in given), default=0)
     return "\n".join(f"  {name.ljust(width)}  {value}" for name, value in given)

@@ -1,4 +1,4 @@
-"""`status`: what became of each run, from its files and, for jobs they show, from Slurm."""
+"""`status`: the state of each run, from its files and from the scheduler of its job."""
 
 from __future__ import annotations
 
@@ -7,40 +7,44 @@ from pathlib import Path
 
 from disttrain.records.collect_provenance import code_hash
 from jobs.cli import run_lookup
-from jobs.cli.polling import fresh
-from jobs.cli.status_table import as_json, print_json, status_table, tally
+from jobs.cli.json_output import print_json, state_as_json
+from jobs.cli.polling import refresh_or_warn
+from jobs.cli.status_table import state_counts, status_table
 from jobs.status.run_state import RunState, read_runs
 
 
 def run(args: argparse.Namespace) -> int:
-    states = fresh(read(args.runs, args.sweeps, code_hash()))
+    states = refresh_or_warn(read_sweeps(args.runs, args.sweeps, code_hash()))
     if args.long and states:
-        return _long(states, args.json)
+        return _print_gpu_hours(states, args.json)
     if args.json:
-        print_json([as_json(state) for state in states])
+        print_json([state_as_json(state) for state in states])
     elif not states:
         print(f"no runs in {args.runs} yet: python submit.py sweep --nodes 1 2 4")
     else:
         print(status_table(states))
-        print(f"\n{tally(states)}")
+        print(f"\n{state_counts(states)}")
     return 0
 
 
-def _long(states: list[RunState], as_document: bool) -> int:
-    from jobs.cli import usage_table
+def _print_gpu_hours(states: list[RunState], as_json: bool) -> int:
+    from jobs.cli import gpu_hours_table
 
-    if as_document:
-        runs, sweeps = usage_table.describe(states)
-        rows = [as_json(state) | {"usage": each} for state, each in zip(states, runs, strict=True)]
+    if as_json:
+        runs, sweeps = gpu_hours_table.gpu_hours_json(states)
+        rows = [state_as_json(state) | {"usage": each} for state, each in zip(states, runs, strict=True)]
         print_json({"runs": rows, "sweeps": sweeps})
     else:
-        print(f"{usage_table.as_text(states)}\n\n{tally(states)}")
+        print(f"{gpu_hours_table.gpu_hours_table(states)}\n\n{state_counts(states)}")
     return 0
 
 
-def read(root: Path, words: list[str], code: str) -> list[RunState]:
-    """The runs of the named sweeps, or of all, by their files; stale if done by code other than `code`."""
-    names = list(dict.fromkeys(run_lookup.one_sweep(root, word) for word in words))
+def read_sweeps(root: Path, sweeps: list[str], code: str) -> list[RunState]:
+    """States of the runs of these sweeps, or of all, from their files.
+
+    A run is stale if it was done by code with another hash than `code`.
+    """
+    names = list(dict.fromkeys(run_lookup.find_sweep(root, sweep) for sweep in sweeps))
     if not names:
         return read_runs(root, code_hash=code)
     return [state for name in names for state in read_runs(root, name, code_hash=code)]

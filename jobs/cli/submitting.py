@@ -12,8 +12,8 @@ from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow
 from jobs.cli.formatting import table
-from jobs.cli.polling import Watched, warn
-from jobs.cli.status_table import as_json, print_json
+from jobs.cli.json_output import print_json, state_as_json
+from jobs.cli.polling import PolledRuns, print_warning
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.schedulers.select import choose
 from jobs.schedulers.slurm.batch_script import check_path
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
         return describe(args, planned)
     cluster = cluster_for(args, there)
     with sweep_lock(root / name):
-        states = refresh(read_runs(root, name), cluster, receipts=True, say=warn)
+        states = refresh(read_runs(root, name), cluster, receipts=True, say=print_warning)
         planned = make_plan(args, states)
         write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash())
@@ -133,14 +133,14 @@ def tell(
         print(f"\n{summary(actions)} (cluster: {cluster.name})")
         if any(action.kind == "outdated" for action in actions):
             print(
-                "outdated: done by other code than there is now, and kept; `clean --stale` moves such runs away"
+                "outdated: done by other code than the current one, and kept; `clean --stale` moves such runs"
             )
     states: list[RunState] = []
     if args.wait:
         out = sys.stderr if args.json else sys.stdout
         code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
         try:
-            states = follow.follow(Watched(lambda: _read(runs, code), cluster), args.runs, out=out)
+            states = follow.follow(PolledRuns(lambda: _read(runs, code), cluster), args.runs, out=out)
         except KeyboardInterrupt:  # from here on nobody waits for them
             for sweep in dict.fromkeys(run.sweep for run in runs):
                 with sweep_lock(args.runs / sweep):
@@ -154,8 +154,8 @@ def tell(
     if args.json:
         print_json(
             [
-                {"action": action.kind, "reason": action.reason, **as_json(state)}
-                for action, state in zip(actions, states or read(runs), strict=True)
+                {"action": action.kind, "reason": action.reason, **state_as_json(state)}
+                for action, state in zip(actions, states or read_states(runs), strict=True)
             ]
         )
     left = say_what_is_left(actions)
@@ -172,7 +172,7 @@ def say_what_is_left(actions: Sequence[Action]) -> int:
     return EXIT_FAILED
 
 
-def read(runs: Sequence[RunDir]) -> list[RunState]:
+def read_states(runs: Sequence[RunDir]) -> list[RunState]:
     """The states of these runs now."""
     return _read(runs, code_hash())
 

@@ -1,4 +1,4 @@
-"""`watch`: runs as they go, until all have ended."""
+"""`watch`: show runs until all have ended."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import sys
 
 from disttrain.records.collect_provenance import code_hash
 from jobs.cli import follow, run_lookup
-from jobs.cli.polling import Watched
-from jobs.cli.status import read
-from jobs.cli.status_table import as_json, print_json
+from jobs.cli.json_output import print_json, state_as_json
+from jobs.cli.polling import PolledRuns
+from jobs.cli.status import read_sweeps
 
 
 def run(args: argparse.Namespace) -> int:
-    words = [run_lookup.one_sweep(args.runs, word) for word in args.sweeps]
-    code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
-    words = words or list(dict.fromkeys(state.sweep for state in read(args.runs, [], code) if state.active))
-    if not words:
-        print("[]" if args.json else "no run is waiting or running: submit.py status shows what there is")
+    sweeps = [run_lookup.find_sweep(args.runs, name) for name in args.sweeps]
+    code = code_hash()  # once: hashing all sources every second would slow runs on this machine
+    sweeps = sweeps or list(
+        dict.fromkeys(state.sweep for state in read_sweeps(args.runs, [], code) if state.active)
+    )
+    if not sweeps:
+        print("[]" if args.json else "no run is waiting or running: submit.py status lists all runs")
         return 0
-    watched = Watched(lambda: read(args.runs, words, code))
-    states = follow.follow(watched, args.runs, out=sys.stderr if args.json else sys.stdout)
+    runs = PolledRuns(lambda: read_sweeps(args.runs, sweeps, code))
+    states = follow.follow(runs, args.runs, out=sys.stderr if args.json else sys.stdout)
     if args.json:
-        print_json([as_json(state) for state in states])
+        print_json([state_as_json(state) for state in states])
     return 0

@@ -13,7 +13,7 @@ import submit as command_line
 from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli.status_table import note
+from jobs.cli.status_table import state_note
 from jobs.schedulers.slurm import accounting
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.gpu_hours import note as note_usage
@@ -72,7 +72,7 @@ def test_why_it_waits_and_that_it_was_cancelled_before_it_started(
 ) -> None:
     (action,) = submit(sweep_plan("a"), SlurmScheduler(), root)
     wait_until(lambda: asked(root).waits_for)
-    assert note(asked(root)) == "waits for PartitionDown"
+    assert state_note(asked(root)) == "waits for PartitionDown"
     on_slurm.ask("scancel", str(action.job_id))
     wait_until(lambda: not asked(root).active)
     state = asked(root)
@@ -142,7 +142,7 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     on_slurm.ask("scontrol", "requeue", job)
     wait_until(lambda: asked(root).waits_for == "BeginTime")
     assert re.match(
-        "waits for BeginTime(, expected to start in .*)?; requeued after preempted", note(asked(root))
+        "waits for BeginTime(, expected to start in .*)?; requeued after preempted", state_note(asked(root))
     )
     wait_until(lambda: len(starts(run)) == 2)
     on_slurm.ask("scancel", job)

@@ -28,7 +28,7 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeSche
     make_run(RUNS, "other/n1-single-b8-r0")
     elsewhere = read_state(RunDir(RUNS / "tiny/n2-ddp-b8-r0"))
     assert submit.main(["cancel", "tiny"]) == 1  # the cluster of these tests is not this host
-    assert "tiny/n2-ddp-b8-r0: runs on elsewhere: cancel it there" in capsys.readouterr().err
+    assert "tiny/n2-ddp-b8-r0: runs on elsewhere: cancel it on that host" in capsys.readouterr().err
     for name in ("n1-single-b8-r0", "n2-ddp-b8-r0"):
         journal.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:5")
     out = ask(capsys, "cancel tiny/n1-single-b8-r0 n2-ddp-b8-r0 other")
@@ -98,7 +98,7 @@ def test_what_was_started_by_hand_is_left_to_who_did(
 ) -> None:
     run = by_hand("by-hand/mine")
     assert submit.main(["cancel", "mine"]) == 1
-    assert capsys.readouterr().err == "by-hand/mine: started by hand: end it where it runs\n"
+    assert capsys.readouterr().err == "by-hand/mine: started by hand: end it on its host\n"
     assert "left   by-hand/mine: it is running; started by hand" in ask(capsys, "clean mine")
     assert "1 in progress" in ask(capsys, "resume mine")
     os.utime(run.attempt(0).path, (1.0, 1.0))

@@ -83,7 +83,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ("cancel x", "no run 'x' in runs"),
         ("status x", "no sweep 'x' in runs; there are no sweeps"),
         ("report", "no runs in runs yet"),
-        ("clean", "say what to move"),
+        ("clean", "nothing to move is named"),
         ("cluster", "the following arguments are required: ACTION"),
         ("cluster up --nods 1", "unknown argument '--nods'; did you mean '--nodes'?"),
         ("cluster up --link 5foo", "--link='5foo' is not a rate of 1mbit or more (1gbit, 400mbit), nor none"),
@@ -107,13 +107,13 @@ def test_names_that_are_nearly_right(capsys: pytest.CaptureFixture[str]) -> None
         make_run(Path("runs"), f"{sweep}/n1-single-b8-r0")
     make_run(Path("runs"), "two/n2-ddp-b4-r0")
     assert "'n2-ddp-b4-r1' in runs; did you mean 'n2-ddp-b4-r0'?" in refused(capsys, "show", "n2-ddp-b4-r1")
-    assert "is a run of several sweeps: one/n1-single-b8-r0, two/" in refused(
+    assert "several sweeps have a run 'n1-single-b8-r0': one/n1-single-b8-r0, two/" in refused(
         capsys, "show", "n1-single-b8-r0"
     )
     assert "no sweep 'tow' in runs; did you mean 'two'?" in refused(capsys, "show", "tow/n2-ddp-b4-r0")
     assert "'two' is a sweep; name one run of it" in refused(capsys, "show", "two")
-    assert "no run 'x' in runs/one; there are: n1-single-b8-r0" in refused(capsys, "show", "one/x")
-    assert "--out is needed for several sweeps" in refused(capsys, "report", "one", "two")
+    assert "no run 'x' in runs/one; existing runs: n1-single-b8-r0" in refused(capsys, "show", "one/x")
+    assert "--out is needed for a report on several sweeps" in refused(capsys, "report", "one", "two")
 
 
 def test_another_base_under_the_same_name(capsys: pytest.CaptureFixture[str]) -> None:

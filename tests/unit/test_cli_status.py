@@ -72,7 +72,7 @@ def test_show_says_what_a_run_is_and_how_it_went(capsys: pytest.CaptureFixture[s
 def test_logs_choose_the_rank_the_node_and_the_attempt(capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(RUNS, "tiny/n1", "failed")
     assert submit.main(["logs", "n1"]) == 2
-    assert "has no log: it has not started (it is failed)" in capsys.readouterr().err
+    assert "has no log: it has not started (state: failed)" in capsys.readouterr().err
     for attempt in (run.attempt(0), run.attempt(1)):
         attempt.path.mkdir(parents=True)
         attempt.node_log(0).write_text(f"node 0 attempt {attempt.number}\n")
@@ -83,7 +83,7 @@ def test_logs_choose_the_rank_the_node_and_the_attempt(capsys: pytest.CaptureFix
     assert ask(capsys, "logs n1 -f") == "one\ntwo\n"  # it has ended: nothing to follow
     assert ask(capsys, "logs n1 --json").splitlines()[0] == '{"log": "rank-00000", "line": "one"}'
     assert submit.main(["logs", "n1", "--rank", "3"]) == 2
-    assert "there are: node-00, rank-00000" in capsys.readouterr().err
+    assert "existing logs: node-00, rank-00000" in capsys.readouterr().err
     assert submit.main(["logs", "n1", "--attempt", "7"]) == 2
     assert "has attempts 0, 1" in capsys.readouterr().err
 
@@ -103,7 +103,7 @@ def test_following_runs_hashes_the_code_once(
         monkeypatch.setattr(module, "code_hash", lambda: hashed.append(True) or "code")
     make_run(RUNS, "tiny/a", "running")
 
-    def three_times(runs: follow.Reading, root: Path, *, out: Any = None) -> list[RunState]:
+    def three_times(runs: follow.RunSource, root: Path, *, out: Any = None) -> list[RunState]:
         return [runs.read() for _ in range(3)][-1]
 
     monkeypatch.setattr(follow, "follow", three_times)

@@ -111,7 +111,7 @@ def test_the_verb_writes_what_the_model_reads(tmp_path, capsys):
     words = ["emulate", "--runs", str(tmp_path / "runs"), "--from", "real/n1"]
     out = tmp_path / "t.yaml"
     assert submit.main([*words, "--out", str(out)]) == 2
-    assert "did not time its layers; measure one that does: --set telemetry.layer_passes=10" in (
+    assert "did not time its layers; use a run with --set telemetry.layer_passes=10" in (
         capsys.readouterr().err
     )
     write_json(run.attempt(0).layers, LAYERS.model_dump(mode="json"))
@@ -148,9 +148,13 @@ def test_what_layers_were_multiplied_by_is_said_and_what_a_large_factor_means(tm
     ]
     assert submit.main(words) == 0
     said = capsys.readouterr()
-    assert f"layers as timed x {scale:.4g}, to sum to the compute of the measured steps" in said.out
+    assert (
+        f"layer times are scaled by {scale:.4g} to sum to the compute time of the measured steps" in said.out
+    )
     assert said.err.count("\n") == warns
-    assert (f"warning: a step computed {scale:.3g} times as long as the passes" in said.err) == warns
+    assert (
+        f"warning: the steps computed {scale:.3g} times as long as the isolated layer passes" in said.err
+    ) == warns
     assert submit.main([*words, "--json"]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["scale"] == pytest.approx(scale)

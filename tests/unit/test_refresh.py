@@ -12,7 +12,7 @@ import submit as command_line
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling
-from jobs.cli.status_table import note, word_of
+from jobs.cli.status_table import displayed_state, state_note
 from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
@@ -86,9 +86,9 @@ def test_one_question_for_all_runs(commands: Commands, tmp_path: Path) -> None:
 def test_why_a_job_waits_and_until_when(commands: Commands, tmp_path: Path) -> None:
     run = on_slurm(tmp_path)
     squeue(commands, f"7|PENDING|{time.time() + 725:.0f}|QOSMaxJobsPerUserLimit")
-    assert note(asked(run)).startswith("waits for QOSMaxJobsPerUserLimit, expected to start in 12:0")
+    assert state_note(asked(run)).startswith("waits for QOSMaxJobsPerUserLimit, expected to start in 12:0")
     squeue(commands, "7|PENDING|N/A|Dependency")
-    assert note(asked(run)) == "waits for Dependency"
+    assert state_note(asked(run)) == "waits for Dependency"
 
 
 def test_a_run_whose_job_was_requeued_waits_again(commands: Commands, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_run_whose_job_was_requeued_waits_again(commands: Commands, tmp_path: 
     squeue(commands, "7|PENDING|N/A|BeginTime")
     state = asked(run)
     assert (state.state, state.waits_for) == ("queued", "BeginTime")
-    assert note(state) == "waits for BeginTime; its job was requeued"
+    assert state_note(state) == "waits for BeginTime; its job was requeued"
 
 
 @pytest.mark.parametrize("claimed", [False, True])
@@ -128,7 +128,7 @@ def test_how_a_job_ended(
     cause = cause or ("lost" if claimed else "launch_failed")
     assert (state.cause, state.retryable) == (cause, retryable)
     assert state.state == ("lost" if cause == "lost" else "failed")
-    assert word_of(state) == {"cancelled": "cancelled", "lost": "lost"}.get(cause, "failed")
+    assert displayed_state(state) == {"cancelled": "cancelled", "lost": "lost"}.get(cause, "failed")
     assert state.message
     assert "its job" in state.message
     assert ("sacct" in commands.calls()) is (by == "sacct")
@@ -171,7 +171,10 @@ def test_a_run_that_waits_for_its_requeue_waits_as_long_as_its_job_does(tmp_path
     before = read_state(run)
     assert (before.state, before.message) == ("queued", "requeued after deadline: left")
     (state,) = refresh([before], NoSlurm("pending", waits_for="BeginTime"))
-    assert (state.state, note(state)) == ("queued", "waits for BeginTime; requeued after deadline: left")
+    assert (state.state, state_note(state)) == (
+        "queued",
+        "waits for BeginTime; requeued after deadline: left",
+    )
     (state,) = refresh([before], NoSlurm("running"))
     assert state.state == "queued", "its next start has not said so yet"
     (state,) = refresh([before], NoSlurm("ended", message="its job was cancelled", cause="cancelled"))
@@ -284,25 +287,25 @@ def test_a_receipt_found_is_written_only_by_who_submits(tmp_path: Path) -> None:
 def test_a_watch_goes_on_while_the_controller_is_down_and_ends_by_its_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polling, "ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 0.0)
     run = on_slurm(tmp_path, claimed=True)
     cluster = NoSlurm("unknown", message="it is down")
     monkeypatch.setattr("jobs.status.refresh.named", lambda name: cluster)
-    watched = polling.Watched(lambda: [read_state(run)])
+    watched = polling.PolledRuns(lambda: [read_state(run)])
     wait_until(lambda: watched.read() and watched.notice)
     assert watched.notice == "Slurm does not answer (it is down): states are from the run directories"
     assert watched.read()[0].state == "running"
     cluster.job = Job("pending", waits_for="BeginTime")
     wait_until(lambda: watched.read()[0].state == "queued")
     assert watched.notice == ""
-    monkeypatch.setattr(polling, "ASK_EVERY_S", 3600.0)
-    wait_until(lambda: not watched._is_asking())
+    monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 3600.0)
+    wait_until(lambda: not watched._is_querying())
     journal.write_intent(run, {"cluster": "slurm", "attempts": 1, "attempts_before_code": 0, **KEYS})
     journal.write_receipt(run, 1, "8")
     journal.claim(
         run, 1, process=current_process().as_dict() | {"host": "node-1"}, job_id="8", code_hash=CODE
     )
     assert watched.read()[0].state == "running", "an old word on what is over"
-    monkeypatch.setattr(polling, "ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 0.0)
     cluster.job = Job("ended", "its job was cancelled", "cancelled")
     wait_until(lambda: watched.read()[0].cause == "cancelled")

@@ -15,7 +15,8 @@ import pytest
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.follow import change_line
-from jobs.cli.status_table import as_json, note
+from jobs.cli.json_output import state_as_json
+from jobs.cli.status_table import state_note
 from jobs.core import journal, processes
 from jobs.status.run_state import natural_key, read_runs, read_state
 from tests.support.fake_runs import fake_sweep
@@ -91,10 +92,10 @@ def test_an_emulated_run_is_marked_in_every_view(run: RunDir) -> None:
     claim(run)
     write_json(run.progress, {"attempt": 0, "step": 5, "steps": 9, "emulated": True})
     found = read_state(run)
-    assert as_json(found)["emulated"] is True
-    assert note(found) == "emulated"
+    assert state_as_json(found)["emulated"] is True
+    assert state_note(found) == "emulated"
     assert change_line(found).endswith("step 5/9  emulated")
-    assert note(replace(found, state="done", stale=True)) == "emulated, made by older code"
+    assert state_note(replace(found, state="done", stale=True)) == "emulated, made by older code"
 
 
 def test_progress_of_an_earlier_attempt_is_not_shown(run: RunDir) -> None:

@@ -1,4 +1,4 @@
-"""`status --long`: what each run and sweep used, beside what one start may use at most."""
+"""`status --long`: GPU-hours and queue time of each run and sweep, with the bound of one start."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from disttrain.records import gpu_hours
 from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.cli.formatting import count, duration, number, table
-from jobs.cli.run_lookup import label
-from jobs.cli.status_table import word_of
+from jobs.cli.run_lookup import run_label
+from jobs.cli.status_table import displayed_state
 from jobs.status.gpu_hours import used
 from jobs.status.run_state import RunState
 
-_HEAD = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
-_RIGHT = frozenset({"ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT"})
+_COLUMNS = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
+_RIGHT_ALIGNED = frozenset({"ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT"})
 
 
-def describe(states: Sequence[RunState]) -> tuple[list[dict[str, Any] | None], list[dict[str, Any]]]:
-    """For each run what it used (null where it never started), and the sums by sweep."""
+def gpu_hours_json(states: Sequence[RunState]) -> tuple[list[dict[str, Any] | None], list[dict[str, Any]]]:
+    """Usage of each run (None if it never started), and the totals by sweep, as `--json` prints them."""
     found = used(state.run for state in states)
-    runs = [_of_run(state, found.get(state.run.path)) for state in states]
+    runs = [_run_usage(state, found.get(state.run.path)) for state in states]
     sweeps = []
     for sweep in dict.fromkeys(state.sweep for state in states):
         own = [found[s.run.path] for s in states if s.sweep == sweep and s.run.path in found]
@@ -37,7 +37,7 @@ def describe(states: Sequence[RunState]) -> tuple[list[dict[str, Any] | None], l
     return runs, sweeps
 
 
-def _of_run(state: RunState, found: RunGpuHours | None) -> dict[str, Any] | None:
+def _run_usage(state: RunState, found: RunGpuHours | None) -> dict[str, Any] | None:
     if found is None:
         return None
     record = read_run_json_or_none(state.run) or {}
@@ -48,19 +48,19 @@ def _of_run(state: RunState, found: RunGpuHours | None) -> dict[str, Any] | None
     return {**found.model_dump(mode="json", exclude={"schema_version"}), "bound_hours_per_start": bound}
 
 
-def as_text(states: Sequence[RunState]) -> str:
-    """A table of the runs, and a line for each sweep."""
-    runs, sweeps = describe(states)
-    several = len(sweeps) > 1
+def gpu_hours_table(states: Sequence[RunState]) -> str:
+    """A table of the runs, and one line per sweep."""
+    runs, sweeps = gpu_hours_json(states)
+    with_sweep = len(sweeps) > 1
     rows = [
-        (label(state.run) if several else state.name, word_of(state), *_cells(each))
+        (run_label(state.run) if with_sweep else state.name, displayed_state(state), *_usage_cells(each))
         for state, each in zip(states, runs, strict=True)
     ]
-    lines = [_sum(each) for each in sweeps]
-    return "\n".join([table(_HEAD, rows, _RIGHT), "", *lines])
+    lines = [_total_line(each) for each in sweeps]
+    return "\n".join([table(_COLUMNS, rows, _RIGHT_ALIGNED), "", *lines])
 
 
-def _cells(each: dict[str, Any] | None) -> tuple[str, ...]:
+def _usage_cells(each: dict[str, Any] | None) -> tuple[str, ...]:
     if each is None:
         return ("0", "", "", "", "")
     bound = each["bound_hours_per_start"]
@@ -73,7 +73,7 @@ def _cells(each: dict[str, Any] | None) -> tuple[str, ...]:
     )
 
 
-def _sum(each: dict[str, Any]) -> str:
+def _total_line(each: dict[str, Any]) -> str:
     hours = " and ".join(f"{number(value, 3)} {unit}" for unit, value in each["hours"].items())
     parts = [hours or "nothing used", count(each["attempts"], "attempt")]
     if each["queue_wait_s"] is not None:

@@ -30,7 +30,7 @@ from tests.support.states import make_run
 ROOT = str(Path(submit.__file__).parent)
 UNHURRIED = (
     f"import sys; sys.path.insert(0, {ROOT!r}); import submit; from jobs.cli import follow; "
-    "follow.POLL_S = 3600; sys.exit(submit.main(sys.argv[1:]))"
+    "follow.POLL_INTERVAL_S = 3600; sys.exit(submit.main(sys.argv[1:]))"
 )
 """submit.py with a table that nothing but a resize makes it draw again."""
 
@@ -109,13 +109,13 @@ def test_ctrl_c_leaves_the_jobs_and_says_so(tmp_path: Path) -> None:
         terminal.wait_for("n2-ddp-b8-r0")
         terminal.process.send_signal(signal.SIGINT)
         said = terminal.wait_for("ends them")
-        assert f"the jobs live on: `submit.py watch tiny --runs {tmp_path}` shows them again" in said
+        assert f"the jobs continue: `submit.py watch tiny --runs {tmp_path}` shows them again" in said
         assert terminal.process.wait(WITHIN_S) == 130
         assert [state.state for state in read_runs(tmp_path)] == ["running", "queued"]
 
 
 def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "POLL_S", 0.0)
+    monkeypatch.setattr(follow, "POLL_INTERVAL_S", 0.0)
     steps = iter([("queued", "running"), ("queued", "running"), ("running", "done"), ("done", "done")])
 
     class Runs:
@@ -185,10 +185,10 @@ def test_without_them_no_column_is_spent_on_them(tmp_path: Path) -> None:
         return console.export_text()
 
     make_run(tmp_path, "s/a", "running")
-    assert "BUSY" not in drawn()
-    assert "BUSY" not in status_table(read_runs(tmp_path))
+    assert "UTIL" not in drawn()
+    assert "UTIL" not in status_table(read_runs(tmp_path))
     with_usage(tmp_path, "s/b", gpu_utilization=0.5)
     text = drawn()
-    assert "BUSY" in text
+    assert "UTIL" in text
     assert "gpu 50%" in text
     assert "POWER" not in text
