@@ -1,5 +1,7 @@
-"""What became of each run, from its files alone. Standard library only, and fast: `status` reads
-a thousand runs in a second."""
+"""The state of each run, from the files in its run directory alone.
+
+Standard library only, and fast: benchmarks/status.py times `status` over a thousand runs.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +21,30 @@ from jobs.core.processes import is_alive
 from jobs.core.requeue_policy import GRACEFUL_CAUSES, RULES
 
 StateName = Literal[
-    "planned",  # never submitted, or submitted in vain
-    "submitting",  # announced; whether a job came of it is not known
+    "planned",  # never submitted, or every submission failed
+    "submitting",  # an intent is recorded, but no job id
     "queued",
     "running",
     "done",
     "failed",
-    "lost",  # its job vanished without a word
+    "lost",  # its job ended without recording an outcome
     "corrupt",  # a file cannot be read
 ]
 
 SILENT_AFTER_S = 600.0
-"""A run that nobody on this host can look after is called silent when it has not moved for this long."""
+"""A run on another host is `silent` after this time without progress."""
 PROGRESS_USAGE = ("gpu_utilization", "gpu_memory_used_bytes", "gpu_power_w", "cpu_percent", "rss_bytes")
-"""What `progress.json` says of GPUs and processes, where it was sampled."""
+"""Hardware fields of `progress.json`."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """One run as its files tell it. What is not known is None."""
+    """The state of one run. Unknown fields are None."""
 
     run: RunDir
     state: StateName
     retryable: bool = False
-    """Whether the same command, given again, may start it again."""
+    """Whether the same `sweep` or `run` command starts the run again."""
     cause: str | None = None
     message: str | None = None
     cluster: str | None = None
@@ -51,44 +53,43 @@ class RunState:
     claimed: bool = False
     """Whether that submission has started an attempt."""
     starts: int = 0
-    """How many attempts that submission has started: its job goes through requeues."""
+    """Number of attempts that submission has started; more than one after a requeue."""
     job_id: str | None = None
     journaled: bool = True
-    """Whether `submit.py` submitted it; if not, it was started by hand or brought here from elsewhere."""
+    """Whether `submit.py` submitted the run. If not, it was started by hand or copied here."""
     silent: bool = False
-    """Running for all that is known, but without a sign of life for long: a slow validation looks the same
-    as a dead host. The cluster may know, or the user."""
+    """Running by its files, without progress for `SILENT_AFTER_S`: a long validation or a dead host."""
     waits_for: str | None = None
-    """What its job waits for, in the cluster's word; files do not tell."""
+    """The scheduler's reason why the job is pending; not in the files."""
     start_expected: float | None = None
-    """When the cluster expects to start it, in seconds since the epoch."""
+    """The scheduler's expected start of the job, in seconds since the epoch."""
     attempt: int | None = None
     attempts: int = 0
-    """Starts so far."""
+    """Number of attempts so far."""
     attempts_before_code: int = 0
-    """Of these, the starts that were made with older code."""
-    attempts_in_order: int = 0
-    """Of the others, the starts that saved and left as they were asked to."""
+    """Attempts with older code."""
+    graceful_attempts: int = 0
+    """Attempts with the current code that saved and stopped on request."""
     step: int | None = None
     steps: int | None = None
     samples_per_s: float | None = None
     loss: float | None = None
     eta_s: float | None = None
     gpu_utilization: float | None = None
-    """Like the next four: as of the newest progress, over the GPUs and ranks of rank 0's node."""
+    """This field and the next four: over the GPUs and ranks of rank 0's node, at the newest progress."""
     gpu_memory_used_bytes: float | None = None
     gpu_power_w: float | None = None
     cpu_percent: float | None = None
     rss_bytes: float | None = None
     updated: float | None = None
-    """Seconds since the epoch of the last sign of life."""
+    """Time of the newest progress, in seconds since the epoch."""
     emulated: bool = False
-    """Something in it is waited for instead of done."""
+    """Whether some of its work is emulated by waiting."""
     config_key: str | None = None
     run_key: str | None = None
     code_hash: str | None = None
     stale: bool = False
-    """Finished, but by code other than the `code_hash` given to the reader."""
+    """Finished with code other than the `code_hash` given to the reader."""
 
     @property
     def name(self) -> str:
@@ -100,25 +101,25 @@ class RunState:
 
     @property
     def active(self) -> bool:
-        """Whether a job is on its way or at work."""
+        """Whether a job of the run is being submitted, queued or running."""
         return self.state in ("submitting", "queued", "running")
 
 
 def read_runs(root: Path, sweep: str | None = None, *, code_hash: str | None = None) -> list[RunState]:
-    """The runs below `root`, of one sweep or of all, in natural order (n2 before n16)."""
+    """States of the runs below `root`, of one sweep or of all, in natural order (n2 before n16)."""
     root = Path(root)
     sweeps = [sweep] if sweep else subfolders(root)
     return [read_state(run, code_hash=code_hash) for name in sweeps for run in runs_of(root, name)]
 
 
 def runs_of(root: Path, sweep: str) -> list[RunDir]:
-    """The runs of a sweep: its folders that hold a `run.json`, in natural order."""
+    """The runs of a sweep, in natural order: its folders with a `run.json`."""
     found = (RunDir(root / sweep / name) for name in subfolders(root / sweep))
     return [run for run in found if os.path.exists(run.run_json)]
 
 
 def subfolders(path: Path) -> list[str]:
-    """Names of the folders below `path` that are not hidden, in natural order; none where it is missing."""
+    """Names of the visible folders in `path`, in natural order; none if `path` does not exist."""
     try:
         with os.scandir(path) as found:
             names = [child.name for child in found if child.is_dir() and not child.name.startswith(".")]
@@ -135,16 +136,16 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 
 
 def read_state(run: RunDir, *, code_hash: str | None = None) -> RunState:
-    """What became of this run. Never raises for what its files hold: the state is then `corrupt`."""
+    """The state of one run; `corrupt` if a file cannot be read, instead of an exception."""
     try:
         return _read_state(run, code_hash)
     except CorruptFile as error:
         message = str(error)
-    except FileNotFoundError as error:  # moved away since it was looked for
-        message = f"{error.filename} is gone"
+    except FileNotFoundError as error:  # deleted or moved during the read
+        message = f"{error.filename} does not exist"
     except (KeyError, TypeError, ValueError) as error:
-        message = f"{run.path}: a record lacks or garbles {error}"
-    key = (read_json_or_none(run.run_json) or {}).get("config_key")  # so that its plan still finds it
+        message = f"{run.path}: missing or invalid in a record: {error}"
+    key = (read_json_or_none(run.run_json) or {}).get("config_key")  # `plan_actions` matches runs by it
     return RunState(run, "corrupt", message=message, config_key=key if isinstance(key, str) else None)
 
 
@@ -157,7 +158,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     claim = starts[-1] if starts else None
     holder_died = claim is None and revoked is None and _holder_died(entry)
     if holder_died and os.path.exists(entry.path("claim")):
-        return _read_state(run, code_hash)  # claimed and over since the listing above
+        return _read_state(run, code_hash)  # claimed and ended since the listing above
     intent = entry.read("intent") or {}
     receipt = entry.read("receipt") or {}
     known: dict[str, Any] = {
@@ -178,23 +179,22 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     known["code_hash"] = claim["code_hash"]
     known |= _progress(run, claim["attempt"])
     known["job_id"] = known["job_id"] or claim.get("job_id")
-    verdict = _claimed_outcome(run, claim, known.get("updated"))
-    if verdict["state"] == "queued" and journal.is_revoked(claims):  # not to be started once more
-        word = {"cause": claims[-1]["cause"], "message": claims[-1]["message"]}
-        verdict = {"state": "failed", "retryable": RULES[claims[-1]["cause"]].retryable, **word}
-    if verdict["state"] in ("failed", "lost"):
+    outcome = _claimed_outcome(run, claim, known.get("updated"))
+    if outcome["state"] == "queued" and journal.is_revoked(claims):  # revoked while it waited for its requeue
+        outcome = _failed(claims[-1]["cause"], claims[-1]["message"])
+    if outcome["state"] in ("failed", "lost"):
         numbers = range(known["attempts_before_code"], known["attempts"])
-        known["attempts_in_order"] = sum(_ended_gracefully(run, number) for number in numbers)
-    verdict["stale"] = _is_stale(verdict["state"], known["code_hash"], code_hash)
-    if verdict["state"] != "running":
+        known["graceful_attempts"] = sum(_ended_gracefully(run, number) for number in numbers)
+    outcome["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
+    if outcome["state"] != "running":
         known["eta_s"] = None
-    return RunState(**known | verdict)
+    return RunState(**known | outcome)
 
 
 def _newest_submission(
     submissions: list[journal.JournalEntry],
 ) -> tuple[journal.JournalEntry, list[dict[str, Any]], dict[str, Any] | None]:
-    """The newest submission that was not revoked before it started, its claims, and the newest revocation."""
+    """The newest submission not revoked before its first start, its claims, and the newest revocation."""
     revoked = None
     for entry in reversed(submissions):
         claims = entry.claims()
@@ -207,9 +207,9 @@ def _newest_submission(
 
 
 def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
-    """A run without a journal: planned, started by hand, or brought here without its submissions.
+    """The state of a run without a journal: planned, started by hand, or copied without `submissions/`.
 
-    Nobody wrote down which process runs it, so its age alone tells whether it still does.
+    Its files do not name the process that runs it. So it is `lost` once it is silent.
     """
     record = read_json(run.run_json)
     known: dict[str, Any] = {
@@ -220,20 +220,20 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
         "code_hash": record["provenance"]["code"]["hash"],
     }
     attempts = run.attempts()
-    verdict = _recorded_outcome(run, attempts[-1].number if attempts else None)
-    if verdict is None and not attempts:
+    outcome = _recorded_outcome(run, attempts[-1].number if attempts else None)
+    if outcome is None and not attempts:
         return RunState(run, "planned", **known)
-    attempt = verdict.pop("attempt") if verdict else attempts[-1].number
+    attempt = outcome.pop("attempt") if outcome else attempts[-1].number
     known |= {"attempt": attempt, "attempts": attempt + 1} | _progress(run, attempt)
-    if verdict is None:
+    if outcome is None:
         quiet_s = silent_s(known.get("updated"), attempts[-1].path)
-        verdict = {"state": "running"}
+        outcome = {"state": "running"}
         if quiet_s >= SILENT_AFTER_S:
-            verdict = {"state": "lost", "cause": "lost", "message": _silence(quiet_s)}
-    if verdict["state"] != "running":
+            outcome = {"state": "lost", "cause": "lost", "message": _silence(quiet_s)}
+    if outcome["state"] != "running":
         known["eta_s"] = None
-    known["stale"] = _is_stale(verdict["state"], known["code_hash"], code_hash)
-    return RunState(run, **known | verdict)
+    known["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
+    return RunState(run, **known | outcome)
 
 
 def _is_stale(state: str, made_with: str, code_hash: str | None) -> bool:
@@ -241,13 +241,13 @@ def _is_stale(state: str, made_with: str, code_hash: str | None) -> bool:
 
 
 def _recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:
-    """What `DONE` or `FAILED` says, if it is about this attempt (None: about any)."""
+    """The state by `DONE` or `FAILED` if it is of this attempt, or of any for None; else None."""
     for path, state in ((run.done, "done"), (run.failed, "failed")):
         outcome = _read_or_none(path)
         if outcome is not None and attempt in (None, outcome["attempt"]):
             if outcome.get("next") == "requeue":
-                said = f"requeued after {outcome['cause']}: {outcome.get('message') or ''}".rstrip(": ")
-                return {"state": "queued", "attempt": outcome["attempt"], "message": said}
+                message = f"requeued after {outcome['cause']}: {outcome.get('message') or ''}".rstrip(": ")
+                return {"state": "queued", "attempt": outcome["attempt"], "message": message}
             return {
                 "state": state,
                 "attempt": outcome["attempt"],
@@ -266,42 +266,42 @@ def _holder_died(entry: journal.JournalEntry) -> bool:
 def _unclaimed_outcome(
     entry: journal.JournalEntry, revoked: Mapping[str, Any] | None, holder_died: bool
 ) -> dict[str, Any]:
-    """The verdict when no attempt was ever started."""
+    """The state of a submission that has started no attempt."""
     if revoked is not None:
         if revoked["cause"] == "cancelled":
-            return {
-                "state": "failed",
-                "retryable": RULES["cancelled"].retryable,
-                "cause": "cancelled",
-                "message": revoked["message"],
-                "submission": None,
-            }
+            return _failed("cancelled", revoked["message"]) | {"submission": None}
         return {"state": "planned", "message": revoked["message"], "submission": None}
     if holder_died:
-        message = "its job ended before its turn came"
-        return {"state": "lost", "retryable": RULES["lost"].retryable, "cause": "lost", "message": message}
+        return _lost("its job ended while it was queued")
     return {"state": "queued" if (entry.parts or set()) & {"receipt", "holder"} else "submitting"}
 
 
 def _claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | None) -> dict[str, Any]:
-    """The verdict on the newest attempt that was started."""
+    """The state of the newest attempt."""
     attempt = claim["attempt"]
-    alive = is_alive(claim["process"])  # asked first: an outcome written before its end is then seen
+    alive = is_alive(claim["process"])  # before the outcome: one written at the very end is then found
     ended = _recorded_outcome(run, attempt)
     if ended is not None:
         return ended
-    if alive is None:  # on another host: silence is no proof, and to start it again would be a second one
+    if alive is None:  # on another host; `lost` would allow a second start of a live run
         quiet_s = silent_s(updated, run.submissions)
         silent = quiet_s >= SILENT_AFTER_S
         return {"state": "running", "silent": silent, "message": _silence(quiet_s) if silent else None}
     if alive:
         return {"state": "running"}
-    # Nobody closed this attempt. What it left may still prove that it came to its end.
+    # The attempt was not closed. Its metrics may still prove that training finished.
     metrics = read_json_or_none(run.metrics) or {}
     if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
         return {"state": "done", "cause": "finished"}
-    message = f"the job that ran it vanished from {claim['process']['host']}"
-    return {"state": "lost", "retryable": RULES["lost"].retryable, "cause": "lost", "message": message}
+    return _lost(f"its job on {claim['process']['host']} ended without recording why")
+
+
+def _failed(cause: str, message: str | None) -> dict[str, Any]:
+    return {"state": "failed", "retryable": RULES[cause].retryable, "cause": cause, "message": message}
+
+
+def _lost(message: str) -> dict[str, Any]:
+    return _failed("lost", message) | {"state": "lost"}
 
 
 def _ended_gracefully(run: RunDir, number: int) -> bool:
@@ -309,7 +309,7 @@ def _ended_gracefully(run: RunDir, number: int) -> bool:
 
 
 def silent_s(updated: float | None, started: Path) -> float:
-    """Seconds since the last sign of life: the newest progress, or the folder that its start touched."""
+    """Seconds since the newest progress, or since the folder `started` was last changed."""
     return time.time() - max(updated or 0.0, os.stat(started).st_mtime)
 
 
@@ -318,7 +318,7 @@ def _silence(seconds: float) -> str:
 
 
 def _progress(run: RunDir, attempt: int) -> dict[str, float | None]:
-    """How far the attempt is. It only informs, so what cannot be read is left out."""
+    """The progress of an attempt, for display only: values that cannot be read are left out."""
     progress = read_json_or_none(run.progress) or {}
     if progress.get("attempt") != attempt:
         return {}

@@ -109,7 +109,7 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
         return "retry", f"{why} (with other code)"
     if not state.retryable:
         return "blocked", why
-    if state.attempts - state.attempts_before_code - state.attempts_in_order >= max_attempts:
+    if state.attempts - state.attempts_before_code - state.graceful_attempts >= max_attempts:
         return "blocked", f"{why} (job.max_attempts={max_attempts} reached)"
     return "retry", why
 

@@ -104,7 +104,7 @@ def test_progress_of_an_earlier_attempt_is_not_shown(run: RunDir) -> None:
     assert read_state(run).step is None
 
 
-def test_a_vanished_job_is_lost(run: RunDir) -> None:
+def test_a_job_that_ended_unrecorded_is_lost(run: RunDir) -> None:
     claim(run, **DEAD)
     found = read_state(run)
     assert (found.state, found.cause, found.retryable, found.claimed) == ("lost", "lost", True, True)
@@ -115,7 +115,7 @@ def test_a_restarted_machine_has_lost_its_jobs(run: RunDir) -> None:
     assert read_state(run).state == "lost"
 
 
-def test_a_vanished_job_that_had_finished_is_done(run: RunDir) -> None:
+def test_a_job_that_ended_unrecorded_after_its_last_step_is_done(run: RunDir) -> None:
     claim(run, **DEAD)
     write_json(run.metrics, {"status": "completed", "attempt": 0})
     assert read_state(run).state == "done"
@@ -222,7 +222,7 @@ def test_a_corrupt_file_is_a_state_that_names_it(run: RunDir, part: str, content
 def test_a_run_that_was_moved_away_meanwhile(run: RunDir) -> None:
     run.path.rename(run.path.with_name("elsewhere"))
     found = read_state(run)
-    assert (found.state, found.message) == ("corrupt", f"{run.run_json} is gone")
+    assert (found.state, found.message) == ("corrupt", f"{run.run_json} does not exist")
 
 
 def test_a_corrupt_plan_has_no_key(run: RunDir) -> None:
