@@ -14,19 +14,12 @@ from jobs.minicluster import discovery, packages
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from tests.support import requeued
 from tests.support.jobs import STANDIN, ended_afterwards
-from tests.support.links import real_time
 from tests.support.minicluster import MiniCluster, cluster_verb, need
 
 
 @pytest.fixture(scope="session")
 def can_have_clusters() -> None:
     need(packages.unavailable_reason())
-
-
-@pytest.fixture(scope="session")
-def ahead() -> list[str]:
-    """What a cluster is brought up with, and its links are measured with, for timings to be its own."""
-    return real_time()
 
 
 @contextmanager
@@ -67,13 +60,6 @@ def plain(unaccounted: MiniCluster) -> Iterator[MiniCluster]:
         yield unaccounted
     finally:
         unaccounted.empty()
-
-
-@pytest.fixture(params=["slurm", "plain"])
-def either(request: pytest.FixtureRequest) -> MiniCluster:
-    """The one, and in another test the other."""
-    found: MiniCluster = request.getfixturevalue(request.param)
-    return found
 
 
 @pytest.fixture

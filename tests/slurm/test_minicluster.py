@@ -44,7 +44,7 @@ def test_it_goes_without_a_trace(name: str) -> None:
     wait_until(lambda: cluster.ask("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
     assert "is down" in cluster_verb("down", "--name", name).stdout
     assert traces(name) == []
-    assert links() <= before
+    wait_until(lambda: links() <= before)  # another lane may bring a cluster up or down at the same time
 
 
 @pytest.fixture

@@ -65,8 +65,8 @@ def log(run: RunDir) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [2, 3])
-def test_jobs_on_the_same_nodes_start_at_once(pair: MiniCluster, tmp_path: Path, jobs: int) -> None:
+def test_jobs_on_the_same_nodes_start_at_once(pair: MiniCluster, tmp_path: Path) -> None:
+    jobs = 3
     pair.ask("scontrol", "update", "partitionname=gpu", "state=down")
     try:  # one rank a node, then two, then one
         runs = [
@@ -165,21 +165,20 @@ def expected(cwd: Path, name: str) -> RunDir:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("node", "offset_s"), [(1, -60), (1, 60), (2, 60), (2, -60)])
-def test_a_clock_that_is_off_changes_nothing(
-    pair: MiniCluster, tmp_path: Path, node: int, offset_s: int
-) -> None:
-    """The wall clock alone, of agent, torchrun and ranks on one node; the other node's is right."""
-    pair.set_clock(node, offset_s)
+def test_clocks_that_are_off_change_nothing(pair: MiniCluster, tmp_path: Path) -> None:
+    """The wall clocks of agent, torchrun and ranks are 60 s slow on one node and 60 s fast on the other."""
+    pair.set_clock(1, -60)
+    pair.set_clock(2, 60)
     try:
         run = submitted(pair, tmp_path, "skewed")
         assert ended(run).state == "done", log(run)
     finally:
-        pair.set_clock(node, 0)
+        pair.set_clock(1, 0)
+        pair.set_clock(2, 0)
     assert read_json(run.metrics)["world_size"] == 2
     assert read_json(run.metrics)["steps"] == 20
     told = [datetime.fromisoformat(run.attempt(0).node_log(n).read_text().split()[0]) for n in (0, 1)]
-    assert abs(abs((told[1] - told[0]).total_seconds()) - 60) < 30, "no clock was off"
+    assert 90 < (told[1] - told[0]).total_seconds() < 150, "no clock was off"
 
 
 ALONE = """\

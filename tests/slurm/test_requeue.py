@@ -1,5 +1,7 @@
-"""A job that Slurm takes its nodes from goes on by itself, and computes what it would have: with accounting
-and without."""
+"""A job that Slurm takes its nodes from goes on by itself, and computes what it would have.
+
+Each test is on one cluster: the requeue needs no accounting, and the agent does not read it.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +52,11 @@ def nothing_starts(cluster: MiniCluster) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_preempted_with_grace(either: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    job = submitted(either, tmp_path)
+def test_preempted_with_grace(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    job = submitted(slurm, tmp_path)
     job.wait_for_step(30)
-    with nothing_starts(either):
-        preempt(either)
+    with nothing_starts(slurm):
+        preempt(slurm)
         left = job.wait_until_closed(0)
         assert (left["cause"], left["next"], left["job_id"]) == ("preempted", "requeue", job.id)
         assert left["exit_codes"].keys() == {"0", "1", "2"}
@@ -70,15 +72,15 @@ def test_preempted_with_grace(either: MiniCluster, tmp_path: Path, reference: Ru
 
 
 @pytest.mark.slow
-def test_preempted_without_grace(either: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    either.ask("scontrol", "update", "partition=gpu", "GraceTime=0")
+def test_preempted_without_grace(plain: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    plain.ask("scontrol", "update", "partition=gpu", "GraceTime=0")
     try:
-        job = submitted(either, tmp_path)
+        job = submitted(plain, tmp_path)
         job.wait_for_step(30)
-        preempt(either)
+        preempt(plain)
         assert job.wait_for_end().state == "done"
     finally:
-        either.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
+        plain.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
     assert len(job.attempts()) == 2
     assert job.attempt(0)["cause"] in ("preempted", "lost")
     assert steps_lost(job.run) <= 20, "at most what lies between two checkpoints"
@@ -86,8 +88,8 @@ def test_preempted_without_grace(either: MiniCluster, tmp_path: Path, reference:
 
 
 @pytest.mark.slow
-def test_a_time_limit_shorter_than_the_run(either: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    job = submitted(either, tmp_path, time_limit_min=1, stop_lead_s=45, slow_s=25 / STEPS)
+def test_a_time_limit_shorter_than_the_run(plain: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    job = submitted(plain, tmp_path, time_limit_min=1, stop_lead_s=45, slow_s=25 / STEPS)
     attempt = 0
     while job.wait_until_closed(attempt)["next"]:
         attempt += 1
@@ -101,13 +103,12 @@ def test_a_time_limit_shorter_than_the_run(either: MiniCluster, tmp_path: Path, 
     assert steps_lost(job.run) == 0
     assert_the_same(job.run, reference)
     assert_figures_cover_all_attempts(job)
-    if not either.accounts:
-        assert_usage_is_by_own_times(job)
+    assert_usage_is_by_own_times(job)
 
 
 @pytest.mark.slow
-def test_no_signal_to_the_step_ends_a_rank(either: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    job = submitted(either, tmp_path)
+def test_no_signal_to_the_step_ends_a_rank(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    job = submitted(slurm, tmp_path)
     for attempt, name in enumerate(("USR1", "USR2", "TERM")):
         job.wait_for_step(20 * (attempt + 1), attempt)
         job.signal(name)

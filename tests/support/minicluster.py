@@ -196,10 +196,6 @@ class MiniCluster:
         return self._spec.nodes
 
     @property
-    def accounts(self) -> bool:
-        return self._spec.accounting
-
-    @property
     def _spec(self) -> ClusterSpec:
         assert self.cluster.spec is not None
         return self.cluster.spec
