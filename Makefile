@@ -2,9 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Two lanes: tests that wait for Slurm in one, tests that compute in the other. LANES=0 runs all in one process.
-LANES ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder
+# Tests run in two processes: one waits for Slurm while the other computes. PROCESSES=0 runs all in one.
+PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(PROCESSES)
 
 # An environment or a path of somebody else's must not leak into ours.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV

@@ -1,54 +1,36 @@
-"""Fixtures of several test folders, and the lanes in which `pytest -n 2 --dist loadgroup` runs the tests."""
+"""Fixtures of several test folders, and how `pytest -n 2` divides the tests among two processes."""
 
 from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.ranks import Ranks
 
-pytest.register_assert_rewrite("tests.support.truth")
-
-SHARED = {
-    "accounted": "accounted-cluster",
-    "unaccounted": "plain-cluster",
-    "two_ranks": "ranks",
-    "three_ranks": "ranks",
-    "four_ranks": "ranks",
-    "can_have_clusters": "own-cluster",
-}
-"""Fixtures that take seconds to set up, and the group of the tests that use each; the first match counts."""
-LONGEST_FIRST = ["accounted-cluster", "ranks", "plain-cluster", "own-cluster", "tests/multiprocess"]
+pytest.register_assert_rewrite("tests.support.injected_delays")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register pytest-xdist's marker, which is missing under `-p no:xdist`."""
-    config.addinivalue_line("markers", "xdist_group(name): tests that share a process under pytest-xdist")
+class FolderScheduling(LoadScopeScheduling):
+    """Run the tests of a folder one after the other in one process, those of tests/unit file by file.
+
+    Session fixtures, that is clusters and ranks, then come up once, and tests that wait for Slurm run beside
+    tests that compute.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        folder = file.rpartition("/")[0]
+        return file if folder == "tests/unit" else folder
 
 
-def group_of(item: pytest.Item) -> str:
-    """Tests of a group run one after the other in one process, so that what they share is set up once."""
-    names = getattr(item, "fixturenames", ())
-    module = item.nodeid.partition("::")[0]
-    return next((group for fixture, group in SHARED.items() if fixture in names), module)
-
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its group, and put long groups first: a long one begun last would run alone."""
-
-    def place(item: pytest.Item) -> int:
-        group = groups[item]
-        return next(
-            (n for n, start in enumerate(LONGEST_FIRST) if group.startswith(start)), len(LONGEST_FIRST)
-        )
-
-    groups = {item: group_of(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=place)
+@pytest.hookimpl(optionalhook=True)  # collection works under `-p no:xdist`
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FolderScheduling:
+    """The scheduler of `pytest -n 2`, in place of pytest-xdist's own."""
+    return FolderScheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,14 +19,14 @@ from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.loop import LoopTelemetry
-from tests.support.truth import WARM_UP, ahead
+from tests.support.injected_delays import WARM_UP, real_time_priority
 
 SOURCE = synthetic.build(shape=(8,), classes=2, samples=8)
 FORWARD_S, BACKWARD_S, OPTIMIZER_S = 0.01, 0.02, 0.01
 NUMBERS = (4096, 1001, 0, 2, 2048)
 """Parameters by layer: one has none, and what cannot be divided among the ranks is filled up."""
 COMPUTE_S = len(NUMBERS) * (FORWARD_S + BACKWARD_S)
-STEPS = WARM_UP + 12
+STEPS = WARM_UP + 7
 
 
 def build(dtype_bytes: int = 4, late_s: dict[int, float] | None = None, **options: Any) -> Emulated:
@@ -89,6 +89,7 @@ def train(
     longer_s: float = 0.0,
     late_s: dict[int, dict[int, float]] | None = None,
     unshard: bool = False,
+    steps: int = STEPS,
     **options: Any,
 ) -> list[tuple[str, int]]:
     """The collectives of the last step. `late_s` is by rank and layer."""
@@ -97,10 +98,10 @@ def train(
     optimizer = model.optimizer()
     telemetry = {"warmup_steps": WARM_UP, "profiled_steps": 0, "sinks": []}
     with (
-        ahead(),
-        LoopTelemetry(folder, model, optimizer, steps=STEPS, samples_per_step=1, telemetry=telemetry) as look,
+        real_time_priority(),
+        LoopTelemetry(folder, model, optimizer, steps=steps, samples_per_step=1, telemetry=telemetry) as look,
     ):
-        for inputs in look.steps([torch.zeros(1, 8)] * STEPS):
+        for inputs in look.steps([torch.zeros(1, 8)] * steps):
             calls.clear()
             if unshard:
                 model.layers[0].unshard(async_op=True)

@@ -42,10 +42,10 @@ class Ranks:
             self._pipes.append(ours)
             self._processes.append(process)
 
-    def call(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """`function(world, *arguments)` on every rank at once; the results by rank."""
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
+        """Call `function(world, *arguments, **options)` on every rank at once; the results by rank."""
         for pipe in self._pipes:
-            pipe.send((function, arguments))
+            pipe.send((function, arguments, options))
         answers = [pipe.recv() for pipe in self._pipes]
         failures = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         if failures:
@@ -77,10 +77,10 @@ def _serve(rank: int, size: int, nodes: int, device: str, port: int, pipe: Conne
     with open_world(resources) as world:
         while True:
             try:
-                function, arguments = pipe.recv()
+                function, arguments, options = pipe.recv()
             except EOFError:
                 return
             try:
-                pipe.send((True, function(world, *arguments)))
+                pipe.send((True, function(world, *arguments, **options)))
             except Exception:
                 pipe.send((False, traceback.format_exc()))

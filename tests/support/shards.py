@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.collective_stats import LARGEST_SHARE
 from disttrain.telemetry.loop import LoopTelemetry
-from tests.support.truth import WARM_UP, ahead
+from tests.support.injected_delays import WARM_UP, real_time_priority
 
 BLOCKS, WIDTH, BATCH = 3, 16, 4
 STEPS = WARM_UP + LARGEST_SHARE
@@ -77,7 +77,7 @@ def train(
         else None
     )
     losses = []
-    with ahead(), look or nullcontext():
+    with real_time_priority(), look or nullcontext():
         for number, inputs in enumerate(look.steps(batches) if look else batches, 1):
             last = number % accumulation == 0
             if accumulation > 1:

@@ -1,0 +1,123 @@
+"""A delay injected into a run is found on its rank and in its phase, and on the other ranks as waiting.
+
+The tests assert orders of magnitude; `benchmarks/truth.py` measures accuracy.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+import pytest
+
+from benchmarks import exposed
+from disttrain.records.communication import CommSample
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.profile import ProfileRecord
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime.process_group import World
+from disttrain.telemetry.collective_stats import LARGEST_SHARE
+from tests.support import injected_delays as delays
+from tests.support.injected_delays import LATE_RANK, LATE_S, STEP, Phases, assert_about, assert_added
+from tests.support.ranks import Ranks
+
+pytestmark = pytest.mark.multiprocess
+
+RANKS = 3
+
+
+def run(ranks: Ranks, folder: Path, **sections: dict) -> Path:
+    ranks.call(delays.train_rank, delays.config(ranks.size, **sections), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clean(three_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> list[Phases]:
+    """Medians by rank of a run without delays."""
+    return delays.medians(run(three_ranks, tmp_path_factory.mktemp("clean")), RANKS)
+
+
+@pytest.mark.parametrize("delay", delays.DELAYS.values(), ids=delays.DELAYS)
+def test_one_late_rank(three_ranks, clean, tmp_path, delay):
+    found = delays.medians(run(three_ranks, tmp_path, **delay.sections), RANKS)
+    assert_added(found, clean, delays.one_late(RANKS, LATE_S, delay.phase), LATE_S)
+
+
+def test_an_optimizer_slow_on_every_rank_makes_no_rank_wait(three_ranks, clean, tmp_path):
+    run(three_ranks, tmp_path, model={"optimizer_s": STEP["model"]["optimizer_s"] + LATE_S})
+    assert_added(delays.medians(tmp_path, RANKS), clean, [{"optimizer_s": LATE_S}] * RANKS, LATE_S)
+
+
+def test_jitter_is_compute_and_each_rank_waits_for_the_largest(three_ranks, tmp_path):
+    run(three_ranks, tmp_path, train={"steps": delays.WARM_UP + 20}, **delays.JITTER)
+    by_rank = [delays.measured_steps(tmp_path, rank) for rank in range(RANKS)]
+    jitter = [delays.jitter_of(each, rank) for rank, each in enumerate(by_rank)]
+    largest = [max(step) for step in zip(*jitter, strict=True)]
+    for own, each in zip(jitter, by_rank, strict=True):
+        behind = [most - mine for most, mine in zip(largest, own, strict=True)]
+        assert 0.5 < delays.slope([line["compute_s"] for line in each], own) < 2
+        assert 0.5 < delays.slope([line["comm_wait_s"] for line in each], behind) < 2
+
+
+def test_a_blocking_checkpoint_slow_on_one_rank(three_ranks, tmp_path):
+    quick = run(three_ranks, tmp_path / "quick", **delays.SAVING)
+    slow = run(three_ranks, tmp_path / "slow", **delays.SLOW_SAVING)
+    saving_s = delays.SLOW_WRITE_S
+    expected = delays.one_late(RANKS, saving_s, "checkpoint_s")
+    found, base = (delays.medians_after_saving(folder, RANKS) for folder in (slow, quick))
+    assert_added(found, base, expected, saving_s)
+    assert_added(delays.medians(slow, RANKS), delays.medians(quick, RANKS), [{}] * RANKS, saving_s)
+
+
+@pytest.mark.parametrize("buckets", [4, 1])
+def test_communication_under_compute_is_reported_as_hidden(three_ranks, tmp_path, buckets):
+    """A late rank keeps the buckets of its peers in flight from their first bucket to their last."""
+    model, layers = STEP["model"], STEP["model"]["layers"]
+    sections = {
+        "parallel": {"bucket_mb": model["layer_mb"] * layers / buckets},
+        "telemetry": {"profiled_steps": 1},
+        "train": {"steps": delays.WARM_UP + LARGEST_SHARE},
+    }
+    run(three_ranks, tmp_path, **delays.DELAYS["slow rank"].sections, **sections)
+    hidden_s = model["backward_s"] * (1 - 1 / buckets)
+    for rank in range(RANKS):
+        [sample] = map(CommSample.model_validate, read_jsonl(RunDir(tmp_path).attempt(0).comm(rank)))
+        assert len(sample.collectives) == buckets
+        assert sample.hidden_s + sample.exposed_s == pytest.approx(sample.total_s)
+        assert sample.collectives[-1].hidden_s < 0.5 * LATE_S
+        if rank != LATE_RANK:
+            assert sample.exposed_s > 0.5 * LATE_S
+            if hidden_s:
+                assert_about(sample.hidden_s, hidden_s, f"hidden seconds of rank {rank}")
+            else:
+                assert sample.hidden_s < 0.5 * LATE_S
+
+
+def test_the_profiler_and_the_clock_agree_on_traced_steps(three_ranks, tmp_path):
+    """Layers wait within operators, so the profiler and the clock both see the delay."""
+    sections = delays.DELAYS["slow rank"].sections
+    run(three_ranks, tmp_path, **sections, profile={"steps": [5, 9], "ranks": [0, 1, 2]})
+    for rank in range(RANKS):
+        record = ProfileRecord.model_validate(read_json(RunDir(tmp_path).attempt(0).profile(rank)))
+        late = rank == LATE_RANK
+        compute_s = STEP["model"]["forward_s"] + STEP["model"]["backward_s"] + late * LATE_S
+        for name, seconds in {"compute_s": compute_s, "exposed_s": 0.0 if late else LATE_S}.items():
+            figures = statistics.median(getattr(step.profiler, name) for step in record.steps)
+            difference = statistics.median(getattr(step.difference, name) for step in record.steps)
+            if seconds:
+                assert_about(figures, seconds, f"{name} of rank {rank}")
+            else:
+                assert figures < 0.5 * LATE_S
+            assert abs(difference) < 0.5 * LATE_S, name
+
+
+def test_three_methods_find_exposed_communication(two_ranks):
+    found = two_ranks.call(exposed_by_method)[1 - LATE_RANK]
+    for method, seconds in found.items():
+        assert_about(seconds, LATE_S, method)
+
+
+def exposed_by_method(world: World) -> dict[str, float]:
+    model = exposed.build(layers=4, layer_mb=0.25, forward_s=0.01, backward_s=0.02, late_s=LATE_S)
+    with delays.real_time_priority():
+        return exposed.compare(world, model, bucket_mb=0.25, rounds=8)
