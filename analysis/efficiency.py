@@ -1,11 +1,11 @@
-"""Scaling curves: throughput, speed-up and efficiency of each group of runs against a named base.
+"""Scaling curves: throughput, speed-up and efficiency of groups of runs against a base.
 
-With X the throughput (samples/s) and N the ranks, against a base of N0 ranks:
+X is the throughput (samples/s), N the number of ranks, N0 that of the base:
 
     speed-up    S(N) = X(N) / X(N0)
     efficiency  E(N) = S(N) * N0 / N
 
-One formula for weak and strong scaling: with b samples per rank and step and step time T = b N / X,
+The formula holds for weak and strong scaling: with b samples per rank and step and step time T = b N / X,
 E(N) = w T(N0) / T(N), where w = b(N) / b(N0) is 1 for weak and N0 / N for strong scaling.
 """
 
@@ -29,10 +29,10 @@ Unit = Literal["node", "rank"]
 
 @dataclass(frozen=True)
 class Point:
-    """All launches of one group at one size."""
+    """All repeats of one group at one size."""
 
     size: int
-    """In the curve's unit."""
+    """Nodes or ranks, as `Curve.unit` says."""
     nodes: int
     ranks_per_node: int
     world_size: int
@@ -40,40 +40,40 @@ class Point:
     accumulation: int
     global_batch_size: int
     runs: tuple[str, ...]
-    """One name a launch."""
+    """Run names, one for each repeat."""
     samples_per_s: Estimate
-    """Each launch a ratio of sums; over launches their geometric mean."""
+    """Geometric mean over repeats of each run's ratio of sums."""
     samples_per_s_by_run: tuple[float, ...]
     step_s: Estimate
     tokens_per_s: float | None
     composition: dict[str, float | None]
-    """Mean seconds per step in each class of `records.PHASES`; null where not measured."""
+    """Mean seconds per step in each phase; null if not measured."""
     peak_memory_bytes: int | None
     speedup: Estimate | None = None
-    """Against the curve's base; null on a curve without one."""
+    """Against the curve's base; null without a base."""
     efficiency: Estimate | None = None
-    lost: dict[str, float] | None = None
-    """Share of the step lost to each class, compared with the base; adds up to 1 - efficiency."""
+    loss_by_phase: dict[str, float] | None = None
+    """Share of the step that each phase takes beyond the base; the shares sum to 1 - efficiency."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Runs that differ in nothing swept but their size and repeat."""
+    """Runs that differ only in size and repeat."""
 
     sweep: str
     label: str
-    """The swept keys that tell this curve from the others, or the sweep's name."""
+    """The swept keys in which this curve differs from others, or the name of the sweep."""
     axes: dict[str, Any]
     unit: Unit
-    """What `Point.size` counts."""
+    """Unit of `Point.size`."""
     scaling: Scaling
-    """Found from the batch sizes: weak holds samples per rank and step, strong holds the global batch."""
+    """By batch sizes: weak keeps the samples per rank and step, strong keeps the global batch."""
     base_size: int | None
-    """Size of the point that speed-up and efficiency refer to; null when this curve has no such point."""
+    """Size that speed-up and efficiency refer to; null if this curve has no such point."""
     points: tuple[Point, ...]
     """Smallest first."""
     emulated: bool = False
-    """Runs in which something was waited for instead of done; they never share a curve with others."""
+    """Runs whose ranks waited in place of compute or loading; they share no curve with real runs."""
 
     @property
     def base(self) -> Point | None:
@@ -81,10 +81,14 @@ class Curve:
 
 
 def scaling_curves(table: pd.DataFrame, base: str | None = None) -> list[Curve]:
-    """The curves of the included runs of `load.load`'s table.
+    """Curves of the included runs in the table of `load.load`.
 
-    `base` names the size that each curve is compared with: a size (`2`, `n2`) or a run (its size).
-    By default it is each curve's smallest. Raises `ConfigError` for a base that no curve has.
+    Args:
+        base: the size to compare with, as a size (`2`, `n2`) or a run of that size; each curve's smallest by
+            default.
+
+    Raises:
+        ConfigError: no curve has the base.
     """
     included = table[table["included"]]
     curves: list[Curve] = []
@@ -100,7 +104,7 @@ def scaling_curves(table: pd.DataFrame, base: str | None = None) -> list[Curve]:
 
 
 def detect_scaling(points: Sequence[Point]) -> Scaling:
-    """Weak, strong or mixed, from the batch sizes."""
+    """Weak, strong or mixed scaling, by batch sizes."""
     if len(points) < 2:
         return "one size"
     if len({point.global_batch_size // point.world_size for point in points}) == 1:
@@ -109,7 +113,7 @@ def detect_scaling(points: Sequence[Point]) -> Scaling:
 
 
 def as_table(curves: Sequence[Curve]) -> pd.DataFrame:
-    """One row a point, for a notebook: the numbers of the report's scaling table."""
+    """The numbers of the report's scaling table, one row a point."""
     rows = []
     for curve in curves:
         for point in curve.points:
@@ -119,7 +123,7 @@ def as_table(curves: Sequence[Curve]) -> pd.DataFrame:
                 "scaling": curve.scaling,
                 "base_size": curve.base_size,
             }
-            row |= {"nodes": point.nodes, "ranks": point.world_size, "launches": len(point.runs)}
+            row |= {"nodes": point.nodes, "ranks": point.world_size, "repeats": len(point.runs)}
             row |= {"global_batch_size": point.global_batch_size}
             for name in ("samples_per_s", "step_s", "speedup", "efficiency"):
                 estimate: Estimate | None = getattr(point, name)
@@ -170,19 +174,19 @@ def _with_base(curve: Curve, wanted: int | None) -> Curve:
 
 
 def _compared(point: Point, base: Point) -> Point:
-    if point is base:  # one by definition: its own spread does not make it uncertain
+    if point is base:  # one by definition, with no uncertainty from its own spread
         one = Estimate(1.0, None, None, len(base.runs))
-        return replace(point, speedup=one, efficiency=one, lost=dict.fromkeys(PHASES, 0.0))
+        return replace(point, speedup=one, efficiency=one, loss_by_phase=dict.fromkeys(PHASES, 0.0))
     speedup = ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)
     efficiency = speedup.scaled(base.world_size / point.world_size)
-    return replace(point, speedup=speedup, efficiency=efficiency, lost=_lost(point, base))
+    return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=_loss_by_phase(point, base))
 
 
-def _lost(point: Point, base: Point) -> dict[str, float] | None:
-    """How much of the point's step each class takes beyond what the base would predict.
+def _loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:
+    """Share of the point's step that each phase takes beyond the prediction of the base.
 
-    Classes partition the step, so the shares sum to 1 - efficiency (of the mean steps) with no remainder;
-    a negative share is a gain. A class absent at one of the two counts as no time there.
+    Phases partition the step, so the shares sum to 1 - efficiency of the mean steps. A negative share is a
+    gain. A phase that is null counts as zero seconds.
     """
     work = (point.global_batch_size / point.world_size) / (base.global_batch_size / base.world_size)
     step_s = sum(value or 0.0 for value in point.composition.values())
@@ -202,12 +206,12 @@ def _wanted_size(curves: Sequence[Curve], base: str | None) -> int | None:
     named |= {text: size for size in sizes for text in (str(size), f"n{size}")}
     if base not in named:
         known = ", ".join(str(size) for size in sizes) or "none: no run has finished"
-        raise ConfigError(f"base={base!r} names no finished run and no size measured; sizes: {known}")
+        raise ConfigError(f"base={base!r} names no finished run and no measured size; sizes: {known}")
     return named[base]
 
 
 def _labelled(curves: Sequence[Curve]) -> list[Curve]:
-    """Label each curve by what differs between them."""
+    """Label each curve by the keys in which the curves differ."""
     keys = sorted({key for curve in curves for key in curve.axes})
     differing = [key for key in keys if len({str(curve.axes.get(key)) for curve in curves}) > 1]
     short = [_short_key(key) for key in differing]
@@ -224,7 +228,7 @@ def _labelled(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def _short_key(key: str) -> str:
-    """`strategy` for `parallel.strategy`, but `model` for `model.kind`, whose last part says nothing."""
+    """`strategy` for `parallel.strategy`, but `model` for `model.kind` and `model.name`."""
     section, _, leaf = key.rpartition(".")
     return section if leaf in ("kind", "name") else leaf
 

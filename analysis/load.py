@@ -1,8 +1,7 @@
-"""Run directories -> one tidy table, one row a run.
+"""Read run directories into one tidy table, one row a run.
 
-Reading never raises for what a run left behind: a missing, corrupt or unfinished run is a row with
-`included` false and a `note` that says why. Columns carry their units; swept keys are columns under
-their dotted names (`parallel.strategy`).
+A missing, corrupt or unfinished run does not raise: its row has `included` false and the reason in `note`.
+Column names end in their unit; swept keys are columns under their dotted names (`parallel.strategy`).
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ COLUMNS: dict[str, str] = {
     "sweep": "string",
     "run": "string",
     "state": "string",  # planned, started, running, done or failed
-    "included": "boolean",  # finished and measured: takes part in the figures
-    "note": "string",  # why it is left out, or what is odd about it; empty otherwise
+    "included": "boolean",  # finished and measured, so it counts in the figures
+    "note": "string",  # reason of exclusion, or a caveat; else empty
     "nodes": "Int64",
     "ranks_per_node": "Int64",
     "world_size": "Int64",
@@ -56,7 +55,7 @@ COLUMNS: dict[str, str] = {
     "steps": "Int64",
     "steps_total": "Int64",
     "warmup_steps": "Int64",
-    "sampled_steps": "Int64",  # taken under the profiler
+    "sampled_steps": "Int64",  # under the profiler
     "measured_steps": "Int64",
     "measured_s": "Float64",
     "seconds_total": "Float64",
@@ -70,17 +69,17 @@ COLUMNS: dict[str, str] = {
     **dict.fromkeys(PHASES, "Float64"),
     "comm_method": "string",
     "peak_memory_bytes": "Int64",
-    "train_loss": "Float64",  # last of the curve
+    "train_loss": "Float64",  # last point
     "valid_loss": "Float64",
     "bits_per_byte": "Float64",  # last validation
     "accuracy": "Float64",  # last validation, a share
     "unigram_entropy_bits": "Float64",
     "attempts": "Int64",
-    "hours": "Float64",  # used by all attempts, of what hours_unit says
+    "hours": "Float64",  # of all attempts, in hours_unit
     "hours_unit": "string",  # GPU-hours or CPU rank-hours
-    "hours_bound": "Float64",  # what one start may use by its time limit
-    "queue_wait_s": "Float64",  # before all starts together
-    "usage_source": "string",  # sacct, or timestamps: the attempts' own
+    "hours_bound": "Float64",  # most that one start may use by its time limit
+    "queue_wait_s": "Float64",  # summed over all starts
+    "usage_source": "string",  # sacct, or timestamps of the attempts
     "torch": "string",
     "python": "string",
     "host": "string",
@@ -92,7 +91,7 @@ COLUMNS: dict[str, str] = {
     "updated": "string",
     "path": "string",
 }
-"""Fixed columns and their types; swept keys come after them."""
+"""Fixed columns and their types; swept keys follow."""
 
 R = TypeVar("R", bound=Record)
 
@@ -101,9 +100,10 @@ _NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(fie
 
 
 def load(sweeps: Iterable[Path | str]) -> pd.DataFrame:
-    """The runs of these sweeps' folders as one table, ordered by sweep, size and name.
+    """Read the runs in these sweeps' folders, ordered by sweep, size and name.
 
-    Raises `ConfigError` when a folder is not there or holds no run.
+    Raises:
+        ConfigError: a folder does not exist or holds no run.
     """
     folders = dict.fromkeys(Path(sweep).resolve() for sweep in sweeps)
     rows = [row for folder in folders for row in _sweep_rows(folder)]
@@ -116,12 +116,12 @@ def load(sweeps: Iterable[Path | str]) -> pd.DataFrame:
 
 
 def swept_keys(table: pd.DataFrame) -> list[str]:
-    """The table's axis columns: the keys that some sweep in it varies."""
+    """The axis columns of the table: keys that at least one sweep varies."""
     return [column for column in table.columns if column not in COLUMNS]
 
 
 def read_metrics(path: Path | str) -> tuple[Metrics | None, str]:
-    """A run's metrics, or None and a line that says what is wrong with them."""
+    """The metrics of a run, or None and the reason in one line."""
     return _read(RunDir(Path(path)).metrics, Metrics)
 
 
@@ -154,11 +154,11 @@ def _row(run: RunDir) -> dict[str, Any]:
         "axes": record.axes if record else {},
         "config": config,
     }
-    return row | _planned(record) | _measured(metrics) | _used(run, record)
+    return row | _planned(record) | _measured(metrics) | _cost(run, record)
 
 
 def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, bool, str]:
-    """State, whether the run's figures count, and why not."""
+    """State, whether the run counts in the figures, and the reason if it does not."""
     if run.failed.exists():
         outcome, _ = _read(run.failed, Outcome)
         if outcome is None:
@@ -178,11 +178,11 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
     progress = f"step {metrics.steps} of {metrics.steps_total}"
     if metrics.status in ("failed", "stopped"):
         return "failed", False, f"{metrics.stop_cause or metrics.status} at {progress}"
-    return "running", False, f"not finished: {progress} when last heard of, {metrics.updated}"
+    return "running", False, f"not finished: {progress} at the last update, {metrics.updated}"
 
 
 def _planned(record: RunRecord | None) -> dict[str, Any]:
-    """What `run.json` says; metrics, where there are any, are laid over it."""
+    """Columns from `run.json`; those from metrics override them."""
     if record is None:
         return {}
     source, config = record.provenance, record.config
@@ -232,8 +232,8 @@ def _measured(metrics: Metrics | None) -> dict[str, Any]:
     return row
 
 
-def _used(run: RunDir, record: RunRecord | None) -> dict[str, Any]:
-    """What its attempts used, and what one may use; planned runs have made none."""
+def _cost(run: RunDir, record: RunRecord | None) -> dict[str, Any]:
+    """Hours and queue time of all attempts, and the hours that the time limit allows for one."""
     used = gpu_hours.read(run)
     row: dict[str, Any] = {"attempts": len(run.attempts())}
     if used is not None:
@@ -245,9 +245,9 @@ def _used(run: RunDir, record: RunRecord | None) -> dict[str, Any]:
 
 
 def _implied_axes(rows: list[dict[str, Any]]) -> set[str]:
-    """Keys that runs without declared axes (started by hand) differ in at one and the same shape.
+    """Keys in which runs without declared axes (started by hand) of one shape differ.
 
-    Repeats differ only in keys that are excluded from the run key. Any other difference was varied, and must
+    Repeats differ only in keys excluded from the run key; other differences were varied on purpose and must
     not be averaged over.
     """
     flat = [flat_values(row["config"]) for row in rows if not row["axes"] and row["config"]]
@@ -261,7 +261,7 @@ def _implied_axes(rows: list[dict[str, Any]]) -> set[str]:
 
 
 def _axis_values(axes: list[str], own: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """This run's value of every swept key: a run planned before a key was swept has it in its config."""
+    """The run's value of each swept key, from its config if its own sweep did not vary the key."""
     values = {key: own.get(key, get_key(config, key)) for key in axes}
     return {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in values.items()}
 

@@ -1,7 +1,6 @@
-"""The figures of the report, as matplotlib `Figure`s; each one function from data to a figure.
+"""Figures of the report: pure functions from data to matplotlib `Figure`s.
 
-Made without pyplot, so nothing global is touched and they draw without a display. Sized for half a page:
-two side by side on a desktop, one above the other on a phone.
+They do not use pyplot, so they change no global state and need no display. Their size is half a page.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from analysis.efficiency import Curve, Point
 from analysis.series import RunId
 from analysis.stats import Estimate
 from analysis.style import (
-    CLASS_COLOURS,
-    CLASS_NAMES,
     CURVE_COLOURS,
     DPI,
     EMULATED,
     FAINT,
     MARKERS,
+    PHASE_COLOURS,
+    PHASE_NAMES,
     WIDTH_IN,
     styled,
 )
@@ -55,7 +54,7 @@ _RING: dict[str, Any] = {
 def _drawn(
     draw: Callable[Concatenate[Sequence[Curve], P], Figure],
 ) -> Callable[Concatenate[Sequence[Curve], P], Figure]:
-    """Every figure of curves: in our style, and marked where something in it was emulated."""
+    """Draw in the style of `analysis.style`, with a mark if a curve is emulated."""
 
     @functools.wraps(draw)
     def drawn(curves: Sequence[Curve], *args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -68,8 +67,8 @@ def _drawn(
 
 
 @_drawn
-def scaling(curves: Sequence[Curve]) -> Figure:
-    """Throughput over size: points with intervals, and the ideal line from each base."""
+def scaling_figure(curves: Sequence[Curve]) -> Figure:
+    """Throughput by size: points with intervals, and the ideal line from each base."""
     figure, axes = _new(3.5)
     highest = 0.0
     label: str | None = "ideal: base \N{MULTIPLICATION SIGN} size"
@@ -80,7 +79,7 @@ def scaling(curves: Sequence[Curve]) -> Figure:
             ideal = [rate * size for size in sizes]
             highest = max(highest, *ideal)
             axes.plot(sizes, ideal, color=FAINT, linewidth=0.9, dashes=(5, 3), zorder=1.5, label=label)
-            label = None  # named once
+            label = None  # one entry in the legend
         estimates = [point.samples_per_s for point in curve.points]
         _points(axes, curve, estimates, index, len(curves))
         highest = max([highest, *(estimate.value for estimate in estimates)])
@@ -97,8 +96,8 @@ def scaling(curves: Sequence[Curve]) -> Figure:
 
 
 @_drawn
-def efficiency(curves: Sequence[Curve]) -> Figure:
-    """Efficiency over size on an axis from zero, with intervals."""
+def efficiency_figure(curves: Sequence[Curve]) -> Figure:
+    """Efficiency by size with intervals, on an axis from zero."""
     figure, axes = _new(3.5)
     highest = 1.0
     axes.axhline(1, color=FAINT, linewidth=0.9, dashes=(5, 3), zorder=1.5, label="ideal")
@@ -116,8 +115,8 @@ def efficiency(curves: Sequence[Curve]) -> Figure:
 
 
 @_drawn
-def composition(curves: Sequence[Curve]) -> Figure:
-    """Mean step time of each curve and size, divided into the classes of `records.PHASES`."""
+def composition_figure(curves: Sequence[Curve]) -> Figure:
+    """Mean step time of each curve and size, divided into phases."""
     points = [point for curve in curves for point in curve.points]
     places = np.arange(len(points), dtype=np.float64)
     if len(curves) > 1:  # a free row above each curve's bars, for its name
@@ -126,11 +125,11 @@ def composition(curves: Sequence[Curve]) -> Figure:
     totals = [sum(value or 0.0 for value in point.composition.values()) for point in points]
     factor, unit = time_scale(max(totals))
     left = np.zeros(len(points))
-    for name, colour in CLASS_COLOURS.items():
+    for name, colour in PHASE_COLOURS.items():
         widths = np.array([(point.composition.get(name) or 0.0) * factor for point in points])
         if widths.any():
             edge: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.6}
-            axes.barh(places, widths, 0.74, left=left, color=colour, label=CLASS_NAMES[name], **edge)
+            axes.barh(places, widths, 0.74, left=left, color=colour, label=PHASE_NAMES[name], **edge)
             left += widths
     for place, total in zip(places, totals, strict=True):
         axes.annotate(
@@ -152,12 +151,13 @@ def composition(curves: Sequence[Curve]) -> Figure:
 
 
 @_drawn
-def training(curves: Sequence[Curve], losses: pd.DataFrame, entropy_bits: float | None = None) -> Figure:
-    """Loss over steps: one line a run, rings for validation; `losses` as `series.losses` makes it.
+def training_figure(
+    curves: Sequence[Curve], losses: pd.DataFrame, entropy_bits: float | None = None
+) -> Figure:
+    """Loss by step: one line a run, rings for validation; `losses` is the result of `series.losses`.
 
-    Later sizes are drawn thinner, so that lines which lie on each other all show.
-
-    `entropy_bits`, the corpus's unigram entropy per byte, is drawn where losses can be put on its scale.
+    Lines of larger sizes are thinner, so that equal curves stay visible. `entropy_bits` is the unigram
+    entropy of the corpus in bits per byte; it is drawn if losses have that scale.
     """
     figure, axes = _new(3.5)
     by_run = {key: frame for key, frame in losses.groupby(["sweep", "run"])}
@@ -197,10 +197,10 @@ def training(curves: Sequence[Curve], losses: pd.DataFrame, entropy_bits: float 
 
 
 @_drawn
-def latency(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np.float64]]) -> Figure:
-    """Distribution of step durations, one row a curve and size, all launches pooled, on one time axis.
+def latency_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np.float64]]) -> Figure:
+    """Distribution of step durations in seconds, all repeats pooled; one row for each curve and size.
 
-    Steps beyond the right edge are counted in the last bar, so that rare slow steps do not squeeze the rest.
+    The last bar also counts steps beyond the right edge, so that rare slow steps do not compress the others.
     """
     rows = []
     for curve, point, colour in _rows(curves):
@@ -238,32 +238,36 @@ def latency(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np.flo
 
 
 @_drawn
-def busy(curves: Sequence[Curve], found: pd.DataFrame) -> Figure:
-    """Use of rank 0's GPU over steps, or, where no run has GPU samples, of the processors: one line a run;
-    `found` as `busy.over_steps` makes it."""
+def utilization_figure(curves: Sequence[Curve], found: pd.DataFrame) -> Figure:
+    """Utilization of rank 0's GPU by step, or of its processors if no run has GPU samples; one line a run.
+
+    `found` is the result of `utilization.by_step`.
+    """
     figure, axes = _new(2.8)
-    on_gpu = (found["what"] == "gpu").any()
-    shown = found[found["what"] == ("gpu" if on_gpu else "processors")]
+    on_gpu = (found["device"] == "gpu").any()
+    shown = found[found["device"] == ("gpu" if on_gpu else "processors")]
     by_run = {key: frame for key, frame in shown.groupby(["sweep", "run"])}
     named = set()
     for curve, point, colour in _rows(curves):
         label = plural(point.size, curve.unit) if len(curves) == 1 else _short(curve.label)
         for run in point.runs:
             if (frame := by_run.get((curve.sweep, run))) is not None:
-                axes.plot(frame["step"], frame["busy"], color=colour, label=None if label in named else label)
+                axes.plot(
+                    frame["step"], frame["utilization"], color=colour, label=None if label in named else label
+                )
                 named.add(label)
-    _from_zero(axes, max(shown["busy"].max(), 1.0))
+    _from_zero(axes, max(shown["utilization"].max(), 1.0))
     if on_gpu:
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
     axes.set_xlabel("optimizer step")
-    axes.set_ylabel("time with a kernel at work" if on_gpu else "processors at work")
+    axes.set_ylabel("time with a running kernel" if on_gpu else "busy processors")
     axes.set_xlim(left=0)
     _legend(figure, axes)
     return figure
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a PNG, whole or not at all."""
+    """Write a PNG atomically."""
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=DPI, metadata={"Software": None})
     write_bytes(path, image.getvalue())
@@ -275,7 +279,7 @@ def _new(height_in: float) -> tuple[Figure, Axes]:
 
 
 def _points(axes: Axes, curve: Curve, estimates: Sequence[Estimate], index: int, curves: int) -> None:
-    """Markers with intervals where there are any; the pale line only guides the eye."""
+    """Markers with intervals if known, joined by a pale line that guides the eye."""
     sizes = [point.size for point in curve.points]
     colour = CURVE_COLOURS[index % len(CURVE_COLOURS)]
     values = np.array([estimate.value for estimate in estimates])
@@ -313,12 +317,12 @@ def _size_axis(axes: Axes, curves: Sequence[Curve]) -> None:
 
 
 def _from_zero(axes: Axes, highest: float) -> None:
-    """Axis from zero with room for intervals; one far wider than the values themselves runs out of view."""
+    """Axis from zero with room for intervals; intervals far wider than the values are cut."""
     axes.set_ylim(0, min(max(axes.get_ylim()[1], 1.06 * highest), 1.4 * highest))
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Below the plot, where long names have room and hide no data."""
+    """Legend below the plot, so that long names fit and cover no data."""
     handles, labels = axes.get_legend_handles_labels()
     if labels:
         longest = max(map(len, labels))
@@ -328,7 +332,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _rows(curves: Sequence[Curve]) -> list[tuple[Curve, Point, str]]:
-    """Every point with its colour: along one curve dark to light by size, with several each its own."""
+    """Points with colours: dark to light by size on a single curve, else one colour a curve."""
     if len(curves) == 1:
         shades = matplotlib.colormaps["viridis"](np.linspace(0.05, 0.78, len(curves[0].points)))
         return [

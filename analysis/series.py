@@ -1,4 +1,4 @@
-"""The longer series of finished runs: losses over steps, and the duration of every measured step."""
+"""Series of finished runs: losses by step, and the duration of each measured step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def losses(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
-    """Duration of each measured step on rank 0, in seconds, of each included run that has them."""
+    """Durations in seconds of the measured steps on rank 0, for each included run with step records."""
     times = {}
     for row in table[table["included"]].itertuples():
         metrics, _ = read_metrics(row.path)
@@ -49,12 +49,15 @@ def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
 
 
 def read_steps(run: RunDir, rank: int, last_attempt: int | None = None) -> dict[int, tuple[int, Any]]:
-    """Of each step of one rank the attempt it was done in and its record, in order of steps; of steps that
-    share a record (`records.StepAggregate`) it is under the first.
+    """Attempt and record of each step of one rank, in order of steps.
 
-    An attempt that goes on from a checkpoint does the steps after it anew: of a step done twice the newest
-    attempt's counts, and of an attempt nothing after the step that a later one began with.
-    Raises `CorruptFile`, and `FileNotFoundError` if no attempt has records.
+    Steps that share a record (a step aggregate) are under the first of them. An attempt that resumes from a
+    checkpoint repeats the steps after it: the newest attempt's record of a step counts, and records of older
+    attempts after the first step of a newer one are dropped.
+
+    Raises:
+        CorruptFile: a record cannot be read.
+        FileNotFoundError: no attempt has step records of the rank.
     """
     found: dict[int, tuple[int, Any]] = {}
     paths = [(attempt.number, attempt.steps(rank)) for attempt in run.attempts()]
@@ -87,7 +90,7 @@ def _recorded(run: Path, metrics: Metrics) -> NDArray[np.float64]:
 
 
 def _from_histogram(metrics: Metrics) -> NDArray[np.float64]:
-    """The middle of each bin, as often as it was counted."""
+    """Bin centres, each repeated by its count."""
     if metrics.step_time is None:
         return np.empty(0)
     edges = np.asarray(metrics.step_time.histogram.edges_s)

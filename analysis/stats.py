@@ -1,13 +1,13 @@
-"""Estimates over repeated launches, with intervals whose unit is the launch.
+"""Estimates over repeats of a run, with intervals whose unit is the run.
 
-Steps of one launch share its luck (placement, clocks, neighbours), so pooling them makes intervals far
-too narrow: with 1 % spread between launches, a nominal 95 % interval over pooled steps covers about half
-the time. Here each launch gives one number, and the spread between launches gives the interval: Student's
-t on logarithms, because rates and durations are positive and are compared by ratios.
+Steps of one run are correlated (placement, clocks, neighbours), so intervals over pooled steps are too
+narrow: with 1 % spread between repeats, a nominal 95 % interval over pooled steps covers about half the time.
+Here each repeat gives one number, and the spread between repeats gives the interval: Student's t on
+logarithms, because rates and durations are positive and are compared by ratios.
 
     >>> ratio([200.0, 204.0, 196.0], [100.0, 102.0, 98.0]).value
     2.0
-    >>> ratio([200.0], [100.0]).low is None  # one launch each: no interval
+    >>> ratio([200.0], [100.0]).low is None  # one repeat each: no interval
     True
 """
 
@@ -21,20 +21,20 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student_t
 
 CONFIDENCE = 0.95
-"""Nominal coverage of every interval here."""
+"""Nominal coverage of all intervals."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A positive quantity over launches; `low` and `high` are None when no interval can be given."""
+    """A positive quantity over repeats; `low` and `high` are None without an interval."""
 
     value: float
     low: float | None
     high: float | None
-    launches: int
-    """Launches behind it; of a ratio, those of the side that has fewer."""
+    repeats: int
+    """Number of repeats; of a ratio, the smaller of its two numbers."""
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of `factor` times the quantity."""
@@ -43,22 +43,22 @@ class Estimate:
             self.value * factor,
             None if low is None else low * factor,
             None if high is None else high * factor,
-            self.launches,
+            self.repeats,
         )
 
     def inverse(self, numerator: float = 1.0) -> Estimate:
-        """The estimate of `numerator` divided by the quantity: the bounds change places."""
+        """The estimate of `numerator` divided by the quantity; the bounds swap."""
         low, high = self.low, self.high
         return Estimate(
             numerator / self.value,
             None if high is None else numerator / high,
             None if low is None else numerator / low,
-            self.launches,
+            self.repeats,
         )
 
 
 class Bounds(NamedTuple):
-    """Point estimates and interval bounds, one per simulation or series; NaN where there is no interval."""
+    """Point estimates and interval bounds, one per series; NaN without an interval."""
 
     value: Floats
     low: Floats
@@ -66,21 +66,21 @@ class Bounds(NamedTuple):
 
 
 def mean_bounds(values: ArrayLike, confidence: float = CONFIDENCE) -> Bounds:
-    """Geometric mean over the last axis (launches) with a t interval on the logarithms."""
-    centre, variance, launches = _log_moments(values)
-    return _bounds(centre, variance, np.broadcast_to(np.float64(launches - 1), centre.shape), confidence)
+    """Geometric mean over the last axis (repeats) with a t interval on the logarithms."""
+    centre, variance, repeats = _log_moments(values)
+    return _bounds(centre, variance, np.broadcast_to(np.float64(repeats - 1), centre.shape), confidence)
 
 
 def ratio_bounds(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Bounds:
     """Ratio of two geometric means over the last axis, as a difference of logarithms.
 
-    Launches of both sides are independent and may differ in number and spread: Welch's degrees of freedom.
+    Both sides are independent and may differ in number and spread: degrees of freedom by Welch (1947).
     """
-    centre, variance, launches = _log_moments(values)
-    base_centre, base_variance, base_launches = _log_moments(base)
+    centre, variance, repeats = _log_moments(values)
+    base_centre, base_variance, base_repeats = _log_moments(base)
     total = variance + base_variance
     with np.errstate(divide="ignore", invalid="ignore"):
-        freedom = total**2 / (variance**2 / (launches - 1) + base_variance**2 / (base_launches - 1))
+        freedom = total**2 / (variance**2 / (repeats - 1) + base_variance**2 / (base_repeats - 1))
     return _bounds(centre - base_centre, total, freedom, confidence)
 
 
@@ -95,23 +95,23 @@ def ratio(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) ->
 
 
 def _log_moments(values: ArrayLike) -> tuple[Floats, Floats, int]:
-    """Mean of the logarithms, variance of that mean (NaN for one launch), number of launches."""
+    """Mean of the logarithms, variance of that mean (NaN for one repeat), number of repeats."""
     logs = np.log(np.asarray(values, dtype=np.float64))
-    launches = logs.shape[-1]
+    repeats = logs.shape[-1]
     centre = logs.mean(axis=-1)
-    variance = logs.var(axis=-1, ddof=1) / launches if launches > 1 else np.full_like(centre, np.nan)
-    return centre, variance, launches
+    variance = logs.var(axis=-1, ddof=1) / repeats if repeats > 1 else np.full_like(centre, np.nan)
+    return centre, variance, repeats
 
 
 def _bounds(centre: Floats, variance: Floats, freedom: Floats, confidence: float) -> Bounds:
     with np.errstate(invalid="ignore"):
         half = student_t.ppf(0.5 + confidence / 2, freedom) * np.sqrt(variance)
-    half = np.where(variance == 0, 0.0, half)  # no spread at all: 0/0 degrees of freedom, zero width
+    half = np.where(variance == 0, 0.0, half)  # no spread: degrees of freedom are 0/0, the width is zero
     return Bounds(np.exp(centre), np.exp(centre - half), np.exp(centre + half))
 
 
-def _estimate(bounds: Bounds, launches: int) -> Estimate:
+def _estimate(bounds: Bounds, repeats: int) -> Estimate:
     value, low, high = (float(bound) for bound in bounds)
     if np.isnan(low):
-        return Estimate(value, None, None, launches)
-    return Estimate(value, low, high, launches)
+        return Estimate(value, None, None, repeats)
+    return Estimate(value, low, high, repeats)

@@ -1,4 +1,4 @@
-"""How every figure looks: size, ink, and colours that hold their meaning from one figure to the next."""
+"""Style of all figures: size, ink, and one colour for each phase and curve."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 P = ParamSpec("P")
 
 DPI = 220
-"""Twice the resolution at which a page shows them, and a little more."""
+"""Slightly more than twice the resolution of the page."""
 WIDTH_IN = 5.2
 
 EMULATED = "#7a1fa2"
-"""As the banner of the report."""
+"""The colour of the report's banner for emulated runs."""
 INK, FAINT, GRID = "#1c1c1c", "#6b6b6b", "#e4e4e4"
 
-CLASS_COLOURS = {
+PHASE_COLOURS = {
     "compute_s": "#0072b2",
     "input_s": "#e69f00",
     "comm_wait_s": "#f0a27a",
@@ -28,8 +28,8 @@ CLASS_COLOURS = {
     "checkpoint_s": "#cc79a7",
     "other_s": "#b4b4b4",
 }
-"""One colour for each part of a step, the same in every figure (Okabe and Ito's palette)."""
-CLASS_NAMES = {
+"""One colour for each phase of a step (palette of Okabe and Ito)."""
+PHASE_NAMES = {
     "compute_s": "compute",
     "input_s": "input",
     "comm_wait_s": "waiting for peers",

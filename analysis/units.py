@@ -1,4 +1,4 @@
-"""Numbers as a reader meets them: three significant digits and a unit, the same in page and figures."""
+"""Text of numbers in pages and figures: three significant digits and a unit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _TIME = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
 
 
 def time_scale(largest_s: float) -> tuple[float, str]:
-    """The factor and unit in which durations up to `largest_s` read well."""
+    """Factor and unit for durations up to `largest_s` seconds."""
     return next((factor, unit) for floor, unit, factor in _TIME if largest_s >= floor)
 
 
@@ -29,7 +29,7 @@ def seconds(value: float) -> str:
 
 
 def span(value_s: float) -> str:
-    """A longer time: `42 s`, `3.10 min`, `26.0 h`."""
+    """Durations up to hours: `42 s`, `3.10 min`, `26.0 h`."""
     for name, size_s in (("h", 3600), ("min", 60)):
         if value_s >= size_s:
             return f"{number(value_s / size_s)} {name}"
@@ -67,7 +67,7 @@ def plural(value: int, noun: str) -> str:
 
 
 def interval(estimate: Estimate, factor: float = 1.0, digits: int = 1) -> str:
-    """`[70.2, 76.1]`, or why there is none."""
+    """`[70.2, 76.1]`, or the reason why there is no interval."""
     if estimate.low is None or estimate.high is None:
-        return "n=1, no interval" if estimate.launches == 1 else "no interval"
+        return "n=1, no interval" if estimate.repeats == 1 else "no interval"
     return f"[{estimate.low * factor:.{digits}f}, {estimate.high * factor:.{digits}f}]"

@@ -1,4 +1,4 @@
-"""How busy rank 0's GPU or process was over the steps: its samples, joined to the steps by monotonic time."""
+"""Utilization of rank 0's GPU or processors by step: samples joined to steps by monotonic time."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ from disttrain.records.json_files import CorruptFile, read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
 
 FEW_SAMPLES = 5
-"""A run with fewer samples in its steps shows nothing of their course."""
-_STRETCHES = 60
+"""Runs with fewer samples within steps are not drawn."""
+_SEGMENTS = 60
 _SOURCES = {
     "gpu": (Attempt.gpu_samples, "utilization", 1.0),
     "processors": (Attempt.host_samples, "cpu_percent", 0.01),
 }
-"""File, field, and what one of its units is here."""
+"""File, field, and factor from the field to utilization; 1 is one GPU or processor, busy all the time."""
 
 
-def step_at(at_s: ArrayLike, lines: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-    """The step that each instant fell in; NaN where it fell in none, as in a validation.
+def step_at(at_s: ArrayLike, records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    """The step in which each instant lies; NaN outside of steps, as during a validation.
 
     Args:
-        at_s: `at_s` of samples of one rank in one attempt.
-        lines: `records.Step` and `records.StepAggregate` of that rank in that attempt. The steps of a window
-            count as equally long, without a pause between them.
+        at_s: `at_s` of samples of one rank in one attempt, in seconds; any shape.
+        records: `records.Step` and step aggregates of that rank in that attempt. The steps of an aggregate
+            count as equally long and without pauses.
+
+    Returns:
+        Step numbers in the shape of `at_s`.
     """
     instants = np.asarray(at_s, dtype=np.float64)
     found = np.full(instants.shape, np.nan)
     known = sorted(
         (
-            line["start_s"],
-            line["step_s"],
-            line["first"] if "first" in line else line["step"],
-            line.get("steps", 1),
+            record["start_s"],
+            record["step_s"],
+            record["first"] if "first" in record else record["step"],
+            record.get("steps", 1),
         )
-        for line in lines
-        if line["start_s"] is not None
+        for record in records
+        if record["start_s"] is not None
     )
     if known:
         start, took, step, steps = np.array(known, dtype=np.float64).T
@@ -54,37 +57,39 @@ def step_at(at_s: ArrayLike, lines: Sequence[Mapping[str, Any]]) -> NDArray[np.f
     return found
 
 
-def over_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """Of the included runs, means over stretches of steps on rank 0: sweep, run, what, step, busy.
+def by_step(table: pd.DataFrame) -> pd.DataFrame:
+    """Means over segments of steps on rank 0 of included runs: sweep, run, device, step, utilization.
 
-    Of `gpu`, `busy` is the share of the time in which a kernel ran; of `processors`, how many of them its
-    process kept at work.
+    `utilization` of a `gpu` is the share of time in which a kernel ran; of `processors`, the mean number that
+    the process kept busy.
     """
     frames = [
         _thinned(found).assign(sweep=row.sweep, run=row.run)
         for row in table[table["included"]].itertuples()
-        for _, found in _of_run(RunDir(Path(row.path))).groupby("what")
+        for _, found in _of_run(RunDir(Path(row.path))).groupby("device")
         if len(found) >= FEW_SAMPLES
     ]
-    names = ["sweep", "run", "what", "step", "busy"]
+    names = ["sweep", "run", "device", "step", "utilization"]
     return pd.concat(frames)[names] if frames else pd.DataFrame(columns=names)
 
 
 def _of_run(run: RunDir) -> pd.DataFrame:
-    """A row for each sample in a step of the final model: what, step, busy."""
-    found = [pd.DataFrame({"what": [], "step": [], "busy": []})]
+    """One row for each sample in a step of the final model: device, step, utilization."""
+    found = [pd.DataFrame({"device": [], "step": [], "utilization": []})]
     try:
         by_attempt: dict[int, list[Any]] = {}
-        for number, line in read_steps(run, 0).values():
-            by_attempt.setdefault(number, []).append(line)
-        for number, lines in by_attempt.items():
-            for what, (path_in, field, unit) in _SOURCES.items():
+        for number, record in read_steps(run, 0).values():
+            by_attempt.setdefault(number, []).append(record)
+        for number, records in by_attempt.items():
+            for device, (path_in, field, unit) in _SOURCES.items():
                 path = path_in(run.attempt(number), 0)
                 samples = [each for each in read_jsonl(path) if each["rank"] == 0] if path.exists() else []
                 at_s = [each["at_s"] for each in samples]
                 values = np.array([each[field] for each in samples], dtype=np.float64)
                 found.append(
-                    pd.DataFrame({"what": what, "step": step_at(at_s, lines), "busy": unit * values})
+                    pd.DataFrame(
+                        {"device": device, "step": step_at(at_s, records), "utilization": unit * values}
+                    )
                 )
     except (OSError, CorruptFile, KeyError, TypeError, ValueError):
         return found[0]
@@ -92,6 +97,6 @@ def _of_run(run: RunDir) -> pd.DataFrame:
 
 
 def _thinned(found: pd.DataFrame) -> pd.DataFrame:
-    width = max(1, -(-int(found["step"].max()) // _STRETCHES))
-    stretch = (found["step"] - 1) // width
-    return found.groupby(["what", stretch.rename("stretch")])[["step", "busy"]].mean().reset_index()
+    width = max(1, -(-int(found["step"].max()) // _SEGMENTS))
+    segment = (found["step"] - 1) // width
+    return found.groupby(["device", segment.rename("segment")])[["step", "utilization"]].mean().reset_index()

@@ -1,4 +1,4 @@
-"""The report of one or more sweeps: a page, its Markdown and JSON twins, and the figures as PNGs."""
+"""Write the report of sweeps: HTML page, Markdown, JSON and figures as PNG."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["check", "write"]
 
 
 def check(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = None) -> None:
-    """Raise `ConfigError` for a `base` or an `out` that `write` would refuse. Writes nothing."""
+    """Raise `ConfigError` for each `base` and `out` that `write` refuses; write nothing."""
     whole = Path(out).absolute()
     folder = next(folder for folder in (whole, *whole.parents) if os.path.exists(folder))
     if not folder.is_dir():
@@ -31,20 +31,24 @@ def check(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = N
 
 
 def write(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = None) -> Path:
-    """Write `report.html`, `.md`, `.json` and the figures of these sweeps' folders into `out`.
+    """Write `report.html`, its Markdown and JSON, and the figures into `out`; return the path of the page.
 
-    `base` names the size that speed-up and efficiency refer to: a size (`2`, `n2`) or a run of that size;
-    the smallest by default. Returns the path of the page. Raises `ConfigError` when a sweep is not there,
-    no run matches `base`, or `out` cannot be written.
+    Args:
+        sweeps: folders of sweeps.
+        base: size that speed-up and efficiency refer to (`2`, `n2`), or a run of that size; the smallest by
+            default.
+
+    Raises:
+        ConfigError: a sweep does not exist, no run matches `base`, or `out` cannot be written.
     """
     out = Path(out)
     table = load(sweeps)
     curves = scaling_curves(table, base)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        pictures = figures.draw(table, curves, out)
-        report = summarize(table, curves, pictures, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
-        images = {picture.file: (out / picture.file).read_bytes() for picture in pictures}
+        specs = figures.draw(table, curves, out)
+        report = summarize(table, curves, specs, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        images = {spec.file: (out / spec.file).read_bytes() for spec in specs}
         write_json(out / "report.json", report.model_dump(mode="json"))
         write_text(out / "report.md", render.markdown(report))
         write_text(out / "report.html", render.page(report, images))
@@ -53,5 +57,5 @@ def write(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = N
     return out / "report.html"
 
 
-def _not_written(out: Path | str, why: str | None) -> ConfigError:
-    return ConfigError(f"cannot write the report to {str(out)!r}: {why}")
+def _not_written(out: Path | str, reason: str | None) -> ConfigError:
+    return ConfigError(f"cannot write the report to {str(out)!r}: {reason}")

@@ -1,4 +1,4 @@
-"""Which figures a report has, and the one line that says how to read each."""
+"""Figures of a report, each with a title and one line on how to read it."""
 
 from __future__ import annotations
 
@@ -10,79 +10,78 @@ from matplotlib.figure import Figure
 
 from analysis import plots, series, utilization
 from analysis.efficiency import Curve
-from analysis.report.model import Picture
+from analysis.report.model import FigureSpec
 
-PICTURES = (
-    Picture(
+FIGURES = (
+    FigureSpec(
         file="scaling.png",
         title="Throughput",
         reading="Higher is faster. The dashed line is the base times the size; bars are 95 % intervals over "
-        "launches, and pale lines only guide the eye.",
-        alt="Throughput over size, with the ideal line",
+        "repeats; pale lines guide the eye.",
+        alt="Throughput by size, with the ideal line",
     ),
-    Picture(
+    FigureSpec(
         file="efficiency.png",
         title="Efficiency",
-        reading="How much of the ideal throughput is left at each size. The axis starts at zero, so heights "
-        "compare.",
-        alt="Efficiency over size",
+        reading="Share of the ideal throughput at each size. The axis starts at zero.",
+        alt="Efficiency by size",
     ),
-    Picture(
+    FigureSpec(
         file="composition.png",
-        title="Where the time of a step goes",
-        reading="Each bar is the mean step, divided without gap or overlap. What grows with the size is what "
-        "scaling costs.",
-        alt="Mean step time divided into its parts, one bar a size",
+        title="Step time by phase",
+        reading="Each bar is the mean step, divided into phases without gap or overlap. Phases that grow "
+        "with the size are the cost of scaling.",
+        alt="Mean step time by phase, one bar for each size",
     ),
-    Picture(
+    FigureSpec(
         file="training.png",
         title="Training",
-        reading="Lower is better. One line a run, rings are validation; with one seed and one global batch, "
-        "lines of all sizes should lie on each other.",
-        alt="Loss over optimizer steps",
+        reading="Lower is better. One line for each run, rings are validation. With one seed and one global "
+        "batch, the lines of all sizes should coincide.",
+        alt="Loss by optimizer step",
     ),
-    Picture(
+    FigureSpec(
         file="latency.png",
         title="Step latency",
-        reading="How long single steps took on rank 0, all launches pooled. Steps slower than the right edge "
-        "are counted in the last bar.",
-        alt="Histogram of step durations, one row a size",
+        reading="Durations of single steps on rank 0, all repeats pooled. The last bar also counts steps "
+        "beyond the right edge.",
+        alt="Histogram of step durations, one row for each size",
     ),
-    Picture(
-        file="busy.png",
-        title="How busy rank 0 was",
-        reading="How much of the time a kernel ran on rank 0's GPU or, on a CPU, how many processors its "
-        "process kept at work. One line a run, from the samples that fell in its steps.",
-        alt="Use of rank 0's GPU or processors over optimizer steps",
+    FigureSpec(
+        file="utilization.png",
+        title="Utilization on rank 0",
+        reading="Share of time in which a kernel ran on rank 0's GPU or, on a CPU, the number of processors "
+        "that its process kept busy. One line for each run, from the samples within its steps.",
+        alt="Utilization of rank 0's GPU or processors by optimizer step",
     ),
 )
 
-FILES = tuple(picture.file for picture in PICTURES)
+FILES = tuple(spec.file for spec in FIGURES)
 
 
-def draw(table: pd.DataFrame, curves: Sequence[Curve], out: Path) -> list[Picture]:
-    """Draw every figure there is data for into `out`; one that an earlier report left there goes."""
+def draw(table: pd.DataFrame, curves: Sequence[Curve], out: Path) -> list[FigureSpec]:
+    """Draw each figure that has data into `out`, and remove the figures of an earlier report."""
     for file in FILES:
         (out / file).unlink(missing_ok=True)
     if not curves:
         return []
     drawn = []
-    for picture in PICTURES:
-        figure = _DRAWERS[picture.file](table, curves)
+    for spec in FIGURES:
+        figure = _DRAWERS[spec.file](table, curves)
         if figure is not None:
-            plots.save(figure, out / picture.file)
-            drawn.append(picture)
+            plots.save(figure, out / spec.file)
+            drawn.append(spec)
     return drawn
 
 
 def _composition(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
     known = any(any(point.composition.values()) for curve in curves for point in curve.points)
-    return plots.composition(curves) if known else None
+    return plots.composition_figure(curves) if known else None
 
 
 def _efficiency(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
     compared = any(curve.base is not None and len(curve.points) > 1 for curve in curves)
-    return plots.efficiency(curves) if compared else None
+    return plots.efficiency_figure(curves) if compared else None
 
 
 def _training(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
@@ -90,24 +89,24 @@ def _training(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
     if losses["loss"].isna().all():
         return None
     entropies = table.loc[table["included"], "unigram_entropy_bits"].dropna().unique()
-    return plots.training(curves, losses, float(entropies[0]) if len(entropies) == 1 else None)
+    return plots.training_figure(curves, losses, float(entropies[0]) if len(entropies) == 1 else None)
 
 
 def _latency(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
     times = series.step_times_s(table)
-    return plots.latency(curves, times) if any(each.size for each in times.values()) else None
+    return plots.latency_figure(curves, times) if any(each.size for each in times.values()) else None
 
 
-def _busy(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
-    found = utilization.over_steps(table)
-    return None if found.empty else plots.busy(curves, found)
+def _utilization(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
+    found = utilization.by_step(table)
+    return None if found.empty else plots.utilization_figure(curves, found)
 
 
 _DRAWERS: dict[str, Callable[[pd.DataFrame, Sequence[Curve]], Figure | None]] = {
-    "scaling.png": lambda table, curves: plots.scaling(curves),
+    "scaling.png": lambda table, curves: plots.scaling_figure(curves),
     "efficiency.png": _efficiency,
     "composition.png": _composition,
     "training.png": _training,
     "latency.png": _latency,
-    "busy.png": _busy,
+    "utilization.png": _utilization,
 }

@@ -1,4 +1,4 @@
-"""What a report says, as data: the page, its Markdown twin and its JSON twin are all made from this."""
+"""The content of a report as data, from which the page, the Markdown and the JSON are made."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from pydantic import BaseModel, ConfigDict
 
 from analysis.efficiency import Curve, Unit
 
-REPORT_SCHEMA_VERSION = 1
+REPORT_SCHEMA_VERSION = 2
 
 
-class Part(BaseModel):
-    """Base of the report and its parts: closed, documented under each field."""
+class ReportPart(BaseModel):
+    """Base of the report and its parts; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
-class Notice(Part):
-    """Something the reader has to know before using a number."""
+class Notice(ReportPart):
+    """A caveat that the reader needs before using a number."""
 
     kind: Literal["emulated", "warning", "note"]
     text: str
 
 
-class Learned(Part):
-    """Whether the runs of one point learned anything, at their last validation; means over launches."""
+class TrainingQuality(ReportPart):
+    """Losses of the runs of one point at their last validation; means over repeats."""
 
     curve: str
     unit: Unit
     size: int
-    launches: int
+    repeats: int
     steps: int
     train_loss: float | None
     valid_loss: float | None
     bits_per_byte: float | None
     unigram_entropy_bits: float | None
-    """Bits per byte of a model that knows only how often each byte occurs."""
+    """Bits per byte of a model of byte frequencies alone."""
     accuracy: float | None
 
 
-class Run(Part):
-    """One run that the figures are made from."""
+class Run(ReportPart):
+    """One run that counts in the figures."""
 
     sweep: str
     run: str
@@ -57,8 +57,8 @@ class Run(Part):
     peak_memory_bytes: int | None
 
 
-class Used(Part):
-    """What one run used, finished or not, every attempt counted."""
+class RunCost(ReportPart):
+    """GPU-hours and queue time of one run over all attempts, finished or not."""
 
     sweep: str
     run: str
@@ -68,40 +68,40 @@ class Used(Part):
     unit: str
     """`GPU-hours`, or `CPU rank-hours` where ranks had no GPU."""
     hours_bound: float | None
-    """What one start may use at most: its time limit on all its devices."""
+    """Most hours that one start may use: its time limit times its devices."""
     queue_wait_s: float | None
-    """Before all starts together; null where no submission is known."""
+    """Summed over all starts; null if no submission is on record."""
     source: str
     """`sacct`: Slurm's accounting; `timestamps`: the attempts' own times."""
 
 
-class LeftOut(Part):
-    """One run that the figures are made without."""
+class ExcludedRun(ReportPart):
+    """One run that does not count in the figures."""
 
     sweep: str
     run: str
     state: str
-    why: str
+    reason: str
 
 
-class Picture(Part):
-    """One figure, beside the page as a file."""
+class FigureSpec(ReportPart):
+    """One figure, a file beside the page."""
 
     file: str
     title: str
     reading: str
-    """One line that says how to read it."""
+    """One line on how to read the figure."""
     alt: str
 
 
-class Fact(Part):
-    """One line of provenance: every value that occurs among the runs."""
+class ProvenanceItem(ReportPart):
+    """One property of the runs with all its values."""
 
     name: str
     values: list[str]
 
 
-class Report(Part):
+class Report(ReportPart):
     """`report.json`."""
 
     schema_version: int = REPORT_SCHEMA_VERSION
@@ -114,11 +114,11 @@ class Report(Part):
     """One sentence a curve."""
     notices: list[Notice]
     curves: list[Curve]
-    learned: list[Learned]
-    pictures: list[Picture]
+    training_quality: list[TrainingQuality]
+    figures: list[FigureSpec]
     runs: list[Run]
-    left_out: list[LeftOut]
-    used: list[Used]
-    """Of all runs that were started, those too that the figures are made without."""
+    excluded_runs: list[ExcludedRun]
+    run_costs: list[RunCost]
+    """Of all started runs, excluded ones too."""
     method: list[str]
-    provenance: list[Fact]
+    provenance: list[ProvenanceItem]

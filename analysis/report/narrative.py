@@ -1,4 +1,4 @@
-"""The sentences of a report: headline, notices, method. Pure functions from the table and its curves."""
+"""Sentences of a report: headline, notices, method. Pure functions of the table and its curves."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.efficiency import Curve, Point
-from analysis.report.model import Learned, Notice, Used
+from analysis.report.model import Notice, RunCost, TrainingQuality
 from analysis.stats import CONFIDENCE, Estimate
-from analysis.style import CLASS_NAMES
+from analysis.style import PHASE_NAMES
 from analysis.units import interval, number, percent, plural, rate, seconds, span, times
 
 FEW_STEPS = 30
-"""Fewer measured steps than this are called short."""
+"""Runs with fewer measured steps draw a warning."""
 
 LATE_SHARE = 0.01
-"""Emulated passes that end later than the table says by more than this share of the step are warned of."""
+"""Emulated passes draw a warning if they end later than planned by more than this share of the step."""
 
 WIDE = 1.5
-"""An interval whose bounds differ by more than this factor settles nothing."""
+"""Intervals whose bounds differ by more than this factor leave the headline unsettled."""
 
 EMULATED = (
-    "Emulated: compute or the loading of data was waited for, not done. These numbers show how the software "
+    "Emulated: ranks waited in place of compute or data loading. These numbers show how the software "
     "overlaps and communicates, not how hardware performs."
 )
 
@@ -34,27 +34,27 @@ _SAME = {
     "dataset_sha256": "data",
     "cpu_count": "number of processors",
 }
-"""What runs that are compared should have in common, and what to call it."""
+"""Columns that should be equal in all compared runs, and their names in a sentence."""
 
 
 _COMM_METHODS = {
-    "ddp_backward_tail": "from the end of a rank's own backward pass until the last gradients have arrived. "
-    "It holds waiting for slower peers and transfer together; what is hidden under compute is not in it",
-    "fsdp_custom_collectives": "the time of each all-gather and reduce-scatter of a sharded model. It holds "
-    "waiting for slower peers and transfer together",
+    "ddp_backward_tail": "the time from the end of a rank's own backward pass until the last gradients have "
+    "arrived. It includes waiting for slower peers and transfer, but not communication hidden under compute",
+    "fsdp_custom_collectives": "the time of each all-gather and reduce-scatter of a sharded model. It "
+    "includes waiting for slower peers and transfer",
 }
-"""What `Metrics.comm_method` stands for."""
+"""Meaning of each `Metrics.comm_method`."""
 
 
 def headline(curve: Curve, curves: int = 1) -> str:
-    """The answer in one sentence: how much faster the largest size is than the base, and its efficiency."""
+    """Speed-up and efficiency of the largest size against the base, as one sentence."""
     name = f"{curve.label}: " if curves > 1 else ""
-    base, point = curve.base, _compared(curve)
+    base, point = curve.base, _headline_point(curve)
     if base is None:
-        return f"{name}no base of the size asked for, so no speed-up; {_rates(curve.points[-1], curve)}"
+        return f"{name}no run of the requested base size, so no speed-up; {_rates(curve.points[-1], curve)}"
     if point is None or point.speedup is None or point.efficiency is None:
         one = f"{plural(base.size, curve.unit)}: {rate(base.samples_per_s.value)}"
-        return f"{name}{one}; one size, so nothing to compare it with"
+        return f"{name}{one}; no other size to compare with"
     verb = "runs" if point.size == 1 else "run"
     speedup = (
         f"{plural(point.size, curve.unit)} {verb} {times(point.speedup.value, 1)} as fast as {base.size}"
@@ -63,36 +63,38 @@ def headline(curve: Curve, curves: int = 1) -> str:
 
 
 def precision(curve: Curve) -> str:
-    """How sure the headline is, and where the rest went."""
-    base, point = curve.base, _compared(curve)
+    """Interval of the headline's efficiency, and the phase that costs most of the rest."""
+    base, point = curve.base, _headline_point(curve)
     if base is None or point is None or point.efficiency is None:
         return ""
     if point.efficiency.low is None:
-        sentence = f"Launched once ({interval(point.efficiency)})."
+        sentence = f"One repeat ({interval(point.efficiency)})."
     else:
         counts = list(dict.fromkeys([len(base.runs), len(point.runs)]))
-        each = f"{counts[0]} launches each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} launches"
+        each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"
         sentence = f"{percent(CONFIDENCE, 0)} interval {interval(point.efficiency, 100, 0)} % from {each}."
         if _unsettled(point.efficiency):
-            sentence = f"Not settled: {sentence} More repeats, or a quieter machine, would narrow it."
-    if point.lost:
-        worst = max(point.lost, key=point.lost.__getitem__)
-        share = 100 * point.lost[worst]
+            sentence = (
+                f"Not settled: {sentence} More repeats, or a quieter machine, would narrow the interval."
+            )
+    if point.loss_by_phase:
+        worst = max(point.loss_by_phase, key=point.loss_by_phase.__getitem__)
+        share = 100 * point.loss_by_phase[worst]
         if share >= 1:
-            sentence += f" The largest loss is {CLASS_NAMES[worst]}: {share:.0f} percentage points."
+            sentence += f" The largest loss is {PHASE_NAMES[worst]}: {share:.0f} percentage points."
     return sentence
 
 
 def base_line(curve: Curve) -> str:
-    """The base with its absolute numbers: no efficiency is printed without it."""
+    """The base with its absolute numbers; the report prints no efficiency without the base."""
     base = curve.base
     if base is None:
-        return "No base: this curve has no finished run of the size asked for."
+        return "No base: this curve has no finished run of the requested base size."
     return f"Base: {_rates(base, curve)}."
 
 
 def scaling_line(curve: Curve) -> str:
-    """Weak or strong, and what is held."""
+    """Weak or strong scaling, and the batch size that stays the same."""
     point = curve.points[0]
     per_rank = plural(point.global_batch_size // point.world_size, "sample")
     in_all = plural(point.global_batch_size, "sample")
@@ -106,96 +108,94 @@ def scaling_line(curve: Curve) -> str:
 
 
 def notices(table: pd.DataFrame, curves: Sequence[Curve]) -> list[Notice]:
-    """What could mislead a reader of these numbers, gravest first."""
-    used = table[table["included"]]
-    if used.empty:
+    """Reasons for which these numbers could mislead, most serious first."""
+    included = table[table["included"]]
+    if included.empty:
         return []
-    warnings = [*_shared_processors(used), *_differences(used, curves), *_short_runs(used)]
+    warnings = [*_shared_processors(included), *_differences(included, curves), *_short_runs(included)]
     notes = []
     if any(len(point.runs) == 1 for curve in curves for point in curve.points):
         notes.append(
-            "Some sizes were launched once: no interval can be given for them. "
-            "Launch each at least 3 times (--repeats 3)."
+            "Some sizes have one repeat and therefore no interval. "
+            "Run each size at least 3 times (--repeats 3)."
         )
-    if (used["device"] == "cpu").all() and not used["emulated"].any():
-        backends = " and ".join(sorted(used["backend"].dropna().unique()))
+    if (included["device"] == "cpu").all() and not included["emulated"].any():
+        backends = " and ".join(sorted(included["backend"].dropna().unique()))
         through = f", communicating through {backends}" if backends else ""
-        notes.append(
-            f"Measured on CPU{through}: a real run of the real software, "
-            "but no forecast for GPUs or a fast network."
-        )
-    warnings += _late_emulation(used)
+        notes.append(f"Measured on CPU{through}. These numbers do not predict GPUs or a fast network.")
+    warnings += _late_emulation(included)
     found = []
-    if used["emulated"].any():
-        some = int(used["emulated"].sum())
+    if included["emulated"].any():
+        some = int(included["emulated"].sum())
         which = (
-            "" if some == len(used) else f" This is so in {some} of {len(used)} runs, and not in the others."
+            ""
+            if some == len(included)
+            else f" This holds for {some} of {len(included)} runs, not for the others."
         )
         found = [Notice(kind="emulated", text=EMULATED + which)]
     found += [Notice(kind="warning", text=text) for text in warnings]
     return found + [Notice(kind="note", text=text) for text in notes]
 
 
-def _shared_processors(used: pd.DataFrame) -> list[str]:
-    shared = used[used["oversubscribed"]]
+def _shared_processors(included: pd.DataFrame) -> list[str]:
+    shared = included[included["oversubscribed"]]
     if shared.empty:
         return []
-    which = "all runs" if len(shared) == len(used) else f"{len(shared)} of {len(used)} runs"
+    which = "all runs" if len(shared) == len(included) else f"{len(shared)} of {len(included)} runs"
     most = shared.loc[shared["world_size"].idxmax()]
     ranks, processors = plural(int(most["world_size"]), "rank"), plural(int(most["cpu_count"]), "processor")
     what = f"processors in {which}: up to {ranks} on {processors}"
     if most["device"] != "cpu":
         what = f"a GPU in {which}: up to {ranks} on one {most['device']}"
-    return [f"Ranks shared {what}. The curve tells about this host, not about scaling over machines."]
+    return [f"Ranks shared {what}. The curve describes this host, not scaling over machines."]
 
 
-def _late_emulation(used: pd.DataFrame) -> list[str]:
-    late = used[used["emulation_late_s"] > LATE_SHARE * used["step_s"]]
+def _late_emulation(included: pd.DataFrame) -> list[str]:
+    late = included[included["emulation_late_s"] > LATE_SHARE * included["step_s"]]
     if late.empty:
         return []
     share = float((late["emulation_late_s"] / late["step_s"]).max())
     return [
-        f"Emulated layers ended late in {len(late)} of {len(used)} runs, by up to {percent(share)} of the "
-        "step: this machine was too busy for so many ranks, and the step times are too long by about as much."
+        f"Emulated layers ended late in {len(late)} of {len(included)} runs, by up to {percent(share)} of "
+        "the step. The machine was too busy for this number of ranks, so step times are too long by about "
+        "as much."
     ]
 
 
-def _short_runs(used: pd.DataFrame) -> list[str]:
-    few = used[used["measured_steps"] < FEW_STEPS]
+def _short_runs(included: pd.DataFrame) -> list[str]:
+    few = included[included["measured_steps"] < FEW_STEPS]
     if few.empty:
         return []
     shortest = plural(int(few["measured_steps"].min()), "measured step")
-    which = "All runs are" if len(few) == len(used) else f"{len(few)} of {len(used)} runs are"
+    which = "All runs are" if len(few) == len(included) else f"{len(few)} of {len(included)} runs are"
     return [f"{which} short: fewer than {FEW_STEPS} measured steps (the shortest has {shortest})."]
 
 
-def _differences(used: pd.DataFrame, curves: Sequence[Curve]) -> list[str]:
-    """What else differs between runs that are compared with each other."""
+def _differences(included: pd.DataFrame, curves: Sequence[Curve]) -> list[str]:
+    """One sentence for each column of `_SAME` that differs between compared runs."""
     texts = []
     for column, noun in _SAME.items():
         found: dict[str, list[str]] = {}
         for curve in curves:
             names = [run for point in curve.points for run in point.runs]
-            runs = used[(used["sweep"] == curve.sweep) & used["run"].isin(names)]
+            runs = included[(included["sweep"] == curve.sweep) & included["run"].isin(names)]
             values = sorted({str(value) for value in runs[column].dropna()})
             if len(values) > 1:
                 found[curve.label] = values
         if found:
             values = sorted(set().union(*found.values()))
             where = f" (in {'; '.join(found)})" if len(curves) > 1 else ""
-            texts.append(
-                f"Runs that differ in {noun} are compared with each other{where}: {', '.join(values)}."
-            )
+            texts.append(f"Compared runs differ in {noun}{where}: {', '.join(values)}.")
     return texts
 
 
 def _unsettled(estimate: Estimate) -> bool:
-    """Whether the interval leaves open what the estimate seems to say."""
+    """Whether the interval is too wide to support the estimate."""
     return estimate.low is not None and estimate.high is not None and estimate.high > WIDE * estimate.low
 
 
-def learning(rows: Sequence[Learned]) -> str:
-    """Whether text models got below what byte frequencies alone would give; empty for other tasks."""
+def quality_line(rows: Sequence[TrainingQuality]) -> str:
+    """Distance of text models from the unigram entropy of their corpus; empty for other tasks."""
     gains = [
         row.unigram_entropy_bits - row.bits_per_byte
         for row in rows
@@ -203,30 +203,34 @@ def learning(rows: Sequence[Learned]) -> str:
     ]
     if not gains:
         return ""
-    entropy = "the unigram entropy of the corpus, which knowing only how often each byte occurs would reach"
+    entropy = "the unigram entropy of the corpus, the loss of a model of byte frequencies alone"
     if min(gains) <= 0:
-        return f"Not everything learned: some runs end {number(-min(gains))} bits per byte above {entropy}."
-    return f"All end at least {number(min(gains))} bits per byte below {entropy}."
+        return f"Some runs did not learn: they end {number(-min(gains))} bits per byte above {entropy}."
+    return f"All runs end at least {number(min(gains))} bits per byte below {entropy}."
 
 
-def used(rows: Sequence[Used], sweeps: int = 1) -> list[str]:
-    """What the runs of each sweep used together, beside what they might have by their time limits: a line for
-    each, which names it where the report is of several `sweeps`."""
+def cost_lines(rows: Sequence[RunCost], sweeps: int = 1) -> list[str]:
+    """GPU-hours and queue time of each sweep, and the hours that its time limits allow; one line a sweep.
+
+    Each line names its sweep if the report covers several `sweeps`.
+    """
     lines = []
     for sweep in dict.fromkeys(row.sweep for row in rows):
-        line = _used([row for row in rows if row.sweep == sweep])
+        line = _cost_line([row for row in rows if row.sweep == sweep])
         lines.append(f"{sweep}: {line}" if sweeps > 1 else line)
     return lines
 
 
-def _used(rows: Sequence[Used]) -> str:
+def _cost_line(rows: Sequence[RunCost]) -> str:
     sums = []
     for unit in sorted({row.unit for row in rows}):
         own = [row for row in rows if row.unit == unit]
         bounds = [row.hours_bound for row in own]
         bound = sum(value for value in bounds if value is not None)
         limit = (
-            "" if None in bounds else f", of {number(bound)} if each run started once and took its time limit"
+            ""
+            if None in bounds
+            else f", of {number(bound)} allowed by one start of each run to its time limit"
         )
         sums.append(f"{number(sum(row.hours for row in own))} {unit}{limit}")
     starts = f"{plural(sum(row.attempts for row in rows), 'attempt')} of {plural(len(rows), 'run')}"
@@ -238,40 +242,40 @@ def _used(rows: Sequence[Used]) -> str:
 
 
 def method(table: pd.DataFrame) -> list[str]:
-    """How the numbers were made."""
-    used = table[table["included"]]
-    warmups = ", ".join(str(value) for value in sorted(used["warmup_steps"].dropna().unique()))
+    """Definitions of the numbers in the report."""
+    included = table[table["included"]]
+    warmups = ", ".join(str(value) for value in sorted(included["warmup_steps"].dropna().unique()))
     lines = [
-        "Throughput of a launch is the samples of its measured steps divided by their summed duration "
-        f"(a ratio of sums). Warm-up, the first {warmups} steps, is left out{_sampled(used)}; "
-        "nothing else is.",
-        "Over launches: geometric mean. Speed-up S(N) = X(N) / X(N0) and efficiency E(N) = S(N) N0 / N, "
+        "Throughput of a run is the samples of its measured steps divided by their summed duration "
+        f"(a ratio of sums). The warm-up, the first {warmups} steps, does not count{_profiled(included)}; "
+        "all other steps do.",
+        "Over repeats: geometric mean. Speed-up S(N) = X(N) / X(N0) and efficiency E(N) = S(N) N0 / N, "
         "with X the throughput, N the ranks and N0 the base's: one formula for weak and strong scaling.",
-        f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage and the launch as their unit: Student's t "
-        "on logarithms, for ratios with Welch's degrees of freedom. One launch gives no interval.",
-        "Step time is divided without gap or overlap into compute, input, exposed communication (waiting "
-        "for peers, data transfer), optimizer, checkpoint and other; bars are means over ranks, measured "
-        "steps and launches.",
-        "Efficiency counts samples per second. Whether a larger global batch needs more samples to learn as "
-        "much is a separate question; the losses show what these runs reached.",
+        f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage and the run as their unit: Student's t "
+        "on logarithms, for ratios with Welch's degrees of freedom. One repeat gives no interval.",
+        "The phases of a step are compute, input, exposed communication (waiting for peers, data transfer), "
+        "optimizer, checkpoint and other. They have no gap and no overlap; bars are means over ranks, "
+        "measured steps and repeats.",
+        "Efficiency counts samples per second. A larger global batch may need more samples for the same "
+        "loss; the losses above show what these runs reached.",
     ]
-    methods = sorted(used["comm_method"].dropna().unique())
+    methods = sorted(included["comm_method"].dropna().unique())
     lines += [f"Exposed communication: {_COMM_METHODS.get(name, name)}." for name in methods]
-    unmeasured = used[(used["world_size"] > 1) & used["comm_transfer_s"].isna()]
+    unmeasured = included[(included["world_size"] > 1) & included["comm_transfer_s"].isna()]
     if not unmeasured.empty:
         runs = plural(len(unmeasured), "run")
-        lines.append(f"Exposed communication was not measured in {runs}; other classes hold it there.")
+        lines.append(f"Exposed communication was not measured in {runs}; other phases include it there.")
     return lines
 
 
-def _sampled(used: pd.DataFrame) -> str:
-    """What is left out because it was taken under the profiler."""
-    most = used["sampled_steps"].max()
-    return "" if pd.isna(most) or not most else f", and up to {plural(int(most), 'profiled step')} a launch"
+def _profiled(included: pd.DataFrame) -> str:
+    """The profiled steps that do not count."""
+    most = included["sampled_steps"].max()
+    return "" if pd.isna(most) or not most else f", nor do up to {plural(int(most), 'profiled step')} a run"
 
 
-def _compared(curve: Curve) -> Point | None:
-    """The point the headline is about: the largest, or where that is the base, the smallest."""
+def _headline_point(curve: Curve) -> Point | None:
+    """The largest point, or the smallest if the largest is the base; None without both."""
     others = [point for point in curve.points if curve.base is not None and point.size != curve.base_size]
     largest = curve.points[-1]
     return largest if largest in others else others[0] if others else None

@@ -1,4 +1,4 @@
-"""A `Report` as a self-contained page and as Markdown. Everything from the runs is escaped."""
+"""Render a `Report` as a self-contained HTML page and as Markdown; text from runs is escaped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|MiB|GiB|KiB|B|nodes?|ranks?|sample
 
 
 def page(report: Report, images: Mapping[str, bytes]) -> str:
-    """The HTML page, figures inlined: it opens offline and asks the network for nothing."""
+    """The HTML page with inlined figures; it makes no network request."""
     inlined = {
         name: "data:image/png;base64," + base64.b64encode(data).decode() for name, data in images.items()
     }
@@ -27,14 +27,14 @@ def page(report: Report, images: Mapping[str, bytes]) -> str:
 
 
 def markdown(report: Report) -> str:
-    """The Markdown twin; figures are linked as the files beside it."""
+    """The Markdown text; figures are links to files beside it."""
     environment = _environment(autoescape=False)
     environment.filters["cell"] = cell
     return environment.get_template("report.md.j2").render(report=report)
 
 
-def learned_table(report: Report) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of what the runs learned; a measure that no run has gets no column."""
+def quality_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the training quality; measures without values get no column."""
     measures: dict[str, tuple[str, Callable[[float], str]]] = {
         "train_loss": ("training loss", "{:.4f}".format),
         "valid_loss": ("validation loss", "{:.4f}".format),
@@ -42,10 +42,12 @@ def learned_table(report: Report) -> tuple[list[str], list[list[str]]]:
         "unigram_entropy_bits": ("unigram entropy", "{:.3f}".format),
         "accuracy": ("accuracy", units.percent),
     }
-    present = [name for name in measures if any(getattr(row, name) is not None for row in report.learned)]
+    present = [
+        name for name in measures if any(getattr(row, name) is not None for row in report.training_quality)
+    ]
     several = len(report.curves) > 1
     rows = []
-    for row in report.learned:
+    for row in report.training_quality:
         size = units.plural(row.size, row.unit)
         values = [(measures[name][1], getattr(row, name)) for name in present]
         texts = ["\N{EN DASH}" if value is None else show(value) for show, value in values]
@@ -54,12 +56,12 @@ def learned_table(report: Report) -> tuple[list[str], list[list[str]]]:
 
 
 def keep_units(text: str) -> str:
-    """No line break between a number and its unit."""
+    """Put no-break spaces between numbers and units."""
     return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
 def cell(value: object) -> str:
-    """Text that stays text in Markdown, also within a table."""
+    """Escape text for Markdown, also within a table."""
     flat = html.escape(" ".join(str(value).split()), quote=False)
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", flat)
 
@@ -73,5 +75,5 @@ def _environment(autoescape: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"units": units, "words": narrative, "learned_table": learned_table}
+    environment.globals |= {"units": units, "narrative": narrative, "quality_table": quality_table}
     return environment

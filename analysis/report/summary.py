@@ -1,4 +1,4 @@
-"""From the table of runs and its curves to the `Report` that all three twins are made from."""
+"""Make a `Report` from the table of runs and its curves."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ import pandas as pd
 
 from analysis.efficiency import Curve
 from analysis.report import narrative
-from analysis.report.model import Fact, Learned, LeftOut, Picture, Report, Run, Used
+from analysis.report.model import (
+    ExcludedRun,
+    FigureSpec,
+    ProvenanceItem,
+    Report,
+    Run,
+    RunCost,
+    TrainingQuality,
+)
 from analysis.stats import CONFIDENCE
 
 NOTHING = "No finished run to report on"
 
-_FACTS = {
+_PROVENANCE = {
     "code_hash": "Code (hash)",
     "git_commit": "Commit",
     "command": "Command",
@@ -35,10 +43,10 @@ _FACTS = {
 
 
 def summarize(
-    table: pd.DataFrame, curves: Sequence[Curve], pictures: Sequence[Picture], generated: str
+    table: pd.DataFrame, curves: Sequence[Curve], specs: Sequence[FigureSpec], generated: str
 ) -> Report:
-    """Everything the report says; `generated` is when, in UTC."""
-    used = table[table["included"]]
+    """The content of the report; `generated` is its time in UTC (ISO 8601)."""
+    included = table[table["included"]]
     sweeps = sorted(table["sweep"].unique())
     return Report(
         title="Scaling report: " + ", ".join(sweeps),
@@ -48,23 +56,23 @@ def summarize(
         headline=[narrative.headline(curve, len(curves)) for curve in curves] or [NOTHING],
         notices=narrative.notices(table, curves),
         curves=list(curves),
-        learned=[learned for curve in curves for learned in _learned(curve, used)],
-        pictures=list(pictures),
-        runs=[Run(**_fields(Run, row)) for row in used.to_dict("records")],
-        left_out=[
-            LeftOut(sweep=row["sweep"], run=row["run"], state=row["state"], why=row["note"])
+        training_quality=[row for curve in curves for row in _training_quality(curve, included)],
+        figures=list(specs),
+        runs=[Run(**_fields(Run, row)) for row in included.to_dict("records")],
+        excluded_runs=[
+            ExcludedRun(sweep=row["sweep"], run=row["run"], state=row["state"], reason=row["note"])
             for row in table[~table["included"]].to_dict("records")
         ],
-        used=[_used(row) for row in table[table["hours"].notna()].to_dict("records")],
+        run_costs=[_run_cost(row) for row in table[table["hours"].notna()].to_dict("records")],
         method=narrative.method(table) if curves else [],
-        provenance=_provenance(used if len(used) else table),
+        provenance=_provenance(included if len(included) else table),
     )
 
 
-def _learned(curve: Curve, used: pd.DataFrame) -> list[Learned]:
+def _training_quality(curve: Curve, included: pd.DataFrame) -> list[TrainingQuality]:
     found = []
     for point in curve.points:
-        runs = used[(used["sweep"] == curve.sweep) & used["run"].isin(point.runs)]
+        runs = included[(included["sweep"] == curve.sweep) & included["run"].isin(point.runs)]
         means = {
             name: _none(runs[name].mean())
             for name in ("train_loss", "valid_loss", "bits_per_byte", "unigram_entropy_bits", "accuracy")
@@ -72,11 +80,11 @@ def _learned(curve: Curve, used: pd.DataFrame) -> list[Learned]:
         steps = int(runs["steps"].max())
         if any(value is not None for value in means.values()):
             found.append(
-                Learned(
+                TrainingQuality(
                     curve=curve.label,
                     unit=curve.unit,
                     size=point.size,
-                    launches=len(runs),
+                    repeats=len(runs),
                     steps=steps,
                     **means,
                 )
@@ -84,22 +92,22 @@ def _learned(curve: Curve, used: pd.DataFrame) -> list[Learned]:
     return found
 
 
-def _used(row: dict[Any, Any]) -> Used:
+def _run_cost(row: dict[Any, Any]) -> RunCost:
     names = {"unit": "hours_unit", "source": "usage_source"}
-    return Used(**{name: _none(row[names.get(name, name)]) for name in Used.model_fields})
+    return RunCost(**{name: _none(row[names.get(name, name)]) for name in RunCost.model_fields})
 
 
-def _provenance(runs: pd.DataFrame) -> list[Fact]:
-    facts = []
-    for column, name in _FACTS.items():
+def _provenance(runs: pd.DataFrame) -> list[ProvenanceItem]:
+    items = []
+    for column, name in _PROVENANCE.items():
         values = list(dict.fromkeys(str(value) for value in runs[column].dropna().sort_values()))
         if column in ("created", "updated") and len(values) > 2:
             values = [f"{values[0]} to {values[-1]}"]
         if column == "git_commit" and runs["git_dirty"].fillna(False).any():
             values = [f"{value} with uncommitted changes (see run.json)" for value in values]
         if values:
-            facts.append(Fact(name=name, values=values))
-    return facts
+            items.append(ProvenanceItem(name=name, values=values))
+    return items
 
 
 def _fields(model: type[Run], row: dict[Any, Any]) -> dict[str, Any]:

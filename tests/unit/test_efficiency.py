@@ -91,15 +91,15 @@ def test_a_curve_without_the_base_has_no_efficiency(tmp_path: Path) -> None:
     )
     assert with_base.base is not None
     assert without.base is None
-    assert all(point.efficiency is None and point.lost is None for point in without.points)
+    assert all(point.efficiency is None and point.loss_by_phase is None for point in without.points)
 
 
 @pytest.mark.parametrize("scaling", ["weak", "strong"])
 def test_what_is_lost_adds_up_to_what_is_missing(tmp_path: Path, scaling) -> None:
     (curve,) = scaling_curves(load([fake_sweep(tmp_path, repeats=1, scaling=scaling)]))
     for point in curve.points:
-        assert sum(point.lost.values()) == pytest.approx(1 - point.efficiency.value)
-    assert max(curve.points[2].lost, key=curve.points[2].lost.get) == "comm_transfer_s"
+        assert sum(point.loss_by_phase.values()) == pytest.approx(1 - point.efficiency.value)
+    assert max(curve.points[2].loss_by_phase, key=curve.points[2].loss_by_phase.get) == "comm_transfer_s"
 
 
 def test_unfinished_runs_take_no_part(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from analysis import plots, series, utilization
 from analysis.efficiency import Curve, scaling_curves
 from analysis.load import load
 from analysis.stats import Estimate
-from analysis.style import CLASS_COLOURS, CLASS_NAMES, DPI, WIDTH_IN
+from analysis.style import DPI, PHASE_COLOURS, PHASE_NAMES, WIDTH_IN
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
 
@@ -25,13 +25,13 @@ def curves(tmp_path: Path) -> list[Curve]:
     return scaling_curves(load([fake_sweep(tmp_path)]))
 
 
-def test_every_class_has_a_colour_of_its_own_and_a_name() -> None:
-    assert tuple(CLASS_COLOURS) == tuple(CLASS_NAMES) == PHASES
-    assert len(set(CLASS_COLOURS.values())) == len(PHASES)
+def test_every_phase_has_a_colour_of_its_own_and_a_name() -> None:
+    assert tuple(PHASE_COLOURS) == tuple(PHASE_NAMES) == PHASES
+    assert len(set(PHASE_COLOURS.values())) == len(PHASES)
 
 
 def test_scaling_shows_points_intervals_and_the_ideal_line(curves: list[Curve]) -> None:
-    (axes,) = plots.scaling(curves).axes
+    (axes,) = plots.scaling_figure(curves).axes
     (bars,) = axes.containers
     assert list(bars[0].get_ydata()) == [point.samples_per_s.value for point in curves[0].points]
     spans = bars[2][0].get_segments()
@@ -47,19 +47,19 @@ def test_scaling_shows_points_intervals_and_the_ideal_line(curves: list[Curve]) 
 
 def test_figures_of_emulated_runs_are_marked(curves: list[Curve]) -> None:
     waited = [replace(curve, emulated=True) for curve in curves]
-    for draw in (plots.scaling, plots.efficiency, plots.composition):
+    for draw in (plots.scaling_figure, plots.efficiency_figure, plots.composition_figure):
         assert draw(waited).get_suptitle() == "emulated"
         assert draw(curves).get_suptitle() == ""
 
 
-def test_one_launch_draws_no_interval(tmp_path: Path) -> None:
-    (axes,) = plots.efficiency(scaling_curves(load([fake_sweep(tmp_path, repeats=1)]))).axes
+def test_one_repeat_draws_no_interval(tmp_path: Path) -> None:
+    (axes,) = plots.efficiency_figure(scaling_curves(load([fake_sweep(tmp_path, repeats=1)]))).axes
     (bars,) = axes.containers
     assert all(span[0, 1] == pytest.approx(span[1, 1]) for span in bars[2][0].get_segments())
 
 
 def test_efficiency_starts_at_zero_and_goes_down(curves: list[Curve]) -> None:
-    (axes,) = plots.efficiency(curves).axes
+    (axes,) = plots.efficiency_figure(curves).axes
     values = axes.containers[0][0].get_ydata()
     assert values[0] == 1
     assert values[2] == pytest.approx(0.72, abs=0.02)
@@ -69,7 +69,7 @@ def test_efficiency_starts_at_zero_and_goes_down(curves: list[Curve]) -> None:
 def test_a_huge_interval_does_not_squeeze_the_curve(curves: list[Curve]) -> None:
     wide = replace(curves[0].points[1], efficiency=Estimate(0.85, 0.001, 800.0, 2))
     squeezed = replace(curves[0], points=(curves[0].points[0], wide, curves[0].points[2]))
-    (axes,) = plots.efficiency([squeezed]).axes
+    (axes,) = plots.efficiency_figure([squeezed]).axes
     assert axes.get_ylim()[1] < 1.5
 
 
@@ -77,7 +77,7 @@ def test_a_huge_interval_does_not_squeeze_the_curve(curves: list[Curve]) -> None
 def test_composition_stacks_to_the_step_time(tmp_path: Path, groups: int) -> None:
     axes_of_sweep = [{"parallel.strategy": name} for name in ("ddp", "auto")][:groups]
     curves = scaling_curves(load([fake_sweep(tmp_path, axes=axes_of_sweep)]))
-    (axes,) = plots.composition(curves).axes
+    (axes,) = plots.composition_figure(curves).axes
     stacks = [bars for bars in axes.containers if isinstance(bars, BarContainer)]
     totals = np.sum([[bar.get_width() for bar in bars] for bars in stacks], axis=0)
     reach = max(bars[-1].get_x() + bars[-1].get_width() for bars in stacks)
@@ -87,12 +87,12 @@ def test_composition_stacks_to_the_step_time(tmp_path: Path, groups: int) -> Non
     assert axes.get_xlabel() == "mean time of a step (ms)"
     colours = {bars.get_label(): bars[0].get_facecolor() for bars in stacks}
     assert "checkpoint" not in colours  # nobody saved anything
-    assert matplotlib.colors.to_hex(colours["data transfer"]) == CLASS_COLOURS["comm_transfer_s"]
+    assert matplotlib.colors.to_hex(colours["data transfer"]) == PHASE_COLOURS["comm_transfer_s"]
 
 
 def test_training_has_a_line_a_run_and_a_ring_a_validation(tmp_path: Path) -> None:
     table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=2)])
-    (axes,) = plots.training(scaling_curves(table), series.losses(table), entropy_bits=4.8).axes
+    (axes,) = plots.training_figure(scaling_curves(table), series.losses(table), entropy_bits=4.8).axes
     curves = [line for line in axes.lines if len(line.get_xdata()) == 110]
     rings = [line for line in axes.lines if list(line.get_xdata()) == [55, 110]]
     assert (len(curves), len(rings)) == (4, 4)
@@ -103,34 +103,36 @@ def test_training_has_a_line_a_run_and_a_ring_a_validation(tmp_path: Path) -> No
 def test_latency_counts_every_step_also_the_ones_beyond_the_edge(curves: list[Curve]) -> None:
     times = {("default", run): np.full(100, 0.1) for point in curves[0].points for run in point.runs}
     times["default", "n4x1-r0"] = np.append(np.full(99, 0.1), 60.0)
-    figure = plots.latency(curves, times)
+    figure = plots.latency_figure(curves, times)
     assert len(figure.axes) == 3
     assert [sum(bar.get_height() for bar in axes.patches) for axes in figure.axes] == [300, 300, 300]
     assert figure.axes[-1].get_xlim()[1] < 1000  # ms: one step of a minute does not squeeze the rest
     assert "max 60.0 s" in figure.axes[2].get_title(loc="right")
 
 
-def test_busy_has_a_line_a_run_of_gpus_where_there_are_any(tmp_path: Path) -> None:
+def test_utilization_has_a_line_a_run_of_gpus_where_there_are_any(tmp_path: Path) -> None:
     table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=2)])
-    found = utilization.over_steps(table)
-    (axes,) = plots.busy(scaling_curves(table), found).axes
+    found = utilization.by_step(table)
+    (axes,) = plots.utilization_figure(scaling_curves(table), found).axes
     assert len(axes.lines) == 4
-    assert axes.get_ylabel() == "processors at work"
+    assert axes.get_ylabel() == "busy processors"
     assert 0.8 < np.mean(axes.lines[0].get_ydata()) < 1
-    gpu = found[found["run"] == "n2x1-r0"].assign(what="gpu")
-    (axes,) = plots.busy(scaling_curves(table), pd.concat([found, gpu])).axes
+    gpu = found[found["run"] == "n2x1-r0"].assign(device="gpu")
+    (axes,) = plots.utilization_figure(scaling_curves(table), pd.concat([found, gpu])).axes
     assert len(axes.lines) == 1
-    assert axes.get_ylabel() == "time with a kernel at work"
+    assert axes.get_ylabel() == "time with a running kernel"
 
 
 def test_many_sizes_use_logarithmic_axes(tmp_path: Path) -> None:
-    (axes,) = plots.scaling(scaling_curves(load([fake_sweep(tmp_path, nodes=(1, 4, 16), repeats=1)]))).axes
+    (axes,) = plots.scaling_figure(
+        scaling_curves(load([fake_sweep(tmp_path, nodes=(1, 4, 16), repeats=1)]))
+    ).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
 
 def test_saved_as_png_twice_as_sharp_as_shown(curves: list[Curve], tmp_path: Path) -> None:
     path = tmp_path / "scaling.png"
-    plots.save(plots.scaling(curves), path)
+    plots.save(plots.scaling_figure(curves), path)
     assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     assert matplotlib.image.imread(path).shape[1] == WIDTH_IN * DPI
     assert [entry.name for entry in tmp_path.glob(".*")] == []

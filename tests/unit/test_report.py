@@ -68,7 +68,7 @@ def test_markdown_as_it_was_approved(tmp_path: Path) -> None:
     fake_run(sweep / "n4x1-r3", nodes=4, repeat=3, end="failed", message="rank 2: RuntimeError: a | b")
     fake_run(sweep / "n8x1-r0", nodes=8, end="planned")
     table = load([sweep])
-    report = summarize(table, scaling_curves(table), list(figures.PICTURES), "2026-01-02T03:04:05Z")
+    report = summarize(table, scaling_curves(table), list(figures.FIGURES), "2026-01-02T03:04:05Z")
     text = render.markdown(report)
     golden = GOLDEN / "report.md"
     if os.environ.get("UPDATE_GOLDEN"):
@@ -101,7 +101,7 @@ def test_the_files_agree_and_stand_alone(tmp_path: Path) -> None:
     assert {"script", "link", "iframe"}.isdisjoint(parsed.tags)
     twin = json.loads((out / "report.json").read_text(), parse_constant=pytest.fail)
     report = Report.model_validate(twin)
-    assert twin["schema_version"] == 1
+    assert twin["schema_version"] == 2
     assert str(tmp_path) not in text + (out / "report.md").read_text() + json.dumps(twin)
     for point in report.curves[0].points:
         assert point.efficiency is not None
@@ -123,12 +123,12 @@ def test_what_runs_say_stays_text(tmp_path: Path) -> None:
     assert r"\| !\[x\](y)" in markdown
 
 
-def test_left_out_runs_are_named_with_the_reason(tmp_path: Path) -> None:
+def test_excluded_runs_are_named_with_the_reason(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path)
     fake_run(sweep / "gone", nodes=4, end="failed", message="rank 2: killed")
     fake_run(sweep / "torn", nodes=4).metrics.write_text("{")
     report = report_of([sweep])
-    assert {(row.run, row.why) for row in report.left_out} == {
+    assert {(row.run, row.reason) for row in report.excluded_runs} == {
         ("gone", "crashed: rank 2: killed"),
         ("torn", "finished, but metrics.json cannot be read"),
     }
@@ -158,10 +158,10 @@ def test_a_base_is_named_with_its_absolute_numbers(tmp_path: Path) -> None:
     assert "Base: 2 nodes (2 ranks), 118 ms a step, 136 samples/s" in render.markdown(report)
 
 
-def test_one_launch_says_so(tmp_path: Path) -> None:
+def test_one_repeat_says_so(tmp_path: Path) -> None:
     report = report_of([fake_sweep(tmp_path, repeats=1)])
     assert "n=1, no interval" in render.markdown(report)
-    assert any("launched once" in text for text in notices(report, "note"))
+    assert any("one repeat" in text for text in notices(report, "note"))
 
 
 def test_an_interval_too_wide_to_conclude_from_is_called_that(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_emulated_and_real_runs_are_never_compared(tmp_path: Path) -> None:
         ("emulated", [4]),
     ]
     (banner,) = notices(report, "emulated")
-    assert banner.endswith("This is so in 1 of 3 runs, and not in the others.")
+    assert banner.endswith("This holds for 1 of 3 runs, not for the others.")
 
 
 def test_an_emulation_that_did_not_keep_its_time_is_said(tmp_path: Path) -> None:
@@ -217,24 +217,26 @@ def test_a_difference_between_compared_runs_is_said(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path)
     fake_run(sweep / "other", nodes=4, overrides={"torch": "2.12.0"})
     (warning,) = notices(report_of([sweep]), "warning")
-    assert warning == "Runs that differ in version of torch are compared with each other: 2.12.0, 2.13.0."
+    assert warning == "Compared runs differ in version of torch: 2.12.0, 2.13.0."
 
 
 def test_learning_is_judged_against_the_unigram_entropy(tmp_path: Path) -> None:
-    assert "All end at least 2.37 bits per byte below" in render.markdown(report_of([fake_sweep(tmp_path)]))
+    assert "All runs end at least 2.37 bits per byte below" in render.markdown(
+        report_of([fake_sweep(tmp_path)])
+    )
     sweep = fake_sweep(tmp_path, "bad", eval_history=[])
-    assert "unigram" not in render.markdown(report_of([sweep])).split("## What was learned")[1].split("|")[0]
+    assert "unigram" not in render.markdown(report_of([sweep])).split("## Training quality")[1].split("|")[0]
 
 
 def test_what_several_sweeps_used_is_told_of_each(tmp_path: Path) -> None:
     small, large = fake_sweep(tmp_path, "small", nodes=(1,)), fake_sweep(tmp_path, "a_large", nodes=(2, 4))
     both = report_of([small, large])
     own = [
-        f"{name}: {narrative.used(report_of([sweep]).used)[0]}"
+        f"{name}: {narrative.cost_lines(report_of([sweep]).run_costs)[0]}"
         for name, sweep in (("small", small), ("a_large", large))
     ]
-    assert sorted(narrative.used(both.used, 2)) == sorted(own)
-    assert own[0].startswith("small: 0.0500 CPU rank-hours, of 3.00 if ")
+    assert sorted(narrative.cost_lines(both.run_costs, 2)) == sorted(own)
+    assert own[0].startswith("small: 0.0500 CPU rank-hours, of 3.00 allowed by one start of each run ")
     text, shown = render.markdown(both), Page(render.page(both, {})).text
     for line in own:
         assert f"\n\n{render.cell(line)}\n\n" in text
@@ -248,7 +250,7 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert read_json(sweep / "report" / "report.json")["sweeps"] == ["default"]
     assert main([str(sweep), "--base", "7"]) == 2
     assert (
-        capsys.readouterr().err == "error: base='7' names no finished run and no size measured; sizes: 1, 2\n"
+        capsys.readouterr().err == "error: base='7' names no finished run and no measured size; sizes: 1, 2\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Intervals whose unit is the launch."""
+"""Intervals whose unit is the repeat."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ SIMULATIONS = 20_000
 rates = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=6)
 
 
-def launches(seed: int, count: int, mean: float, spread: float) -> np.ndarray:
-    """Throughputs of `count` launches in many simulated experiments: log-normal around `mean`."""
+def repeats(seed: int, count: int, mean: float, spread: float) -> np.ndarray:
+    """Throughputs of `count` repeats in many simulated experiments: log-normal around `mean`."""
     return mean * np.exp(np.random.default_rng(seed).normal(0, spread, (SIMULATIONS, count)))
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10])
 def test_mean_interval_covers_what_it_says(count: int) -> None:
-    _, low, high = mean_bounds(launches(count, count, 80.0, 0.02))
+    _, low, high = mean_bounds(repeats(count, count, 80.0, 0.02))
     assert 0.93 <= np.mean((low <= 80.0) & (high >= 80.0)) <= 0.97
 
 
@@ -32,9 +32,7 @@ def test_mean_interval_covers_what_it_says(count: int) -> None:
 def test_ratio_interval_covers_what_it_says(
     count: int, base_count: int, spread: float, base_spread: float
 ) -> None:
-    _, low, high = ratio_bounds(
-        launches(1, count, 290.0, spread), launches(2, base_count, 100.0, base_spread)
-    )
+    _, low, high = ratio_bounds(repeats(1, count, 290.0, spread), repeats(2, base_count, 100.0, base_spread))
     assert 0.93 <= np.mean((low <= 2.9) & (high >= 2.9)) <= 0.97
 
 
@@ -62,7 +60,7 @@ def test_the_value_is_inside_and_swapping_sides_inverts(values: list[float], bas
 def test_one_launch_has_no_interval() -> None:
     assert geometric_mean([80.0]).low is None
     assert ratio([80.0], [40.0, 41.0]).high is None
-    assert ratio([80.0], [40.0, 41.0]).launches == 1
+    assert ratio([80.0], [40.0, 41.0]).repeats == 1
 
 
 def test_launches_that_agree_exactly_have_an_interval_of_no_width() -> None:

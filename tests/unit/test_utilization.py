@@ -67,16 +67,16 @@ def test_over_attempts_only_samples_in_steps_that_were_kept_count(tmp_path: Path
         write_lines(made.host_samples(0), samples)
     metrics = json.loads(run.metrics.read_text())
     run.metrics.write_text(json.dumps(metrics | {"attempt": 1}))
-    found = utilization.over_steps(load([tmp_path / "s"]))
-    assert set(found["what"]) == {"processors"}
+    found = utilization.by_step(load([tmp_path / "s"]))
+    assert set(found["device"]) == {"processors"}
     assert list(found["step"]) == list(range(2, 13))
-    assert list(found["busy"]) == pytest.approx([1.0] * 4 + [3.0] * 7)
+    assert list(found["utilization"]) == pytest.approx([1.0] * 4 + [3.0] * 7)
 
 
 def test_a_long_run_is_thinned_and_one_without_samples_is_left_out(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "s" / "run", steps=1100)
-    found = utilization.over_steps(load([tmp_path / "s"]))
+    found = utilization.by_step(load([tmp_path / "s"]))
     assert 30 < len(found) <= 60
     assert found["step"].is_monotonic_increasing
     run.attempt(0).host_samples(0).unlink()
-    assert utilization.over_steps(load([tmp_path / "s"])).empty
+    assert utilization.by_step(load([tmp_path / "s"])).empty
