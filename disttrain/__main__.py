@@ -3,7 +3,7 @@
 In a job:    torchrun ... -m disttrain --run-dir RUN --attempt 0        (config from RUN/run.json)
 By hand:     torchrun ... -m disttrain --config FILE.yaml [--run-dir DIR] [--train.steps 50 ...]
 
-Any key of the config can be given as a flag; `docs/configuration.md` lists them.
+Every config key is a flag too; `docs/configuration.md` lists them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _OWN_FLAGS = ("--config", "--run-dir", "--attempt", "--help")
 
 
 def main(argv: list[str]) -> int:
-    """Run one rank; the exit code: 0 done or stopped as asked, 1 failed, 2 bad input (no use in retrying)."""
+    """Run one rank. Exit code: 0 finished or stopped on request, 1 failed, 2 invalid input (a retry would
+    fail)."""
     signals = StopSignals()
-    signals.install()  # first of all: a scheduler's warning must find somebody who outlives it
+    signals.install()  # first: an early stop signal must not end this process
     _die_with_torchrun()
     faulthandler.enable()
     rank, error_file, output = 0, None, None
@@ -44,10 +45,10 @@ def main(argv: list[str]) -> int:
         arguments, flags = parse_arguments(argv)
         by_hand = arguments.config is not None
         if not by_hand:
-            signals.heeded = (signal.SIGTERM,)
+            signals.counted = (signal.SIGTERM,)
             error_file = RunDir(arguments.run_dir).attempt(arguments.attempt).error(rank)
         config = read_config(arguments, flags)
-        # torch takes seconds to import: bad input is refused before
+        # torch takes seconds to import: invalid input is refused before that
         from disttrain.runtime import log
         from disttrain.runtime.process_group import open_world
         from disttrain.runtime.run_output import RunOutput
@@ -73,23 +74,26 @@ def main(argv: list[str]) -> int:
             output.close(record)
         if not refused:
             traceback.print_exc()
-        elif rank == 0:  # every rank would say the same
+        elif rank == 0:  # the message is the same on every rank
             print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT if refused else EXIT_FAILED
     finally:
         for loader in multiprocessing.active_children():
-            loader.kill()  # it ignores a polite word, as this rank does, and Python would wait for it
+            loader.kill()  # loaders ignore SIGTERM, as this rank does; Python would join them
 
 
 def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[tuple[str, str]]]:
-    """The command line, and its config flags as (key, text). Raises `ConfigError`, one line."""
+    """Parse the command line into its own options and the config flags as (key, text). Raises
+    `ConfigError`."""
     parser = argparse.ArgumentParser(
         prog="python -m disttrain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False, exit_on_error=False,
     )  # fmt: skip
-    parser.add_argument("--config", type=Path, help="a config file; a sweep file's base config does as well")
-    parser.add_argument("--run-dir", type=Path, help="the run directory (by hand: where to put it)")
-    parser.add_argument("--attempt", type=int, default=0, help="the attempt that the job's agent claimed")
+    parser.add_argument("--config", type=Path, help="a config file, or a sweep file for its base config")
+    parser.add_argument("--run-dir", type=Path, help="the run directory (by hand: the folder to create)")
+    parser.add_argument(
+        "--attempt", type=int, default=0, help="number of the attempt claimed by the job's agent"
+    )
     try:
         arguments, rest = parser.parse_known_args(argv)
     except argparse.ArgumentError as error:
@@ -101,10 +105,11 @@ def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[tuple[str
 
 
 def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> Config:
-    """The checked config: of the file with the flags over it, or of the planned run. Raises `ConfigError`."""
+    """The checked config of the file or of the planned run, with the flags set over it. Raises
+    `ConfigError`."""
     if arguments.config:
         draft = load(arguments.config)
-        # by hand, torchrun's command line is what says the shape of the job
+        # by hand, torchrun's command line sets the number of nodes and ranks
         draft.set("resources.nodes", rank_info().nodes, "torchrun")
         draft.set("resources.gpus_per_node", rank_info().local_size, "torchrun")
     else:
@@ -118,11 +123,11 @@ def _planned(run_dir: Path) -> Draft:
     try:
         return Draft(read_run_json(RunDir(run_dir))["config"])
     except (OSError, CorruptFile, KeyError) as error:
-        raise ConfigError(f"cannot read the plan of the run: {error}") from None
+        raise ConfigError(f"cannot read the planned config: {error}") from None
 
 
 def _die_with_torchrun() -> None:
-    """Have the kernel end this rank if torchrun dies without a word: orphans would train on, unseen."""
+    """Let the kernel kill this rank when torchrun dies (PR_SET_PDEATHSIG): orphaned ranks would train on."""
     if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The exceptions that callers tell apart: input that is wrong, and an attempt that is over."""
+"""Exceptions that callers handle separately: invalid input, and a superseded attempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EXIT_BAD_INPUT = 2
 
 
 class ConfigError(ValueError):
-    """Bad input. The message is one line naming the field, its value and what is allowed.
+    """Invalid input. The message is one line that names the field, its value and the allowed values.
 
     Entry points print it after `error: ` and exit with `EXIT_BAD_INPUT`.
     """
@@ -20,19 +20,19 @@ class ConfigError(ValueError):
 
 
 class Superseded(RuntimeError):
-    """A later attempt of this run has begun, so this one must not write any more."""
+    """A later attempt of this run has begun; this attempt must stop writing."""
 
 
 def in_one_line(error: BaseException) -> str:
-    """What went wrong: the kind and the message."""
+    """Type and message of an exception, in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the closest allowed word, or an empty string."""
+    """`"; did you mean 'x'?"` with the closest allowed word; empty without a close one."""
     candidates = list(allowed)
     close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.6)
-    if not close:  # a key may be right in its last part alone: `batch_size` for `train.local_batch_size`
+    if not close:  # compare last parts only: `batch_size` for `train.local_batch_size`
         leaves = {candidate.rsplit(".", 1)[-1]: candidate for candidate in candidates}
         found = difflib.get_close_matches(word.rsplit(".", 1)[-1], leaves, n=1, cutoff=0.6)
         close = [leaves[found[0]]] if found else []

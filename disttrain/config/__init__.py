@@ -1,1 +1,1 @@
-"""The configuration of a run: its typed tree, files and flags, batch arithmetic. Imports without torch."""
+"""Configuration of a run: typed sections, files and flags, batch arithmetic. Imports without torch."""

@@ -1,4 +1,4 @@
-"""Which strategy a run uses, and why. Imports without torch: the login node names runs by it."""
+"""Resolution of `parallel.strategy=auto`, without torch: the login node names runs by the strategy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from disttrain.errors import ConfigError
 
 
 def choose_strategy(wanted: str, world_size: int) -> tuple[str, str]:
-    """(strategy, reason). Raises `ConfigError` for a strategy that cannot serve this world size."""
+    """(strategy, reason). Raises `ConfigError` for `single` on several ranks."""
     if wanted == "single" and world_size > 1:
         raise ConfigError(f"parallel.strategy=single needs 1 rank, not {world_size}; use ddp or auto")
     if wanted != "auto":

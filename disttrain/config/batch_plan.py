@@ -12,10 +12,10 @@ Scaling = Literal["weak", "strong"]
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How one optimizer step's samples are spread.
+    """Batch sizes of one optimizer step, in samples.
 
-    `local` samples per rank and micro-step, `accumulation` micro-steps per optimizer step,
-    `world` ranks; their product is `global_`.
+    `local` samples per rank and micro-step, `accumulation` micro-steps per optimizer step and `world` ranks;
+    their product is `global_`.
     """
 
     local: int
@@ -28,9 +28,9 @@ class BatchPlan:
 
 
 def plan_batch(local: int | None, global_: int | None, world: int) -> BatchPlan:
-    """The batch plan of one run on `world` ranks, from either batch size or both.
+    """The batch plan of one run on `world` ranks, from one batch size or both.
 
-    Raises `ConfigError` when neither is given or they do not divide.
+    Raises `ConfigError` without any batch size, or if the global one is not divisible.
     """
     if local is None and global_ is None:
         raise ConfigError("train.local_batch_size or train.global_batch_size is needed; neither is given")
@@ -55,11 +55,10 @@ def plan_batch(local: int | None, global_: int | None, world: int) -> BatchPlan:
 def scale_batch(
     local: int | None, global_: int | None, *, base_world: int, world: int, scaling: Scaling
 ) -> BatchPlan:
-    """The batch plan at `world` ranks of a sweep whose sizes were given for `base_world` ranks.
+    """The batch plan at `world` ranks of a sweep whose batch sizes refer to `base_world` ranks.
 
-    Weak scaling holds the local batch and the accumulation, so the global batch grows with the ranks.
-    Strong scaling holds the global batch; the local one stays while accumulation can shrink, then
-    shrinks itself.
+    Weak scaling holds the local batch and the accumulation: the global batch grows with the ranks. Strong
+    scaling holds the global batch: the accumulation shrinks first, then the local batch.
     """
     base = plan_batch(local, global_, base_world)
     if scaling == "weak":

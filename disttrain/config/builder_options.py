@@ -1,9 +1,8 @@
-"""What a model's or data source's `build` accepts, read from its source text.
+"""Options of models and data sources: the keyword arguments of `build`, read from its source text.
 
-The login node must check `model.layers: 4` without importing torch, and adding a model must touch one
-file. So the keyword arguments of `build` are the options: names, types and defaults are taken from the
-syntax tree of the file that defines them. What the text cannot tell (`**kwargs`, a module that is not
-on the path here) is left to the job, which checks again by calling.
+The login node checks `model.layers: 4` without importing torch, and a new model needs one new file. Names,
+types and defaults therefore come from the syntax tree of the file that defines `build`. Options that the
+source text does not list (`**kwargs`, a module that is not on the path here) are checked in the job.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pydantic import ConfigDict, ValidationError, create_model
 from disttrain.errors import ConfigError, nearest
 
 BUILT_SECTIONS = {"model": "models", "data": "data"}
-"""Config sections whose extra keys belong to a builder, and the package the builders live in."""
+"""Config section with options of a builder, to the package of its builders."""
 
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _PACKAGE_ROOT = Path(__file__).resolve().parents[1]
@@ -34,27 +33,27 @@ _TYPE_NAMES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Builder:
-    """A callable found in source: its options as {name: (type, default)}, and whether more are taken.
+    """Options of a callable as {name: (type, default)}; `open_ended` with `**kwargs`.
 
-    A default of `...` marks an option that must be given.
+    A default of `...` marks a required option.
     """
 
     options: dict[str, tuple[Any, Any]]
     open_ended: bool
     doc: str = ""
     file_options: tuple[str, ...] = ()
-    """Options that may name a YAML or JSON file: its content takes the name's place when a run is planned, so
-    it is part of the run's key and travels with it."""
+    """Options that may name a YAML or JSON file. Planning replaces the name by the file's content, so that
+    the content is part of the run key and of `run.json`."""
 
 
 def builtin_kinds(section: str) -> list[str]:
-    """Names of the modules of `disttrain.<section>` that define `build`."""
+    """Names of the modules in `disttrain.<section>` that define `build`."""
     folder = _PACKAGE_ROOT / section
     return sorted(path.stem for path in folder.glob("*.py") if _find(_parsed(path), "build") is not None)
 
 
 def builder_of(section: str, kind: str) -> Builder | None:
-    """The builder that `kind` names, or None where its source cannot be found without importing.
+    """The builder that `kind` names; None if its source is not found without an import.
 
     Raises `ConfigError` for a kind that is neither built in nor of the form `package.module:callable`.
     """
@@ -77,9 +76,10 @@ def builder_of(section: str, kind: str) -> Builder | None:
 
 
 def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
-    """`given` converted to the builder's types, with its defaults filled in.
+    """`given` converted to the builder's types, with defaults filled in.
 
-    `key` is the config section's name in messages. Raises `ConfigError` on an unknown or ill-typed option.
+    `key` is the name of the config section in messages. Raises `OptionError` for an unknown option or a wrong
+    type.
     """
     builder = builder_of(section, kind)
     if builder is None:
@@ -112,7 +112,7 @@ def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> d
 def _content(key: str, option: str, path: Path) -> Any:
     try:
         text = path.read_text()
-        # JSON by its own reader: YAML 1.1 takes `1e-05` for text
+        # not the YAML reader: YAML 1.1 reads `1e-05` as text
         return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except OSError as error:
         raise OptionError(option, f"{key}={str(path)!r} cannot be read: {error.strerror}") from None
@@ -121,7 +121,7 @@ def _content(key: str, option: str, path: Path) -> Any:
 
 
 class OptionError(ConfigError):
-    """A bad option; `option` is its name, so that the caller can add the file and line."""
+    """An invalid option; `option` is its name, for which the caller adds file and line."""
 
     def __init__(self, option: str, message: str) -> None:
         super().__init__(message)
@@ -147,7 +147,7 @@ def _read(path: Path, name: str) -> Builder | None:
 
 
 def _file_options(module: ast.Module) -> tuple[str, ...]:
-    """What the module says by `FILE_OPTIONS = (...)`."""
+    """The value of `FILE_OPTIONS = (...)` in the module."""
     for node in module.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FILE_OPTIONS":
             return tuple(ast.literal_eval(node.value))
@@ -160,7 +160,7 @@ def _parsed(path: Path) -> ast.Module:
 
 @functools.cache
 def _parse(path: Path, _modified: int) -> ast.Module:
-    # a sweep checks hundreds of configs against the same few files
+    # cached: a sweep checks hundreds of configs against the same few files
     return ast.parse(path.read_text())
 
 
@@ -176,7 +176,7 @@ def _type(annotation: ast.expr | None) -> Any:
         return Any
     try:
         return eval(ast.unparse(annotation), {"__builtins__": {}}, _TYPE_NAMES)
-    except Exception:  # a type of the user's own: the call itself will check it
+    except Exception:  # a user-defined type: the call in the job checks it
         return Any
 
 

@@ -1,7 +1,8 @@
-"""From YAML text and overrides to a checked `Config`; every mistake is one line with its file and line.
+"""Parsing of YAML files, flags and overrides into a checked `Config`; an error is one line with file and
+line.
 
-A `Draft` is the config before it is checked: nested plain data, and for each dotted key where it came
-from. Overrides are laid over it, then `check` turns it into a `Config`.
+A `Draft` is a config before the check: nested plain data, and the origin of each dotted key. Overrides are
+set in the draft, then `check` returns a `Config`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from disttrain.errors import ConfigError, nearest
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write configs: `1e-3` is a number (YAML 1.1 wants a dot in it), a date is text."""
+    """YAML in which `1e-3` is a number (YAML 1.1 requires a dot) and a date is text."""
 
-    yaml_implicit_resolvers = {  # noqa: RUF012 -- as the base class has it
+    yaml_implicit_resolvers = {  # noqa: RUF012 -- as in the base class
         first: [(tag, pattern) for tag, pattern in found if not tag.endswith((":float", ":timestamp"))]
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -45,18 +46,18 @@ _Loader.add_implicit_resolver(
 
 @dataclass
 class Draft:
-    """Nested config data not yet checked, with the origin of each dotted key (`file.yaml:12`, `--set`)."""
+    """Unchecked nested config data, with the origin of each dotted key (`file.yaml:12`, `--set`)."""
 
     data: dict[str, Any] = field(default_factory=dict)
     origin: dict[str, str] = field(default_factory=dict)
 
     def set(self, key: str, value: Any, origin: str) -> None:
-        """Lay `value` over the dotted `key`."""
+        """Set the dotted `key`. Raises `ConfigError` where a part of the key is a value, not a section."""
         *sections, leaf = key.split(".")
         node = self.data
         for depth, name in enumerate(sections):
             child = node.get(name)
-            if child is None:  # not there, or an empty section in YAML
+            if child is None:  # absent, or an empty section in YAML
                 child = node[name] = {}
             if not isinstance(child, dict):
                 raise ConfigError(f"{'.'.join(sections[: depth + 1])} is a value, not a section", at=origin)
@@ -69,7 +70,7 @@ class Draft:
         return get_key(self.data, key)
 
     def at(self, key: str) -> str | None:
-        """Where `key`, or the nearest section around it, was written."""
+        """Origin of `key`, or of the innermost section around it."""
         parts = key.split(".")
         for size in range(len(parts), 0, -1):
             found = self.origin.get(".".join(parts[:size]))
@@ -82,7 +83,7 @@ class Draft:
 
 
 def load(path: Path | str) -> Draft:
-    """Read a YAML file into a draft. Raises `ConfigError` if it cannot be read or is no mapping."""
+    """Read a YAML file into a draft. Raises `ConfigError` unless the file is a readable mapping."""
     path = Path(path)
     try:
         text = path.read_text()
@@ -117,7 +118,7 @@ def _record_lines(node: yaml.MappingNode, prefix: str, path: str, origin: dict[s
 
 
 def parse_value(text: str, at: str) -> Any:
-    """One override value, read as YAML: `5`, `true`, `null`, `[a, b]`, `text`."""
+    """Read one override value as YAML: `5`, `true`, `null`, `[a, b]`, `text`. Raises `ConfigError`."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError:
@@ -125,7 +126,10 @@ def parse_value(text: str, at: str) -> Any:
 
 
 def flag_pairs(words: Sequence[str], known: Sequence[str]) -> list[tuple[str, str]]:
-    """Config flags, `--a.b value` and `--a.b=value`, as (key, text); `known` are the flags beside them."""
+    """Config flags (`--a.b value`, `--a.b=value`) as (key, text); `known` lists the other flags.
+
+    Raises `ConfigError` for an unknown flag or a missing value.
+    """
     pairs = []
     pending = iter(words)
     for word in pending:
@@ -146,7 +150,7 @@ def known_keys() -> list[str]:
 
 
 def check(draft: Draft) -> Config:
-    """The checked config. A `sweep` section is passed over: a trainer may read a sweep file.
+    """The checked config. A `sweep` section is ignored, so that the trainer can read a sweep file.
 
     Raises `ConfigError`, one line, for an unknown key, a wrong type or an impossible combination.
     """
@@ -168,10 +172,10 @@ def check(draft: Draft) -> Config:
 def with_batch(
     config: Config, draft: Draft, base_ranks: int | None = None, scaling: Scaling = "weak"
 ) -> tuple[Config, BatchPlan]:
-    """The config with both batch sizes given, and the plan they make.
+    """The config with both batch sizes filled in, and its batch plan.
 
-    The sizes in `config` are meant for `base_ranks` ranks (by default its own) and are scaled from there.
-    Raises `ConfigError` when they do not divide.
+    The sizes in `config` refer to `base_ranks` ranks (by default its own world size) and are scaled from
+    there. Raises `ConfigError` when they do not divide.
     """
     local, global_ = config.train.local_batch_size, config.train.global_batch_size
     world = config.world_size

@@ -1,4 +1,4 @@
-"""The configuration of one run: a typed tree, the same for the trainer, a sweep and a job.
+"""Configuration of one run: typed sections, the same for the trainer, a sweep and a job.
 
 Imports without torch, because the login node checks a config before a job runs. Options of a model or a
 data source belong to the file that builds it. `disttrain.config.builder_options` reads them from its
@@ -33,22 +33,23 @@ NOT_IN_KEY: dict[str, Any] = {"not_in_key": True}
 
 
 class Section(BaseModel):
-    """Base of every section: immutable, closed to unknown keys, documented under each field."""
+    """Base of every section: immutable; refuses unknown keys; the docstring under a field describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
-    """What is trained. Keys other than `kind` are keyword arguments of the model's `build`."""
+    """The model. Keys other than `kind` are keyword arguments of its `build`."""
 
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     kind: str = "gpt"
-    """From `disttrain.models` (gpt, mlp, resnet, emulated, huggingface) or `package.module:callable`."""
+    """A module of `disttrain.models` (gpt, mlp, resnet, emulated, huggingface), or
+    `package.module:callable`."""
 
 
 class DataConfig(Section):
-    """What it is trained on. Keys not listed here are keyword arguments of the source's `build`."""
+    """The data source. Keys not listed here are keyword arguments of its `build`."""
 
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
@@ -57,28 +58,28 @@ class DataConfig(Section):
     workers: NonNegativeInt = 0
     """Loader processes per rank; 0 loads in the rank itself."""
     prefetch: PositiveInt = 2
-    """Batches each loader process keeps ready (used when `workers` > 0)."""
+    """Batches prefetched by each loader process; used when `workers` > 0."""
 
 
 class TrainConfig(Section):
-    """How long, in what batches, and how often to look up."""
+    """Length of training, batch sizes, and intervals of validation and logging."""
 
     steps: PositiveInt | None = None
-    """Optimizer steps. Give this or `epochs`."""
+    """Optimizer steps. Give either this or `epochs`."""
     epochs: PositiveFloat | None = None
     """Passes over the training samples, rounded up to whole steps."""
     local_batch_size: PositiveInt | None = None
     """Samples per rank and micro-step. Give this, `global_batch_size`, or both."""
     global_batch_size: PositiveInt | None = None
-    """Samples per optimizer step over all ranks; with `local_batch_size` it fixes the accumulation."""
+    """Samples per optimizer step over all ranks; sets the accumulation if `local_batch_size` is given too."""
     seed: NonNegativeInt = 0
-    """Seeds the weights, the order of samples and dropout."""
+    """Seed of the weights, the order of samples and dropout."""
     eval_every: NonNegativeInt = 0
     """Steps between validations; 0 validates once, at the end."""
     eval_samples: NonNegativeInt = 0
     """Validation samples used each time; 0 uses all of them."""
     log_every: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 10
-    """Steps between the small all-reduces that make the global loss curve."""
+    """Steps between all-reduces of the loss for the global loss curve."""
 
 
 class OptimConfig(Section):
@@ -89,29 +90,29 @@ class OptimConfig(Section):
     lr: PositiveFloat = 1e-3
     """Peak learning rate, before `lr_scaling`."""
     weight_decay: NonNegativeFloat = 0.0
-    """Applied to matrices and kernels, not to biases and norms."""
+    """Weight decay of matrices and kernels; biases and norms have none."""
     betas: tuple[_Decay, _Decay] = (0.9, 0.95)
     """Exponential decay rates of AdamW."""
     momentum: NonNegativeFloat = 0.9
     """Momentum of SGD."""
     fused: bool | None = None
-    """Fused optimizer kernels; null uses them where the device has them."""
+    """Fused optimizer kernels; null uses them where the device supports them."""
     grad_clip: PositiveFloat | None = None
-    """Largest global gradient norm; null does not clip."""
+    """Global gradient norm above which gradients are clipped; null does not clip."""
     schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
-    """Shape of the learning rate over the run, after the warm-up."""
+    """Learning-rate schedule after the warm-up."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up before the schedule starts."""
     final_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Where cosine and linear end, as a share of the peak."""
+    """Final learning rate of `cosine` and `linear`, as a fraction of the peak."""
     step_every: PositiveInt | None = None
-    """Steps between drops of the `step` schedule (needed there, and only there)."""
+    """Steps between drops of the `step` schedule; required by that schedule and refused with any other."""
     step_factor: PositiveFloat = 0.1
-    """Factor of each drop of the `step` schedule."""
+    """Factor of the learning rate at each drop of the `step` schedule."""
     lr_scaling: Literal["none", "linear", "sqrt"] = "none"
     """Scale `lr` by (global batch / `lr_base_batch`), or by its square root."""
     lr_base_batch: PositiveInt | None = None
-    """The global batch size `lr` was tuned for (needed when `lr_scaling` is not none)."""
+    """Global batch size that `lr` was tuned for; required when `lr_scaling` is not `none`."""
 
 
 class ParallelConfig(Section):
@@ -130,40 +131,40 @@ class ParallelConfig(Section):
 
 
 class ResourcesConfig(Section):
-    """The shape of the job. World size is `nodes * gpus_per_node`."""
+    """Nodes, ranks and devices of the job. The world size is `nodes * gpus_per_node`."""
 
     nodes: PositiveInt = 1
-    """Machines, or processes that stand for one each on the local cluster."""
+    """Number of nodes; on the local cluster each node is a process group on this machine."""
     gpus_per_node: PositiveInt = 1
-    """Ranks per node: one per GPU, or one per stand-in process on a CPU."""
+    """Ranks per node: one per GPU, or one process each on the CPU."""
     device: Literal["auto", "cpu", "cuda", "shared"] = "auto"
-    """`auto` is cuda where every local rank has a device of its own, else cpu. `shared`: all ranks of a
-    machine on its first GPU, talking through gloo; no GPU is asked of Slurm for it."""
+    """`auto`: cuda where every local rank has its own GPU, else cpu. `shared`: all ranks of a node use its
+    first GPU and communicate through gloo; the Slurm job requests no GPU."""
     threads_per_rank: PositiveInt = 1
-    """Threads of intra-op parallelism per rank, the same at every node count."""
+    """Intra-op threads per rank (`torch.set_num_threads`)."""
 
 
 class JobConfig(Section):
-    """How the job is carried out: limits, retries, environment."""
+    """Limits, retries and environment of the job."""
 
-    model_config = ConfigDict(coerce_numbers_to_str=True)  # `OMP_PROC_BIND: 1` is meant as text
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # `OMP_PROC_BIND: 1` means the text "1"
 
     time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
     """Wall-clock limit of one attempt, in minutes."""
     max_attempts: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 3
-    """Starts of this run that may fail, the first included, before a retryable failure becomes final. Starts
-    that saved and left when they were asked to do not count."""
+    """Failed attempts, the first included, after which a retryable failure becomes final. Attempts that
+    stopped on request and saved do not count."""
     max_requeues: Annotated[NonNegativeInt, Field(json_schema_extra=NOT_IN_KEY)] = 100
-    """How often one Slurm job may be started again by itself, whatever the causes."""
+    """Largest number of automatic requeues of one Slurm job, for any cause."""
     rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 120.0
-    """How long nodes wait for each other, in seconds."""
+    """Seconds that nodes wait for each other at the rendezvous."""
     stop_lead_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
-    """How long before the end of the job's time ranks stop and save. A job that has less time than this left
-    when its ranks start trains through three quarters of it."""
+    """Seconds before the job's time limit at which ranks stop and save. If less time than this is left when
+    the ranks start, they train for three quarters of it."""
     stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
-    """Seconds between the moments at which ranks agree whether to stop; 0 is every step."""
+    """Seconds between the checks at which ranks agree on stop requests; 0: at every step."""
     env: dict[str, str] = {}
-    """Environment variables added to every rank; they win over anything derived."""
+    """Environment variables of every rank; they override derived ones."""
 
 
 class TelemetryConfig(Section):
@@ -198,36 +199,38 @@ class ProfileConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """When the state of training is saved, where, and what is kept of it.
+    """Intervals, location and retention of checkpoints.
 
-    A run that is asked to stop saves in any case.
+    A run saves a checkpoint on every stop request, also without an interval.
     """
 
     every_steps: PositiveInt | None = None
     """Steps between checkpoints."""
     every_s: PositiveFloat | None = None
-    """Seconds between checkpoints; with `every_steps`, whichever comes first."""
+    """Seconds between checkpoints; with `every_steps`, the earlier of both."""
     best: bool = True
-    """Where checkpoints are taken regularly: take one after each validation that is the best so far, too."""
+    """With an interval: also save after each validation with the lowest loss so far."""
     keep: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 2
-    """Newest checkpoints kept; the one with the best validation is kept besides."""
+    """Number of newest checkpoints kept; the one with the lowest validation loss is kept in addition."""
     dir: Annotated[str | None, Field(json_schema_extra=NOT_IN_KEY)] = None
-    """Where they go: a folder in which each run has its `<sweep>/<run>`; null: `checkpoints` of the run."""
+    """Folder of checkpoints, with a subfolder `<sweep>/<run>` for each run; null: `checkpoints` of the run
+    directory."""
     asynchronous: bool = True
-    """Write while training goes on; only the copy to host memory is waited for."""
+    """Write files while training continues; training waits only for the copy to host memory."""
     start_from: str | None = None
-    """A checkpoint that a new run starts from: the path of its folder."""
+    """Path of a checkpoint folder that a new run starts from."""
     start_with: Literal["all", "model"] = "all"
-    """What it takes from there: all, to go on from that step, or the model alone, to begin at step 1."""
+    """`all`: continue from that step with model, optimizer and random state. `model`: load the model alone
+    and begin at step 1."""
 
     @property
     def regular(self) -> bool:
-        """Whether checkpoints are taken without anybody asking."""
+        """Whether checkpoints are taken at intervals."""
         return self.every_steps is not None or self.every_s is not None
 
 
 class Config(Section):
-    """Everything one run needs to know."""
+    """Full configuration of one run."""
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
@@ -246,22 +249,22 @@ class Config(Section):
 
     @property
     def emulated(self) -> bool:
-        """Whether anything in it is waited for that would otherwise be done."""
+        """Whether compute or data loading is replaced by waits."""
         return is_emulated(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON types, ready for a file."""
+        """The config as plain JSON types."""
         return self.model_dump(mode="json")
 
 
 def is_emulated(config: dict[str, Any]) -> bool:
-    """`Config.emulated`, of a config as plain data."""
+    """`Config.emulated` for a config as plain data."""
     model, data = config.get("model") or {}, config.get("data") or {}
     return model.get("kind") == "emulated" or bool(data.get("delay_s"))
 
 
 def model_waits(config: Config) -> bool:
-    """Whether its ranks wait where others compute, and so leave their processors to others."""
+    """Whether emulated compute sleeps instead of occupying a processor."""
     model = config.model
     return model.kind == "emulated" and (model.model_extra or {}).get("work", "wait") == "wait"
 

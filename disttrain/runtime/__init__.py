@@ -1,1 +1,1 @@
-"""The process a rank runs in: process group, device, random seeds, logs, stop signals, failure record."""
+"""Process of a rank: process group, device, random seeds, logs, stop requests, failure record."""

@@ -1,4 +1,4 @@
-"""What a rank that fails leaves behind. Torch is imported only to tell what kind of failure it was."""
+"""Record of the exception that ended a rank. Torch is imported only to recognise its out-of-memory error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from disttrain.records.causes import Cause
 
 
 def describe_failure(error: BaseException, rank: int) -> RankError:
-    """The record of what `rank` raised, just now."""
+    """The record of `error`, raised by `rank` now."""
     return RankError(
         rank=rank,
         time=time.time(),

@@ -1,4 +1,4 @@
-"""Logs: one `key=value` line an event (logfmt), each with time, rank and, where there is one, step."""
+"""Logging in logfmt: one line of `key=value` pairs per event, with time and rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _logger = logging.getLogger("disttrain")
 
 
 def open_log(rank: int, path: Path | None) -> None:
-    """Log to `path`, and from rank 0 to stderr as well."""
+    """Log to `path`, and on rank 0 to stderr as well. Handlers of an earlier call are closed."""
     handlers: list[logging.Handler] = []
     if rank == 0:
         handlers.append(logging.StreamHandler(sys.stderr))
@@ -31,10 +31,14 @@ def open_log(rank: int, path: Path | None) -> None:
 
 
 def info(message: str, **fields: Any) -> None:
+    """Log an event with its fields."""
+    """Log an event with its fields."""
     _logger.info(message, extra={"fields": fields})
 
 
 def error(message: str, **fields: Any) -> None:
+    """Log an error with its fields."""
+    """Log an error with its fields."""
     _logger.error(message, extra={"fields": fields})
 
 
@@ -52,10 +56,10 @@ class _Logfmt(logging.Formatter):
             "msg": record.getMessage(),
             **getattr(record, "fields", {}),
         }
-        return " ".join(f"{key}={_word(value)}" for key, value in fields.items())
+        return " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
 
 
-def _word(value: Any) -> str:
+def _quoted(value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
     plain = text and not any(c in text for c in ' "=\n\t')
     return text if plain else json.dumps(text)

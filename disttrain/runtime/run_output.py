@@ -1,4 +1,4 @@
-"""Where a run's records go: the run directory a job gave, or a new one for a trainer started by hand."""
+"""Run directory of a trainer: given by its job, or created for a trainer started by hand."""
 
 from __future__ import annotations
 
@@ -19,43 +19,46 @@ from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime.process_group import World
 
 BY_HAND = "by-hand"
-"""The sweep that runs started by hand belong to."""
+"""Sweep of runs started by hand."""
 
 
 @dataclass(frozen=True)
 class RunOutput:
-    """A run directory and the attempt that writes to it."""
+    """A run directory, and the attempt that writes to it."""
 
     run: RunDir
     attempt: Attempt
-    leads_by_hand: bool = False
-    """Whether this is rank 0 of a trainer that nobody supervises."""
+    writes_outcome: bool = False
+    """Whether this is rank 0 of a trainer started by hand, which has no agent to write `DONE` or `FAILED`."""
 
     @classmethod
     def of_job(cls, run_dir: Path, attempt: int) -> RunOutput:
+        """The run directory of a job, and the attempt that the job's agent claimed."""
         run = RunDir(run_dir.resolve())
         return cls(run, run.attempt(attempt))
 
     @classmethod
     def by_hand(cls, run_dir: Path | None, config_file: Path, config: Config, world: World) -> RunOutput:
-        """`run_dir` as given, or `runs/by-hand/<config>-<time>`; all ranks agree on rank 0's choice.
+        """A new attempt in `run_dir` or in `runs/by-hand/<config>-<time>`; every rank takes rank 0's choice.
 
-        Rank 0 writes the plan, as `submit.py` does for a job.
+        Rank 0 writes `run.json`, as `submit.py` does for a job. Calls a collective.
         """
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         chosen = run_dir or Path("runs") / BY_HAND / f"{config_file.stem}-{stamp}"
         chosen, number = world.all_gather_object((chosen, len(RunDir(chosen).attempts())))[0]
         run = RunDir(chosen.resolve())
-        output = cls(run, run.attempt(number), leads_by_hand=world.rank == 0)
-        if output.leads_by_hand:
+        output = cls(run, run.attempt(number), writes_outcome=world.rank == 0)
+        if output.writes_outcome:
             write_json(output.run.run_json, _plan_by_hand(output.run, config).model_dump(mode="json"))
-            for word in (run.stop, run.failed, run.done):  # about the attempt before
-                word.unlink(missing_ok=True)
+            for stale in (run.stop, run.failed, run.done):  # of the previous attempt
+                stale.unlink(missing_ok=True)
         return output
 
     def identity(self) -> dict[str, Any]:
-        """The fields of `Metrics` that say whose they are."""
-        planned = read_json_or_none(self.run.run_json) or {}  # not there on a machine that rank 0 is not on
+        """The identifying fields of `Metrics`: name, sweep, run key."""
+        planned = (
+            read_json_or_none(self.run.run_json) or {}
+        )  # absent on other machines without a shared file system
         return {
             "name": planned.get("name", self.run.name),
             "sweep": planned.get("sweep", self.run.sweep),
@@ -63,8 +66,8 @@ class RunOutput:
         }
 
     def close(self, error: RankError | None, metrics: Metrics | None = None) -> None:
-        """By hand there is no agent: rank 0 writes `DONE` or `FAILED`."""
-        if not self.leads_by_hand:
+        """Write `DONE` or `FAILED` on rank 0 of a trainer started by hand; in a job the agent writes them."""
+        if not self.writes_outcome:
             return
         cause, message = "finished", None
         if error:
@@ -78,8 +81,8 @@ class RunOutput:
             ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
             retryable=False,
         )
-        word = self.run.done if cause == "finished" else self.run.failed
-        write_json(word, outcome.model_dump(mode="json"))
+        path = self.run.done if cause == "finished" else self.run.failed
+        write_json(path, outcome.model_dump(mode="json"))
 
 
 def _plan_by_hand(run: RunDir, config: Config) -> RunRecord:

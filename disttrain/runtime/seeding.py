@@ -1,4 +1,4 @@
-"""Every generator of random numbers that a model or a dataset may draw from, begun anew."""
+"""Seeding of all random number generators."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def seed_all(seed: int) -> None:
-    """Python's, NumPy's and PyTorch's on every device; what they give then depends on `seed` alone."""
+    """Seed the generators of Python, NumPy and PyTorch (every device)."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)

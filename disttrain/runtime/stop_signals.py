@@ -1,7 +1,7 @@
-"""StopRequests to stop: a signal, a deadline, a `STOP` file, word of an agent. Imports without torch.
+"""Stop requests: a signal, the time limit, a `STOP` file, a request of the agent. Imports without torch.
 
-Nothing is done when one comes in. Each rank remembers its own; at a step boundary all ranks ask for them
-together (`disttrain.hooks.stop_agreement`), and the same step is the last one on every rank.
+A request has no immediate effect. Each rank records its own; at a step boundary all ranks compare them
+(`disttrain.hooks.stop_agreement`), so that the same step is the last one on every rank.
 """
 
 from __future__ import annotations
@@ -19,58 +19,66 @@ from disttrain.records.causes import StopCause
 from disttrain.records.json_files import read_json_or_none
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""What schedulers send before they end a job, to one process of it or to all."""
+"""Signals that schedulers send to a job, to one process of it or to all, before they end it."""
 
 CAUSES: tuple[StopCause, ...] = get_args(StopCause)
-"""In rising rank: where requests of several kinds meet, the last one here names the cause."""
+"""Causes in rising precedence: of several requests, the last one here names the cause."""
 
 
 class StopSignals:
-    """Remembers which signals came; the handlers do nothing else."""
+    """Records received signals; the handlers do nothing else."""
 
     def __init__(self) -> None:
-        self.heeded: Collection[int] = SIGNALS
+        self.counted: Collection[int] = SIGNALS
         """The signals that count as a stop request. In a job the agent (`jobs.node.torchrun`) handles the
         scheduler's signals and writes a file for its ranks; only torchrun's SIGTERM counts then."""
-        self._came: set[int] = set()
+        self._received: set[int] = set()
 
     def install(self) -> None:
-        """From here on, the signals that ask for an end do not end this process. Main thread only."""
+        """Install the handlers: from here on these signals do not end the process. Main thread only."""
         for number in SIGNALS:
-            signal.signal(number, self.note)
+            signal.signal(number, self.record)
 
-    def note(self, number: int, _frame: FrameType | None = None) -> None:
-        self._came.add(number)
+    def record(self, number: int, _frame: FrameType | None = None) -> None:
+        """Signal handler: record the signal."""
+        self._received.add(number)
 
     @property
     def received(self) -> bool:
-        """Whether one came that counts."""
-        return not self._came.isdisjoint(self.heeded)
+        """Whether a counted signal was received."""
+        return not self._received.isdisjoint(self.counted)
 
 
 class StopRequests:
-    """This rank's view of what asks the run to stop: `stop_file` for the user, `asked` for the agents.
+    """Stop requests as this rank sees them.
 
-    One rank of each node looks for the files: a file system may keep from one node what another one wrote.
+    Parameters
+    ----------
+    stop_file : created by the user
+    agent_file : created by the agent, with the cause
+    signals : signals of this process
+    lead_s : seconds before the job's time limit at which ranks stop
+    reads_files : whether this rank looks for the files. One rank of each node does, because a network file
+        system may show a file late on other nodes.
     """
 
     def __init__(
-        self, stop_file: Path, asked: Path, signals: StopSignals, lead_s: float, looks: bool
+        self, stop_file: Path, agent_file: Path, signals: StopSignals, lead_s: float, reads_files: bool
     ) -> None:
         self._stop_file = stop_file
-        self._asked = asked
+        self._agent_file = agent_file
         self._signals = signals
         self._stop_time = stop_time(os.environ, lead_s, time.time())
-        self._looks = looks
+        self._reads_files = reads_files
 
     def pending(self) -> int:
-        """0, or one more than the index of the cause in `CAUSES`."""
-        if self._looks and self._stop_file.exists():
+        """0 without a request, else 1 + the index of its cause in `CAUSES`."""
+        if self._reads_files and self._stop_file.exists():
             return 1 + CAUSES.index("stopped")
         if self._stop_time is not None and time.time() >= self._stop_time:
             return 1 + CAUSES.index("deadline")
-        if self._looks and self._asked.exists():
-            cause = (read_json_or_none(self._asked) or {}).get("cause")
+        if self._reads_files and self._agent_file.exists():
+            cause = (read_json_or_none(self._agent_file) or {}).get("cause")
             return 1 + CAUSES.index(cause if cause in CAUSES else "preempted")
         if self._signals.received:
             return 1 + CAUSES.index("preempted")

@@ -46,43 +46,43 @@ def test_a_short_job_has_a_short_lead(left_s: float, expected: float) -> None:
 def test_the_strongest_request_names_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signals, asked = StopSignals(), tmp_path / "stop.json"
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() + 3600))
-    early = StopRequests(tmp_path / "STOP", asked, signals, 60, looks=True)
+    early = StopRequests(tmp_path / "STOP", asked, signals, 60, reads_files=True)
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() - 1))
-    late = StopRequests(tmp_path / "STOP", asked, signals, 60, looks=True)
+    late = StopRequests(tmp_path / "STOP", asked, signals, 60, reads_files=True)
     assert (cause(early), cause(late)) == (None, "deadline")
-    signals.note(signal.SIGTERM)
+    signals.record(signal.SIGTERM)
     assert (cause(early), cause(late)) == ("preempted", "deadline")
     (tmp_path / "STOP").touch()
     assert (cause(early), cause(late)) == ("stopped", "stopped")
-    blind = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, looks=False)
+    blind = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, reads_files=False)
     monkeypatch.delenv("DISTTRAIN_DEADLINE")
-    assert cause(StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, looks=False)) is None
+    assert cause(StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, reads_files=False)) is None
     assert cause(blind) == "deadline"
 
 
-def test_the_word_of_an_agent(tmp_path: Path) -> None:
+def test_a_request_of_an_agent(tmp_path: Path) -> None:
     asked = tmp_path / "stop.json"
-    requests = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, looks=True)
+    requests = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, reads_files=True)
     assert cause(requests) is None
     write_json(asked, {"cause": "deadline"})
     assert cause(requests) == "deadline"
-    assert cause(StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, looks=False)) is None
+    assert cause(StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, reads_files=False)) is None
     asked.write_text("")  # a file system may show it before what is in it
     assert cause(requests) == "preempted"
 
 
-def test_signals_that_do_not_count_are_outlived_all_the_same(tmp_path: Path) -> None:
+def test_signals_that_do_not_count_do_not_end_the_process(tmp_path: Path) -> None:
     signals = StopSignals()
-    signals.note(signal.SIGUSR2)  # before it is known whether this is a job's rank
+    signals.record(signal.SIGUSR2)  # before it is known whether this is a job's rank
     assert signals.received
-    signals.heeded = (signal.SIGTERM,)
+    signals.counted = (signal.SIGTERM,)
     assert not signals.received
-    signals.note(signal.SIGTERM)
+    signals.record(signal.SIGTERM)
     assert signals.received
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
-def test_a_signal_is_noted_and_nothing_else_happens(number: signal.Signals) -> None:
+def test_a_signal_is_recorded_and_nothing_else_happens(number: signal.Signals) -> None:
     signals, before = StopSignals(), signal.getsignal(number)
     signals.install()
     try:
@@ -93,6 +93,6 @@ def test_a_signal_is_noted_and_nothing_else_happens(number: signal.Signals) -> N
             signal.signal(each, before)
 
 
-def test_it_is_there_before_torch() -> None:
+def test_the_handlers_need_no_torch() -> None:
     code = "import sys, disttrain.runtime.stop_signals; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from disttrain.config.parsing import check, load
-from disttrain.documents import DOCS, bring, table, type_name
+from disttrain.documents import DOCS, table, type_name, update_files
 from jobs.schedulers.slurm.batch_script import by_hand
 from jobs.schedulers.slurm.site_profile import Container, Profile, Variable
 
@@ -58,7 +58,7 @@ def _rows(prefix: str, model: type[BaseModel]) -> list[list[str]]:
 
 def main(arguments: list[str]) -> int:
     """Write them, or with `--check` only say which are out of date."""
-    return bring(documents(), [], arguments)
+    return update_files(documents(), [], arguments)
 
 
 if __name__ == "__main__":
