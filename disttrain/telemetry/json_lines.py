@@ -1,4 +1,4 @@
-"""A file that lines are appended to, and what becomes of them while the disk is full."""
+"""JSON Lines files that survive a full disk: records wait in memory until there is room."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from disttrain.records.json_files import to_json
 from disttrain.runtime import log
 
 KEPT_BYTES = 16 * 2**20
-"""How much waits in memory for a full disk: tens of thousands of steps."""
-_AT_ONCE_BYTES = 8192
+"""Bytes that wait in memory for a full disk: tens of thousands of steps."""
+_WRITE_BYTES = 8192
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether it says that there is no room on the disk, or none left for this user."""
+    """Whether the error means that the disk, or the user's quota, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def drop_if_disk_full() -> Iterator[None]:
-    """What the block writes is left out where the disk is full: no more than the training can do without."""
+    """Skip the rest of the block where the disk is full; any other error is raised."""
     try:
         yield
     except OSError as error:
@@ -31,8 +33,11 @@ def drop_if_disk_full() -> Iterator[None]:
 
 
 class JsonLinesWriter:
-    """A night's training is worth more than its records: on a full disk they wait for the next `flush`, and
-    what comes once `KEPT_BYTES` wait is lost. Any other error is raised."""
+    """Appends records to a JSON Lines file, in writes of 8 KiB.
+
+    On a full disk records wait for the next `flush`, and those beyond `KEPT_BYTES` are lost, so that the
+    training goes on. Any other error is raised.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,18 +47,18 @@ class JsonLinesWriter:
         self._full = False
         self._lost = 0
 
-    def add(self, line: str) -> None:
-        """Take a line, given without its end."""
-        encoded = f"{line}\n".encode()
-        if self._full and len(self._waiting) + len(encoded) > KEPT_BYTES:
+    def add(self, record: Any) -> None:
+        """Append a record as one line of strict JSON: a number that is not finite becomes null."""
+        line = f"{to_json(record)}\n".encode()
+        if self._full and len(self._waiting) + len(line) > KEPT_BYTES:
             self._lost += 1
             return
-        self._waiting += encoded
-        if len(self._waiting) >= _AT_ONCE_BYTES and not self._full:
+        self._waiting += line
+        if len(self._waiting) >= _WRITE_BYTES and not self._full:
             self.flush()
 
     def flush(self) -> None:
-        """Hand all lines to the system, or as many as there is room for."""
+        """Write all waiting records, or as many as there is room for."""
         with drop_if_disk_full():
             while self._waiting:
                 del self._waiting[: os.write(self._file.fileno(), self._waiting)]
@@ -64,10 +69,10 @@ class JsonLinesWriter:
             log.info("records are written again", path=str(self._path), lines_lost=self._lost)
 
     def close(self) -> None:
-        """Write what can be written; what is lost is said."""
+        """Write what there is room for, log the number of lost lines, and close the file."""
         self.flush()
         lost = self._lost + self._waiting.count(b"\n")
         if lost:
             log.error("no room on the disk: records are lost", path=str(self._path), lines=lost)
-        with drop_if_disk_full():  # some file systems say it only here
+        with drop_if_disk_full():  # some file systems report a full disk only on close
             self._file.close()

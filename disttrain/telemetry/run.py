@@ -364,7 +364,7 @@ class RunTelemetry:
         return metrics.model_copy(update={"null_reasons": reasons})
 
     def _totals(self) -> RankSummary:
-        return rank_summary(self._recorder.measured, self._node.device, self.world, self._node.usage())
+        return rank_summary(self._recorder.measured, self._node.device, self.world, self._node.accumulated())
 
     def _send(self, step: int, values: dict[str, float]) -> None:
         for sink in self._sinks[:]:

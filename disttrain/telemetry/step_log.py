@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from disttrain.records.base import SCHEMA_VERSION
-from disttrain.records.json_files import to_json
 from disttrain.records.steps import PHASES
 from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
 from disttrain.telemetry.json_lines import JsonLinesWriter
@@ -158,7 +157,7 @@ class StepLog:
 
     def take_up(self, window: dict[str, Any]) -> None:
         """Begin with the `open_window` of an earlier attempt, whose clock this one knows nothing of."""
-        self._file.add(to_json(window | {"start_s": None}))
+        self._file.add(window | {"start_s": None})
 
     def close(self) -> None:
         self._end_window()
@@ -201,11 +200,11 @@ class StepLog:
             "loss": done.loss,
             "lr": done.lr,
         }
-        self._file.add(to_json(record))
+        self._file.add(record)
 
     def _end_window(self) -> None:
         if self._window.steps:
-            self._file.add(to_json(self._window_record()))
+            self._file.add(self._window_record())
             self._window = StepAccumulator()
 
     def _window_record(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from disttrain.telemetry.hardware.aggregation import gpu_usage, process_usage
+from disttrain.telemetry.hardware.aggregation import gpu_summary, process_summary
 from disttrain.telemetry.hardware.sampler import NodeSamples
 from disttrain.telemetry.null_reasons import NO_FLOPS, NOTHING_MEASURED
 from disttrain.telemetry.rank_summary import RankSummary
@@ -131,13 +131,13 @@ def usage(nodes: Sequence[NodeSamples], every_s: float) -> Figures:
     gpus = list({tally.device: tally for node in reversed(nodes) for tally in node.gpus}.values())
     missing = sorted({node.gpu_reason for node in nodes if node.gpu_reason})
     if gpus:
-        fields["gpu"], why_null = gpu_usage(gpus)
+        fields["gpu"], why_null = gpu_summary(gpus)
         reasons |= why_null
     else:
         reasons["gpu"] = "; ".join(missing) or "sampling did not begin"
     hosts = [tally for node in nodes for tally in node.hosts]
     if hosts:
-        fields["processes"], why_null = process_usage(hosts)
+        fields["processes"], why_null = process_summary(hosts)
         reasons |= why_null
     else:
         reasons["processes"] = "sampling did not begin"

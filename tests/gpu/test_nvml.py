@@ -9,7 +9,7 @@ import torch
 from disttrain.records.hardware import GpuSample, NodeGpus
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
-from disttrain.telemetry.hardware.aggregation import gpu_usage
+from disttrain.telemetry.hardware.aggregation import gpu_summary
 from disttrain.telemetry.hardware.nvml import GpuReader, Nvml, Unavailable, identify
 from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank
 from tests.support import nvml as replay
@@ -57,7 +57,7 @@ def test_work_shows(tmp_path):
     sampler.close()
     samples = [GpuSample.model_validate(line) for line in read_jsonl(attempt.gpu_samples(0))]
     devices = NodeGpus.model_validate(read_json(attempt.gpu_devices(0)))
-    usage, reasons = gpu_usage(sampler.usage().gpus)
+    usage, reasons = gpu_summary(sampler.accumulated().gpus)
     print(devices.model_dump_json(indent=1), usage.model_dump_json(indent=1), reasons, file=sys.stderr)
     assert len(samples) > 10
     assert usage.utilization > 0.5

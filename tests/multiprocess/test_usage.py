@@ -126,7 +126,7 @@ def test_gpus_as_they_happen_and_in_the_summary(tmp_path, monkeypatch):
     assert metrics.gpu.power_mean_w == pytest.approx(640.1, rel=0.3)
     assert metrics.gpu.xids == {"94": 1}
     assert metrics.gpu.ecc_uncorrected is None
-    assert metrics.null_reasons["gpu.ecc_uncorrected"] == "no GPU told it"
+    assert metrics.null_reasons["gpu.ecc_uncorrected"] == "no GPU reports it"
     progress = Progress.model_validate(read_json(RunDir(tmp_path).progress))
     assert (progress.gpu_utilization, progress.gpu_power_w) == (1.0, 640.1)
     assert progress.gpu_memory_used_bytes == 62_120_809_984

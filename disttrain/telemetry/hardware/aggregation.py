@@ -1,8 +1,14 @@
-"""From samples to the figures of a run: tallies that grow by one sample at a time, and merge over nodes.
+"""From samples to the figures of a run: accumulators take one sample at a time and merge over GPUs and ranks.
 
-A segment is a run of measured steps without a validation in between, by number; a sample outside of one (in
-the warm-up, say) has none. Means are over samples in stretches, and a counter's growth counts between two
-samples of the same one.
+Segments are numbered runs of measured steps without a validation in between; a sample outside of them, for
+instance in the warm-up, has the segment None. The statistics are
+
+- `mean`, `min`, `max`: over all samples of all devices
+- `growth`: last less first reading of each device, summed over devices that have the field
+- `segment_growth`: growth between consecutive samples of one segment, summed over segments and devices; null
+  where a device has none
+- `counts`: how often each entry of a list occurs
+- `shares`: `counts` / samples that have the list
 """
 
 from __future__ import annotations
@@ -10,196 +16,181 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
 from disttrain.records.hardware import GpuSample, GpuSummary, HostSample, ProcessSummary
+from disttrain.telemetry.hardware.fields import GPU_FIELDS, PROCESS_FIELDS, Field, Statistic
 
-_RATES = ("nvlink_tx_bytes_per_s", "nvlink_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
-_NO_TELLING = "no GPU told it"
-_READ_AS = {"cpu_percent": "cpu_percent", "rss_peak_bytes": "rss_bytes", "threads_max": "threads"}
-"""Figures of processes, by the field of a sample that they are made of."""
+NOT_IN_MEASURED_STEPS = "no sample fell into measured steps"
+S = TypeVar("S", GpuSample, HostSample)
 
 
 @dataclass
-class Series:
-    """Sum, count and extremes of what was there."""
+class Accumulated:
+    """Running statistics of one figure's values on one device."""
 
-    total: float = 0.0
     count: int = 0
+    total: float = 0.0
     least: float | None = None
     most: float | None = None
-
-    def add(self, value: float | None) -> None:
-        if value is not None:
-            self.join(Series(value, 1, value, value))
-
-    def join(self, other: Series) -> None:
-        self.total += other.total
-        self.count += other.count
-        self.least = _either(min, self.least, other.least)
-        self.most = _either(max, self.most, other.most)
-
-    @property
-    def mean(self) -> float | None:
-        return self.total / self.count if self.count else None
-
-
-@dataclass
-class GpuAccumulator:
-    """One GPU's samples so far. `device` names it among those of the run; `sm_clock_max_mhz` is its own."""
-
-    device: str
-    sm_clock_max_mhz: float | None
-    lost: bool = False
-    samples: int = 0
-    sampled_s: float = 0.0
-    energy_j: float | None = None
-    throttled: Counter[str] = field(default_factory=Counter)
-    throttle_samples: int = 0
-    xids: Counter[str] | None = None
-    ecc: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """First and last count of each kind."""
-    series: dict[str, Series] = field(default_factory=dict)
-    _last: GpuSample | None = None
+    first: float | None = None
+    last: float | None = None
+    grown: float | None = None
+    """Growth within segments."""
+    entries: Counter[str] = field(default_factory=Counter)
     _segment: int | None = None
 
-    def add(self, sample: GpuSample, segment: int | None) -> None:
-        """Take the next sample, of that segment of measured steps, if any."""
-        self._note("memory_used_bytes", sample.memory_used_bytes)
-        self._note("temperature_c", sample.temperature_c)
-        for name in ("ecc_corrected", "ecc_uncorrected"):
-            if (count := getattr(sample, name)) is not None:
-                first, _ = self.ecc.get(name, (count, count))
-                self.ecc[name] = (first, count)
-        if sample.xids is not None:
-            self.xids = (self.xids or Counter()) + Counter(map(str, sample.xids))
-        if segment is not None:
-            self._measure(sample)
-            if self._last is not None and segment == self._segment:
-                self.sampled_s += sample.at_s - self._last.at_s
-                if sample.energy_j is not None and self._last.energy_j is not None:
-                    self.energy_j = (self.energy_j or 0.0) + sample.energy_j - self._last.energy_j
-        self._last, self._segment = sample, segment
-
-    def _measure(self, sample: GpuSample) -> None:
-        self.samples += 1
-        for name in ("utilization", "power_w", *_RATES):
-            self._note(name, getattr(sample, name))
-        if sample.sm_clock_mhz is not None and self.sm_clock_max_mhz:
-            self._note("sm_clock_ratio", sample.sm_clock_mhz / self.sm_clock_max_mhz)
-        if sample.throttle is not None:
-            self.throttle_samples += 1
-            self.throttled.update(sample.throttle)
-
-    def _note(self, name: str, value: float | None) -> None:
-        self.series.setdefault(name, Series()).add(value)
+    def add(self, value: Any, segment: int | None) -> None:
+        """Take the value of the next sample: a number, a list, or None."""
+        if isinstance(value, list):
+            self.count += 1
+            self.entries.update(map(str, value))
+            return
+        if value is not None:
+            self.count += 1
+            self.total += value
+            self.least = value if self.least is None else min(self.least, value)
+            self.most = value if self.most is None else max(self.most, value)
+            if self.first is None:
+                self.first = value
+            if segment is not None and segment == self._segment and self.last is not None:
+                self.grown = (self.grown or 0.0) + value - self.last
+            self.last = value
+        self._segment = None if value is None else segment
 
 
-def gpu_usage(tallies: Sequence[GpuAccumulator]) -> tuple[GpuSummary, dict[str, str]]:
-    """The figures over all GPUs, and why those that are null are."""
-    joined: dict[str, Series] = {}
-    for tally in tallies:
-        for name, series in tally.series.items():
-            joined.setdefault(name, Series()).join(series)
-    empty = Series()
-
-    def of(name: str) -> Series:
-        return joined.get(name, empty)
-
-    energies = [tally.energy_j for tally in tallies]
-    xids = [tally.xids for tally in tallies if tally.xids is not None]
-    asked = sum(tally.throttle_samples for tally in tallies)
-    held: Counter[str] = sum((tally.throttled for tally in tallies), Counter())
-    memory = of("memory_used_bytes").most
-    usage = GpuSummary(
-        gpus=len(tallies),
-        gpus_lost=sum(tally.lost for tally in tallies),
-        samples=sum(tally.samples for tally in tallies),
-        sampled_s=sum(tally.sampled_s for tally in tallies) / len(tallies),
-        utilization=of("utilization").mean,
-        memory_used_peak_bytes=None if memory is None else int(memory),
-        power_mean_w=of("power_w").mean,
-        power_max_w=of("power_w").most,
-        energy_j=None if None in energies else sum(energy for energy in energies if energy is not None),
-        sm_clock_ratio_min=of("sm_clock_ratio").least,
-        sm_clock_ratio_mean=of("sm_clock_ratio").mean,
-        throttled={name: count / asked for name, count in sorted(held.items())} if asked else None,
-        temperature_max_c=of("temperature_c").most,
-        ecc_corrected=_grown(tallies, "ecc_corrected"),
-        ecc_uncorrected=_grown(tallies, "ecc_uncorrected"),
-        xids=dict(sum(xids, Counter())) if xids else None,
-        **{name: of(name).mean for name in _RATES},
-    )
-    reasons = {
-        f"gpu.{name}": _why(name, tallies) for name in GpuSummary.model_fields if getattr(usage, name) is None
-    }
-    return usage, reasons
+def _mean(devices: Sequence[Accumulated]) -> float | None:
+    count = sum(each.count for each in devices)
+    return sum(each.total for each in devices) / count if count else None
 
 
-def _why(name: str, tallies: Sequence[GpuAccumulator]) -> str:
-    of_attempt = name in ("memory_used_peak_bytes", "temperature_max_c", "ecc_corrected", "ecc_uncorrected")
-    if not of_attempt and name != "xids" and not any(tally.samples for tally in tallies):
-        return "no sample fell into measured steps"
-    if name == "energy_j":
-        if not all(tally.sampled_s for tally in tallies):
-            return "a GPU without two samples in one segment of measured steps"
-        return "a GPU without an energy counter"
-    return _NO_TELLING
+def _growth(devices: Sequence[Accumulated]) -> float | None:
+    grown = [each.last - each.first for each in devices if each.first is not None and each.last is not None]
+    return sum(grown) if grown else None
 
 
-def _grown(tallies: Sequence[GpuAccumulator], name: str) -> int | None:
-    found = [tally.ecc[name] for tally in tallies if name in tally.ecc]
-    return sum(last - first for first, last in found) if found else None
+def _segment_growth(devices: Sequence[Accumulated]) -> float | None:
+    grown = [each.grown for each in devices if each.grown is not None]
+    return sum(grown) if len(grown) == len(devices) else None
+
+
+def _counts(devices: Sequence[Accumulated]) -> dict[str, int] | None:
+    if not any(each.count for each in devices):
+        return None
+    return dict(sorted(sum((each.entries for each in devices), Counter()).items()))
+
+
+def _shares(devices: Sequence[Accumulated]) -> dict[str, float] | None:
+    counts, samples = _counts(devices), sum(each.count for each in devices)
+    return None if counts is None else {name: count / samples for name, count in counts.items()}
+
+
+_OVER_DEVICES: dict[Statistic, Callable[[Sequence[Accumulated]], Any]] = {
+    "mean": _mean,
+    "min": lambda devices: min((each.least for each in devices if each.least is not None), default=None),
+    "max": lambda devices: max((each.most for each in devices if each.most is not None), default=None),
+    "growth": _growth,
+    "segment_growth": _segment_growth,
+    "counts": _counts,
+    "shares": _shares,
+}
 
 
 @dataclass
-class ProcessAccumulator:
-    """One rank's process so far. `errors` are its reader's."""
+class Accumulator(Generic[S]):
+    """The samples of one GPU or process so far."""
 
-    errors: dict[str, str] = field(default_factory=dict)
+    FIELDS: ClassVar[tuple[Field, ...]] = ()
+    constants: dict[str, float | None] = field(default_factory=dict)
+    """Constants of the device that figures are relative to."""
     samples: int = 0
-    cpu: Series = field(default_factory=Series)
-    rss: Series = field(default_factory=Series)
-    threads: Series = field(default_factory=Series)
-    memory: Series = field(default_factory=Series)
+    """Samples in measured steps."""
+    clock: Accumulated = field(default_factory=Accumulated)
+    """Of `at_s` in measured steps."""
+    figures: dict[str, Accumulated] = field(default_factory=dict)
 
-    def add(self, sample: HostSample, segment: int | None) -> None:
+    def add(self, sample: S, segment: int | None) -> None:
         """Take the next sample, of that segment of measured steps, if any."""
         if segment is not None:
             self.samples += 1
-            self.cpu.add(sample.cpu_percent)
-        self.rss.add(sample.rss_bytes)
-        self.threads.add(sample.threads)
-        if sample.host_memory_used_bytes is not None and sample.host_memory_total_bytes:
-            self.memory.add(sample.host_memory_used_bytes / sample.host_memory_total_bytes)
+            self.clock.add(sample.at_s, segment)
+        for each in self.FIELDS:
+            reading = getattr(sample, each.name)
+            for figure in each.figures:
+                if segment is None and not figure.whole_attempt:
+                    continue
+                value = reading
+                if figure.relative_to is not None:
+                    unit = getattr(sample, figure.relative_to, None) or self.constants.get(figure.relative_to)
+                    value = reading / unit if reading is not None and unit else None
+                if figure.name not in self.figures:
+                    self.figures[figure.name] = Accumulated()
+                self.figures[figure.name].add(value, segment)
 
 
-def process_usage(tallies: Sequence[ProcessAccumulator]) -> tuple[ProcessSummary, dict[str, str]]:
-    """The figures over all ranks, and why those that are null are."""
-    all_: dict[str, Series] = {name: Series() for name in ("cpu", "rss", "threads", "memory")}
-    for tally in tallies:
-        for name, series in all_.items():
-            series.join(getattr(tally, name))
-    rss, threads = all_["rss"].most, all_["threads"].most
-    samples = sum(tally.samples for tally in tallies)
-    usage = ProcessSummary(
-        ranks=len(tallies),
-        samples=samples,
-        cpu_percent=all_["cpu"].mean,
-        rss_peak_bytes=None if rss is None else int(rss),
-        threads_max=None if threads is None else int(threads),
-        host_memory_used_peak=all_["memory"].most,
+@dataclass
+class GpuAccumulator(Accumulator[GpuSample]):
+    """The samples of one GPU so far."""
+
+    FIELDS: ClassVar[tuple[Field, ...]] = GPU_FIELDS
+    device: str = ""
+    """The GPU's name within the run."""
+    lost: bool = False
+    """Whether the GPU fell off the bus."""
+
+
+@dataclass
+class ProcessAccumulator(Accumulator[HostSample]):
+    """The samples of one rank's process so far."""
+
+    FIELDS: ClassVar[tuple[Field, ...]] = PROCESS_FIELDS
+    errors: dict[str, str] = field(default_factory=dict)
+    """The reader's first error of each field."""
+
+
+def gpu_summary(gpus: Sequence[GpuAccumulator]) -> tuple[GpuSummary, dict[str, str]]:
+    """The figures over all GPUs, and the reason of each that is null."""
+    figures, reasons = _over_devices(GPU_FIELDS, gpus, "no GPU reports it")
+    sampled_s = [gpu.clock.grown or 0.0 for gpu in gpus]
+    if figures["energy_j"] is None and reasons["energy_j"] != NOT_IN_MEASURED_STEPS:
+        reasons["energy_j"] = (
+            "a GPU without an energy counter"
+            if all(sampled_s)
+            else "a GPU without two samples in one segment of measured steps"
+        )
+    summary = GpuSummary(
+        gpus=len(gpus),
+        gpus_lost=sum(gpu.lost for gpu in gpus),
+        samples=sum(gpu.samples for gpu in gpus),
+        sampled_s=sum(sampled_s) / len(gpus),
+        **figures,
     )
-    why = dict.fromkeys(ProcessSummary.model_fields, "the system did not tell")
-    for name, read in _READ_AS.items():
-        errors = [tally.errors[read] for tally in tallies if read in tally.errors]
-        if errors:
-            why[name] = errors[0]
-    if not samples:
-        why["cpu_percent"] = "no sample fell into measured steps"
-    return usage, {f"processes.{name}": why[name] for name in why if getattr(usage, name) is None}
+    return summary, {f"gpu.{name}": why for name, why in reasons.items()}
 
 
-def _either(pick: Callable[[float, float], float], one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return pick(one, other)
+def process_summary(ranks: Sequence[ProcessAccumulator]) -> tuple[ProcessSummary, dict[str, str]]:
+    """The figures over all ranks' processes, and the reason of each that is null."""
+    figures, reasons = _over_devices(PROCESS_FIELDS, ranks, "the system does not report it")
+    for each in PROCESS_FIELDS:
+        errors = [rank.errors[each.name] for rank in ranks if each.name in rank.errors]
+        for figure in each.figures:
+            if errors and reasons.get(figure.name, NOT_IN_MEASURED_STEPS) != NOT_IN_MEASURED_STEPS:
+                reasons[figure.name] = errors[0]
+    summary = ProcessSummary(ranks=len(ranks), samples=sum(rank.samples for rank in ranks), **figures)
+    return summary, {f"processes.{name}": why for name, why in reasons.items()}
+
+
+def _over_devices(
+    fields: Sequence[Field], devices: Sequence[Accumulator[Any]], absent: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Each figure over the devices, and the reason of each that is null: `absent`, or that no sample counts."""
+    empty = Accumulated()
+    figures: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    measured = any(device.samples for device in devices)
+    for figure in (figure for each in fields for figure in each.figures):
+        values = [device.figures.get(figure.name, empty) for device in devices]
+        figures[figure.name] = _OVER_DEVICES[figure.statistic](values)
+        if figures[figure.name] is None:
+            reasons[figure.name] = absent if measured or figure.whole_attempt else NOT_IN_MEASURED_STEPS
+    return figures, reasons

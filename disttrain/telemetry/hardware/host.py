@@ -1,54 +1,47 @@
-"""What the operating system says about the ranks' processes: the only module that calls psutil."""
+"""Samples of the ranks' processes and of the host's memory: the only module that imports psutil."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import psutil
 
 from disttrain.errors import in_one_line
+from disttrain.telemetry.hardware.fields import PROCESS_FIELDS
 
-_FIELDS = ("cpu_percent", "rss_bytes", "threads")
+_FIELDS = [field for field in PROCESS_FIELDS if field.readers]
 
 
 class ProcessReader:
-    """The process of one rank. A reading that fails is null, and costs no other; nothing is raised."""
+    """The process of one rank. A reading that fails is null and leaves the others alone; nothing is raised."""
 
     def __init__(self, pid: int) -> None:
         self.errors: dict[str, str] = {}
-        """The first error of each field that has been null."""
+        """The first error of each field."""
         self._process: psutil.Process | None = None
         self._primed = False
         try:
             self._process = psutil.Process(pid)
         except Exception as error:
-            self.errors = dict.fromkeys(_FIELDS, in_one_line(error))
+            self.errors = dict.fromkeys((field.name for field in _FIELDS), in_one_line(error))
 
     def read(self) -> dict[str, Any]:
-        """`cpu_percent` since the last call (null in the first), `rss_bytes` and `threads`."""
+        """`cpu_percent` since the previous call (null in the first), `rss_bytes` and `threads`."""
+        found: dict[str, Any] = dict.fromkeys(field.name for field in _FIELDS)
         if self._process is None:
-            return dict.fromkeys(_FIELDS)
-        process, was_primed = self._process, self._primed
-        with process.oneshot():
-            percent = self._try("cpu_percent", process.cpu_percent)
-            self._primed = percent is not None
-            return {
-                "cpu_percent": percent if was_primed else None,
-                "rss_bytes": self._try("rss_bytes", lambda: process.memory_info().rss),
-                "threads": self._try("threads", process.num_threads),
-            }
-
-    def _try(self, field: str, ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except Exception as error:
-            self.errors.setdefault(field, in_one_line(error))
-            return None
+            return found
+        with self._process.oneshot():
+            for field in _FIELDS:
+                try:
+                    found[field.name] = field.readers[0](psutil, self._process)
+                except Exception as error:
+                    self.errors.setdefault(field.name, in_one_line(error))
+        was_primed, self._primed = self._primed, found["cpu_percent"] is not None
+        return found if was_primed else {**found, "cpu_percent": None}
 
 
 def host_memory() -> dict[str, Any]:
-    """Memory of the whole machine; used is what is not available to new processes."""
+    """Memory of the host in bytes: in total, and in use, which is all that is not available to new processes."""
     try:
         memory = psutil.virtual_memory()
     except Exception:

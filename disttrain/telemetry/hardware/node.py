@@ -1,4 +1,4 @@
-"""What is measured beside the steps: one rank of each node samples the GPUs and processes of them all."""
+"""Hardware sampling of a run: the first rank of each node samples the GPUs and processes of all its ranks."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank, Nod
 
 
 class NodeTelemetry:
-    """Samples every `every_s` seconds (0: never) on each node's first rank; elsewhere it does nothing."""
+    """Samples every `every_s` seconds (0: never) on each node's first rank; does nothing on the others."""
 
     def __init__(self, attempt: Attempt, world: World, every_s: float) -> None:
         self.devices = world.size
-        """Devices of the whole run, known after `start`: fewer than ranks where several share a GPU."""
+        """Number of devices of the run, set by `start`: smaller than the number of ranks where ranks share a
+        GPU."""
         self.device = ""
-        """Names that of this rank (see `LocalRank`); known after `start`."""
+        """Name of this rank's device (see `LocalRank`), set by `start`."""
         self._attempt = attempt
         self._world = world
         self._every_s = every_s
         self._sampler: HardwareSampler | None = None
-        self._segment = 0  # of steps without a validation in between
+        self._segment = 0
         self._outside = False
 
-    def start(self, start_clock: Callable[[], None], measuring: Callable[[], bool]) -> None:
-        """Start the clock of the steps, and begin. All ranks call this together.
+    def start(self, start_clock: Callable[[], None], is_measured: Callable[[], bool]) -> None:
+        """Start the clock of the steps and the sampling. All ranks call this together.
 
-        `measuring` tells whether steps count by now; the sampler's thread asks.
+        `is_measured`, called by the sampler's thread, gives whether the current step is measured.
         """
         device = self._world.device
         if device.type == "cuda":
-            torch.cuda.synchronize(device)  # so that the device's clock and the host's begin together
+            torch.cuda.synchronize(device)  # the clocks of device and host then start together
         origin_s = time.monotonic()
         start_clock()
         node = self._world.rank // self._world.local_size
@@ -48,27 +49,27 @@ class NodeTelemetry:
         if self._every_s and self._world.local_rank == 0:
 
             def segment() -> int | None:
-                return self._segment if measuring() and not self._outside else None
+                return self._segment if is_measured() and not self._outside else None
 
-            here = [rank for rank in ranks if rank.node == node]
-            self._sampler = HardwareSampler(self._attempt, here, self._every_s, segment)
+            local = [rank for rank in ranks if rank.node == node]
+            self._sampler = HardwareSampler(self._attempt, local, self._every_s, segment)
             self._sampler.start()
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
-        """What happens in here is not measured, nor is what a counter grows by across it."""
+        """Within, samples do not count; the next measured step begins a new segment."""
         self._outside = True
         yield
         self._segment += 1
         self._outside = False
 
     def live(self) -> dict[str, float]:
-        """The newest figures of this node, by their names in `Progress`."""
+        """Means of the newest samples of this node, by their names in `Progress`."""
         return self._sampler.live() if self._sampler else {}
 
-    def usage(self) -> NodeSamples | None:
-        """What this node's samples add up to by now; None where this rank does not sample."""
-        return self._sampler.usage() if self._sampler else None
+    def accumulated(self) -> NodeSamples | None:
+        """The accumulated samples of this node; None on ranks that do not sample."""
+        return self._sampler.accumulated() if self._sampler else None
 
     def close(self) -> None:
         """Take a last sample and end."""

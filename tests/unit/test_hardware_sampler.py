@@ -13,7 +13,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
 from disttrain.telemetry import throughput
 from disttrain.telemetry.hardware import sampler as node_sampler
-from disttrain.telemetry.hardware.aggregation import gpu_usage
+from disttrain.telemetry.hardware.aggregation import gpu_summary
 from disttrain.telemetry.hardware.nvml import GpuId, GpuReader
 from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank
 from tests.support.jobs import WITHIN_S
@@ -33,7 +33,7 @@ class Rounds:
             self.taken.release()
             self.go.acquire()
 
-        monkeypatch.setattr(self.sampler._asked_to_end, "wait", wait)
+        monkeypatch.setattr(self.sampler._closing, "wait", wait)
         self.sampler.start()
         assert self.taken.acquire(timeout=WITHIN_S)
 
@@ -44,7 +44,7 @@ class Rounds:
 
     def end(self, segment=0):
         self.segment = segment
-        self.sampler._asked_to_end.set()
+        self.sampler._closing.set()
         self.go.release()
         self.sampler.close()
         assert not self.sampler._thread.is_alive()
@@ -67,7 +67,7 @@ def test_a_session_leaves_valid_records_and_a_lost_gpu_does_not_end_the_other(re
     devices = FILES["gpu-devices"].model_validate(read_json(attempt.gpu_devices(0)))
     assert devices.driver == "550.90.07"
     assert [device.lost for device in devices.gpus] == [None, "GPU is lost"]
-    usage, _ = gpu_usage(rounds.sampler.usage().gpus)
+    usage, _ = gpu_summary(rounds.sampler.accumulated().gpus)
     assert (usage.gpus, usage.gpus_lost) == (2, 1)
     assert usage.xids == {"94": 1}
     hosts = [HostSample.model_validate(line) for line in read_jsonl(attempt.host_samples(0))]
@@ -81,7 +81,7 @@ def test_ranks_that_share_a_gpu_share_its_samples(replay, tmp_path, monkeypatch)
     rounds.end()
     assert [line["rank"] for line in read_jsonl(attempt.gpu_samples(0))] == [0, 0]
     assert read_json(attempt.gpu_devices(0))["gpus"][0]["ranks"] == [0, 1]
-    assert len(rounds.sampler.usage().gpus) == 1
+    assert len(rounds.sampler.accumulated().gpus) == 1
 
 
 def test_a_gpu_counts_once_however_many_ranks_and_nodes_share_it(replay, tmp_path, monkeypatch):
@@ -96,7 +96,7 @@ def test_a_gpu_counts_once_however_many_ranks_and_nodes_share_it(replay, tmp_pat
     for node in (0, 1):
         rounds = Rounds(monkeypatch, [gpus[2 * node]], RunDir(tmp_path).attempt(node))
         rounds.end()
-        usages.append(rounds.sampler.usage())
+        usages.append(rounds.sampler.accumulated())
     fields, _ = throughput.usage(usages, 1.0)
     assert fields["gpu"].gpus == 1
     assert fields["gpu"].samples == usages[0].gpus[0].samples
@@ -114,7 +114,7 @@ def test_live_figures_are_of_the_newest_sample(replay, tmp_path, monkeypatch):
     monkeypatch.setattr(node_sampler.time, "monotonic", lambda: 10**9)
     assert rounds.sampler.live() == {}  # a sampler that hangs shows nothing, not the past
     monkeypatch.undo()
-    rounds.sampler._asked_to_end.set()
+    rounds.sampler._closing.set()
     rounds.go.release()
 
 
@@ -125,7 +125,7 @@ def test_without_nvml_nothing_is_written_of_gpus(replay, tmp_path, monkeypatch):
     rounds.end()
     assert not attempt.gpu_samples(0).exists()
     assert not attempt.gpu_devices(0).exists()
-    usage = rounds.sampler.usage()
+    usage = rounds.sampler.accumulated()
     assert (usage.gpus, usage.gpu_reason) == ([], "NVML: NVML Shared Library Not Found")
     assert not {name for name in rounds.sampler.live() if name.startswith("gpu")}
 
@@ -151,7 +151,7 @@ def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["error"])))
     monkeypatch.setattr(node_sampler, "host_memory", lambda: 1 / 0)
-    monkeypatch.setattr(node_sampler, "_Gpus", raising(ValueError("odd")))
+    monkeypatch.setattr(node_sampler, "_GpuSource", raising(ValueError("odd")))
     sampler = HardwareSampler(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01, lambda: None)
     sampler.start()
     sampler._thread.join(20)
@@ -175,7 +175,7 @@ def test_a_gpu_that_cannot_be_opened_or_read_costs_the_others_nothing(replay, tm
     gpus = (GpuId("GPU-odd", None), GpuId(LOST, None), GpuId(WELL, None))
     rounds = Rounds(monkeypatch, ranks_on(*gpus), attempt)
     rounds.end()
-    assert rounds.sampler.usage().gpu_reason == "GPU-odd: ValueError: odd name"
+    assert rounds.sampler.accumulated().gpu_reason == "GPU-odd: ValueError: odd name"
     assert [line["rank"] for line in read_jsonl(attempt.gpu_samples(0))] == [2, 2]
     devices = read_json(attempt.gpu_devices(0))["gpus"]
     assert [device["errors"] for device in devices] == [{"sample": "TypeError: odd counter"}, {}]
@@ -195,7 +195,7 @@ def test_a_driver_that_never_answers_does_not_hold_the_end(replay, tmp_path, mon
     sampler = HardwareSampler(RunDir(tmp_path).attempt(0), ranks_on(GpuId(WELL, None)), 0.01, lambda: None)
     sampler.start()
     assert asked.wait(20)
-    sampler.usage()  # no lock is held meanwhile
+    sampler.accumulated()  # no lock is held meanwhile
     sampler.close()
     assert sampler._thread.is_alive()
     answer.set()
@@ -204,7 +204,7 @@ def test_a_driver_that_never_answers_does_not_hold_the_end(replay, tmp_path, mon
 
 def test_long_runs_write_ever_fewer_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(node_sampler, "LINES_AT_FULL_RATE", 10)
-    lines = node_sampler._Lines(tmp_path / "x.jsonl")
+    lines = node_sampler._SampleFile(tmp_path / "x.jsonl")
     for index in range(1000):
         lines.add([HostSample.model_construct(rank=index)])
     lines.close()
