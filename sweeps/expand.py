@@ -135,8 +135,8 @@ def _chosen_grids(section: SweepSection, chosen: Sequence[str], draft: Draft) ->
     for name, grid in section.grids.items():
         for key in grid:
             if key in section.axes:
-                place = draft.at(f"sweep.grids.{name}.{key}")
-                raise ConfigError(f"{key} is an axis of grid {name!r} and in sweep.axes; keep one", at=place)
+                origin = draft.at(f"sweep.grids.{name}.{key}")
+                raise ConfigError(f"{key} is an axis of grid {name!r} and in sweep.axes; keep one", at=origin)
     if not section.grids:
         return [section.axes]
     return [section.axes | grid for name, grid in section.grids.items() if not chosen or name in chosen]
@@ -156,7 +156,7 @@ def _axis_origins(section: SweepSection, draft: Draft, overrides: Sequence[Overr
     """Origin of each axis, for messages: `file.yaml:12`, `--nodes`."""
     written = [(key, f"sweep.axes.{key}") for key in section.axes]
     written += [(key, f"sweep.grids.{name}.{key}") for name, grid in section.grids.items() for key in grid]
-    origins = {key: draft.at(place) or "sweep" for key, place in written}
+    origins = {key: draft.at(path) or "sweep" for key, path in written}
     return origins | {override.key: override.origin for override in overrides}
 
 

@@ -1,4 +1,12 @@
-"""The verbs of `submit.py`, one module each with `run(args) -> exit code`, and what they share.
+"""The verbs of `submit.py`: `submit.py VERB` imports `jobs.cli.VERB` and calls `run(args) -> exit code`.
 
-Imported only when their verb is asked for.
+| module | shared by the verbs |
+|---|---|
+| `target` | `--cluster`, `--profile` and `--slurm`: the scheduler to submit to |
+| `submitting` | `sweep`, `run`, `resume`: submit runs, print the actions, wait |
+| `dry_run`, `batch_scripts` | `--dry-run` and `--test-only` |
+| `run_lookup` | find the runs and sweeps that arguments name |
+| `polling`, `follow` | read states repeatedly; show them until all runs have ended |
+| `status_table`, `gpu_hours_table` | tables of states and of GPU-hours |
+| `formatting`, `json_output` | text and JSON |
 """

@@ -71,6 +71,6 @@ def run_label(run: RunDir) -> str:
 def _existing(kind: str, names: Iterable[str], shown: int = 8) -> str:
     names = list(names)
     if not names:
-        return f"; there are no {kind}"
+        return f"; no {kind} exist"
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return f"; existing {kind}: {', '.join(names[:shown])}{more}"

@@ -1,4 +1,4 @@
-"""`sweep`: bring a sweep to what is asked for."""
+"""`sweep`: submit the missing runs of a sweep."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def cluster_names() -> list[str]:
 
 
 def resolve_name(name: str | None) -> str:
-    """The named cluster, or the only one. Raises `ConfigError` when there is none or a choice."""
+    """The named cluster, or the only one. Raises `ConfigError` for none or several."""
     there = cluster_names()
     if name is None and len(there) == 1:
         return there[0]

@@ -81,7 +81,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ("sweep tiny.yaml --runs /proc/runs --cluster local", "cannot write to '/proc/runs/tiny': "),
         ("show x", "no run 'x' in runs"),
         ("cancel x", "no run 'x' in runs"),
-        ("status x", "no sweep 'x' in runs; there are no sweeps"),
+        ("status x", "no sweep 'x' in runs; no sweeps exist"),
         ("report", "no runs in runs yet"),
         ("clean", "nothing to move is named"),
         ("cluster", "the following arguments are required: ACTION"),
