@@ -141,7 +141,7 @@ def _hand_back(
     if not verdict.decision.requeue:
         return requeue_policy.job_exit_code(verdict.cause, verdict.decision)
     assert node.allocation is not None
-    if ended.taken_back:
+    if ended.requeued:
         return requeue_policy.EXIT_DONE
     until = time.time() + _REQUEUE_WITHIN_S
     if ended.job_end is not None:
@@ -163,7 +163,7 @@ def _run_other_node(node: NodeContext) -> int:
     peers.record_node_exit(attempt, node.rank, ended.code, ended.cause is not None)
     if not peers.wait_for_closed_attempt(attempt):
         return ended.code
-    if not ended.taken_back:
+    if not ended.requeued:
         _stay_for_requeue(node, attempt)
     return requeue_policy.EXIT_DONE
 

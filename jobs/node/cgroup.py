@@ -1,6 +1,7 @@
-"""How often the kernel ended a process of this one's control group for want of memory. Standard library only.
+"""Count the processes that the OOM killer ended in this process's control group. Standard library only.
 
-Ranks are in the group of their agent, whichever group's limit it was, so the agent's count is of theirs.
+Ranks run in the control group of their agent, so the agent's counter includes them, whichever group's memory
+limit was reached.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import re
 from pathlib import Path
 
 ROOT = Path("/")
-"""Where `proc` and `sys` are."""
+"""Folder of `proc` and `sys`."""
 
 
 def oom_kills(root: Path | None = None) -> int | None:
-    """Counted since the group was made; None where no control group tells."""
+    """Number of OOM kills since the control group was created; None without a counter of the kernel."""
     root = ROOT if root is None else root
     top = root / "sys/fs/cgroup"
     try:
@@ -22,7 +23,7 @@ def oom_kills(root: Path | None = None) -> int | None:
         return None
     first = re.search(r"^\d+:(?:[^:]*,)?memory(?:,[^:]*)?:/(.*)$", groups, re.MULTILINE)
     second = re.search(r"^0::/(.*)$", groups, re.MULTILINE)
-    if first is not None:  # version 1, where a container may have the group itself at the top
+    if first is not None:  # version 1; in a container the group itself may be mounted as the root
         own = [top / "memory" / first[1] / "memory.oom_control", top / "memory/memory.oom_control"]
     else:
         own = [top / second[1] / "memory.events"] if second is not None else []

@@ -1,9 +1,9 @@
-"""Where the nodes of one attempt meet: node 0 reserves a port, publishes it, the others wait for it.
+"""The rendezvous of an attempt's nodes: node 0 reserves a port and publishes it, the other nodes wait for it.
 
-A taken port must not pass unnoticed: a launcher that finds one may quietly join the neighbour's store.
-So the port is really bound before it is published, and stays bound (without listening) until torchrun
-listens on it; the address is published in the attempt's own folder, so a port of an earlier attempt is
-never met. Ports lie below the range the kernel hands out to clients. Standard library only.
+A launcher that finds its port taken may silently join the store of another job. So node 0 binds the port
+before it is published, and keeps it bound (without listening) until torchrun listens on it. The endpoint is
+published in the attempt's own folder, so no node reads the port of an earlier attempt. Ports lie below the
+kernel's ephemeral range. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _PORT_COUNT = 8192
 
 
 class RendezvousError(RuntimeError):
-    """The nodes could not meet; the message is one line."""
+    """The rendezvous failed; the message is one line."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Node 0's address and port."""
+    """Address and port of node 0."""
 
     address: str
     port: int
 
 
 def port_range() -> range:
-    """The ports to choose from: just below the kernel's ephemeral range, where that leaves room."""
+    """The candidate ports: just below the kernel's ephemeral range, or from 20000 where that starts low."""
     try:
         lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError):
@@ -47,13 +47,15 @@ def port_range() -> range:
 
 
 def reserve_port(ports: range | None = None) -> socket.socket:
-    """A socket bound to a free port. While it is open only a listener with SO_REUSEADDR (torchrun's
-    store is one) can take that port. Raises `RendezvousError` when none of them is free."""
+    """A socket bound to a free port. Raises `RendezvousError` when no port is free.
+
+    While the socket is open, only a listener with SO_REUSEADDR, such as torchrun's store, can use the port.
+    """
     ports = port_range() if ports is None else ports
-    for port in random.SystemRandom().sample(ports, len(ports)):  # a few microseconds each
+    for port in random.SystemRandom().sample(ports, len(ports)):  # each try takes a few microseconds
         reserved = _open()
         try:
-            reserved.bind(("", port))  # without SO_REUSEADDR: refused if anybody else holds the port
+            reserved.bind(("", port))  # without SO_REUSEADDR, so a port in use is refused
         except OSError:
             reserved.close()
             continue
@@ -63,7 +65,7 @@ def reserve_port(ports: range | None = None) -> socket.socket:
 
 
 def _open() -> socket.socket:
-    """A socket for IPv6 and IPv4 together, as torchrun's store opens it, or for IPv4 where that is all."""
+    """A socket for IPv6 and IPv4 together, like that of torchrun's store, or for IPv4 without IPv6."""
     try:
         both = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     except OSError:
@@ -73,34 +75,34 @@ def _open() -> socket.socket:
 
 
 def interface_towards(host: str) -> str | None:
-    """The network interface by which this node reaches another one; None where that cannot be told."""
+    """The network interface by which this node reaches `host`; None if it cannot be found."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # looks up the route; sends nothing
+            probe.connect((host, 9))  # selects a route; sends nothing
         except OSError:
             return None
         address = socket.inet_aton(probe.getsockname()[0])
         for _, name in socket.if_nameindex():
             try:
-                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                reply = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
             except OSError:
-                continue  # it has no such address
-            if answer[20:24] == address:
+                continue  # an interface without an IPv4 address
+            if reply[20:24] == address:
                 return name
     return None
 
 
 def publish_endpoint(attempt: Attempt, address: str) -> tuple[Endpoint, socket.socket]:
-    """Reserve a port on this node and tell the others; keep the socket open until torchrun has ended."""
+    """Reserve a port on this node and publish it; keep the socket open until torchrun has ended."""
     reserved = reserve_port()
-    meeting = Endpoint(address, reserved.getsockname()[1])
-    write_json(attempt.rendezvous, {"address": meeting.address, "port": meeting.port})
-    return meeting, reserved
+    endpoint = Endpoint(address, reserved.getsockname()[1])
+    write_json(attempt.rendezvous, {"address": endpoint.address, "port": endpoint.port})
+    return endpoint, reserved
 
 
 def wait_for_endpoint(attempt: Attempt, timeout_s: float, allocation: Allocation | None = None) -> Endpoint:
-    """The published address. Raises `RendezvousError` when it does not appear in time, and `JobEnded` when
-    the job of `allocation` is being ended."""
+    """The published endpoint. Raises `RendezvousError` after `timeout_s`, and `JobEnded` when the job of
+    `allocation` is being ended."""
     found = poll_until(lambda: _published(attempt), timeout_s, allocation)
     if found is None:
         raise RendezvousError(f"node 0 did not publish {attempt.rendezvous.name} within {timeout_s:g} s")

@@ -1,10 +1,10 @@
-"""One node's torchrun, watched to its end: signals of the scheduler, and the ends of the other nodes.
+"""Run one node's torchrun to its end, while handling the scheduler's signals and the failures of other nodes.
 
-A signal may be a warning (pre-emption with grace, the time limit ahead, `scancel --signal`) or the beginning
-of the end (`scancel`, the limit itself, a requeue): the same SIGTERM serves for both. So the scheduler is
-asked whether the job still runs. A warning becomes `stop.json` in the attempt's folder, which the ranks look
-for; torchrun is told nothing, for it would end its ranks. Slurm may signal this process alone or every
-process of the step: torchrun and the ranks outlive either. Standard library only.
+SIGTERM may be a warning (pre-emption with a grace period, the time limit ahead) or the end of the job (a
+cancel, the time limit, a requeue). So the agent queries the scheduler whether the job still runs. A warning
+becomes `stop.json` in the attempt's folder, which the ranks poll; a signal to torchrun would end them. A
+scheduler may signal this process alone or every process of the job step: torchrun and the ranks survive
+both. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,159 +21,172 @@ from disttrain.records.run_directory import Attempt
 from jobs.core import processes
 from jobs.node import peers
 from jobs.node.allocation import Allocation, AllocationFacts
+from jobs.node.node_log import log_line
 
 WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _POLL_S = 1.0
-_LATE_S = 2.0
-"""How long a signal may reach this process after it ended the one below."""
-_MARGIN_S = 2.0
-"""Between our end of what is left and Slurm's, so that there is time to write down how it ended."""
-_PEER_S = 10.0
-"""How long torchrun gets, once another node has failed, to notice or to finish what it is at."""
-_EARLY_S = 90.0
-"""How much too early the warning of a time limit comes at most: Slurm looks every 30 s, and allows for 60."""
-_LIMIT_S = 5.0
-"""How long before its time is up a job that is ended was ended for that, where nobody says why."""
+_SIGNAL_DELAY_S = 2.0
+"""The scheduler signals each process of a step separately; after torchrun dies of a signal, wait this long
+for ours."""
+_KILL_MARGIN_S = 2.0
+"""Time left for recording the exit, between our SIGKILL to the ranks and the scheduler's."""
+_PEER_GRACE_S = 10.0
+"""Time for torchrun to end by itself after another node has failed."""
+_EARLY_WARNING_S = 90.0
+"""The warning before the time limit may come this much too early: Slurm checks every 30 s, with a margin of
+60 s."""
+_LIMIT_TOLERANCE_S = 5.0
+"""An end this close to the time limit, for which the scheduler gives no reason, counts as `timeout`."""
 
 
 @dataclass(frozen=True)
 class TorchrunResult:
-    """How a node's share of an attempt ended."""
+    """How torchrun ended on one node."""
 
     code: int
     cause: str | None = None
-    """When it was ended from outside: `timeout` or `cancelled`, or where Slurm took the job back
-    `preempted` or `lost`."""
+    """Cause of an end from outside: `timeout`, `cancelled`, or after a requeue `preempted` or `lost`."""
     message: str | None = None
-    taken_back: bool = False
-    """Whether Slurm has requeued the job by itself."""
+    requeued: bool = False
+    """Whether the scheduler has requeued the job by itself."""
     job_end: float | None = None
-    """When the job's time is up for all that is known, in seconds since the epoch."""
+    """The latest known end of the job's time, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
 class TorchrunContext:
-    """Whose torchrun it is."""
+    """The attempt and node of one torchrun, and its time limit."""
 
     attempt: Attempt
     node: int
     nodes: int
     deadline: float
-    """When the job's time was up for what was known at its start, in seconds since the epoch."""
+    """End of the job's time as known at its start, in seconds since the epoch."""
     lead_s: float
-    """How long before that ranks stop."""
+    """Seconds before that end at which the ranks stop."""
     allocation: Allocation | None
-    """None where a supervisor starts the agents, which also ends them."""
+    """None where a supervisor on this machine starts and ends the agents."""
 
 
 def run_torchrun(
-    command: Sequence[str], env: Mapping[str, str], log: int, place: TorchrunContext
+    command: Sequence[str], env: Mapping[str, str], log: int, context: TorchrunContext
 ) -> TorchrunResult:
-    """Run torchrun to its end; nothing of it is left behind. These signals and SIGCHLD have to be blocked."""
-    return _TorchrunMonitor(place).run(processes.spawn(command, log=log, env=env))
+    """Run torchrun to its end and kill what it leaves behind.
+
+    The caller has blocked `WARNING_SIGNALS`, `TERMINATION_SIGNALS` and SIGCHLD.
+    """
+    return _TorchrunMonitor(context).watch(processes.spawn(command, log=log, env=env))
 
 
 class _TorchrunMonitor:
-    def __init__(self, place: TorchrunContext) -> None:
-        self._place = place
+    def __init__(self, context: TorchrunContext) -> None:
+        self._context = context
         self._child = 0
-        self._job_end = place.deadline
+        self._job_end = context.deadline
         self._kill_at: float | None = None
-        self._end: tuple[str, str] | None = None
-        self._taken_back = False
+        self._external: tuple[str, str] | None = None
+        """Cause and message of an end from outside."""
+        self._requeued = False
 
-    def run(self, child: int) -> TorchrunResult:
+    def watch(self, child: int) -> TorchrunResult:
+        """Wait for torchrun, the process `child`, and handle signals meanwhile."""
         self._child = child
         code = None
         while code is None:
             received = signal.sigtimedwait({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, _POLL_S)
             ended = processes.reap_children()
-            if self._place.attempt.superseded_by() is not None:
-                self._kill_by(0)  # an older copy of a job that goes on elsewhere
+            if self._context.attempt.superseded_by() is not None:
+                self._kill_within(0)  # the job was started again elsewhere
             elif received is not None and received.si_signo != signal.SIGCHLD:
-                self._receive(received.si_signo)
+                self._handle_signal(received.si_signo)
             elif child not in ended:
-                self._look_at_peers()
+                self._check_peers()
             if child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
                 ended |= processes.kill_descendants()
                 ended.setdefault(child, -signal.SIGKILL)
             code = ended.get(child)
         processes.kill_descendants()
-        # As a shell says it. The launcher may be one, of which a child was signalled first.
-        code = code if code >= 0 else 128 - code
-        if self._end is None and code - 128 in TERMINATION_SIGNALS:
-            # Slurm signals each process of a step, this one perhaps later.
-            received = signal.sigtimedwait({*WARNING_SIGNALS, *TERMINATION_SIGNALS}, _LATE_S)
-            if received is not None:
-                self._receive(received.si_signo)
-            elif not self._place.attempt.stop.exists():
-                self._end = ("cancelled", "the scheduler ended the job")
-        cause, message = self._end or (None, None)
-        return TorchrunResult(code, cause, message, self._taken_back, self._job_end)
+        code = code if code >= 0 else 128 - code  # a launcher that is a shell returns 128 + N
+        self._explain_signal(code)
+        cause, message = self._external or (None, None)
+        return TorchrunResult(code, cause, message, self._requeued, self._job_end)
 
-    def _receive(self, number: int) -> None:
-        allocation = self._place.allocation
+    def _explain_signal(self, code: int) -> None:
+        """Find the cause of an end by signal that reached torchrun before it reached this process."""
+        if self._external is not None or code - 128 not in TERMINATION_SIGNALS:
+            return
+        received = signal.sigtimedwait({*WARNING_SIGNALS, *TERMINATION_SIGNALS}, _SIGNAL_DELAY_S)
+        if received is not None:
+            self._handle_signal(received.si_signo)
+        elif not self._context.attempt.stop.exists():
+            self._external = ("cancelled", "the scheduler ended the job")
+
+    def _handle_signal(self, number: int) -> None:
+        allocation = self._context.allocation
         if number in (signal.SIGINT, signal.SIGHUP) or (number == signal.SIGTERM and allocation is None):
-            self._end = self._end or self._why_ended(None)
-            with contextlib.suppress(ProcessLookupError):  # it may have ended before us
+            self._external = self._external or self._external_cause(None)
+            with contextlib.suppress(ProcessLookupError):  # torchrun may have ended before
                 os.kill(self._child, signal.SIGTERM)
             return
         facts = allocation.facts() if allocation else None
         if facts is not None and not facts.running:
-            self._ending(facts)
-        elif number == signal.SIGUSR2 and self._is_early(facts):
-            _say(f"the time limit's warning came early; ranks stop {self._place.lead_s:g} s before it")
+            self._end_job(facts)
+        elif number == signal.SIGUSR2 and self._is_early_warning(facts):
+            lead_s = self._context.lead_s
+            log_line(
+                f"the warning before the time limit came early; ranks stop {lead_s:g} s before the limit"
+            )
         else:
             if facts is not None and facts.end is not None:
                 self._job_end = min(self._job_end, facts.end)
-            self._ask_ranks_to_leave(signal.Signals(number).name)
+            self._request_stop(signal.Signals(number).name)
 
-    def _ending(self, facts: AllocationFacts) -> None:
-        """Slurm is ending the job: ranks have until its SIGKILL to leave, and we to write that down."""
-        allocation = self._place.allocation
-        if allocation is None or self._end is not None:
+    def _end_job(self, facts: AllocationFacts) -> None:
+        """The scheduler is ending the job: have the ranks save, and kill them before its SIGKILL."""
+        allocation = self._context.allocation
+        if allocation is None or self._external is not None:
             return
-        self._taken_back = facts.restarts > allocation.restart
-        self._end = self._why_ended(facts)
-        _say(f"{self._end[0]}: {self._end[1]}")
-        self._ask_ranks_to_leave("the job's end")
-        self._kill_by(max(1.0, allocation.kill_wait_s() - _MARGIN_S))
+        self._requeued = facts.restarts > allocation.restart
+        self._external = self._external_cause(facts)
+        log_line(f"{self._external[0]}: {self._external[1]}")
+        self._request_stop("end of the job")
+        self._kill_within(max(1.0, allocation.kill_wait_s() - _KILL_MARGIN_S))
 
-    def _why_ended(self, facts: AllocationFacts | None) -> tuple[str, str]:
-        if self._taken_back and self._place.allocation is not None:
-            down = self._place.allocation.nodes_down()
+    def _external_cause(self, facts: AllocationFacts | None) -> tuple[str, str]:
+        if self._requeued and self._context.allocation is not None:
+            down = self._context.allocation.nodes_down()
             if down:
-                return "lost", f"Slurm has lost {', '.join(down)}, and took the job back into its queue"
-            return "preempted", "Slurm took the job back into its queue"
-        if (facts is not None and facts.timed_out) or time.time() > self._place.deadline - _LIMIT_S:
+                return "lost", f"the scheduler lost {', '.join(down)} and requeued the job"
+            return "preempted", "the scheduler requeued the job"
+        timed_out = facts is not None and facts.timed_out
+        if timed_out or time.time() > self._context.deadline - _LIMIT_TOLERANCE_S:
             return "timeout", "the scheduler ended the job at its time limit"
         return "cancelled", "the scheduler ended the job"
 
-    def _is_early(self, facts: AllocationFacts | None) -> bool:
-        """Whether this is but Slurm's warning of the time limit, which the ranks know to the second."""
-        end, lead_s = self._place.deadline, self._place.lead_s
-        same_end = facts is None or facts.end is None or abs(facts.end - end) < _EARLY_S / 10
-        return same_end and end - lead_s - _EARLY_S <= time.time() < end - lead_s
+    def _is_early_warning(self, facts: AllocationFacts | None) -> bool:
+        """Whether a signal only announces the time limit, for which the ranks stop by their own clocks."""
+        end, lead_s = self._context.deadline, self._context.lead_s
+        same_end = facts is None or facts.end is None or abs(facts.end - end) < _EARLY_WARNING_S / 10
+        return same_end and end - lead_s - _EARLY_WARNING_S <= time.time() < end - lead_s
 
-    def _ask_ranks_to_leave(self, what: str) -> None:
-        end, now = self._place.deadline, time.time()
-        cause = "deadline" if now >= end - self._place.lead_s - _EARLY_S else "preempted"
-        word = {"cause": cause, "time": now, "node": self._place.node, "seen": what}
-        if create_exclusive(self._place.attempt.stop, word):
-            _say(f"{what}: asked the ranks to save and leave ({cause})")
+    def _request_stop(self, reason: str) -> None:
+        """Write `stop.json`, unless it exists: the ranks save and stop at their next step boundary."""
+        end, now = self._context.deadline, time.time()
+        cause = "deadline" if now >= end - self._context.lead_s - _EARLY_WARNING_S else "preempted"
+        request = {"cause": cause, "time": now, "node": self._context.node, "seen": reason}
+        if create_exclusive(self._context.attempt.stop, request):
+            log_line(f"{reason}: the ranks will save and stop ({cause})")
 
-    def _look_at_peers(self) -> None:
-        codes = peers.node_exit_codes(self._place.attempt, self._place.nodes) if self._place.nodes > 1 else {}
-        failed = [node for node, code in codes.items() if code and node != self._place.node]
+    def _check_peers(self) -> None:
+        """Give torchrun `_PEER_GRACE_S` to end once another node has failed."""
+        context = self._context
+        codes = peers.node_exit_codes(context.attempt, context.nodes) if context.nodes > 1 else {}
+        failed = [node for node, code in codes.items() if code and node != context.node]
         if failed and self._kill_at is None:
-            _say(f"node {failed[0]} has ended with code {codes[failed[0]]}")
-            self._kill_by(_PEER_S)
+            log_line(f"node {failed[0]} has ended with code {codes[failed[0]]}")
+            self._kill_within(_PEER_GRACE_S)
 
-    def _kill_by(self, within_s: float) -> None:
+    def _kill_within(self, within_s: float) -> None:
         at = time.monotonic() + within_s
         self._kill_at = at if self._kill_at is None else min(self._kill_at, at)
-
-
-def _say(text: str) -> None:
-    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} agent: {text}", flush=True)

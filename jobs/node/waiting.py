@@ -1,8 +1,8 @@
-"""Waiting for word of another node, for no longer than the job itself is to run. Standard library only.
+"""Wait for another node, but no longer than the job runs. Standard library only.
 
-The signal that ends a job is blocked while a node waits; `jobs.node.torchrun` takes it up once torchrun runs. If the
-word never comes, nobody does, and the node would stay until it is killed. So it is looked for here as well,
-and left pending: it may be but a warning, which the ranks are to hear of.
+Signals are blocked while a node waits; `jobs.node.torchrun` handles them once torchrun runs. A node that
+waits for a file that never appears would stay until SIGKILL. So the wait checks pending signals and exits when
+the job is being ended. It leaves the signals pending, since a warning is meant for the ranks.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from jobs.node.allocation import Allocation
 from jobs.node.torchrun import TERMINATION_SIGNALS
 
 _POLL_S = 0.1
-_ASK_S = 5.0
-"""How long an answer of the scheduler holds: there may be many nodes, and each asks."""
+_QUERY_INTERVAL_S = 5.0
+"""Time between two queries of the scheduler, which each waiting node sends."""
 
 T = TypeVar("T")
 
 
 class JobEnded(Exception):
-    """The job is being ended, and this node has nothing to write down; the message is one line."""
+    """The job is being ended while this node waits; the message is one line."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
 
-def poll_until(look: Callable[[], T | None], within_s: float, allocation: Allocation | None) -> T | None:
-    """What `look` finds, which is asked again and again; None if that is nothing for `within_s` seconds.
+def poll_until(poll: Callable[[], T | None], within_s: float, allocation: Allocation | None) -> T | None:
+    """Call `poll` until it returns a value, and return that; None after `within_s` seconds.
 
-    Raises `JobEnded` once a signal is pending that ends this job of `allocation`. Signals have to be blocked.
+    Raises `JobEnded` when a pending signal ends the job. The caller has blocked `TERMINATION_SIGNALS`.
     """
     deadline = time.monotonic() + within_s
-    ask_at = 0.0
-    while (found := look()) is None:
+    query_at = 0.0
+    while (found := poll()) is None:
         now = time.monotonic()
         if now > deadline:
             return None
-        if now >= ask_at and (pending := signal.sigpending().intersection(TERMINATION_SIGNALS)):
+        if now >= query_at and (pending := signal.sigpending().intersection(TERMINATION_SIGNALS)):
             _raise_if_ended(pending, allocation)
-            ask_at = time.monotonic() + _ASK_S
+            query_at = time.monotonic() + _QUERY_INTERVAL_S
         time.sleep(_POLL_S)
     return found
 
 
 def _raise_if_ended(pending: Set[int], allocation: Allocation | None) -> None:
-    """Raise `JobEnded` if these signals end the job, by the same rules as `jobs.node.torchrun` has."""
-    ended, taken_back = pending != {signal.SIGTERM}, False
+    """Raise `JobEnded` if these signals end the job, by the rules of `jobs.node.torchrun`."""
+    ended, requeued = pending != {signal.SIGTERM}, False
     if signal.SIGTERM in pending:
         facts = allocation.facts() if allocation else None
-        taken_back = allocation is not None and facts is not None and facts.restarts > allocation.restart
-        ended = ended or allocation is None or taken_back or (facts is not None and not facts.running)
+        requeued = allocation is not None and facts is not None and facts.restarts > allocation.restart
+        ended = ended or allocation is None or requeued or (facts is not None and not facts.running)
     if ended:
-        what = "taken back into the queue" if taken_back else "ended"
-        code = requeue_policy.EXIT_DONE if taken_back else requeue_policy.EXIT_FAILED
+        what = "requeued" if requeued else "ended"
+        code = requeue_policy.EXIT_DONE if requeued else requeue_policy.EXIT_FAILED
         raise JobEnded(f"the job was {what} while this node waited for node 0", code)

@@ -70,7 +70,7 @@ def test_a_warning_is_left_to_whoever_comes_after(
     send: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, answer: AllocationFacts | None
 ) -> None:
     """And the same signal, sent again, may be the end: Slurm is asked again."""
-    monkeypatch.setattr(waiting, "_ASK_S", 0.0)
+    monkeypatch.setattr(waiting, "_QUERY_INTERVAL_S", 0.0)
     job = scheduler(answer, answer, facts(running=False))
     send(signal.SIGTERM)
     with pytest.raises(JobEnded):
