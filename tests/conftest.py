@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.ranks import Ranks
 
-pytest.register_assert_rewrite("tests.support.injected_delays")
+pytest.register_assert_rewrite("tests.support.injected_delays", "tests.support.requeued")
 
 
 class FolderScheduling(LoadScopeScheduling):

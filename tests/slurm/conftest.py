@@ -1,4 +1,4 @@
-"""Two real Slurm clusters for all tests of this folder: with accounting and without."""
+"""Two real Slurm clusters: one with accounting, and one without for the tests of `no_accounting`."""
 
 from __future__ import annotations
 

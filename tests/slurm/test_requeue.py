@@ -1,44 +1,26 @@
-"""A job that Slurm takes its nodes from goes on by itself, and computes what it would have.
-
-Each test is on one cluster: the requeue needs no accounting, and the agent does not read it.
-"""
+"""A job that Slurm takes its nodes from is requeued, and computes what an undisturbed run computes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from analysis.series import read_steps
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal, requeue_policy
-from tests.support import requeued
 from tests.support.jobs import STANDIN, settled, starts, states, wait_until
 from tests.support.minicluster import MiniCluster
-from tests.support.requeued import RANKS, STEPS, Job, assert_the_same, steps_lost
-
-
-def submitted(cluster: MiniCluster, folder: Path, **given: Any) -> Job:
-    folder.mkdir(exist_ok=True)
-    return Job.submit(cluster, folder, requeued.config(**given))
-
-
-def preempt(cluster: MiniCluster) -> None:
-    """An urgent job that needs every node, for a moment."""
-    urgent = [
-        "--partition=urgent",
-        f"--nodes={cluster.nodes}",
-        "--exclusive",
-        "--time=1",
-        "--output=/dev/null",
-    ]
-    cluster.ask("sbatch", *urgent, "--wrap", "true", cwd=Path("/"))
+from tests.support.requeued import (
+    assert_figures_cover_all_attempts,
+    assert_the_same,
+    long_status,
+    preempt,
+    steps_lost,
+    submitted,
+)
 
 
 @contextmanager
@@ -69,41 +51,6 @@ def test_preempted_with_grace(slurm: MiniCluster, tmp_path: Path, reference: Run
     assert len(job.attempts()) == 2
     assert steps_lost(job.run) == 0
     assert_the_same(job.run, reference)
-
-
-@pytest.mark.slow
-def test_preempted_without_grace(plain: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    plain.ask("scontrol", "update", "partition=gpu", "GraceTime=0")
-    try:
-        job = submitted(plain, tmp_path)
-        job.wait_for_step(30)
-        preempt(plain)
-        assert job.wait_for_end().state == "done"
-    finally:
-        plain.ask("scontrol", "update", "partition=gpu", "GraceTime=30")
-    assert len(job.attempts()) == 2
-    assert job.attempt(0)["cause"] in ("preempted", "lost")
-    assert steps_lost(job.run) <= 20, "at most what lies between two checkpoints"
-    assert_the_same(job.run, reference)
-
-
-@pytest.mark.slow
-def test_a_time_limit_shorter_than_the_run(plain: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    job = submitted(plain, tmp_path, time_limit_min=1, stop_lead_s=45, slow_s=25 / STEPS)
-    attempt = 0
-    while job.wait_until_closed(attempt)["next"]:
-        attempt += 1
-    assert job.wait_for_end().state == "done"
-    ended = [job.attempt(attempt.number) for attempt in job.attempts()]
-    assert len(ended) >= 3, "at least two requeues"
-    assert {one["job_id"] for one in ended} == {job.id}
-    assert [one["restart"] for one in ended] == list(range(len(ended)))
-    assert [one["cause"] for one in ended] == ["deadline"] * (len(ended) - 1) + ["finished"]
-    assert [one["checkpoint_before"] for one in ended[1:]] == [one["checkpoint_after"] for one in ended[:-1]]
-    assert steps_lost(job.run) == 0
-    assert_the_same(job.run, reference)
-    assert_figures_cover_all_attempts(job)
-    assert_usage_is_by_own_times(job)
 
 
 @pytest.mark.slow
@@ -225,42 +172,3 @@ def test_the_controller_is_away_when_the_job_wants_its_requeue(
 
 def told(cluster: MiniCluster, job_id: str) -> str:
     return cluster.ask("scontrol", "show", "job", job_id)
-
-
-def long_status(job: Job) -> dict[str, Any]:
-    """What `status --long` says of a run."""
-    said = json.loads(job.cluster.submit("status", "--long", "--json", cwd=job.run.path.parents[2]))
-    (found,) = said["runs"]
-    return found
-
-
-def assert_usage_is_by_own_times(job: Job) -> None:
-    """Without accounting: each start is counted, and each wait before one."""
-    usage = long_status(job)["usage"]
-    records = [job.attempt(attempt.number) for attempt in job.attempts()]
-    started, ended = ([datetime.fromisoformat(one[word]) for one in records] for word in ("started", "ended"))
-    asked = [datetime.fromisoformat(records[0]["submitted"]), *ended[:-1]]
-    waits_s = [(there - since).total_seconds() for there, since in zip(started, asked, strict=True)]
-    ran_s = sum((last - first).total_seconds() for first, last in zip(started, ended, strict=True))
-    assert (usage["source"], usage["unit"], usage["attempts"]) == ("timestamps", "GPU-hours", len(records))
-    assert [start["job_id"] for start in usage["starts"]] == [job.id] * len(records)
-    assert usage["hours"] == pytest.approx(RANKS * ran_s / 3600)
-    assert usage["queue_wait_s"] == pytest.approx(sum(waits_s))
-    assert min(waits_s[1:]) >= 5, "the wait of a requeued job, at least"
-    assert ran_s >= sum(record["step_s"] for _, record in read_steps(job.run, 0).values())
-
-
-def assert_figures_cover_all_attempts(job: Job) -> None:
-    """Sums and counts go on through requeues; the first steps after each start are left out."""
-    metrics = read_json(job.run.metrics)
-    kept = read_steps(job.run, 0)
-    attempts = [number for number, _ in kept.values()]
-    left_out = [step for step in kept if attempts[: step - 1][-2:].count(attempts[step - 1]) < 2]
-    counted = [step for first, last in metrics["left_out"] for step in range(first, last + 1)]
-    assert counted == left_out, "two steps after each start"
-    assert metrics["measured_steps"] == STEPS - len(left_out)
-    assert metrics["resumed_step"] == attempts.index(attempts[-1])
-    durations = [record["step_s"] for _, record in kept.values()]
-    assert sum(durations) <= metrics["seconds_total"] <= 1.5 * sum(durations)
-    progress = read_json(job.run.progress)
-    assert (progress["attempt"], progress["step"]) == (attempts[-1], STEPS)

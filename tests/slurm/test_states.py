@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +17,9 @@ from jobs.schedulers.slurm import accounting
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.gpu_hours import note as note_usage
 from jobs.status.gpu_hours import used
-from jobs.status.refresh import refresh, refresh_slurm
+from jobs.status.refresh import refresh_slurm
 from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import (
-    SMALL,
-    STANDIN,
-    ended_afterwards,
     starts,
     status,
     submit,
@@ -164,36 +160,3 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     assert own.queue_wait_s == pytest.approx(told.queue_wait_s, abs=20)
     note_usage([run])
     assert gpu_hours.read(run) == told
-
-
-@pytest.mark.slow
-def test_without_accounting_everything_works(
-    on_plain: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "small.yaml").write_text(SMALL)
-    sweep = ("sweep", "small.yaml", "--nodes", "1", "2", "--cluster", "slurm", "--wait")
-    on_plain.submit(*sweep, cwd=tmp_path)
-    told = json.loads(on_plain.submit("status", "--long", "--json", cwd=tmp_path))
-    assert [run["state"] for run in told["runs"]] == ["done", "done"]
-    assert [run["usage"]["source"] for run in told["runs"]] == ["timestamps", "timestamps"]
-    on_plain.submit("report", "small", cwd=tmp_path)
-    report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
-    assert [(row["attempts"], row["unit"], row["source"]) for row in report["used"]] == [
-        (1, "GPU-hours", "timestamps")
-    ] * 2
-    assert all(row["hours"] > 0 for row in report["used"])
-
-    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    root = tmp_path / "cancelled"
-    with ended_afterwards(root, SlurmScheduler()):
-        run, job = begun(root)
-        on_plain.submit("cancel", "demo", "--runs", str(root), cwd=tmp_path)
-        wait_until(lambda: not asked(root).active)
-        assert asked(root).cause == "cancelled"
-        on_plain.submit("resume", "demo", "--runs", str(root), "--cluster", "slurm", cwd=tmp_path)
-        wait_until(lambda: len(starts(run)) == 2)
-        (state,) = refresh(read_runs(root), SlurmScheduler())
-        assert (state.state, state.attempts) == ("running", 2)
-        assert state.job_id != job
-        assert state.waits_for is None
-        assert not run.usage.exists()

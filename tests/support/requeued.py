@@ -1,7 +1,8 @@
-"""Runs whose Slurm job is taken from them, and what they are compared with: the same run left in peace."""
+"""Runs whose Slurm job is taken from them, and the same run undisturbed, with which they are compared."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 import yaml
 
+from analysis.series import read_steps
 from disttrain.checkpoint import state as states
 from disttrain.checkpoint.folder import committed
 from disttrain.checkpoint.storage import load, shapes
@@ -144,3 +146,43 @@ def final_tensors(run: RunDir) -> dict[str, torch.Tensor]:
     }
     load(found, newest)
     return found
+
+
+def submitted(cluster: MiniCluster, folder: Path, **given: Any) -> Job:
+    folder.mkdir(exist_ok=True)
+    return Job.submit(cluster, folder, config(**given))
+
+
+def preempt(cluster: MiniCluster) -> None:
+    """Submit an urgent job that needs every node and ends at once."""
+    urgent = [
+        "--partition=urgent",
+        f"--nodes={cluster.nodes}",
+        "--exclusive",
+        "--time=1",
+        "--output=/dev/null",
+    ]
+    cluster.ask("sbatch", *urgent, "--wrap", "true", cwd=Path("/"))
+
+
+def long_status(job: Job) -> dict[str, Any]:
+    """The entry of the only run in `status --long`."""
+    said = json.loads(job.cluster.submit("status", "--long", "--json", cwd=job.run.path.parents[2]))
+    (found,) = said["runs"]
+    return found
+
+
+def assert_figures_cover_all_attempts(job: Job) -> None:
+    """Sums and counts go on through requeues; the first steps after each start are left out."""
+    metrics = read_json(job.run.metrics)
+    kept = read_steps(job.run, 0)
+    attempts = [number for number, _ in kept.values()]
+    left_out = [step for step in kept if attempts[: step - 1][-2:].count(attempts[step - 1]) < 2]
+    counted = [step for first, last in metrics["left_out"] for step in range(first, last + 1)]
+    assert counted == left_out, "two steps after each start"
+    assert metrics["measured_steps"] == STEPS - len(left_out)
+    assert metrics["resumed_step"] == attempts.index(attempts[-1])
+    durations = [record["step_s"] for _, record in kept.values()]
+    assert sum(durations) <= metrics["seconds_total"] <= 3 * sum(durations)
+    progress = read_json(job.run.progress)
+    assert (progress["attempt"], progress["step"]) == (attempts[-1], STEPS)

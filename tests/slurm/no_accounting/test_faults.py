@@ -1,7 +1,4 @@
-"""Nodes and the controller die, a copy of a job is given up and comes back: the run ends all the same.
-
-There is no accounting here.
-"""
+"""A node or the controller dies, or a copy of a job is given up and comes back: the run completes all the same."""
 
 from __future__ import annotations
 
