@@ -1,4 +1,4 @@
-"""Whatever dies, and whenever: every run is started exactly once."""
+"""Every run is started exactly once, whichever process is killed at whichever time."""
 
 from __future__ import annotations
 
@@ -81,6 +81,54 @@ class Batches(LocalScheduler):
         return SubmitQuota(array=3)
 
 
+class ForkScheduler(Batches):
+    """The local scheduler without the start of a new interpreter: its supervisors are forks of this process
+    that start after a random time of up to 0.1 s. All that the journal and the queue see is real."""
+
+    def _submit(self, run: RunDir, submission: int) -> str:
+        ticket = fifo_queue.take(label_of(run, submission))
+        job_id = f"{processes.host()}:{ticket}"
+        if os.fork() == 0:
+            os.setsid()
+            os.closerange(3, 1024)  # the lock on the sweep among them, which a real one does not inherit
+            time.sleep(random.SystemRandom().uniform(0, 0.1))
+            arguments = [str(run.path), "--submission", str(submission), "--ticket", str(ticket)]
+            try:
+                supervisor.main([*arguments, "--job-id", job_id])
+            finally:
+                os._exit(0)
+        return job_id
+
+
+class InstantAgents:
+    """Agents that note their start and complete at once."""
+
+    exit_codes = {0: 0}  # noqa: RUF012
+
+    def __init__(self, run: RunDir, attempt: object, submission: int, nodes: int) -> None:
+        number = attempt.number  # type: ignore[attr-defined]
+        with open(run.path / "starts", "a") as file:
+            file.write(f"{number} 0 {os.getpid()}\n")
+        write_json(run.metrics, {"status": "completed", "attempt": number})
+
+    def watch(self, limit_s: float) -> None:
+        return None
+
+
+@pytest.fixture
+def code_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are made with the code where it lies: their supervisors are forks of this process."""
+    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: {})
+
+
+@pytest.fixture
+def instant_agents(code_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs complete as soon as their supervisor starts agents, and nothing but the submission takes time."""
+    monkeypatch.setattr(supervisor, "_Agents", InstantAgents)
+    made = collect_provenance.collect()
+    monkeypatch.setattr(collect_provenance, "collect", lambda: made)
+
+
 BATCH = {
     "one of three announced": (journal, "write_intent", True, 1),
     "all announced": (LocalScheduler, "submit", False, 1),
@@ -92,20 +140,15 @@ BATCH = {
 }
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        pytest.param(point, marks=[] if point == "one of three receipts written" else pytest.mark.slow)
-        for point in BATCH
-    ],
-)
+@pytest.mark.usefixtures("instant_agents")
+@pytest.mark.parametrize("point", BATCH)
 def test_submitter_of_a_batch_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = repeats(3, "a", "b")
     owner, name, after, call = BATCH[point]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, killed_at(getattr(owner, name), after=after, call=call))
-        assert wait_for(in_a_fork(lambda: submit(plan, Batches(), root))) == -signal.SIGKILL
-    submit(plan, Batches(), root)
+        assert wait_for(in_a_fork(lambda: submit(plan, ForkScheduler(), root))) == -signal.SIGKILL
+    submit(plan, ForkScheduler(), root)
     ended = settled(root)
     assert {state.state for state in ended.values()} == {"done"}, ended
     assert [starts(state.run) for state in ended.values()] == [[(0, 0)]] * 6
@@ -116,15 +159,9 @@ SUPERVISOR = {
     "claimed": (journal, "claim", True, 1),
     "attempt.json written": (supervisor, "open_attempt", True, 1),
     "ranks ended": (supervisor, "close_attempt", False, 0),
-    "attempt.json closed": (attempt, "judge", True, 0),
+    "attempt.json closed": (attempt, "classify_exit", True, 0),
     "outcome written": (supervisor, "close_attempt", True, 0),
 }
-
-
-@pytest.fixture
-def code_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs are made with the code where it lies: their supervisors are forks of this process."""
-    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: {})
 
 
 @pytest.mark.usefixtures("code_here")
@@ -186,46 +223,9 @@ def test_two_submitters_at_once(root: Path) -> None:
     assert [starts(state.run) for state in ended.values()] == [[(0, 0)]] * 3
 
 
-class ForkScheduler(Batches):
-    """The local cluster, less the start of a new interpreter: its supervisors are forks of this process,
-    which take a random moment to come up. Everything that the journal and the queue see is real."""
-
-    def _submit(self, run: RunDir, submission: int) -> str:
-        ticket = fifo_queue.take(label_of(run, submission))
-        job_id = f"{processes.host()}:{ticket}"
-        if os.fork() == 0:
-            os.setsid()
-            os.closerange(3, 1024)  # the lock on the sweep among them, which a real one does not inherit
-            time.sleep(random.SystemRandom().uniform(0, 0.1))
-            arguments = [str(run.path), "--submission", str(submission), "--ticket", str(ticket)]
-            try:
-                supervisor.main([*arguments, "--job-id", job_id])
-            finally:
-                os._exit(0)
-        return job_id
-
-
-class InstantAgents:
-    """Agents that note their start and complete at once."""
-
-    exit_codes = {0: 0}  # noqa: RUF012
-
-    def __init__(self, run: RunDir, attempt: object, submission: int, nodes: int) -> None:
-        number = attempt.number  # type: ignore[attr-defined]
-        with open(run.path / "starts", "a") as file:
-            file.write(f"{number} 0 {os.getpid()}\n")
-        write_json(run.metrics, {"status": "completed", "attempt": number})
-
-    def watch(self, limit_s: float) -> None:
-        return None
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("code_here")
-def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "_Agents", InstantAgents)
-    made = collect_provenance.collect()  # slow beside the rest: the kills are to fall elsewhere
-    monkeypatch.setattr(collect_provenance, "collect", lambda: made)
+@pytest.mark.usefixtures("instant_agents")
+def test_submitter_killed_at_random_times(root: Path) -> None:
     plan = repeats(2, "a", "b")
     folders: list[Path] = []
 
@@ -237,7 +237,7 @@ def test_submitter_killed_at_100_random_moments(root: Path, monkeypatch: pytest.
     assert wait_for(begin()) == 0
     whole_s = time.monotonic() - began
     kills = 0
-    while kills < 100:
+    while kills < 25:
         folders.append(root / f"{len(folders):03d}")
         for _ in range(2):  # the second one finds what the first one left
             pid = begin()

@@ -1,4 +1,4 @@
-"""A node or the controller dies, or a copy of a job is given up and comes back: the run completes all the same."""
+"""A node or the controller dies, or a copy of a job is given up and comes back: the run completes anyway."""
 
 from __future__ import annotations
 
