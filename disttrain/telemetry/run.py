@@ -117,7 +117,7 @@ class RunTelemetry:
         self._reduce(wait=True)  # the sums that travel are of every step before this one
         self._recorder.flush()
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
-        if (window := self._recorder.open_window()) is not None:
+        if (window := self._recorder.open_aggregate()) is not None:
             own["window"] = as_tensor(window)
         if not self.is_rank0:
             return {}, own
@@ -144,7 +144,7 @@ class RunTelemetry:
         if own:
             self._recorder.measured = own["measured"].tolist()
             if same_run and "window" in own:
-                self._recorder.take_up(as_value(own["window"]))
+                self._recorder.resume(as_value(own["window"]))
         if not history:
             return
         self._losses.extend(history["loss_steps"], history["losses"])
@@ -167,7 +167,7 @@ class RunTelemetry:
 
         `comm_reason` says why the clock does not know all of this step's communication, where that is so.
         """
-        self._recorder.note(step, loss, lr, comm_seen=comm_reason is None)
+        self._recorder.record(step, loss, lr, comm_measured=comm_reason is None)
         if comm_reason is not None and self.background.comm_reason is None:
             self.background.comm_reason = comm_reason
         self._global_loss.add(step, loss)
@@ -215,7 +215,7 @@ class RunTelemetry:
         metrics = self._metrics("stopped" if stop_cause else "completed", totals, stop_cause)
         if self.is_rank0:
             self._write_progress(time.monotonic())
-        self.profiled.finish(self._recorder.kept)
+        self.profiled.finish(self._recorder.profiled_phases)
         if self.is_rank0 and self.attempt.superseded_by() is None:
             write_json(self.run.metrics, metrics.model_dump(mode="json"))
         self._close()
@@ -226,7 +226,7 @@ class RunTelemetry:
         device. Raises nothing, so that what went wrong first is what is reported."""
         try:
             self._recorder.abandon()
-            self.profiled.finish(self._recorder.kept)
+            self.profiled.finish(self._recorder.profiled_phases)
             if self.is_rank0 and self.attempt.superseded_by() is None:
                 write_json(
                     self.run.metrics, self._metrics("failed", [self._totals()]).model_dump(mode="json")
@@ -238,8 +238,8 @@ class RunTelemetry:
     def _reduce(self, wait: bool = False) -> None:
         """All ranks together: reduce the losses, compare the communication."""
         self._global_loss.reduce()
-        if wait or self._measures_comm or self._recorder.waiting >= RECORDS_AT_ONCE:
-            self._recorder.divide(everything=wait)
+        if wait or self._measures_comm or self._recorder.unread >= RECORDS_AT_ONCE:
+            self._recorder.split_comm(everything=wait)
         fresh = self._global_loss.ready(wait)
         if self.is_rank0:
             for step, loss in fresh:
@@ -321,7 +321,7 @@ class RunTelemetry:
             facts, background, samples_per_s, self._node.devices, totals, every_s
         )
         measured = [rank.measured for rank in totals]
-        comm_known = self._measures_comm and not self._recorder.comm_unseen
+        comm_known = self._measures_comm and not self._recorder.comm_unmeasured
         if not comm_known:
             facts |= {"comm_method": None, "comm_split": None}
         metrics = Metrics(

@@ -1,4 +1,4 @@
-"""Step records of one rank: one JSON line an optimizer step, written in batches, off the hot path."""
+"""The step records of one rank: one JSON line per optimizer step, written in batches between steps."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from disttrain.telemetry.step_aggregate import DECIMALS, StepAccumulator
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, OTHER, PhaseSeconds, StepClock
 from disttrain.telemetry.step_series import StepSeries
 
-WINDOW = 100
-"""Steps in one record, once each step has had its own for long enough."""
+AGGREGATE_STEPS = 100
+"""Steps per record after the first `full_records` steps."""
 
 
 @dataclass(frozen=True)
-class _Done:
-    """A step that is over, as this rank alone knows it."""
+class _ClosedStep:
+    """A step that the clock has closed, before the ranks compare it."""
 
     step: int
     start: float
-    parts: PhaseSeconds
+    phases: PhaseSeconds
     exposed_s: list[float]
-    """Its communication: in the backward pass (which may be UNMEASURED), and in each meeting."""
+    """Exposed communication: in the backward pass (may be UNMEASURED), then in each control synchronisation."""
     loss: float
     lr: float
 
     @property
-    def comm_seen(self) -> bool:
+    def comm_measured(self) -> bool:
         return self.exposed_s[0] != UNMEASURED
 
-    def unsee(self) -> None:
-        """What of the communication was seen means nothing by itself: it goes to the class of all unknown."""
+    def discard_comm(self) -> None:
+        """Communication was only partly measured; move it to `other`."""
         self.exposed_s[0] = UNMEASURED
-        self.parts[OTHER] += self.parts[COMM]
-        self.parts[COMM] = 0.0
+        self.phases[OTHER] += self.phases[COMM]
+        self.phases[COMM] = 0.0
 
 
 class StepLog:
-    """Pairs each closed step of the clock with its loss and learning rate, keeps the sums, writes the lines.
+    """Joins each closed step of the clock with its loss and learning rate, accumulates and writes the steps.
 
-    `measured` sums leave out the steps up to `warm_step`; `durations` holds the measured steps' seconds.
-    Of a resumed run both begin with those of the steps before. With `split`, a step is recorded once the
-    ranks have compared their communication in it (`divide`).
+    Steps up to `warm_step` and profiled steps are written, but not measured. A resumed run starts with the
+    `measured` sums and `durations` of the steps before. With `split`, a step is written once the ranks have
+    compared its communication (`split_comm`).
     """
 
     def __init__(
@@ -68,154 +68,153 @@ class StepLog:
         self._clock = clock
         self._samples = samples_per_step
         self.warm_step = warmup_steps
+        """Last step of the warm-up."""
         self.profiled: frozenset[int] = frozenset()
-        """Steps that are recorded but not measured, besides the first ones."""
-        self.kept: dict[int, PhaseSeconds] = {}
-        """Of those steps, the seconds in each class."""
+        self.profiled_phases: dict[int, PhaseSeconds] = {}
+        """Seconds in each phase of the profiled steps."""
         self._split = split
-        self._noted: deque[tuple[int, torch.Tensor, float, bool]] = deque()
-        self.comm_unseen = False
-        """Whether there is a measured step in which a rank's communication was not seen."""
+        self._recorded: deque[tuple[int, torch.Tensor, float, bool]] = deque()
+        self.comm_unmeasured = False
+        """Whether some rank's communication is unknown in a measured step."""
         self._full_records = full_records
-        self._window = StepAccumulator()
-        self._window_seen = False
-        """Whether the communication of the steps in it is known."""
-        self._undivided: deque[_Done] = deque()
-        self._comparing = 0  # of the undivided, those whose comparison is on its way
+        self._aggregate = StepAccumulator()
+        self._aggregate_comm_measured = False
+        self._unsplit: deque[_ClosedStep] = deque()
+        self._submitted = 0  # leading steps of `_unsplit` whose comparison is under way
         self.durations = array("d")
+        """Seconds of each measured step."""
         self.ratios = StepSeries()
         """Exposed communication / compute of each measured step."""
         self.measured: PhaseSeconds = [0.0] * len(PHASES)
+        """Sums over the measured steps."""
 
     @property
-    def waiting(self) -> int:
-        """Steps noted and not yet taken from the clock."""
-        return len(self._noted)
+    def unread(self) -> int:
+        """Number of recorded steps not yet read from the clock."""
+        return len(self._recorded)
 
-    def note(self, step: int, loss: torch.Tensor, lr: float, comm_seen: bool = True) -> None:
-        """Call as the last thing before the clock's `end_step`: the copy of the loss is then done when
-        the step is. Without `comm_seen`, the clock does not know all communication of this step as such."""
-        self._noted.append((step, loss.to("cpu", non_blocking=True), lr, comm_seen))
+    def record(self, step: int, loss: torch.Tensor, lr: float, comm_measured: bool = True) -> None:
+        """Call directly before the clock's `end_step`: the copy of the loss then ends with the step.
+        `comm_measured` is false where part of the step's communication escaped the clock."""
+        self._recorded.append((step, loss.to("cpu", non_blocking=True), lr, comm_measured))
         if self._split is not None:
             self._split.step_done()
 
     def collect(self, await_steps: int = 0) -> None:
-        """Take the steps that the device has finished from the clock, waiting for the first `await_steps`."""
-        for start, parts in self._clock.finished(await_steps):
-            step, loss, lr, comm_seen = self._noted.popleft()
-            exposed_s = [parts[COMM], *parts[len(PHASES) :]]
-            del parts[len(PHASES) :]
-            parts[COMM] = sum(exposed_s)
-            done = _Done(step, start, parts, exposed_s, float(loss), lr)
-            if not comm_seen:
-                done.unsee()
+        """Read the steps that the device has finished from the clock; wait for the first `await_steps`."""
+        for start, phases in self._clock.finished(await_steps):
+            step, loss, lr, comm_measured = self._recorded.popleft()
+            exposed_s = [phases[COMM], *phases[len(PHASES) :]]
+            del phases[len(PHASES) :]
+            phases[COMM] = sum(exposed_s)
+            closed = _ClosedStep(step, start, phases, exposed_s, float(loss), lr)
+            if not comm_measured:
+                closed.discard_comm()
             if self._split is None:
-                self._record(done)
+                self._account(closed)
             else:
-                self._undivided.append(done)
+                self._unsplit.append(closed)
 
-    def divide(self, *, everything: bool = False) -> None:
-        """All ranks together: compare their communication, and record the steps for which that is done.
-
-        `everything` waits until all that was noted is recorded.
-        """
+    def split_comm(self, *, everything: bool = False) -> None:
+        """Compare the communication of the ranks and write the steps whose comparison has arrived. All ranks
+        together. `everything` waits until every recorded step is written."""
         if self._split is None:
-            self.collect(self.waiting if everything else 0)
+            self.collect(self.unread if everything else 0)
             return
         due = self._split.due(everything=everything)
-        self.collect(max(0, due - (len(self._undivided) - self._comparing)))
+        self.collect(max(0, due - (len(self._unsplit) - self._submitted)))
         if due:
-            steps = islice(self._undivided, self._comparing, self._comparing + due)
-            self._split.compare([done.exposed_s for done in steps])
-            self._comparing += due
-        for transfer in self._split.ready(wait=everything):
-            done = self._undivided.popleft()
-            self._comparing -= 1
-            if transfer is None:
-                done.unsee()
+            steps = islice(self._unsplit, self._submitted, self._submitted + due)
+            self._split.submit([closed.exposed_s for closed in steps])
+            self._submitted += due
+        for transfer_s in self._split.ready(wait=everything):
+            closed = self._unsplit.popleft()
+            self._submitted -= 1
+            if transfer_s is None:
+                closed.discard_comm()
             else:
-                done.parts[COMM] -= transfer
-                done.parts[COMM_TRANSFER] = transfer
-            self._record(done)
+                closed.phases[COMM] -= transfer_s
+                closed.phases[COMM_TRANSFER] = transfer_s
+            self._account(closed)
 
     def abandon(self) -> None:
-        """Write what this rank knows of the steps that the ranks will not compare any more."""
+        """Write the steps that the ranks will not compare any more, with null wait and transfer."""
         self.collect()
-        for done in self._undivided:
-            self._write(done, divided=False)
-        self._undivided.clear()
-        self._comparing = 0
+        for closed in self._unsplit:
+            self._write(closed, split=False)
+        self._unsplit.clear()
+        self._submitted = 0
 
     def flush(self) -> None:
-        """Hand what was written to the system."""
+        """Write the waiting lines to the file."""
         self._file.flush()
 
-    def open_window(self) -> dict[str, Any] | None:
-        """The record, so far, of the steps that are in no line yet. It travels in checkpoints: one that ended
-        the window would make short lines of frequent checkpoints, as many as there are of those."""
-        return self._window_record() if self._window.steps else None
+    def open_aggregate(self) -> dict[str, Any] | None:
+        """The record of the aggregated steps that are in no line yet, for a checkpoint. Ending the aggregate at
+        each checkpoint instead would give as many short lines as there are checkpoints."""
+        return self._aggregate_record() if self._aggregate.steps else None
 
-    def take_up(self, window: dict[str, Any]) -> None:
-        """Begin with the `open_window` of an earlier attempt, whose clock this one knows nothing of."""
-        self._file.add(window | {"start_s": None})
+    def resume(self, aggregate: dict[str, Any]) -> None:
+        """Write the `open_aggregate` of an earlier attempt. Its start is null: that clock is gone."""
+        self._file.add(aggregate | {"start_s": None})
 
     def close(self) -> None:
-        self._end_window()
+        self._end_aggregate()
         self._file.close()
 
-    def _record(self, done: _Done) -> None:
-        if done.step in self.profiled:
-            self.kept[done.step] = done.parts
-        if done.step > self.warm_step and done.step not in self.profiled:
-            self.durations.append(sum(done.parts))
-            self.comm_unseen |= not done.comm_seen
-            self._note_ratio(done)
-            for index, seconds in enumerate(done.parts):
+    def _account(self, closed: _ClosedStep) -> None:
+        phases = closed.phases
+        if closed.step in self.profiled:
+            self.profiled_phases[closed.step] = phases
+        elif closed.step > self.warm_step:
+            self.durations.append(sum(phases))
+            self.comm_unmeasured |= not closed.comm_measured
+            if self._split is not None and closed.comm_measured and phases[COMPUTE] > 0:
+                self.ratios.add(closed.step, (phases[COMM] + phases[COMM_TRANSFER]) / phases[COMPUTE])
+            for index, seconds in enumerate(phases):
                 self.measured[index] += seconds
-        self._write(done, divided=True)
+        self._write(closed, split=True)
 
-    def _note_ratio(self, done: _Done) -> None:
-        if self._split is not None and done.comm_seen and done.parts[COMPUTE] > 0:
-            self.ratios.add(done.step, (done.parts[COMM] + done.parts[COMM_TRANSFER]) / done.parts[COMPUTE])
-
-    def _write(self, done: _Done, *, divided: bool) -> None:
-        seen = self._split is not None and done.comm_seen
-        alone = done.step <= self._full_records or done.step in self.profiled
-        if not alone and (divided or not seen):
-            if seen != self._window_seen or self._window.last <= self.warm_step < done.step:
-                self._end_window()  # the steps of one window are measured all, or none
-            self._window_seen = seen
-            self._window.add(done.step, done.start, done.parts, done.loss, done.lr)
-            if self._window.steps == WINDOW:
-                self._end_window()
+    def _write(self, closed: _ClosedStep, *, split: bool) -> None:
+        comm_measured = self._split is not None and closed.comm_measured
+        own_line = closed.step <= self._full_records or closed.step in self.profiled
+        if not own_line and (split or not comm_measured):
+            warmup_ends = self._aggregate.last <= self.warm_step < closed.step
+            if comm_measured != self._aggregate_comm_measured or warmup_ends:
+                self._end_aggregate()  # the steps of one aggregate are all measured, or none
+            self._aggregate_comm_measured = comm_measured
+            self._aggregate.add(closed.step, closed.start, closed.phases, closed.loss, closed.lr)
+            if self._aggregate.steps == AGGREGATE_STEPS:
+                self._end_aggregate()
             return
-        self._end_window()  # lines are in the order of the steps
-        record = {
-            "schema_version": SCHEMA_VERSION,
-            "step": done.step,
-            "start_s": round(done.start, DECIMALS),
-            "step_s": round(sum(done.parts), DECIMALS),
-            **_named(done.parts, seen=seen, divided=divided),
-            "samples": self._samples,
-            "loss": done.loss,
-            "lr": done.lr,
-        }
-        self._file.add(record)
+        self._end_aggregate()  # lines are in the order of the steps
+        self._file.add(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "step": closed.step,
+                "start_s": round(closed.start, DECIMALS),
+                "step_s": round(sum(closed.phases), DECIMALS),
+                **_by_name(closed.phases, comm_measured=comm_measured, split=split),
+                "samples": self._samples,
+                "loss": closed.loss,
+                "lr": closed.lr,
+            }
+        )
 
-    def _end_window(self) -> None:
-        if self._window.steps:
-            self._file.add(self._window_record())
-            self._window = StepAccumulator()
+    def _end_aggregate(self) -> None:
+        if self._aggregate.steps:
+            self._file.add(self._aggregate_record())
+            self._aggregate = StepAccumulator()
 
-    def _window_record(self) -> dict[str, Any]:
-        named = _named(self._window.sums, seen=self._window_seen, divided=True)
-        return self._window.as_record(named, self._samples)
+    def _aggregate_record(self) -> dict[str, Any]:
+        phases = _by_name(self._aggregate.sums, comm_measured=self._aggregate_comm_measured, split=True)
+        return self._aggregate.as_record(phases, self._samples)
 
 
-def _named(parts: PhaseSeconds, *, seen: bool, divided: bool) -> dict[str, float | None]:
-    """The fields of a record: of communication only what is known."""
-    named: dict[str, float | None] = dict(zip(PHASES, (round(p, DECIMALS) for p in parts), strict=True))
-    if not (seen and divided):
+def _by_name(phases: PhaseSeconds, *, comm_measured: bool, split: bool) -> dict[str, float | None]:
+    """The phase fields of a record; communication that is not known is null."""
+    named: dict[str, float | None] = dict(zip(PHASES, (round(p, DECIMALS) for p in phases), strict=True))
+    if not (comm_measured and split):
         named[PHASES[COMM]] = named[PHASES[COMM_TRANSFER]] = None
-    exposed = round(parts[COMM] + parts[COMM_TRANSFER], DECIMALS) if seen else None
-    return {**named, "comm_exposed_s": exposed}
+    exposed_s = round(phases[COMM] + phases[COMM_TRANSFER], DECIMALS) if comm_measured else None
+    return {**named, "comm_exposed_s": exposed_s}

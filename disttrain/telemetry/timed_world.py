@@ -1,8 +1,8 @@
-"""What ranks do together between passes counts as communication, wherever in a step it happens."""
+"""A `World` whose collectives are timed as control synchronisation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,29 +16,26 @@ from disttrain.telemetry.step_clock import CONTROL_SYNC, StepClock
 
 @dataclass(frozen=True)
 class TimedWorld(World):
-    """The same world, in which whoever waits for a peer does so in class CONTROL_SYNC of the clock.
-
-    Else a rank that is late to such a meeting would show in whatever class its peers happen to be in.
-    """
+    """Times collectives as CONTROL_SYNC, so that waiting for a late rank is not charged to the current phase."""
 
     clock: StepClock
 
     def all_reduce(
         self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
     ) -> torch.Tensor:
-        with self._meeting():
+        with self._timed():
             return super().all_reduce(tensor, op)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        with self._meeting():
+        with self._timed():
             return super().all_gather_object(value)
 
-    def all_reduce_max(self, values: Any) -> list[float]:
-        with self._meeting():
+    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
+        with self._timed():
             return super().all_reduce_max(values)
 
     @contextmanager
-    def _meeting(self) -> Iterator[None]:
+    def _timed(self) -> Iterator[None]:
         before = self.clock.phase
         self.clock.switch(CONTROL_SYNC)
         try:

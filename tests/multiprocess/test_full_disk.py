@@ -45,7 +45,7 @@ def fill(path: Path) -> None:
 def test_no_step_and_no_record_is_lost(
     disk: Path, monkeypatch: pytest.MonkeyPatch, sinks: tuple[str, ...]
 ) -> None:
-    original = StepLog.note
+    original = StepLog.record
 
     def note(self: StepLog, step: int, *known: Any, **more: Any) -> None:
         original(self, step, *known, **more)
@@ -58,7 +58,7 @@ def test_no_step_and_no_record_is_lost(
     monkeypatch.setattr(run_module, "PROGRESS_EVERY_S", 0.0)
     monkeypatch.setattr(run_module, "FLUSH_SHARE", 1e9)
     made = config(train={"steps": STEPS}, telemetry={"flush_every_s": 1e-9, "sinks": sinks})
-    with patch.object(StepLog, "note", note):
+    with patch.object(StepLog, "record", note):
         seen = train_until(alone(), made, disk, 0, None)
     run = RunDir(disk)
     assert [line["step"] for line in read_jsonl(run.attempt(0).steps(0))] == list(range(1, STEPS + 1))

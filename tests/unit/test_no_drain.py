@@ -81,8 +81,8 @@ def test_nothing_is_waited_for_when_ranks_compare_losses_and_times(never_waiting
     recorder = StepLog(tmp_path / "steps.jsonl", HostClock(), samples_per_step=1, warmup_steps=0, split=split)
     for step in range(1, 4):
         loss = torch.zeros((), device="cuda:0")
-        recorder.note(step, loss, 0.1)
+        recorder.record(step, loss, 0.1)
         losses.add(step, loss)
     losses.reduce()
-    split.compare([[0.1], [0.2, 0.3], [0.1]])
+    split.submit([[0.1], [0.2, 0.3], [0.1]])
     recorder.close()

@@ -43,9 +43,9 @@ def record(path, losses, *, warmup=0, measures_comm=True):
     clock.start()
     for step, loss in enumerate(losses, 1):
         clock.switch(COMPUTE)
-        recorder.note(step, torch.tensor(loss), lr=0.1)
+        recorder.record(step, torch.tensor(loss), lr=0.1)
         clock.end_step()
-    recorder.divide(everything=True)
+    recorder.split_comm(everything=True)
     recorder.close()
     return recorder
 
@@ -217,7 +217,7 @@ def test_no_batch_of_records_is_large(telemetry, monkeypatch):
     collect = made._recorder.collect
 
     def note_size(await_steps: int = 0) -> None:
-        sizes.append(made._recorder.waiting)
+        sizes.append(made._recorder.unread)
         collect(await_steps)
 
     monkeypatch.setattr(made._recorder, "collect", note_size)

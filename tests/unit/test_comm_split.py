@@ -23,10 +23,10 @@ class Peers(CommSplit):
         super().__init__(ALONE)
         self.others = others
 
-    def compare(self, exposed_s) -> None:
+    def submit(self, exposed_s) -> None:
         count = len(exposed_s)
         pairs = zip(exposed_s, self.others[:count], strict=True)
-        super().compare([[min(mine, theirs), *meetings] for (mine, *meetings), theirs in pairs])
+        super().submit([[min(mine, theirs), *meetings] for (mine, *meetings), theirs in pairs])
         del self.others[:count]
 
 
@@ -44,10 +44,10 @@ def recorded(path, exposed, others, look_ups=(), unseen=(), full=100):
         now[0] += 1
         clock.switch(COMM)
         now[0] += seconds
-        recorder.note(step, torch.tensor(0.0), 0.1, comm_seen=step not in unseen)
+        recorder.record(step, torch.tensor(0.0), 0.1, comm_measured=step not in unseen)
         clock.end_step()
         if step in look_ups:
-            recorder.divide()
+            recorder.split_comm()
     return recorder
 
 
@@ -59,7 +59,7 @@ def test_transfer_is_the_least_of_all_ranks_and_waiting_the_rest(tmp_path_factor
     path = tmp_path_factory.mktemp("steps") / "steps.jsonl"
     exposed, others = ([pair[i] / 1000 for pair in pairs] for i in range(2))
     recorder = recorded(path, exposed, others, look_ups)
-    recorder.divide(everything=True)
+    recorder.split_comm(everything=True)
     recorder.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, len(pairs) + 1))
@@ -86,20 +86,20 @@ def test_a_run_that_breaks_off_keeps_what_was_never_compared(tmp_path):
 )
 def test_what_one_rank_did_not_see_is_null_on_all(tmp_path, others, unseen):
     recorder = recorded(tmp_path / "steps.jsonl", [0.25] * 3, others, unseen=unseen)
-    recorder.divide(everything=True)
+    recorder.split_comm(everything=True)
     recorder.close()
     lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert [line["comm_transfer_s"] for line in lines] == [0.25, None, 0.25]
     assert [line["comm_exposed_s"] for line in lines] == [0.25, None, 0.25]
     assert [line["other_s"] for line in lines] == [0.0, 0.25, 0.0]
-    assert recorder.comm_unseen
+    assert recorder.comm_unmeasured
     assert [step for step, _ in recorder.ratios.thinned()] == [1, 3]
     assert sum(recorder.measured) == pytest.approx(3 * 1.25)
 
 
 def test_steps_with_and_without_their_communication_are_never_put_together(tmp_path):
     recorder = recorded(tmp_path / "steps.jsonl", [0.25] * 5, [0.25] * 5, unseen={2, 3}, full=0)
-    recorder.divide(everything=True)
+    recorder.split_comm(everything=True)
     recorder.close()
     lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert [(line["first"], line["last"]) for line in lines] == [(1, 1), (2, 3), (4, 5)]
@@ -136,9 +136,9 @@ def test_each_meeting_is_compared_on_its_own(tmp_path):
     ):
         clock.switch(phase)
         now[0] += seconds
-    recorder.note(1, torch.tensor(0.0), 0.1)
+    recorder.record(1, torch.tensor(0.0), 0.1)
     clock.end_step()
-    recorder.divide(everything=True)
+    recorder.split_comm(everything=True)
     recorder.close()
     line = json.loads((tmp_path / "steps.jsonl").read_text())
     assert line["comm_wait_s"] == pytest.approx(0.3)
@@ -150,6 +150,6 @@ def test_each_meeting_is_compared_on_its_own(tmp_path):
 class Together(CommSplit):
     """The split of a rank whose peer was as quick in the backward pass, and late to one meeting of two."""
 
-    def compare(self, exposed_s) -> None:
+    def submit(self, exposed_s) -> None:
         theirs = [0.5, 0.2, 0.5]
-        super().compare([[min(pair) for pair in zip(step, theirs, strict=True)] for step in exposed_s])
+        super().submit([[min(pair) for pair in zip(step, theirs, strict=True)] for step in exposed_s])

@@ -18,7 +18,7 @@ from disttrain.records.steps import PHASES, Step, StepAggregate
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
-from disttrain.telemetry.step_log import WINDOW, StepLog
+from disttrain.telemetry.step_log import AGGREGATE_STEPS, StepLog
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 
@@ -33,7 +33,7 @@ def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
     )
     recorder.profiled = frozenset(sampled)
     if window is not None:
-        recorder.take_up(window)
+        recorder.resume(window)
     opened = {after: window}
     clock.start()
     for step, step_s in enumerate(seconds, after + 1):
@@ -41,11 +41,11 @@ def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
         now[0] += 0.9 * step_s
         clock.switch(OPTIMIZER)
         now[0] += 0.1 * step_s
-        recorder.note(step, torch.tensor(float(step)), 0.5)
+        recorder.record(step, torch.tensor(float(step)), 0.5)
         clock.end_step()
         recorder.collect()
         recorder.flush()
-        opened[step] = recorder.open_window()
+        opened[step] = recorder.open_aggregate()
     return recorder, opened
 
 
@@ -77,7 +77,7 @@ def test_windows_lose_no_sum_no_extreme_and_keep_the_distribution(tmp_path_facto
         assert window.loss == pytest.approx(np.mean(range(window.first, window.last + 1)))
         assert window.samples == 4 * window.steps
         step += window.steps
-    assert all(window.steps == WINDOW for window in windows[:-1])
+    assert all(window.steps == AGGREGATE_STEPS for window in windows[:-1])
 
 
 def test_sampled_steps_keep_lines_of_their_own(tmp_path):
@@ -119,7 +119,7 @@ def test_over_attempts_no_step_is_lost_or_counted_twice(tmp_path_factory, data):
     assert all(steps <= warm or not steps & warm for steps in inside)
     for steps, each in zip(inside, windows, strict=True):
         assert each.step_s == pytest.approx(sum(kept[step] for step in steps), abs=1e-5)
-    assert len(windows) <= len(kept) / WINDOW + 3 * len(run.attempts()) + len(sampled)
+    assert len(windows) <= len(kept) / AGGREGATE_STEPS + 3 * len(run.attempts()) + len(sampled)
 
 
 def test_what_an_earlier_attempt_had_in_no_line_is_in_the_first_one_of_the_next(tmp_path):
@@ -144,10 +144,10 @@ def realistic(path, *, full, steps=2000):
         for phase in (*range(CONTROL_SYNC), CONTROL_SYNC, CONTROL_SYNC, COMM):
             clock.switch(phase)
             now[0] += random.lognormal(-3, 0.5)  # far more bins in use than real steps need
-        recorder.note(step, torch.tensor(random.uniform(1, 9)), 3e-4 * random.uniform())
+        recorder.record(step, torch.tensor(random.uniform(1, 9)), 3e-4 * random.uniform())
         clock.end_step()
-        recorder.divide(everything=True)
-        recorder.open_window()
+        recorder.split_comm(everything=True)
+        recorder.open_aggregate()
     recorder.close()
     return [len(line) + 1 for line in path.read_text().splitlines()]
 
@@ -156,11 +156,11 @@ def test_a_million_steps_stay_below_a_hundred_megabytes_however_often_they_are_s
     full, attempts = TelemetryConfig().full_records, 50
     alone = realistic(tmp_path / "alone.jsonl", full=10**6)
     windows = realistic(tmp_path / "windows.jsonl", full=0)
-    assert (len(alone), len(windows)) == (2000, 2000 / WINDOW)
+    assert (len(alone), len(windows)) == (2000, 2000 / AGGREGATE_STEPS)
     line = json.loads((tmp_path / "alone.jsonl").read_text().splitlines()[0])
     assert line["comm_wait_s"] is not None
     assert line["start_s"] > 1e5
-    lines = (10**6 - full) / WINDOW + 3 * attempts
+    lines = (10**6 - full) / AGGREGATE_STEPS + 3 * attempts
     assert full * max(alone) + lines * max(windows) < 100e6
 
 
