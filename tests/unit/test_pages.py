@@ -1,0 +1,171 @@
+"""README and docs name files, links, commands and config keys that exist."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+import submit
+from disttrain.config.sections import Config
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text() for page in PAGES}
+HISTORY = "docs/log.md"  # names files as they were
+FOLDERS = r"(?:disttrain|jobs|sweeps|analysis|benchmarks|tests|docs)"
+NEW_FILES = {"docs/extending.md": {"disttrain/data/parity.py", "disttrain/models/linear.py",
+                                   "disttrain/telemetry/sinks/csv.py"}}  # fmt: skip
+"""Files that a page shows how to write."""
+OPEN_SECTIONS = {"model", "data"}
+"""Sections that take the options of their builder besides their own keys."""
+
+page_texts = pytest.mark.parametrize(("page", "text"), TEXTS.items(), ids=TEXTS)
+
+
+def code_of(text: str) -> list[str]:
+    """Inline code and the lines of code blocks."""
+    blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.S | re.M)
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"^ {4}(\S.*)$", rest, re.M)
+    return lines + [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", rest)]
+
+
+def expanded(path: str) -> list[str]:
+    """`a/{b,c}.py` as `a/b.py` and `a/c.py`."""
+    found = re.search(r"\{([^}]*)\}", path)
+    return [path.replace(found[0], each) for each in found[1].split(",")] if found else [path]
+
+
+def named_files(text: str) -> set[str]:
+    """Paths below the project's folders; placeholders such as `<name>` become `*`."""
+    paths = re.findall(rf"(?<![\w/.-]){FOLDERS}/[\w./<>*{{}},-]*", "\n".join(code_of(text)))
+    whole = {each for path in paths for each in expanded(path.rstrip(".,"))}
+    return {re.sub(r"<[^>]*>", "*", path).rstrip("/") for path in whole}
+
+
+def named_modules(text: str) -> set[str]:
+    """Dotted names of the project's packages."""
+    return set(re.findall(r"(?<![\w/.-])(?:disttrain|jobs|sweeps|analysis|benchmarks)(?:\.\w+)+", text))
+
+
+def exists(module: str) -> bool:
+    """Whether a dotted name is a module, or a name in one."""
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:length])
+        file = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+        if file.exists():
+            rest = parts[length:]
+            return not rest or re.search(rf"\b{rest[0]}\b", file.read_text()) is not None
+    return False
+
+
+def commands(text: str) -> list[list[str]]:
+    """Arguments of each `submit.py` command line, up to a comment or a shell operator."""
+    found = []
+    for line in code_of(text):
+        match = re.match(r"(?:\S*sudo )?(?:\S*python )?submit\.py (.+)", line)
+        if match:
+            arguments = re.split(r"\s#|[|;>&]| -- ", match[1])[0]
+            try:
+                found.append(shlex.split(arguments))
+            except ValueError:
+                found.append(arguments.split())
+    return found
+
+
+def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Name and parser of each verb."""
+    actions = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(actions[0].choices) if actions else {}
+
+
+def unknown_arguments(arguments: list[str]) -> list[str]:
+    """The verb or the flags of a command line that `submit.py` does not have."""
+    parser = submit.build_parser()
+    rest = arguments
+    while (verbs := subparsers(parser)) and rest and not rest[0].startswith("-"):
+        if rest[0] not in verbs:
+            return [] if rest[0].isupper() or rest[0] == "..." else [rest[0]]
+        parser, rest = verbs[rest[0]], rest[1:]
+    flags = [re.match(r"-{1,2}[\w-]+", word) for word in rest]
+    return [flag[0] for flag in flags if flag and flag[0] not in parser._option_string_actions]
+
+
+@page_texts
+def test_named_files_exist(page, text):
+    if page == HISTORY:
+        pytest.skip("a log names files as they were")
+    missing = {path for path in named_files(text) if not list(ROOT.glob(path))}
+    assert missing - NEW_FILES.get(page, set()) == set()
+
+
+@page_texts
+def test_named_modules_exist(page, text):
+    if page == HISTORY:
+        pytest.skip("a log names modules as they were")
+    assert {name for name in named_modules(text) if not exists(name)} == set()
+
+
+@page_texts
+def test_links_lead_to_files_and_headings(page, text):
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        path = (ROOT / page).parent / file if file else ROOT / page
+        assert path.exists(), f"{page} links to {target}"
+        if anchor and path.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+            anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+            assert anchor in anchors, f"{page} links to {target}"
+
+
+@page_texts
+def test_commands_use_verbs_and_flags_that_exist(page, text):
+    for arguments in commands(text):
+        assert unknown_arguments(arguments) == [], f"{page}: submit.py {' '.join(arguments)}"
+
+
+@page_texts
+def test_config_keys_exist(page, text):
+    sections = {name: field.annotation.model_fields for name, field in Config.model_fields.items()}
+    for code in code_of(text):
+        for section, key in re.findall(r"(?<![\w./-])(\w+)\.(\w+)\b(?![./(])", code):
+            if section in sections and section not in OPEN_SECTIONS and key != "md" and page != HISTORY:
+                assert key in sections[section], f"{page}: {section}.{key}"
+
+
+def test_yaml_examples_name_sections_that_exist():
+    for page, text in TEXTS.items():
+        for block in re.findall(r"^```yaml\n(.*?)^```", text, re.S | re.M):
+            loaded = yaml.safe_load(block)
+            known = {*Config.model_fields, "sweep"}
+            if isinstance(loaded, dict) and "model" in loaded:
+                assert set(loaded) <= known, page
+
+
+@pytest.mark.parametrize(
+    ("command", "unknown"),
+    [
+        ("sweep --nodes 1 2 --wait", []),
+        ("cluster up --link 1gbit", []),
+        ("cluster down --link 1gbit", ["--link"]),
+        ("sweep --nodez 2", ["--nodez"]),
+        ("submit x.yaml", ["submit"]),
+    ],
+)
+def test_an_unknown_argument_is_found(command, unknown):
+    assert unknown_arguments(command.split()) == unknown
+
+
+def test_a_missing_file_and_module_are_found():
+    text = "`jobs/slurm/{profile,script}.py`, `jobs.nowhere`; `jobs.node.agent`, `jobs/schedulers/<name>/`"
+    assert named_files(text) == {"jobs/slurm/profile.py", "jobs/slurm/script.py", "jobs/schedulers/*"}
+    assert [name for name in sorted(named_modules(text)) if not exists(name)] == ["jobs.nowhere"]
