@@ -32,7 +32,7 @@ from disttrain.telemetry.collective_stats import LARGEST_SHARE
 from tests.support import emulated_shards
 from tests.support import injected_delays as delays
 from tests.support.injected_delays import LATE_RANK, LATE_S, STEP, WARM_UP, Phases
-from tests.support.links import linked, real_time, stream_bytes_per_s
+from tests.support.link_rate import linked, real_time, stream_bytes_per_s
 from tests.support.minicluster import SUBMIT, MiniCluster
 from tests.support.ranks import Ranks
 

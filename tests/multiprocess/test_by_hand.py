@@ -23,8 +23,8 @@ pytestmark = pytest.mark.multiprocess
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """\
-model: {kind: "tests.support.nets:Net"}
-data: {kind: "tests.support.nets:source"}
+model: {kind: "tests.support.small_models:Net"}
+data: {kind: "tests.support.small_models:source"}
 train: {steps: 4, local_batch_size: 4}
 telemetry: {warmup_steps: 1}
 """
@@ -127,7 +127,7 @@ def test_bad_input_is_one_line_and_exit_code_2(config, tmp_path, arguments, expe
     [signal.SIGTERM, *[pytest.param(n, marks=pytest.mark.slow) for n in (signal.SIGUSR1, signal.SIGUSR2)]],
 )
 def test_a_signal_stops_it_in_good_order_and_the_same_command_goes_on(config, tmp_path, number):
-    asking = ("--model.kind", "tests.support.nets:Asking", "--model.marker", str(tmp_path / "asked"))
+    asking = ("--model.kind", "tests.support.small_models:Asking", "--model.marker", str(tmp_path / "asked"))
     asking += ("--model.call", "2", "--model.signal_number", str(int(number)), "--job.stop_check_s", "0")
     command = ("--config", str(config), "--run-dir", "run", *asking)
     stopped = run_alone(*command, cwd=tmp_path)
@@ -154,7 +154,7 @@ def test_the_wrong_world_size_is_refused_and_recorded(tmp_path):
 
 
 def test_a_crash_leaves_its_cause(config, tmp_path):
-    crash = ("--model.kind", "tests.support.nets:Failing", "--model.message", "boom at three")
+    crash = ("--model.kind", "tests.support.small_models:Failing", "--model.message", "boom at three")
     done = run_alone("--config", str(config), "--run-dir", "run", *crash, cwd=tmp_path)
     assert done.returncode == 1
     error = read_json(tmp_path / "run" / "attempts" / "000" / "error-00000.json")

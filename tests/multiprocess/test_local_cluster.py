@@ -204,8 +204,8 @@ def test_a_run_that_is_asked_to_stop_goes_on_where_it_was(
     config = Config.model_validate(
         {
             # the third pass is that of step 2: one comes before the first step
-            "model": {"kind": "tests.support.nets:Asking", "marker": str(marker), "call": 3},
-            "data": {"kind": "tests.support.nets:source"},
+            "model": {"kind": "tests.support.small_models:Asking", "marker": str(marker), "call": 3},
+            "data": {"kind": "tests.support.small_models:source"},
             "train": {"steps": 5, "local_batch_size": 4, "global_batch_size": 8},
             "resources": {"nodes": 2, "device": "cpu"},
             "job": {"stop_check_s": 0},
@@ -236,8 +236,8 @@ def test_the_trainer_on_two_nodes(root: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("DISTTRAIN_LAUNCHER")
     config = Config.model_validate(
         {
-            "model": {"kind": "tests.support.nets:Net"},
-            "data": {"kind": "tests.support.nets:source"},
+            "model": {"kind": "tests.support.small_models:Net"},
+            "data": {"kind": "tests.support.small_models:source"},
             "train": {"steps": 4, "local_batch_size": 4, "global_batch_size": 8},
             "resources": {"nodes": 2, "device": "cpu"},
         }

@@ -59,7 +59,7 @@ def nulls(value: Any, name: str = "") -> Iterator[str]:
             COMM | {"model_flops_per_sample", "compute_dtypes"},
         ),
         (EMULATED, 1, {"model": {"work": "matmul"}}, {"emulation_late_s"}),
-        (SMALL, 1, {"model": {"kind": "tests.support.nets:Failing", "rank": 0}}, COMM | EXPOSED),
+        (SMALL, 1, {"model": {"kind": "tests.support.small_models:Failing", "rank": 0}}, COMM | EXPOSED),
     ],
     ids=["alone", "short", "warm-up", "sampled", "diverged", "emulated", "matmul", "failed"],
 )
@@ -68,7 +68,7 @@ def test_every_null_figure_has_a_reason(two_ranks, tmp_path: Path, base, ranks, 
     try:
         two_ranks.call(train_on, config, tmp_path) if ranks == 2 else train_on(alone(), config, tmp_path)
     except (RuntimeError, RankFailed):
-        assert sections["model"]["kind"] == "tests.support.nets:Failing"
+        assert sections["model"]["kind"] == "tests.support.small_models:Failing"
     metrics = read_json(RunDir(tmp_path).metrics)
     reasons = metrics.pop("null_reasons")
     found = set(nulls(metrics))

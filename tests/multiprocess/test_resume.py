@@ -90,8 +90,8 @@ def test_accumulation_on_three_ranks(three_ranks: Ranks, tmp_path: Path, seed: i
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_a_dataset_draws_at_random_is_drawn_again(tmp_path: Path, workers: int) -> None:
-    data = {"kind": "tests.support.nets:drawing_source", "samples": 8, "workers": workers}
-    made = config(data=data, model={"kind": "tests.support.nets:Net"})
+    data = {"kind": "tests.support.small_models:drawing_source", "samples": 8, "workers": workers}
+    made = config(data=data, model={"kind": "tests.support.small_models:Net"})
     whole = [train_until(alone(), made, tmp_path / "whole", 0, None)]
     drawn = samples_of(whole)
     assert len(set(drawn)) == len(drawn) == STEPS * 4, "every time a sample is taken it is another one"

@@ -32,8 +32,8 @@ GPT = {
     "optim": {"lr": 1e-3, "warmup_steps": 5, "grad_clip": 1.0},
 }
 SMALL = {
-    "model": {"kind": "tests.support.nets:Net"},
-    "data": {"kind": "tests.support.nets:source"},
+    "model": {"kind": "tests.support.small_models:Net"},
+    "data": {"kind": "tests.support.small_models:source"},
     "train": {"steps": 12, "local_batch_size": 4, "log_every": 5},
     "telemetry": {"warmup_steps": 2},
 }
@@ -142,7 +142,7 @@ def test_validation_stands_outside_the_steps(tmp_path):
 
 
 def test_a_failing_rank_leaves_what_was_measured(tmp_path):
-    config = make_config(SMALL, 1, model={"kind": "tests.support.nets:Failing"})
+    config = make_config(SMALL, 1, model={"kind": "tests.support.small_models:Failing"})
     with pytest.raises(RuntimeError, match="boom"):
         train_on(alone(), config, tmp_path)
     metrics = Metrics.model_validate(read_json(RunOutput.of_job(tmp_path, 0).run.metrics))

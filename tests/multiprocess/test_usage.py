@@ -25,8 +25,8 @@ from tests.support import nvml
 pytestmark = pytest.mark.multiprocess
 
 CONFIG = {
-    "model": {"kind": "tests.support.nets:Net", "slow_rank": 0, "slow_s": 0.01},
-    "data": {"kind": "tests.support.nets:source"},
+    "model": {"kind": "tests.support.small_models:Net", "slow_rank": 0, "slow_s": 0.01},
+    "data": {"kind": "tests.support.small_models:source"},
     "train": {"steps": 40, "local_batch_size": 4, "eval_every": 20},
     "telemetry": {"warmup_steps": 2, "gpu_every_s": 0.02},
 }

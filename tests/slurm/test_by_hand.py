@@ -23,7 +23,7 @@ from tests.support.jobs import STANDIN, starts, wait_until
 from tests.support.minicluster import SUBMIT, MiniCluster
 
 SBATCH = SUBMIT.parent / "jobs" / "train.sbatch"
-SEEING = STANDIN.with_name("seeing.sh")
+RECORDING = STANDIN.with_name("recording_launcher.sh")
 CONFIG = """\
 model: {kind: mlp}
 data: {kind: digits}
@@ -79,7 +79,7 @@ def only_run(folder: Path) -> RunDir:
 def test_both_ways_make_the_same_run(
     gpus: int | None, folder: Path, on_slurm: MiniCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(SEEING))
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(RECORDING))
     folders = [folder / "submitted", folder / "by-hand"]
     config = CONFIG.replace("DEVICE", "auto" if gpus else "cpu")
     limits = ("time_limit_min: 62", "time_limit_min: 5")  # by hand it is the job's

@@ -1,4 +1,4 @@
-"""Nodes meet in the right world, or refuse out loud: jobs side by side, squatters, clocks that are off."""
+"""Nodes of a job find each other or fail with a reason: jobs side by side, ports in use, clocks off."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def test_jobs_on_the_same_nodes_start_at_once(pair: MiniCluster, tmp_path: Path)
 
 
 @contextmanager
-def squatter(cluster: MiniCluster, *way: str) -> Iterator[subprocess.Popen[str]]:
-    """`tests.support.squatter` on the first node, where a job's nodes meet; gone at the end."""
-    command = [*node_prefix(cluster.name, 1), sys.executable, "-m", "tests.support.squatter", *way]
+def port_holder(cluster: MiniCluster, *way: str) -> Iterator[subprocess.Popen[str]]:
+    """`tests.support.port_holder` on the first node, where the rendezvous is; it ends with the block."""
+    command = [*node_prefix(cluster.name, 1), sys.executable, "-m", "tests.support.port_holder", *way]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SUBMIT.parent)}, **pipes) as process:
         try:
@@ -108,7 +108,7 @@ def says(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.slow
 def test_few_ports_are_free_and_one_of_them_is_found(pair: MiniCluster, tmp_path: Path) -> None:
-    with squatter(pair, "range", "3") as holder:
+    with port_holder(pair, "range", "3") as holder:
         first, _, last = says(holder).removeprefix("free ").partition("-")
         run = submitted(pair, tmp_path, "few")
         assert ended(run).state == "done", log(run)
@@ -118,7 +118,7 @@ def test_few_ports_are_free_and_one_of_them_is_found(pair: MiniCluster, tmp_path
 
 @pytest.mark.slow
 def test_no_port_is_free_and_the_job_says_so(pair: MiniCluster, tmp_path: Path) -> None:
-    with squatter(pair, "range", "0") as holder:
+    with port_holder(pair, "range", "0") as holder:
         assert says(holder) == "free none"
         run = submitted(pair, tmp_path, "none")
         state = ended(run)
@@ -129,7 +129,7 @@ def test_no_port_is_free_and_the_job_says_so(pair: MiniCluster, tmp_path: Path) 
 
 def test_nobody_takes_the_port_before_torchrun_listens(pair: MiniCluster, tmp_path: Path) -> None:
     run = expected(tmp_path, "greedy")
-    with squatter(pair, "after", str(run.attempt(0).rendezvous)) as greedy:
+    with port_holder(pair, "after", str(run.attempt(0).rendezvous)) as greedy:
         assert submitted(pair, tmp_path, "greedy").path == run.path
         assert says(greedy).startswith("sees")
         wait_until(lambda: read_json_or_none(run.progress) is not None)
@@ -144,7 +144,7 @@ def test_a_server_that_takes_it_all_the_same_is_noticed(pair: MiniCluster, tmp_p
     """One that sets SO_REUSEADDR, as torchrun itself does, can be the first to listen. Whoever comes
     second is refused by the kernel: the attempt fails and says so, and the next has another port."""
     run = expected(tmp_path, "faster")
-    with squatter(pair, "after", str(run.attempt(0).rendezvous), "--reuse") as faster:
+    with port_holder(pair, "after", str(run.attempt(0).rendezvous), "--reuse") as faster:
         submitted(pair, tmp_path, "faster")
         port = int(says(faster).removeprefix("sees "))
         assert says(faster) == f"has {port}"

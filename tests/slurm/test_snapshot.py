@@ -46,7 +46,7 @@ def test_jobs_run_it_although_the_checkout_is_where_they_were_submitted(
 ) -> None:
     """`python -m` would take the working directory first."""
     monkeypatch.chdir(STANDIN.parents[2])
-    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN.with_name("seeing.sh")))
+    monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN.with_name("recording_launcher.sh")))
     submit(sweep_plan("a"), SlurmScheduler(), root)
     ended = settled(root)["a"]
     assert ended.state == "done", ended.message

@@ -32,8 +32,8 @@ def config(
 ) -> dict[str, Any]:
     """Three ranks of a model whose training depends on everything that a checkpoint holds; keys of `job`."""
     return {
-        "model": {"kind": "tests.support.nets:SlowDeep", "slow_s": slow_s},
-        "data": {"kind": "tests.support.nets:source", "samples": 40},
+        "model": {"kind": "tests.support.small_models:SlowDeep", "slow_s": slow_s},
+        "data": {"kind": "tests.support.small_models:source", "samples": 40},
         "train": {"steps": steps, "local_batch_size": 4, "log_every": 5},
         "optim": {"schedule": "cosine", "warmup_steps": 3, "grad_clip": 1.0, "lr": 0.01},
         "parallel": {"bucket_mb": 0.002},

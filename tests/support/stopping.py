@@ -21,10 +21,10 @@ from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import SIGNALS, StopSignals
 from disttrain.train import Session, finish, prepare, run_loop
-from tests.support.nets import FEATURES
+from tests.support.small_models import FEATURES
 
-MODEL = {"kind": "tests.support.nets:Deep"}
-DATA = {"kind": "tests.support.nets:source", "samples": 40}
+MODEL = {"kind": "tests.support.small_models:Deep"}
+DATA = {"kind": "tests.support.small_models:source", "samples": 40}
 
 
 def config(nodes: int = 1, ranks: int = 1, **sections: dict[str, Any]) -> Config:

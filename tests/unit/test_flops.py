@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from disttrain.builders import build_model, build_source
 from disttrain.config.sections import DataConfig, ModelConfig
 from disttrain.flops.counting import CONVOLUTION, MATMUL, flops_per_sample
-from tests.support.nets import CLASSES, FEATURES, Net, source
+from tests.support.small_models import CLASSES, FEATURES, Net, source
 
 CPU = torch.device("cpu")
 

@@ -3,7 +3,7 @@
 import torch
 
 from disttrain.checkpoint.state import dropped_gradients
-from tests.support.nets import FEATURES, Deep
+from tests.support.small_models import FEATURES, Deep
 
 
 def test_gradients_of_an_isolated_pass_are_never_all_held_at_once():

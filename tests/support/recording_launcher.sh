@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stands in for torchrun and the trainer (DISTTRAIN_LAUNCHER): writes down what the ranks of a node would see.
+# Stands in for torchrun and the trainer (DISTTRAIN_LAUNCHER): writes the command and the environment of a node's ranks.
 arguments=$*
 while [ $# -gt 0 ]; do
   case "$1" in

@@ -1,5 +1,4 @@
-"""Mini-clusters on links of a known rate, and what these carry by a plain TCP stream, ahead of all else on a
-machine."""
+"""A mini-cluster whose links have a set rate, and the rate of one TCP stream over them."""
 
 from __future__ import annotations
 
@@ -31,8 +30,7 @@ SENDER = "import socket, sys; socket.create_connection((sys.argv[1], 4997)).send
 
 
 def real_time() -> list[str]:
-    """What is started so comes before all else on this machine: its load is then no part of a measurement.
-    Where that is not allowed, nothing."""
+    """The prefix that runs a command at real-time priority, so that no load delays it; empty unless root."""
     try:
         subprocess.run([*REAL_TIME, "true"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
@@ -52,7 +50,7 @@ def linked(name: str, nodes: int, ahead: list[str]) -> Iterator[MiniCluster]:
 
 
 def stream_bytes_per_s(fleet: MiniCluster, ahead: list[str]) -> float:
-    """What one TCP stream carries from the first node to the second."""
+    """Bytes per second of one TCP stream from the first node to the second: the median of three."""
     rates = []
     for _ in range(3):
         receiver = subprocess.Popen(

@@ -1,10 +1,10 @@
-"""Takes ports that others want: `python -m tests.support.squatter WAY`, until its standard input ends.
+"""Hold ports that a rendezvous may choose: `python -m tests.support.port_holder WAY`, until standard input ends.
 
     range KEEP              holds all ports that a rendezvous is chosen from but KEEP of them
     after FILE [--reuse]    once FILE says which port was reserved, tries to listen on it, again and again;
                             `--reuse` asks for it as most servers do, with SO_REUSEADDR
 
-Says in lines what it has. A listener of its own never answers whoever connects. Standard library only.
+Prints a line for each port that it holds. Its listeners accept no connection. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def hold_range(keep: int) -> None:
     ports = rendezvous.port_range()
     held = []
     for port in ports[: len(ports) - keep]:
-        squatter = socket.socket()
-        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # over connections just closed
-        squatter.bind(("", port))
-        squatter.listen()
-        held.append(squatter)
+        holder = socket.socket()
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # over connections just closed
+        holder.bind(("", port))
+        holder.listen()
+        held.append(holder)
     print(f"free {ports[len(ports) - keep]}-{ports[-1]}" if keep else "free none", flush=True)
     sys.stdin.read()
 
@@ -41,15 +41,15 @@ def take_after(file: Path, reuse: bool) -> None:
     port, tries = json.loads(file.read_text())["port"], 0
     print(f"sees {port}", flush=True)
     while not select.select([sys.stdin], [], [], 0.001)[0]:
-        squatter = socket.socket()
+        holder = socket.socket()
         if reuse:
-            squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         tries += 1
         try:
-            squatter.bind(("", port))
-            squatter.listen()
+            holder.bind(("", port))
+            holder.listen()
         except OSError:
-            squatter.close()
+            holder.close()
             continue
         print(f"has {port}", flush=True)
         sys.stdin.read()
