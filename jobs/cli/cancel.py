@@ -9,10 +9,10 @@ import argparse
 import sys
 
 from disttrain.errors import ConfigError
-from jobs.cli import run_lookup
+from jobs.cli import run_lookup, target
 from jobs.cli.json_output import print_json, state_as_json
 from jobs.core.processes import host
-from jobs.schedulers.select import choose
+from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_state
 from jobs.submission.actions import cancel
@@ -32,11 +32,10 @@ def run(args: argparse.Namespace) -> int:
         if not here:
             continue
         try:
-            cluster = choose(name)
-            cancelled += cancel(refresh(here, cluster), cluster)
-        except ConfigError as error:  # the runs of another cluster can still be cancelled
-            reason = str(error).removeprefix(f"--cluster={name}: ")
-            failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {reason}")
+            scheduler = target.available_scheduler(name)
+            cancelled += cancel(refresh(here, scheduler), scheduler)
+        except ConfigError as error:  # the runs of another scheduler can still be cancelled
+            failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
     for state in active:
         if state.run.path in failures:
             print(f"{run_lookup.run_label(state.run)}: {failures[state.run.path]}", file=sys.stderr)
@@ -52,10 +51,10 @@ def _uncancellable_reason(state: RunState) -> str | None:
     """Why this process cannot cancel the run: another host, or a user's torchrun, started it."""
     if not state.journaled:
         return "started by hand: end it on its host"
-    at = str(state.job_id).rpartition(":")[0]
-    if state.cluster == "local" and state.job_id and at != host():
-        return f"runs on {at}: cancel it on that host"
-    return None
+    if state.cluster not in NAMES or state.job_id is None:
+        return None
+    only = scheduler_named(state.cluster).host_of(state.job_id)
+    return f"runs on {only}: cancel it on that host" if only not in (None, host()) else None
 
 
 def _print_cancelled(

@@ -99,7 +99,7 @@ def _move(path: Path, target: Path) -> None:
 
 def _move_code(root: Path, trash: Path) -> None:
     """Copies of the code that only moved runs were submitted with, and words on them to jobs."""
-    from jobs.submission import sbatch_entry
+    from jobs.submission import sbatch_job
 
     def all_runs() -> list[RunDir]:
         return [run for sweep in run_lookup.sweep_names(root) for run in runs_of(root, sweep)]
@@ -107,9 +107,9 @@ def _move_code(root: Path, trash: Path) -> None:
     with code_snapshot.unreferenced_snapshots(root, all_runs) as folders:
         for folder in folders:
             _move(folder, trash / code_snapshot.SNAPSHOTS_FOLDER / folder.name)
-    for word in sbatch_entry.words_without_run(root):
-        if word.exists():  # another, at the same time, may have moved it
-            _move(word, trash / sbatch_entry.FOLDER / word.name)
+    for plan in sbatch_job.plans_without_run(root):
+        if plan.exists():  # another, at the same time, may have moved it
+            _move(plan, trash / sbatch_job.FOLDER / plan.name)
 
 
 def _move_rest(folder: Path, target: Path) -> None:

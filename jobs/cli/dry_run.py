@@ -9,27 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import run_key
 from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from jobs.cli import batch_scripts
 from jobs.cli.formatting import count, plain, table
 from jobs.cli.json_output import print_json
-from jobs.cli.submitting import EXIT_FAILED, on_slurm, profile_choice
+from jobs.cli.submitting import EXIT_FAILED
+from jobs.cli.target import described_scheduler
 from jobs.core import code_snapshot, environment
 from jobs.node.agent import launch_command
 from jobs.node.rendezvous import Endpoint
-from jobs.schedulers.base import Scheduler, uses_gpus
-from jobs.schedulers.select import choose, named
+from jobs.schedulers.base import Scheduler, ScriptPreview
 from jobs.status.run_state import read_runs
 from jobs.submission.actions import Action, plan_actions
-from jobs.submission.warnings import cautions
+from jobs.submission.warnings import warnings_for
 from sweeps.expand import RunPlan, SweepPlan
 from sweeps.run_names import strategy_of
 
 PORT, INTERFACE = "PORT", "INTERFACE"
-"""What stands for what is only known at the start: the port, on Slurm a node's interface to the others."""
+"""Placeholders of values known at the start alone: the port, and a node's interface to the others."""
 _HEAD = (
     "RUN",
     "WHAT",
@@ -57,42 +56,34 @@ class Cost:
 
 def describe(args: argparse.Namespace, plan: SweepPlan) -> int:
     """Print what `plan` comes to."""
-    choice = profile_choice(args)
     there = read_runs(args.runs, plan.name)
-    if args.cluster == "auto":
-        cluster = choose("auto", choice, on_slurm=on_slurm(there))
-    else:
-        cluster = named(args.cluster, choice)
+    scheduler = described_scheduler(args, there)
     code = code_snapshot.read_code()
     actions = plan_actions(plan, there, code.code_hash)
-    described = [_run(action, plan, cluster, args.runs, code) for action in actions]
-    if args.test_only and cluster.name != "slurm":
-        raise ConfigError("--test-only asks Slurm, and these runs go to this machine")
-    batches = []
-    if cluster.name == "slurm":
-        found = batch_scripts.batches(actions, cluster, args.runs, code_snapshot.code_record(code))
-        batches = batch_scripts.described(found, trial=args.test_only)
-    warnings = cautions([action.plan for action in actions if action.submits and action.plan], cluster)
+    described = [_run(action, plan, scheduler, args.runs, code) for action in actions]
+    record = code_snapshot.code_record(code)
+    scripts = batch_scripts.previews(actions, scheduler, args.runs, record, test=args.test_only)
+    warnings = warnings_for([action.plan for action in actions if action.submits and action.plan], scheduler)
     if args.json:
         print_json(
             {
                 "sweep": plan.name,
                 "scaling": plan.scaling,
                 "base_ranks": plan.base_ranks,
-                "cluster": cluster.name,
+                "cluster": scheduler.name,
                 "warnings": warnings,
                 "runs": described,
-                "batches": batches,
+                "batches": [batch_scripts.as_json(script, scheduler) for script in scripts],
             }
         )
     else:
         reports = not (args.wait or args.no_report) and any(action.submits for action in actions)
-        print(as_text(plan, cluster.name, args.runs, described, warnings, batches, reports=reports))
-    return EXIT_FAILED if any(batch["test"] and not batch["test"]["accepted"] for batch in batches) else 0
+        print(as_text(plan, scheduler, args.runs, described, warnings, scripts, reports=reports))
+    return EXIT_FAILED if any(script.check and not script.check.accepted for script in scripts) else 0
 
 
 def _run(
-    action: Action, plan: SweepPlan, cluster: Scheduler, root: Path, code: code_snapshot.CodeContent
+    action: Action, plan: SweepPlan, scheduler: Scheduler, root: Path, code: code_snapshot.CodeContent
 ) -> dict[str, Any]:
     """One run as `--json` shows it."""
     wanted = action.plan
@@ -100,8 +91,8 @@ def _run(
     config, _ = mask_config(wanted.config.as_dict())
     run = RunDir(root.absolute() / plan.name / action.name)
     nodes = wanted.config.resources.nodes
-    bound = cost(wanted, cluster.name)
-    added = _added(wanted, config, cluster, code_snapshot.snapshot_path(root.absolute(), code))
+    bound = cost(wanted, scheduler)
+    added = _added(wanted, config, scheduler, code_snapshot.snapshot_path(root.absolute(), code))
     return {
         "run": action.name,
         "action": action.kind,
@@ -122,30 +113,29 @@ def _run(
         "config_key": wanted.config_key,
         "config": config,
         "env": environment.env_record(added)["variables"],
-        "commands": _node_commands(run, action, config, code.code_hash) if cluster.name == "local" else [],
+        "commands": _node_commands(run, action, config, code.code_hash) if scheduler.one_machine else [],
     }
 
 
 def _added(
-    wanted: RunPlan, config: Mapping[str, Any], cluster: Scheduler, copy: Path
+    wanted: RunPlan, config: Mapping[str, Any], scheduler: Scheduler, copy: Path
 ) -> dict[str, environment.AddedVariable]:
     """What the agents would add; `copy` is the copy of the code that would run."""
-    inherited: Mapping[str, str] = os.environ
-    if cluster.name == "slurm":
-        inherited = environment.for_submission(os.environ)
+    inherited = scheduler.submission_environment(os.environ)
+    profile = scheduler.profile(None)
     return environment.added_variables(
         config,
-        cluster.name,
         {**inherited, **wanted.config.job.env},
         code=copy,
         source=str(code_snapshot.CODE_ROOT),
         interface=INTERFACE if wanted.config.resources.nodes > 1 else None,
-        profile=cluster.profile(None),
+        one_machine=scheduler.one_machine,
+        profile=profile.as_dict() if profile else None,
     )
 
 
 def _node_commands(run: RunDir, action: Action, config: Mapping[str, Any], code: str) -> list[list[str]]:
-    """What each node of a local run does. On Slurm the batch script says it."""
+    """The torchrun command of each node, where no batch script has it."""
     assert action.plan is not None
     attempt = run.attempt(action.state.attempts if action.state else 0)
     record = {"config": config, "run_key": run_key(action.plan.config_key, code)}
@@ -158,26 +148,26 @@ def _with_port(command: list[str]) -> list[str]:
     return [*command[:place], PORT, *command[place + 1 :]]
 
 
-def cost(run: RunPlan, cluster: str) -> Cost:
+def cost(run: RunPlan, scheduler: Scheduler) -> Cost:
     """The time limit of one attempt times its ranks."""
     resources = run.config.resources
-    on_gpu = uses_gpus(resources.device, cluster, run.config.world_size)
+    on_gpu = scheduler.uses_gpus(resources.device, run.config.world_size)
     hours = run.config.world_size * run.config.job.time_limit_min / 60
     return Cost(hours, "GPU-hours" if on_gpu else "CPU rank-hours")
 
 
 def as_text(
     plan: SweepPlan,
-    cluster: str,
+    scheduler: Scheduler,
     root: Path,
     runs: list[dict[str, Any]],
     warnings: list[str],
-    batches: list[dict[str, Any]],
+    scripts: list[ScriptPreview],
     *,
     reports: bool,
 ) -> str:
     """The whole description for a reader; `reports`: whether a job would write the report."""
-    head = f"sweep {plan.name}: {count(len(runs), 'run')} on {cluster} in {root / plan.name}; "
+    head = f"sweep {plan.name}: {count(len(runs), 'run')} on {scheduler.name} in {root / plan.name}; "
     if plan.base_ranks is None:
         head += "batch sizes as given"
     else:
@@ -188,7 +178,7 @@ def as_text(
         table(_HEAD, [_row(run) for run in runs]),
         "\n".join([_total(runs), *(f"warning: {line}" for line in warnings)]),
         _environments(runs),
-        _commands(runs) if cluster == "local" else batch_scripts.as_text(batches),
+        _commands(runs) if scheduler.one_machine else batch_scripts.as_text(scripts, scheduler),
         _REPORT_JOB if reports else "",
     ]
     parts = [part for part in parts if part]

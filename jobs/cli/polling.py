@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jobs.schedulers.base import Scheduler
-from jobs.status.refresh import refresh, refresh_slurm
+from jobs.status.refresh import refresh, refresh_remote
 from jobs.status.run_state import RunState
 
 QUERY_INTERVAL_S = 15.0
@@ -36,7 +36,7 @@ ReadStates = Callable[[], list[RunState]]
 
 def refresh_or_warn(states: list[RunState]) -> list[RunState]:
     """Correct the states by a scheduler query; print a warning if the scheduler does not answer."""
-    return refresh_slurm(states, print_warning)
+    return refresh_remote(states, print_warning)
 
 
 def print_warning(line: str) -> None:
@@ -51,7 +51,7 @@ class PolledRuns:
     """
 
     def __init__(self, read: ReadStates, scheduler: Scheduler | None = None) -> None:
-        """`scheduler` is queried in addition to the schedulers of submitted runs."""
+        """`scheduler` is queried as well if its jobs are processes of this host."""
         self._read = read
         self._scheduler = scheduler
         self._corrected: dict[Path, tuple[RunState, RunState]] = {}
@@ -76,8 +76,8 @@ class PolledRuns:
 
     def _query(self, active: list[RunState]) -> None:
         warnings: list[str] = []
-        found = refresh_slurm(active, warnings.append)
-        if self._scheduler is not None and self._scheduler.name != "slurm":
+        found = refresh_remote(active, warnings.append)
+        if self._scheduler is not None and self._scheduler.one_machine:
             found = refresh(found, self._scheduler, say=warnings.append)
         self.notice = "; ".join(warnings)
         self._corrected = {

@@ -10,7 +10,7 @@ import itertools
 
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
-from jobs.cli import polling, run_lookup, submitting
+from jobs.cli import polling, run_lookup, submitting, target
 from jobs.schedulers.base import SubmitError
 from jobs.status.refresh import refresh
 from jobs.submission.actions import Action, resume_actions, sweep_lock
@@ -21,24 +21,26 @@ def run(args: argparse.Namespace) -> int:
     names = args.runs_given or run_lookup.sweep_names(args.runs)
     runs = run_lookup.find_runs(args.runs, names)
     named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
-    cluster = submitting.cluster_for(args, submitting.read_states(runs))
+    scheduler = target.chosen_scheduler(args, submitting.read_states(runs))
     done: list[tuple[RunDir, Action]] = []
     reports: list[str] = []
     for sweep, members in itertools.groupby(sorted(runs, key=lambda run: run.sweep), lambda run: run.sweep):
         group = list(members)
         with sweep_lock(args.runs / sweep):
-            states = refresh(submitting.read_states(group), cluster, receipts=True, say=polling.print_warning)
+            states = refresh(
+                submitting.read_states(group), scheduler, receipts=True, say=polling.print_warning
+            )
             actions = resume_actions(states, code_hash(), named)
             try:
-                actions = carry_out(actions, cluster, args.runs)
+                actions = carry_out(actions, scheduler, args.runs)
             except SubmitError as error:
                 return submitting.refused(error, sweep)
             if not args.wait:
-                reports += submitting.report_later(args, cluster, sweep, actions)
+                reports += submitting.report_later(args, scheduler, sweep, actions)
         done += zip(group, actions, strict=True)
     if not args.runs_given:  # without names, completed runs are not listed
         done = [(run, action) for run, action in done if action.kind not in ("up_to_date", "outdated")]
     if not done and not args.json:
         print("nothing to resume: no run has failed, stopped, been cancelled or been lost")
         return 0
-    return submitting.tell([action for _, action in done], [run for run, _ in done], cluster, args, reports)
+    return submitting.tell([action for _, action in done], [run for run, _ in done], scheduler, args, reports)

@@ -10,21 +10,18 @@ from pathlib import Path
 
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
-from jobs.cli import follow
+from jobs.cli import follow, target
 from jobs.cli.formatting import table
 from jobs.cli.json_output import print_json, state_as_json
 from jobs.cli.polling import PolledRuns, print_warning
 from jobs.schedulers.base import Scheduler, SubmitError
-from jobs.schedulers.select import choose
-from jobs.schedulers.slurm.batch_script import check_path
-from jobs.schedulers.slurm.profile_selection import ProfileSelection
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs, read_state
 from jobs.submission import report_job
 from jobs.submission.actions import Action, plan_actions, sweep_lock
 from jobs.submission.request import sweep_name, write_sweep_record
 from jobs.submission.submit import carry_out
-from jobs.submission.warnings import cautions
+from jobs.submission.warnings import warnings_for
 from sweeps.expand import SweepPlan
 
 MakePlan = Callable[[argparse.Namespace, list[RunState]], SweepPlan]
@@ -51,46 +48,25 @@ def run(args: argparse.Namespace, make_plan: MakePlan) -> int:
         from jobs.cli.dry_run import describe
 
         return describe(args, planned)
-    cluster = cluster_for(args, there)
+    scheduler = target.chosen_scheduler(args, there)
     with sweep_lock(root / name):
-        states = refresh(read_runs(root, name), cluster, receipts=True, say=print_warning)
+        states = refresh(read_runs(root, name), scheduler, receipts=True, say=print_warning)
         planned = make_plan(args, states)
         write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash())
         starting = [action.plan for action in actions if action.submits and action.plan]
-        for line in cautions(starting, cluster):
+        for line in warnings_for(starting, scheduler):
             print(f"warning: {line}", file=sys.stderr)
         try:
-            actions = carry_out(actions, cluster, root)
+            actions = carry_out(actions, scheduler, root)
         except SubmitError as error:
             return refused(error, name)
         except KeyboardInterrupt:
             print("interrupted while submitting; the same command goes on from there", file=sys.stderr)
             raise
-        reports = [] if args.wait else report_later(args, cluster, name, actions)
+        reports = [] if args.wait else report_later(args, scheduler, name, actions)
     runs = [RunDir(root / name / action.name) for action in actions]
-    return tell(actions, runs, cluster, args, reports)
-
-
-def profile_choice(args: argparse.Namespace) -> ProfileSelection:
-    """What `--profile` and `--slurm` say."""
-    return ProfileSelection(args.profile, tuple(args.slurm))
-
-
-def cluster_for(args: argparse.Namespace, there: Sequence[RunState]) -> Scheduler:
-    """Where to submit to, beside the runs that are there already.
-
-    Raises `ConfigError` where what is asked for cannot be submitted there.
-    """
-    cluster = choose(args.cluster, profile_choice(args), on_slurm=on_slurm(there))
-    if cluster.name == "slurm":
-        check_path("--runs", args.runs.absolute())
-    return cluster
-
-
-def on_slurm(there: Sequence[RunState]) -> bool:
-    """Whether any of these runs was submitted to Slurm."""
-    return any(state.cluster == "slurm" for state in there)
+    return tell(actions, runs, scheduler, args, reports)
 
 
 def refused(error: SubmitError, sweep: str) -> int:
@@ -103,7 +79,7 @@ def refused(error: SubmitError, sweep: str) -> int:
 
 
 def report_later(
-    args: argparse.Namespace, cluster: Scheduler, sweep: str, actions: Sequence[Action]
+    args: argparse.Namespace, scheduler: Scheduler, sweep: str, actions: Sequence[Action]
 ) -> list[str]:
     """See to the report of a sweep that nobody waits for; what is to be said about it.
 
@@ -112,7 +88,7 @@ def report_later(
     if args.no_report:
         return []
     try:
-        job_id = report_job.ensure(args.runs, sweep, cluster, anew=any(action.job_id for action in actions))
+        job_id = report_job.ensure(args.runs, sweep, scheduler, anew=any(action.job_id for action in actions))
     except SubmitError as error:
         return [f"no job will write the report of {sweep}: {error}"]
     where = args.runs / sweep / "report" / "report.html"
@@ -122,7 +98,7 @@ def report_later(
 def tell(
     actions: Sequence[Action],
     runs: Sequence[RunDir],
-    cluster: Scheduler,
+    scheduler: Scheduler,
     args: argparse.Namespace,
     reports: Sequence[str],
 ) -> int:
@@ -130,7 +106,7 @@ def tell(
     if not args.json:
         rows = [(_VERB[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
         print(table(("WHAT", "RUN", "JOB", "WHY"), rows))
-        print(f"\n{summary(actions)} (cluster: {cluster.name})")
+        print(f"\n{summary(actions)} (cluster: {scheduler.name})")
         if any(action.kind == "outdated" for action in actions):
             print(
                 "outdated: done by other code than the current one, and kept; `clean --stale` moves such runs"
@@ -140,11 +116,11 @@ def tell(
         out = sys.stderr if args.json else sys.stdout
         code = code_hash()  # once: hashing all sources each second would disturb the runs that are timed
         try:
-            states = follow.follow(PolledRuns(lambda: _read(runs, code), cluster), args.runs, out=out)
+            states = follow.follow(PolledRuns(lambda: _read(runs, code), scheduler), args.runs, out=out)
         except KeyboardInterrupt:  # from here on nobody waits for them
             for sweep in dict.fromkeys(run.sweep for run in runs):
                 with sweep_lock(args.runs / sweep):
-                    for line in report_later(args, cluster, sweep, actions):
+                    for line in report_later(args, scheduler, sweep, actions):
                         print(line, file=sys.stderr)
             raise
     elif not args.json and any(action.submits or action.kind == "in_progress" for action in actions):

@@ -18,13 +18,6 @@ _LAUNCHER = re.compile(
     r"(GROUP_|LOCAL_|ROLE_|NODE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
     r"|(TORCHELASTIC|PET|OMPI|PALS|SUBMITIT)_.*|PMI.*"
 )
-_SLURM = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SACCT|SACCTMGR|SCANCEL|SCONTROL|SINFO)_.*")
-_SLURM_INPUT = re.compile(r"(SBATCH|SRUN|SALLOC)_.*")
-_SLURM_KEPT = re.compile(
-    r"SLURM_(CONF|CONF_SERVER|CLUSTERS|JWT|SACK_.*|TIME_FORMAT|DEBUG_FLAGS)|SBATCH_CLUSTERS"
-)
-"""Which cluster is meant, how to speak with it, and how times are written."""
-_DEVICES = {"CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL"}
 
 
 class MissingSecret(RuntimeError):
@@ -43,9 +36,9 @@ class AddedVariable:
 
 def added_variables(
     config: Mapping[str, Any],
-    cluster: str,
     inherited: Mapping[str, str],
     *,
+    one_machine: bool = False,
     code: Path = _CODE_ROOT,
     source: str | None = None,
     interface: str | None = None,
@@ -57,6 +50,7 @@ def added_variables(
     ----------
     config, profile : from `run.json`
     inherited : the environment of the agent
+    one_machine : all nodes are this machine, which connect over loopback
     code : root of the running code; it comes first in `PYTHONPATH`
     source : folder that the code was copied from; searched for the user's own modules, as are the inherited
         `PYTHONPATH` and the working directory
@@ -75,7 +69,7 @@ def added_variables(
         ),
         "PYTHONUNBUFFERED": AddedVariable("1", "the last lines of a killed rank reach its log", "derived"),
     }
-    if cluster == "local":
+    if one_machine:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             added[name] = AddedVariable(
                 "lo", "all nodes are this machine, so ranks connect over loopback", "derived"
@@ -113,39 +107,15 @@ def deadline_variable(end: float) -> AddedVariable:
     return AddedVariable(f"{end:.0f}", "end of the time limit: ranks save and stop before it", "derived")
 
 
-def rank_environment(
-    inherited: Mapping[str, str], added: Mapping[str, AddedVariable], cluster: str
-) -> dict[str, str]:
+def rank_environment(inherited: Mapping[str, str], added: Mapping[str, AddedVariable]) -> dict[str, str]:
     """The complete environment of the ranks: inherited variables without a launcher's, and the added ones."""
-    kept = {name: value for name, value in inherited.items() if not _leaks(name, cluster)}
+    kept = {name: value for name, value in inherited.items() if not is_launcher_variable(name)}
     return kept | {name: variable.value for name, variable in added.items()}
 
 
-def for_submission(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment to submit from, and to ask Slurm's commands from: less what the job or launcher this
-    shell may be in left there, and less what would change what those commands do or how they answer."""
-    kept = {name: value for name, value in inherited.items() if not _leaks(name, "local")}
-    if "SLURM_JOB_ID" in inherited:
-        kept = {name: value for name, value in kept.items() if name not in _DEVICES}
-    return kept
-
-
-def unused_by_submission(inherited: Mapping[str, str]) -> list[str]:
-    """The variables by which a user may have meant to tell `sbatch` something, and which it does not get."""
-    kept = for_submission(inherited)
-    return sorted(name for name in inherited if name.startswith("SBATCH_") and name not in kept)
-
-
-def _leaks(name: str, cluster: str) -> bool:
-    if _LAUNCHER.fullmatch(name):
-        return True
-    slurm = _SLURM if cluster == "local" else _SLURM_INPUT
-    return slurm.fullmatch(name) is not None and not _SLURM_KEPT.fullmatch(name)
-
-
 def is_launcher_variable(name: str) -> bool:
-    """Whether a launcher or Slurm itself sets this one."""
-    return _LAUNCHER.fullmatch(name) is not None or _SLURM.fullmatch(name) is not None
+    """Whether a launcher such as torchrun or mpirun sets this variable."""
+    return _LAUNCHER.fullmatch(name) is not None
 
 
 def env_record(added: Mapping[str, AddedVariable]) -> dict[str, Any]:

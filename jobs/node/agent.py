@@ -44,6 +44,7 @@ _CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptF
 _REQUEUE_WITHIN_S = 600.0
 """How long to go on trying to have a job requeued that has more time than this left."""
 _MARGIN_S = 2.0
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def main(argv: list[str] | None = None, allocation: Allocation | None = None) ->
     parser.add_argument("--job-id")
     parser.add_argument("--attempt", type=int, help="claimed already, by the supervisor of this agent")
     given = parser.parse_args(argv)
-    hosts = given.hosts or ["127.0.0.1"] * given.nodes
+    hosts = given.hosts or [_LOOPBACK] * given.nodes
     if len(hosts) != given.nodes or not 0 <= given.node_rank < given.nodes:
         parser.error(f"--node-rank {given.node_rank} and {len(hosts)} hosts do not fit --nodes {given.nodes}")
     run = RunDir(given.run_dir.absolute())
@@ -235,7 +236,7 @@ def _run_node(node: NodeContext, attempt: Attempt) -> torchrun.TorchrunResult:
             added = _added_environment(record, attempt, node)
             if node.rank == 0 and is_current(run, attempt):
                 write_json(run.env_json, environment.env_record(added))
-            env = environment.rank_environment(os.environ, added, record["cluster"])
+            env = environment.rank_environment(os.environ, added)
             command = launch_command(run, attempt, record, node.rank, len(hosts), meeting)
             _say(f"node {node.rank} of {len(hosts)} on {processes.host()}: {shlex.join(command)}")
             deadline = float(added["DISTTRAIN_DEADLINE"].value)
@@ -243,7 +244,8 @@ def _run_node(node: NodeContext, attempt: Attempt) -> torchrun.TorchrunResult:
             place = torchrun.TorchrunContext(
                 attempt, node.rank, len(hosts), deadline, lead_s, node.allocation
             )
-            node_info.start_node_info(attempt, node.rank)
+            module = node.allocation.node_info_module if node.allocation else None
+            node_info.start_node_info(attempt, node.rank, module)
             killed_before = cgroup.oom_kills()
             ended = torchrun.run_torchrun(command, env, sys.stdout.fileno(), place)
             _note_kills(attempt, node.rank, killed_before)
@@ -270,8 +272,8 @@ def _added_environment(
     interface = rendezvous.interface_towards(peer) if peer else None
     added = environment.added_variables(
         record["config"],
-        record["cluster"],
         os.environ,
+        one_machine=set(node.hosts) == {_LOOPBACK},
         source=code_snapshot.source_of_run(record),
         interface=interface,
         profile=record.get("profile"),

@@ -26,6 +26,8 @@ class Allocation(Protocol):
     job_id: str
     restart: int
     """How often it was started before this time."""
+    node_info_module: str
+    """Module that writes the node's record, run with the arguments of `jobs.node.node_info`."""
 
     def facts(self) -> AllocationFacts | None:
         """Asked in a few seconds; None if the scheduler does not answer."""

@@ -11,13 +11,12 @@ import platform
 import re
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from disttrain.records.json_files import write_json
-from disttrain.records.masking import MASK, is_secret, mask_lines
 from disttrain.records.run_directory import Attempt
 from jobs.core import journal, processes
 
@@ -27,28 +26,17 @@ _PACKAGES = re.compile(r"torch|triton|(nvidia-(nccl|cuda-runtime|cudnn|nvshmem).
 _LOOPBACK = "lo"
 
 
-def start_node_info(attempt: Attempt, node: int) -> None:
-    """Have it written. The process is a child of the caller."""
-    processes.spawn([sys.executable, "-m", "jobs.node.node_info", str(attempt.path), str(node)])
+def start_node_info(attempt: Attempt, node: int, module: str | None = None) -> None:
+    """Have it written. The process is a child of the caller.
 
-
-def collect_node_info(
-    node: int,
-    *,
-    root: Path = Path("/"),
-    environ: Mapping[str, str] = os.environ,
-    ask: Callable[[str], str | None] | None = None,
-) -> dict[str, Any]:
-    """The record of this node (`records.NodeRecord`).
-
-    Parameters
-    ----------
-    root : where `sys` and `proc` are
-    ask : what Slurm says of the job of that id
+    `module` is the scheduler's own, which adds to the record (`jobs.node.allocation.Allocation`).
     """
+    processes.spawn([sys.executable, "-m", module or "jobs.node.node_info", str(attempt.path), str(node)])
+
+
+def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
+    """The record of this node (`records.NodeRecord`); `root` is the folder of `sys` and `proc`."""
     driver, gpus = _value_or(_visible_gpus, (None, []))
-    job_id = environ.get("SLURM_JOB_ID")
-    told = _value_or(lambda: ask(job_id), None) if ask is not None and job_id and node == 0 else None
     return {
         "schema_version": 1,
         "node": node,
@@ -64,12 +52,6 @@ def collect_node_info(
         "driver": driver,
         "gpus": gpus,
         "packages": _value_or(_packages, {}),
-        "slurm": {
-            name: MASK if is_secret(name) else value
-            for name, value in sorted(environ.items())
-            if name.startswith("SLURM_")
-        },
-        "scontrol": mask_lines(told) if told else None,
     }
 
 
@@ -199,13 +181,12 @@ def _packages() -> dict[str, str]:
     return {name: version for name, version in sorted(names.items()) if name and _PACKAGES.fullmatch(name)}
 
 
-def main(arguments: list[str]) -> int:
-    from jobs.schedulers.slurm import commands
-
+def main(arguments: list[str], collect: Callable[[int], dict[str, Any]] = collect_node_info) -> int:
+    """Write the record that `collect` makes of this node."""
     signal.alarm(TIMEOUT_S)  # it ends the process: what hangs in a driver's library hears nothing else
     folder, node = Path(arguments[0]), int(arguments[1])
     attempt = Attempt(folder, int(folder.name))
-    write_json(attempt.node_record(node), collect_node_info(node, ask=commands.describe))
+    write_json(attempt.node_record(node), collect(node))
     return 0
 
 

@@ -1,29 +1,65 @@
-"""Where jobs run, behind a few verbs: submit, find, poll, cancel, and what the limits are."""
+"""The interface to a scheduler: submit jobs, find, poll and cancel them.
+
+Each scheduler is a folder beside this module, and `jobs.schedulers.select` imports the one that is chosen.
+"""
 
 from __future__ import annotations
 
-import os
+import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from disttrain.records.run_directory import RunDir
+from jobs.core import journal
+from jobs.node.allocation import Allocation
 
 JobStatus = Literal["pending", "running", "ended", "not_found", "unknown"]
-"""`gone` is the cluster's word that the job is over; `missing`, that it has no word on it: just ended, or
-forgotten; `unknown` means it could not be asked."""
+"""`ended`: the scheduler says that the job is over. `not_found`: the scheduler does not list the job, which has
+just ended or is forgotten. `unknown`: the scheduler did not answer."""
 
 
 class SubmitError(RuntimeError):
-    """The cluster refused a job; the message is one line."""
+    """The scheduler refused a job; the message is one line."""
 
 
 class LimitReached(SubmitError):
-    """It takes no more jobs now, and may later."""
+    """The scheduler takes no more jobs of this user now, and may later."""
 
 
 class Unreachable(SubmitError):
-    """It could not be asked: whether it has a job is not known."""
+    """The scheduler did not answer, so whether it has a job is unknown."""
+
+
+@dataclass(frozen=True)
+class ProfileSelection:
+    """The site profile that the user chose on the command line."""
+
+    flag: str | None = None
+    """`--profile`: a name or a file."""
+    overrides: Sequence[str] = ()
+    """`--slurm`: `KEY=VALUE`, laid over the profile."""
+
+    @property
+    def given(self) -> bool:
+        return self.flag is not None or bool(self.overrides)
+
+    @property
+    def origin(self) -> str:
+        """The flag by which it was given."""
+        return "--profile" if self.flag is not None else "--slurm"
+
+
+class SiteProfile(Protocol):
+    """Options of a site for its scheduler."""
+
+    @property
+    def name(self) -> str: ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON for `run.json`."""
 
 
 @dataclass(frozen=True)
@@ -32,52 +68,124 @@ class Submission:
 
     run: RunDir
     number: int
+    tag: str
+    """Identifies the batch at the scheduler when the receipt is lost."""
+    index: int | None = None
+    """Array task; None where the batch is one job."""
+
+    @classmethod
+    def announced(cls, run: RunDir, number: int) -> Submission:
+        """A submission as its journal has it."""
+        intent = journal.entry(run, number).read("intent") or {}
+        return cls(run, number, str(intent.get("handle")), intent.get("index"))
+
+
+def submission_tag(run: RunDir, number: int) -> str:
+    """Tag of a batch whose first submission is this one. The hash of the folder tells runs of one name apart."""
+    folder = hashlib.sha256(str(run.path.absolute()).encode()).hexdigest()[:12]
+    return f"disttrain:{run.sweep}/{run.name}:{number}:{folder}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Runs of one shape that are submitted together: a job, or an array of jobs."""
+
+    submissions: Sequence[Submission]
+    record: Mapping[str, Any]
+    """`run.json` of the first run. The others differ in nothing that a batch script contains."""
+    profile: SiteProfile | None
+
+    @property
+    def name(self) -> str:
+        """Job name: the run's, without the repeat where there are several runs."""
+        first = self.submissions[0].run.name
+        return first if len(self.submissions) == 1 else re.sub(r"-r\d+$", "", first)
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a cluster says of a job."""
+    """A job as its scheduler lists it."""
 
     status: JobStatus
     message: str | None = None
-    """One line: how it ended, what holds it up; where it could not be asked, why."""
+    """One line: how the job ended, or what holds it up; why the scheduler did not answer."""
     cause: str | None = None
-    """Why it ended, where the cluster knows (`disttrain.records.causes.Cause`)."""
+    """Why the job ended, where the scheduler knows (`disttrain.records.causes.Cause`)."""
     waits_for: str | None = None
-    """What a pending job waits for, in the cluster's own word."""
+    """Reason of a pending job, in the scheduler's own word."""
     start_expected: float | None = None
-    """When a pending job should start, in seconds since the epoch."""
+    """Expected start of a pending job, in seconds since the epoch."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What the nodes of one job have to share."""
+class AccountedStart:
+    """One start of a job in the scheduler's accounting, or its wait for one. Times are seconds since the epoch."""
 
-    processors: int | None = None
-    """Processors of all its ranks together; None where each node of a job is a machine."""
+    job_id: str
+    submitted: float | None
+    """Time of submission or requeue."""
+    started: float | None
+    ended: float | None
+    elapsed_s: float
+    gpus: int | None
+    """None where accounting counts no GPUs."""
 
 
 @dataclass(frozen=True)
 class SubmitQuota:
-    """How many more jobs a cluster takes now."""
+    """Jobs that a scheduler takes now."""
 
     array: int = 1
-    """How many runs of one shape may be submitted at once."""
+    """Largest number of runs of one shape in one batch."""
     jobs: int | None = None
-    """None where no limit is known."""
-    why: str = ""
-    """Which limit that is: `the limit of 10 jobs (MaxSubmitJobs of account physics)`."""
+    """Further jobs; None where no limit is known."""
+    limit: str = ""
+    """The limit behind `jobs`: `the limit of 10000 jobs (MaxJobCount of the cluster)`."""
+
+
+@dataclass(frozen=True)
+class ScriptCheck:
+    """The scheduler's answer to a batch script that is tested and not submitted."""
+
+    accepted: bool
+    message: str
+    """Expected start, or the reason of the refusal; one line."""
+
+
+@dataclass(frozen=True)
+class ScriptPreview:
+    """A batch script that would be submitted."""
+
+    name: str
+    runs: Sequence[str]
+    profile: str
+    script: str
+    check: ScriptCheck | None
+    """None where the scheduler was not asked."""
 
 
 class Scheduler(Protocol):
-    """A place to run jobs. Job ids are strings that no other job of this cluster ever had."""
+    """A place to run jobs. Job ids are strings that no other job of this scheduler ever had."""
 
     name: str
+    """As `--cluster` and `run.json` have it."""
+    title: str
+    """As sentences have it."""
+    one_machine: bool
+    """Whether jobs are processes of the submitting host, and all nodes of a job are this host."""
+    accounting: Literal["sacct"] | None
+    """Source of `accounted`, as `usage.json` has it; None where there is no accounting."""
 
-    def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        """Hand over announced submissions of one shape, as one batch; their job ids, in order.
+    def unavailable(self) -> str | None:
+        """Why no job can be submitted or ended from here now, in one line."""
 
-        Raises `SubmitError`: none of them is there then, unless it is `Unreachable`.
+    def check_runs_folder(self, path: Path) -> None:
+        """Raise `ConfigError` if no job could write to this folder."""
+
+    def submit(self, batch: Batch) -> list[str]:
+        """Submit announced runs; their job ids, in order.
+
+        Raises `SubmitError`: no job of the batch exists then, unless the error is `Unreachable`.
         """
 
     def submit_after(
@@ -87,48 +195,79 @@ class Scheduler(Protocol):
         job_ids: Sequence[str],
         profile: Mapping[str, Any] | None,
     ) -> str:
-        """Hand over a small job of one process, whose journal is `job.run`: this command of Python's, once
-        the jobs named are over; the job id. Raises `SubmitError`."""
+        """Submit a job of one process that runs arguments of Python after other jobs have ended; its job id.
+
+        `job.run` is the folder of the job's journal, `profile` the recorded site profile of the runs. Raises
+        `SubmitError`.
+        """
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
-        """The jobs of submissions whose receipts were never written; None where there is no job.
-
-        Raises `Unreachable`.
-        """
+        """Job ids of submissions without a receipt; None where there is no job. Raises `Unreachable`."""
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
-        """What became of each job, in as few questions as possible."""
+        """The state of each job, in as few queries as possible."""
 
     def cancel(self, job_ids: Sequence[str]) -> None:
-        """End these jobs, waiting or running; returns without waiting for their end.
+        """End these jobs, pending or running; return without waiting for their end.
 
-        Raises `ConfigError` when the cluster does not answer.
+        Raises `ConfigError` when the scheduler does not answer.
         """
 
-    def limits(self) -> Limits:
-        """What a job has to get by with here."""
+    def host_of(self, job_id: str) -> str | None:
+        """The only host that can end this job; None where any can."""
 
-    def room(self, profile: Mapping[str, Any] | None) -> SubmitQuota:
-        """How many more jobs with this site profile it takes now."""
+    def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
+        """Starts of each job in accounting, oldest first. Raises `Unreachable`."""
 
-    def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """The site profile for `run.json`; `recorded` is the one it has, where a run goes on as it was.
+    def uses_gpus(self, device: str, ranks: int) -> bool:
+        """Whether each of `ranks` ranks takes a GPU, given `resources.device`. Shared GPUs do not count."""
+
+    def processors(self) -> int | None:
+        """Processors of all ranks of a job together; None where each node of a job is a machine."""
+
+    def quota(self) -> SubmitQuota:
+        """How many jobs may be submitted now."""
+
+    def profile(self, recorded: Mapping[str, Any] | None) -> SiteProfile | None:
+        """The site profile of a submission; `recorded` is the one in `run.json` of a run that is resumed.
 
         None where there is no site. Raises `ConfigError`.
         """
 
+    def submission_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Variables of the submitting shell that jobs inherit."""
 
-def uses_gpus(device: str, cluster: str, ranks: int) -> bool:
-    """Whether each rank of a run takes a GPU, given its `resources.device`.
+    def warnings(self, environ: Mapping[str, str]) -> list[str]:
+        """Variables of the shell that have no effect on a submission; one line each."""
 
-    A Slurm job gets what it asks for, so there only `cpu` means none; on this machine `auto` takes what
-    there is. A GPU that ranks share is not asked for.
-    """
-    if device == "auto" and cluster == "local":
-        return gpus_here() >= ranks
+    def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
+        """Scripts that `submit` would hand over, with `test` checked by the scheduler.
+
+        Raises `ConfigError` where the scheduler cannot check scripts.
+        """
+
+
+class CurrentAllocation(Allocation, Protocol):
+    """The job that this process belongs to, where the job's script was submitted by hand."""
+
+    scheduler: str
+    """Name of its scheduler."""
+    node_rank: int
+    nodes: int
+    gpus_on_node: str | None
+    """As the scheduler has it; None where it counts no GPUs."""
+    step: str
+    """Tells the starts of a job apart, and jobs that got the same id."""
+    submit_folder: Path
+    """Working directory of the submitting command."""
+
+    def time_limit_min(self) -> int | None:
+        """Time limit in whole minutes; None where there is none, or the scheduler does not answer."""
+
+    def task_module(self) -> str:
+        """Module that runs one node of a submitted run, with the arguments `RUN_DIR --submission N`."""
+
+
+def asks_for_gpus(device: str) -> bool:
+    """Whether `resources.device` means a GPU for each rank, where a job gets what it asks for."""
     return device not in ("cpu", "shared")
-
-
-def gpus_here() -> int:
-    """NVIDIA GPUs of this machine."""
-    return sum(name.removeprefix("nvidia").isdigit() for name in os.listdir("/dev"))

@@ -1,11 +1,11 @@
-"""What runs used, with Slurm's accounting asked for those whose jobs it knows."""
+"""GPU-hours and queue time of runs: from the scheduler's accounting, else from the times of attempts."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from disttrain.records import gpu_hours
 from disttrain.records.gpu_hours import RunGpuHours, StartGpuHours
@@ -13,45 +13,48 @@ from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.core import journal
-from jobs.schedulers.slurm import accounting
-from jobs.schedulers.slurm.accounting import JobRecord
-from jobs.schedulers.slurm.commands import SlurmCommandError
+from jobs.schedulers.base import AccountedStart, Unreachable
+from jobs.schedulers.select import NAMES, scheduler_named
 
 
 def used(runs: Iterable[RunDir]) -> dict[Path, RunGpuHours]:
-    """What each run used, by its folder; runs of which nothing is known are left out. Writes nothing."""
+    """Usage of each run that has any, by the run's folder. Writes nothing."""
     runs = list(runs)
     files = {run.path: found for run in runs if (found := gpu_hours.read(run)) is not None}
-    open_ones = [run for run in runs if run.path not in files or files[run.path].source != "sacct"]
+    open_ones = [run for run in runs if run.path not in files or files[run.path].source == "timestamps"]
     return files | {path: found for path, (found, _) in _accounted(open_ones).items()}
 
 
 def note(runs: Iterable[RunDir]) -> None:
-    """Write `usage.json` of those runs whose jobs are over by Slurm's accounting and that have none yet: a
-    report then needs no Slurm, and finds the figures after Slurm has dropped them."""
+    """Write `usage.json` of runs whose jobs have ended by accounting.
+
+    A later report then needs no scheduler, and has the figures after accounting has dropped them.
+    """
     runs = list(runs)
-    missing = [run for run in runs if (found := gpu_hours.read(run)) is None or found.source != "sacct"]
+    missing = [run for run in runs if (found := gpu_hours.read(run)) is None or found.source == "timestamps"]
     for path, (found, over) in _accounted(missing).items():
         if over:
-            with contextlib.suppress(OSError):  # somebody else's runs: the attempts' own times have to do
+            with contextlib.suppress(OSError):  # runs of another user: the times of attempts remain
                 write_json(RunDir(path).usage, found.model_dump(mode="json"))
 
 
-def from_records(
-    records: Sequence[JobRecord],
-    jobs: Iterable[str],
+def from_accounting(
+    starts_of: Mapping[str, Sequence[AccountedStart]],
+    source: Literal["sacct"],
     run: Mapping[str, Any],
     attempts: Sequence[Mapping[str, Any]],
 ) -> tuple[RunGpuHours, bool] | None:
-    """RunGpuHours by accounting, and whether it is over: the figures will not change any more.
+    """Usage by accounting, and whether the figures are final.
 
-    `jobs` are the run's, `run` its `run.json`. None if accounting does not know a job that made an attempt.
+    `starts_of` has the starts of each of the run's jobs, `run` is its `run.json`. None if accounting lacks a
+    job that made an attempt.
     """
-    told = {job_id: accounting.of_job(records, job_id) for job_id in jobs}
-    if not attempts or any(not told.get(each["job_id"]) for each in attempts):
+    if not attempts or any(not starts_of.get(each["job_id"]) for each in attempts):
         return None
     unit, devices = gpu_hours.unit_of(run, None), gpu_hours.devices_of(run)
-    own = sorted((each for found in told.values() for each in found), key=lambda each: each.submitted or 0.0)
+    own = sorted(
+        (each for found in starts_of.values() for each in found), key=lambda each: each.submitted or 0.0
+    )
     starts = [
         StartGpuHours(
             job_id=each.job_id,
@@ -64,44 +67,50 @@ def from_records(
         for each in own
         if each.started is not None
     ]
-    over = all(each.ended is not None for each in own)
-    return gpu_hours.summed("sacct", unit, starts, len(attempts)), over
+    final = all(each.ended is not None for each in own)
+    return gpu_hours.summed(source, unit, starts, len(attempts)), final
 
 
 def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
-    """By accounting: one question for all runs on Slurm. Empty where there is no accounting."""
-    known = [
-        (run, jobs, attempts)
-        for run in runs
-        if (attempts := _attempts(run)) and (jobs := _jobs(run, attempts))
-    ]
-    if not known:
-        return {}
-    try:
-        records = accounting.records(job_id for _, jobs, _ in known for job_id in jobs)
-    except SlurmCommandError:
-        return {}
-    found = {}
-    for run, jobs, attempts in known:
-        record = read_run_json_or_none(run)
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged record
-            if record and (told := from_records(records, jobs, record, attempts)):
-                found[run.path] = told
+    """Usage by accounting: one query to each scheduler. Empty where there is no accounting."""
+    found: dict[Path, tuple[RunGpuHours, bool]] = {}
+    for name in NAMES:
+        scheduler = scheduler_named(name)
+        if scheduler.accounting is None:
+            continue
+        known = [
+            (run, jobs, attempts)
+            for run in runs
+            if (attempts := _attempts(run, name)) and (jobs := _jobs(run, name, attempts))
+        ]
+        if not known:
+            continue
+        try:
+            starts = scheduler.accounted(sorted({job_id for _, jobs, _ in known for job_id in jobs}))
+        except Unreachable:
+            continue
+        for run, jobs, attempts in known:
+            record = read_run_json_or_none(run)
+            own = {job_id: starts[job_id] for job_id in jobs}
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged record
+                if record and (usage := from_accounting(own, scheduler.accounting, record, attempts)):
+                    found[run.path] = usage
     return found
 
 
-def _attempts(run: RunDir) -> list[dict[str, Any]]:
-    """Of a run that was only ever on Slurm; else empty."""
+def _attempts(run: RunDir, scheduler: str) -> list[dict[str, Any]]:
+    """Attempts of a run that was only ever on this scheduler; else empty."""
     attempts = gpu_hours.attempt_records(run)
-    return attempts if all(each.get("cluster") == "slurm" and each.get("job_id") for each in attempts) else []
+    only = all(each.get("cluster") == scheduler and each.get("job_id") for each in attempts)
+    return attempts if only else []
 
 
-def _jobs(run: RunDir, attempts: Sequence[Mapping[str, Any]]) -> set[str]:
-    """All jobs of a run, those too that never started it."""
+def _jobs(run: RunDir, scheduler: str, attempts: Sequence[Mapping[str, Any]]) -> set[str]:
+    """All jobs of a run, including those that never started it."""
     jobs = {str(each["job_id"]) for each in attempts}
     for entry in journal.entries(run):
         with contextlib.suppress(CorruptFile):
             intent, receipt = entry.read("intent") or {}, entry.read("receipt") or {}
-            if intent.get("cluster") == "slurm" and receipt.get("job_id"):
+            if intent.get("cluster") == scheduler and receipt.get("job_id"):
                 jobs.add(str(receipt["job_id"]))
     return jobs

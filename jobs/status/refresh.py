@@ -1,4 +1,4 @@
-"""The states of runs with their cluster's word on them: what files alone cannot tell."""
+"""Correct the states that files give by the states of jobs at their schedulers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from jobs.core import journal
 from jobs.core.requeue_policy import RULES
 from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable
-from jobs.schedulers.select import named
+from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.run_state import RunState, read_state, silent_s
 
 ACCOUNTING_LAG_S = 300.0
-"""A job that its cluster has no word on is not lost before its run gave no sign of life for this long:
-Slurm's accounting comes after its queue, and a shared file system may be late as well."""
+"""A job that its scheduler does not find is lost only after its run was silent for this long, in seconds.
+Accounting lags behind the queue, and a shared file system may lag as well."""
 
 Say = Callable[[str], None]
 
 
 def refresh(
-    states: Sequence[RunState], cluster: Scheduler, *, receipts: bool = False, say: Say = lambda line: None
+    states: Sequence[RunState], scheduler: Scheduler, *, receipts: bool = False, say: Say = lambda line: None
 ) -> list[RunState]:
     """The states with the cluster's word on those of its jobs whose files do not say that they ended.
 
@@ -28,39 +28,44 @@ def refresh(
     submission makes it queued; `receipts`: its receipt is written, which takes the sweep's lock. `say` gets
     the line to tell when the cluster does not answer: states are then as the files have them.
     """
-    found = _with_receipts(states, cluster, receipts)
-    asked = [s for s in found if s.cluster == cluster.name and s.job_id and _needs_scheduler(s)]
+    found = _with_receipts(states, scheduler, receipts)
+    asked = [s for s in found if s.cluster == scheduler.name and s.job_id and _needs_scheduler(s)]
     if not asked:
         return found
-    jobs = cluster.poll([s.job_id for s in asked if s.job_id])
+    jobs = scheduler.poll([s.job_id for s in asked if s.job_id])
     silent = next((job.message for job in jobs.values() if job.status == "unknown" and job.message), None)
     if silent:
-        say(f"{cluster.name.capitalize()} does not answer ({silent}): states are from the run directories")
+        say(f"{scheduler.title} does not answer ({silent}): states are from the run directories")
     return [reconciled(s, jobs[s.job_id]) if s in asked and s.job_id in jobs else s for s in found]
 
 
-def refresh_slurm(states: Sequence[RunState], say: Say = lambda line: None) -> list[RunState]:
-    """The same for all runs on Slurm, whichever cluster is meant; files know the processes of local ones."""
-    if any(state.cluster == "slurm" and _needs_scheduler(state) for state in states):
-        return refresh(states, named("slurm"), say=say)
-    return list(states)
+def refresh_remote(states: Sequence[RunState], say: Say = lambda line: None) -> list[RunState]:
+    """The same for runs of every scheduler whose jobs are no processes of the submitting host.
+
+    Of those processes the run directory shows whether they live.
+    """
+    found = list(states)
+    for name in dict.fromkeys(state.cluster for state in states if _needs_scheduler(state)):
+        if name in NAMES and not (scheduler := scheduler_named(name)).one_machine:
+            found = refresh(found, scheduler, say=say)
+    return found
 
 
 def _needs_scheduler(state: RunState) -> bool:
     return state.state in ("submitting", "queued", "running", "lost")
 
 
-def _with_receipts(states: Sequence[RunState], cluster: Scheduler, write: bool) -> list[RunState]:
+def _with_receipts(states: Sequence[RunState], scheduler: Scheduler, write: bool) -> list[RunState]:
     """The states, those being submitted with the job that came of it, if there is one."""
     lost = {
-        state.run.path: Submission(state.run, state.submission)
+        state.run.path: Submission.announced(state.run, state.submission)
         for state in states
-        if state.state == "submitting" and state.cluster == cluster.name and state.submission is not None
+        if state.state == "submitting" and state.cluster == scheduler.name and state.submission is not None
     }
     if not lost:
         return list(states)
     try:
-        found = dict(zip(lost, cluster.find(list(lost.values())), strict=True))
+        found = dict(zip(lost, scheduler.find(list(lost.values())), strict=True))
     except Unreachable as error:
         said = f"whether it was submitted is not known: {error}"
         return [dataclasses.replace(s, message=said) if s.run.path in lost else s for s in states]

@@ -1,14 +1,12 @@
-"""Doing what `jobs.submission.actions` decided: runs are planned, announced, submitted and their jobs noted.
+"""Submit runs: plan, announce in the journal, hand over to the scheduler, note the job ids.
 
-Each step is journaled (see `jobs.core.journal`), so a submitter may be killed anywhere and the same command given
-again. Belongs inside `sweep_lock`, with reading the states.
+Each step is journaled (`jobs.core.journal`), so the same command continues after a submitter was killed anywhere.
+The caller holds `sweep_lock` from reading the states on.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,23 +26,33 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, journal
 from jobs.core.processes import child_environment, host
-from jobs.schedulers.base import LimitReached, Scheduler, Submission, SubmitError, SubmitQuota, Unreachable
+from jobs.schedulers.base import (
+    Batch,
+    LimitReached,
+    Scheduler,
+    SiteProfile,
+    Submission,
+    SubmitError,
+    Unreachable,
+    submission_tag,
+)
 from jobs.submission.actions import Action
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A run that is to be submitted."""
+class PreparedRun:
+    """A run with all that its submission needs."""
 
-    place: int
-    """Of its action among all."""
+    position: int
+    """Index of its action."""
     action: Action
     run: RunDir
     record: Mapping[str, Any]
     """Content of `run.json`."""
+    profile: SiteProfile | None
     secrets: Mapping[str, str]
 
-    def may_join(self, other: Wanted) -> bool:
+    def may_join(self, other: PreparedRun) -> bool:
         """Whether one batch script serves both: repeats of one run."""
         names = ("config", "profile", "provenance")
         same = all(self.record.get(name) == other.record.get(name) for name in names)
@@ -52,88 +60,88 @@ class Wanted:
 
 
 def carry_out(
-    actions: Sequence[Action], cluster: Scheduler, root: Path, *, taken: str = "submission"
+    actions: Sequence[Action], scheduler: Scheduler, root: Path, *, current_job: str | None = None
 ) -> list[Action]:
-    """Submit what is to be submitted; the actions with their job ids.
+    """Submit the runs that are to start; the actions with their job ids.
 
-    Runs lie in `root/<sweep>/<run>`. A run that turns out to have started after all becomes a `wait`, one
-    whose `run.json` cannot be read a `give up`, one that the cluster has no room for now a `left`.
-    `taken` says when the code is copied (`records.Code`). Raises `SubmitError` at the first job the cluster
-    refuses.
+    Runs lie in `root/<sweep>/<run>`. A run that has started in the meantime becomes `in_progress`, one whose
+    `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. `current_job` is the job of this
+    process: the run is journaled as that job's, and nothing is submitted. Raises `SubmitError` at the first
+    refusal.
     """
     if not any(action.submits for action in actions):
         return list(actions)
     with code_snapshot.hold_snapshots(Path(root)):
-        made = collect_provenance.collect()
-        made["code"] = {**made["code"], **code_snapshot.take_snapshot(Path(root)), "taken": taken}
-        return _carry_out(actions, cluster, root, made)
-
-
-def _carry_out(
-    actions: Sequence[Action], cluster: Scheduler, root: Path, made: Mapping[str, Any]
-) -> list[Action]:
-    results = list(actions)
-    wanted = []
-    for place, found in enumerate(prepare(actions, cluster, root, made)):
-        if isinstance(found, Wanted):
-            wanted.append(found)
-        else:
-            results[place] = found
-    if wanted:
-        for place, result in _submit_all(wanted, cluster):
-            results[place] = result
+        provenance = collect_provenance.collect()
+        taken = "start" if current_job else "submission"
+        snapshot = code_snapshot.take_snapshot(Path(root))
+        provenance["code"] = {**provenance["code"], **snapshot, "taken": taken}
+        results = list(actions)
+        prepared = []
+        for position, found in enumerate(prepare(actions, scheduler, root, provenance)):
+            if isinstance(found, PreparedRun):
+                prepared.append(found)
+            else:
+                results[position] = found
+        if prepared:
+            for position, result in _submit_all(prepared, scheduler, current_job):
+                results[position] = result
     return results
 
 
 def prepare(
-    actions: Sequence[Action], cluster: Scheduler, root: Path, made: Mapping[str, Any]
-) -> Iterator[Wanted | Action]:
-    """For each action the run that is to be submitted, or what is left of the action. Writes nothing.
-
-    `made` is the provenance that runs get.
-    """
-    for place, action in enumerate(actions):
+    actions: Sequence[Action], scheduler: Scheduler, root: Path, provenance: Mapping[str, Any]
+) -> Iterator[PreparedRun | Action]:
+    """For each action the prepared run, or the action where nothing is submitted. Writes nothing."""
+    for position, action in enumerate(actions):
         if not action.submits:
             yield action
             continue
         run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
         try:
-            yield Wanted(place, action, run, *_record(action, run, cluster, made))
+            yield PreparedRun(position, action, run, *_record(action, run, scheduler, provenance))
         except (CorruptFile, OSError, KeyError) as error:
             reason = f"{run.run_json} cannot be used: {error}"
             yield dataclasses.replace(action, kind="blocked", reason=reason)
 
 
-def _submit_all(wanted: Sequence[Wanted], cluster: Scheduler) -> Iterator[tuple[int, Action]]:
-    room = cluster.room(wanted[0].record.get("profile"))  # one for all: a sweep has one profile
-    todo = deque(batches(wanted, room.array))
-    left = room.jobs
+def _submit_all(
+    prepared: Sequence[PreparedRun], scheduler: Scheduler, current_job: str | None
+) -> Iterator[tuple[int, Action]]:
+    quota = scheduler.quota()
+    todo = deque(grouped(prepared, quota.array))
+    left, limit = quota.jobs, quota.limit
+    if current_job is not None:
+        left = None
     while todo:
-        batch = todo.popleft()
-        if left is not None and left < len(batch):
-            todo.appendleft(batch[left:])
-            batch = batch[:left]
-        if not batch:
+        group = todo.popleft()
+        if left is not None and left < len(group):
+            todo.appendleft(group[left:])
+            group = group[:left]
+        if not group:
             break
         try:
-            done = _submit(batch, cluster)
-        except LimitReached as error:  # one that could not be known before
-            room, left = SubmitQuota(why=str(error)), len(batch) // 2
-            todo.appendleft(batch)
+            done = _submit_group(group, scheduler, current_job)
+        except LimitReached as error:
+            limit, half = str(error), len(group) // 2
+            if half == 0:
+                todo.appendleft(group)
+                break
+            todo.extendleft((group[half:], group[:half]))  # as many as fit, by bisection
             continue
-        left = None if left is None else left - len(batch)
+        left = None if left is None else left - len(group)
         yield from done
-    for each in (each for batch in todo for each in batch):
+    for each in (each for group in todo for each in group):
         if not each.run.run_json.exists():
             _write_record(each.run, each.record)
-        yield each.place, dataclasses.replace(each.action, kind="deferred", reason=f"{room.why} is reached")
+        yield each.position, dataclasses.replace(each.action, kind="deferred", reason=f"{limit} is reached")
 
 
-def batches(wanted: Sequence[Wanted], most: int) -> list[list[Wanted]]:
-    """The runs as they are submitted together, `most` at a time, ordered by the first of each batch."""
-    found: list[list[Wanted]] = []
-    for each in wanted:
-        joined = next((batch for batch in found if len(batch) < most and each.may_join(batch[0])), None)
+def grouped(prepared: Sequence[PreparedRun], most: int) -> list[list[PreparedRun]]:
+    """Runs that are submitted together, at most `most`, ordered by the first of each group."""
+    found: list[list[PreparedRun]] = []
+    for each in prepared:
+        joined = next((group for group in found if len(group) < most and each.may_join(group[0])), None)
         if joined is None:
             found.append([each])
         else:
@@ -141,80 +149,81 @@ def batches(wanted: Sequence[Wanted], most: int) -> list[list[Wanted]]:
     return found
 
 
-def _submit(batch: Sequence[Wanted], cluster: Scheduler) -> list[tuple[int, Action]]:
-    """Announce all runs of a batch, submit it, note all of its jobs: killed anywhere between, the handle in
-    each announcement finds what there is."""
+def batch_of(group: Sequence[PreparedRun]) -> Batch:
+    """The batch of these runs, with the submissions that would be announced next."""
+    first = group[0]
+    tag = submission_tag(first.run, journal.next_submission(first.run))
+    submissions = [
+        Submission(each.run, journal.next_submission(each.run), tag, index if len(group) > 1 else None)
+        for index, each in enumerate(group)
+    ]
+    return Batch(submissions, first.record, first.profile)
+
+
+def _submit_group(
+    group: Sequence[PreparedRun], scheduler: Scheduler, current_job: str | None
+) -> list[tuple[int, Action]]:
+    """Announce all runs of a group, submit them, note their job ids.
+
+    After a kill anywhere between, the tag in each announcement finds the jobs.
+    """
     results = []
     settled = []
-    for each in batch:
+    for each in group:
         state = each.action.state
         if state is not None and state.submission is not None:
-            # A job that was not found, or one that Slurm requeues yet, starts nothing any more.
+            # Its job was not found, or is not requeued yet; revoked, that job starts nothing.
             message = "submitted again"
             if not journal.revoke(each.run, state.submission, "lost", message, starts=state.starts):
                 late = dataclasses.replace(each.action, kind="in_progress", reason="started in the meantime")
-                results.append((each.place, late))
+                results.append((each.position, late))
                 continue
         settled.append(each)
     if not settled:
         return results
-    first = settled[0]
-    comment = handle(first.run, journal.next_submission(first.run))
-    announced = [
-        _announce(each, cluster, comment, index if len(settled) > 1 else None)
-        for index, each in enumerate(settled)
-    ]
+    batch = batch_of(settled)
+    for each, submission in zip(settled, batch.submissions, strict=True):
+        _announce(each, submission, scheduler)
     try:
-        with child_environment(first.secrets):  # so they travel without being written down
-            job_ids = cluster.submit(announced)
+        with child_environment(settled[0].secrets):  # the only way by which secrets travel
+            job_ids = [current_job] if current_job else scheduler.submit(batch)
     except Unreachable:
-        raise  # there may be jobs: the next command asks again
+        raise  # there may be jobs: the next command looks for them
     except (SubmitError, ConfigError) as error:
-        for submission in announced:
+        for submission in batch.submissions:
             journal.revoke(submission.run, submission.number, "launch_failed", str(error))
         raise
-    for each, submission, job_id in zip(settled, announced, job_ids, strict=True):
+    for each, submission, job_id in zip(settled, batch.submissions, job_ids, strict=True):
         journal.write_receipt(submission.run, submission.number, job_id)
-        results.append((each.place, dataclasses.replace(each.action, job_id=job_id)))
+        results.append((each.position, dataclasses.replace(each.action, job_id=job_id)))
     return results
 
 
-def handle(run: RunDir, number: int) -> str:
-    """By which a batch is found on a cluster: its first submission, and the folder, as there may be many of
-    that name."""
-    folder = hashlib.sha256(str(run.path.absolute()).encode()).hexdigest()[:12]
-    return f"disttrain:{run.sweep}/{run.name}:{number}:{folder}"
-
-
-def batch_name(names: Sequence[str]) -> str:
-    """What a batch of these runs is called: for repeats of one run its name, less their number."""
-    return names[0] if len(names) == 1 else re.sub(r"-r\d+$", "", names[0])
-
-
-def _announce(wanted: Wanted, cluster: Scheduler, comment: str, index: int | None) -> Submission:
-    _write_record(wanted.run, wanted.record)
-    code_hash = wanted.record["provenance"]["code"]["hash"]
-    state = wanted.action.state
+def _announce(prepared: PreparedRun, submission: Submission, scheduler: Scheduler) -> None:
+    _write_record(prepared.run, prepared.record)
+    code_hash = prepared.record["provenance"]["code"]["hash"]
+    state = prepared.action.state
     attempts = state.attempts if state else 0
     same_code = state is not None and state.code_hash == code_hash
     intent = {
-        "cluster": cluster.name,
+        "cluster": scheduler.name,
         "host": host(),
-        "handle": comment,
-        "index": index,
-        "config_key": wanted.record["config_key"],
-        "run_key": wanted.record["run_key"],
+        "handle": submission.tag,
+        "index": submission.index,
+        "config_key": prepared.record["config_key"],
+        "run_key": prepared.record["run_key"],
         "code_hash": code_hash,
         "attempts": attempts,
         "attempts_before_code": state.attempts_before_code if state and same_code else attempts,
     }
-    return Submission(wanted.run, journal.write_intent(wanted.run, intent))
+    number = journal.write_intent(prepared.run, intent)
+    assert number == submission.number, "the caller holds the lock of the sweep"
 
 
 def _record(
-    action: Action, run: RunDir, cluster: Scheduler, made: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Content of `run.json` (`records.RunRecord`), and the secrets left out of it."""
+    action: Action, run: RunDir, scheduler: Scheduler, provenance: Mapping[str, Any]
+) -> tuple[dict[str, Any], SiteProfile | None, dict[str, str]]:
+    """Content of `run.json` (`records.RunRecord`), the site profile, and the secrets that are not recorded."""
     if action.plan is None:
         record = read_run_json(run)
         secrets: dict[str, str] = {}
@@ -229,21 +238,22 @@ def _record(
             "config": config,
             "axes": action.plan.axes,
         }
-    record["run_key"] = collect_provenance.run_key(record["config_key"], made["code"]["hash"])
-    record["cluster"] = cluster.name
-    record["profile"] = cluster.profile(record.get("profile") if action.plan is None else None)
+    record["run_key"] = collect_provenance.run_key(record["config_key"], provenance["code"]["hash"])
+    profile = scheduler.profile(record.get("profile") if action.plan is None else None)
+    record["cluster"] = scheduler.name
+    record["profile"] = profile.as_dict() if profile else None
     outside = code_snapshot.missing_modules(
-        record["config"], code_snapshot.code_of_run(run, {"provenance": made})
+        record["config"], code_snapshot.code_of_run(run, {"provenance": provenance})
     )
-    record["provenance"] = {**made, "code": {**made["code"], "not_covered": outside}}
-    return record, secrets
+    record["provenance"] = {**provenance, "code": {**provenance["code"], "not_covered": outside}}
+    return record, profile, secrets
 
 
 def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
-    """Write `run.json`, or leave it if it says this already: it then keeps the provenance of its first plan.
+    """Write `run.json` unless it has this content already and keeps the provenance of its first plan.
 
-    Where it changes (other code or another copy of it, another cluster, a raised limit), the last attempt
-    keeps the former one.
+    A former `run.json` of other content (code, scheduler, a raised limit) moves to the folder of the last
+    attempt.
     """
     former = read_json_or_none(run.run_json)
     if former is not None:
@@ -256,6 +266,6 @@ def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
 
 
 def _what_counts(record: Mapping[str, Any]) -> dict[str, Any]:
-    """All but the provenance, and of that where the code is: jobs run what is there."""
+    """All but the provenance, of which the path of the code counts: jobs run the code there."""
     code = (record.get("provenance") or {}).get("code") or {}
     return {**record, "provenance": code.get("path")}

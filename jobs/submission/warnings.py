@@ -1,4 +1,4 @@
-"""What may spoil the figures of runs that are about to start: a line for each reason, never a refusal."""
+"""Warnings before runs start: one line for each condition that would spoil their figures."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ import os
 from collections.abc import Sequence
 
 from disttrain.config.sections import model_waits
-from jobs.core import environment
-from jobs.schedulers.base import Scheduler, uses_gpus
+from jobs.schedulers.base import Scheduler
 from sweeps.expand import RunPlan
 
 _NAMED = 3
 
 
-def cautions(runs: Sequence[RunPlan], cluster: Scheduler) -> list[str]:
-    """One line for each thing to know before these runs start there."""
+def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
+    """One line for each warning."""
     found = []
-    processors = cluster.limits().processors
+    processors = scheduler.processors()
     if processors is not None:
         on_cpus = [
-            run
-            for run in runs
-            if not uses_gpus(run.config.resources.device, cluster.name, run.config.world_size)
+            run for run in runs if not scheduler.uses_gpus(run.config.resources.device, run.config.world_size)
         ]
         crowded = {run.name: busy for run in on_cpus if (busy := _busy_threads(run)) > processors}
         if crowded:
@@ -30,8 +27,7 @@ def cautions(runs: Sequence[RunPlan], cluster: Scheduler) -> list[str]:
                 f"loader workers) on {processors} processors: timings will tell about this machine, "
                 "not about scaling"
             )
-    if cluster.name == "slurm" and (unused := environment.unused_by_submission(os.environ)):
-        found.append(f"{', '.join(unused)} of this shell: not used; a site profile says it, or --slurm")
+    found += scheduler.warnings(os.environ)
     unmeasured = [run for run in runs if _is_all_warm_up(run)]
     if unmeasured:
         most = max(run.config.telemetry.warmup_steps for run in unmeasured)

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import submitit
 
 from disttrain.records import collect_provenance
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import attempt, code_snapshot, journal, processes
 from jobs.schedulers.base import SubmitQuota
-from jobs.schedulers.local import fifo_queue, supervisor
-from jobs.schedulers.local.scheduler import LocalScheduler, label_of
+from jobs.schedulers.local import fifo_queue, scheduler, supervisor
+from jobs.schedulers.local.scheduler import LocalScheduler, ticket_label
 from jobs.status.run_state import read_state
 from jobs.submission import submit as submission
 from tests.support.jobs import (
@@ -52,7 +51,7 @@ SUBMITTER = {
     "run.json written": (submission, "write_json", True),
     "intent written": (journal, "write_intent", True),
     "place in the queue taken": (fifo_queue, "take", True),
-    "process started, its task not in place": (submitit.LocalExecutor, "_submit_command", True),
+    "process started": (scheduler, "start_detached", True),
     "submitted": (LocalScheduler, "submit", True),
     "receipt written": (journal, "write_receipt", True),
 }
@@ -68,8 +67,6 @@ def test_submitter_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatc
         assert wait_for(pid) == -signal.SIGKILL
     submit(plan, LocalScheduler(), root)
     ended = settled(root)
-    if point == "process started, its task not in place":
-        os.killpg(pid, signal.SIGKILL)  # submitit's helper would wait a minute for its task
     assert {state.state for state in ended.values()} == {"done"}, ended
     assert [starts(state.run) for state in ended.values()] == [[(0, 0)], [(0, 0)]]
 
@@ -77,7 +74,7 @@ def test_submitter_killed(point: str, root: Path, monkeypatch: pytest.MonkeyPatc
 class Batches(LocalScheduler):
     """Takes runs of one shape together, as Slurm does."""
 
-    def room(self, profile: object) -> SubmitQuota:
+    def quota(self) -> SubmitQuota:
         return SubmitQuota(array=3)
 
 
@@ -85,8 +82,8 @@ class ForkScheduler(Batches):
     """The local scheduler without the start of a new interpreter: its supervisors are forks of this process
     that start after a random time of up to 0.1 s. All that the journal and the queue see is real."""
 
-    def _submit(self, run: RunDir, submission: int) -> str:
-        ticket = fifo_queue.take(label_of(run, submission))
+    def _submit(self, run: RunDir, submission: int, record: object) -> str:
+        ticket = fifo_queue.take(ticket_label(run, submission))
         job_id = f"{processes.host()}:{ticket}"
         if os.fork() == 0:
             os.setsid()
@@ -188,7 +185,7 @@ def waiting_run(root: Path) -> RunDir:
 
 
 def supervise(run: RunDir, submission: int = 0) -> None:
-    ticket = fifo_queue.take(label_of(run, submission))
+    ticket = fifo_queue.take(ticket_label(run, submission))
     arguments = [str(run.path), "--submission", str(submission), "--ticket", str(ticket)]
     supervisor.main([*arguments, "--job-id", f"{processes.host()}:{ticket}"])
 

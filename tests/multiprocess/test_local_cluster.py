@@ -172,7 +172,7 @@ def test_it_outlives_ctrl_c(root: Path) -> None:
     """The submitter's whole process group is interrupted right after it has submitted."""
     pid = in_a_fork(lambda: submit(sweep_plan("a", "b"), LocalScheduler(), root))
     assert wait_for(pid) == 0
-    os.killpg(pid, signal.SIGINT)  # submitit's helpers are still in it
+    os.killpg(pid, signal.SIGINT)  # a foreground group gets Ctrl-C
     assert {state.state for state in settled(root).values()} == {"done"}
 
 
@@ -232,7 +232,7 @@ def test_a_run_that_is_asked_to_stop_goes_on_where_it_was(
 
 
 def test_the_trainer_on_two_nodes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it for real: submitit, queue, supervisor, two agents, two torchruns, gloo."""
+    """All of it for real: queue, supervisor, two agents, two torchruns, gloo."""
     monkeypatch.delenv("DISTTRAIN_LAUNCHER")
     config = Config.model_validate(
         {

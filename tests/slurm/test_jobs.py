@@ -88,7 +88,7 @@ def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
         run = RunDir(root / "demo" / "a")
         journal.entry(run, 0).path("receipt").unlink()
         assert states(root)["a"].state == "submitting"
-        assert SlurmScheduler().find([Submission(run, 0)]) == [action.job_id]
+        assert SlurmScheduler().find([Submission.announced(run, 0)]) == [action.job_id]
         (state,) = asked(root)
         assert (state.state, state.job_id) == ("queued", action.job_id)
         assert status(str(action.job_id)) == "pending"

@@ -1,4 +1,4 @@
-"""Batch scripts on a real Slurm: strange values are inert there, too; `jobs/train.sbatch` finds its code."""
+"""ScriptFields scripts on a real Slurm: strange values are inert there, too; `jobs/train.sbatch` finds its code."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_train_sbatch_finds_its_code_from_anywhere(
 ) -> None:
     home = quiet.parent / "my code"
     write_text(home / "jobs" / "train.sbatch", (ROOT / "jobs" / "train.sbatch").read_text())
-    write_text(home / "jobs" / "slurm" / "task.py", "")
+    write_text(home / "jobs" / "submission" / "sbatch_entry.py", "")
     python = quiet.parent / "python"
     write_text(python, PYTHON.replace("RECORDS", str(quiet.parent)))
     python.chmod(0o755)
@@ -111,7 +111,7 @@ def test_train_sbatch_finds_its_code_from_anywhere(
     for record in records:
         wait_until(lambda record=record: record.exists() and record.read_bytes().endswith(b".yaml\0"))
         path, _, *words = record.read_bytes().decode().split("\0")
-        assert words == ["-m", "jobs.schedulers.slurm.task", "--by-hand", *arguments, ""]
+        assert words == ["-m", "jobs.submission.sbatch_entry", *arguments, ""]
         assert path == str(home)
     assert [path.name for path in quiet.iterdir()] == [f"train-{job}.log"]
 

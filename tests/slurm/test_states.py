@@ -17,7 +17,7 @@ from jobs.schedulers.slurm import accounting
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.gpu_hours import note as note_usage
 from jobs.status.gpu_hours import used
-from jobs.status.refresh import refresh_slurm
+from jobs.status.refresh import refresh_remote
 from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import (
     starts,
@@ -41,7 +41,7 @@ def no_gpu_partition(on_slurm: MiniCluster) -> Iterator[None]:
 
 def asked(root: Path) -> RunState:
     """The only run's state, with Slurm's word on it."""
-    (state,) = refresh_slurm(read_runs(root))
+    (state,) = refresh_remote(read_runs(root))
     return state
 
 

@@ -16,12 +16,11 @@ from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal as ledger
 from jobs.minicluster import discovery
-from jobs.schedulers.base import Submission
+from jobs.schedulers.base import Submission, submission_tag
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import read_runs
 from jobs.submission import report_job
 from jobs.submission.actions import cancel
-from jobs.submission.submit import handle
 from tests.support.jobs import (
     SMALL,
     STANDIN,
@@ -108,7 +107,7 @@ def test_submit_py_killed_between_sbatch_and_its_record(
     ended = settled(root)
     assert {state.state for state in ended.values()} == {"done"}
     assert [starts(run) for run in runs] == [[(0, 0)]] * count
-    jobs = jobs_of(on_slurm, handle(runs[0], 0))
+    jobs = jobs_of(on_slurm, submission_tag(runs[0], 0))
     assert len(jobs) == count
     assert [state.job_id for state in ended.values()] == jobs
 
@@ -143,7 +142,7 @@ def test_a_job_taken_by_a_controller_that_was_too_slow_to_say_so(
         "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv' >&2; exit 1"
     )
     actions = submit(repeats(2, "a"), SlurmScheduler(), root)
-    comment = handle(RunDir(root / "demo" / "a-r0"), 0)
+    comment = submission_tag(RunDir(root / "demo" / "a-r0"), 0)
     assert [action.job_id for action in actions] == jobs_of(on_slurm, comment)
     assert [state.state for state in settled(root).values()] == ["done", "done"]
 
@@ -165,7 +164,7 @@ def test_the_controller_is_away_for_a_moment(
     assert submitter.wait(timeout=WITHIN_S) == 0, said.read_text()
     (ended,) = settled(root).values()
     assert (ended.state, len(starts(ended.run))) == ("done", 1)
-    assert jobs_of(faulty, handle(ended.run, 0)) == [ended.job_id]
+    assert jobs_of(faulty, submission_tag(ended.run, 0)) == [ended.job_id]
 
 
 @pytest.fixture
@@ -201,11 +200,11 @@ def test_slurm_s_limits_are_kept_and_what_is_left_is_submitted_later(
     assert first.returncode == 1, first.stderr
     assert "7 runs: 5 submitted, 2 deferred" in first.stdout
     assert first.stderr.splitlines()[-1] == (
-        "2 runs deferred: the limit of 5 jobs (MaxSubmitJobs of account root) is reached; "
+        "2 runs deferred: the limit of jobs (AssocMaxSubmitJobLimit) is reached; "
         "the same command submits them later"
     )
     jobs = [state.job_id or "" for state in states(tmp_path / "runs").values()]
-    assert [job.partition("_")[2] for job in jobs] == ["0", "1", "2", "0", "1", "", ""]
+    assert [job.partition("_")[2] for job in jobs] == ["0", "1", "2", "", "", "", ""]
     ended = settled(tmp_path / "runs")
     assert [state.state for state in ended.values()] == ["done"] * 5 + ["planned"] * 2
     wait_until(lambda: limited.ask("squeue", "--noheader") == "")
@@ -302,13 +301,13 @@ def test_a_job_that_follows_an_array_waits_for_its_requeued_task(
 
     wait_until(lambda: started(0) == started(1) == 1)
     cluster, journal = SlurmScheduler(), RunDir(tmp_path / "demo" / ".report")
-    number = ledger.write_intent(journal, {"handle": handle(journal, 0), "index": None})
+    number = ledger.write_intent(journal, {"handle": submission_tag(journal, 0), "index": None})
     written = tmp_path / "written"
     command = ["-c", f"open({str(written)!r}, 'x').write(str({{}}))"]
     tasks = [f"{array}_0", f"{array}_1"]
-    after = cluster.submit_after(Submission(journal, number), command, tasks, None)
+    after = cluster.submit_after(Submission.announced(journal, number), command, tasks, None)
     try:
-        assert cluster.find([Submission(journal, number)]) == [after]
+        assert cluster.find([Submission.announced(journal, number)]) == [after]
         on_slurm.ask("scontrol", "requeue", f"{array}_1")
         wait_until(lambda: started(1) == 2)
         assert started(0) == 1, "the other task goes on undisturbed"

@@ -10,14 +10,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections import Config, config_key
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
-from jobs.schedulers.base import Job, JobStatus, Limits, Scheduler, Submission, SubmitQuota
+from jobs.schedulers.base import (
+    AccountedStart,
+    Batch,
+    Job,
+    JobStatus,
+    Scheduler,
+    ScriptPreview,
+    Submission,
+    SubmitQuota,
+)
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission.actions import Action, plan_actions, sweep_lock
@@ -171,9 +180,12 @@ def ended_afterwards(root: Path, cluster: Scheduler) -> Iterator[None]:
 
 
 class FakeScheduler:
-    """Takes jobs and does nothing with them; knows of each what it is told to."""
+    """Takes jobs and does nothing with them; every job has the state that it is given."""
 
-    name = "local"
+    name: str = "local"
+    title: str = "this machine"
+    one_machine: bool = True
+    accounting: Literal["sacct"] | None = None
 
     def __init__(self, status: JobStatus = "pending", **said: Any) -> None:
         self.job = Job(status, **said)
@@ -184,12 +196,18 @@ class FakeScheduler:
         self.batches: list[list[str]] = []
         self.has_room = SubmitQuota()
 
-    def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        for each in submissions:
+    def unavailable(self) -> str | None:
+        return None
+
+    def check_runs_folder(self, path: Path) -> None:
+        pass
+
+    def submit(self, batch: Batch) -> list[str]:
+        for each in batch.submissions:
             self.submitted.append((each.run.name, each.number))
-        self.batches.append([each.run.name for each in submissions])
+        self.batches.append([each.run.name for each in batch.submissions])
         last = len(self.submitted)
-        return [f"elsewhere:{number + 1}" for number in range(last - len(submissions), last)]
+        return [f"elsewhere:{number + 1}" for number in range(last - len(batch.submissions), last)]
 
     def submit_after(
         self,
@@ -210,11 +228,29 @@ class FakeScheduler:
     def cancel(self, job_ids: Sequence[str]) -> None:
         self.cancelled += job_ids
 
-    def limits(self) -> Limits:
-        return Limits()
+    def host_of(self, job_id: str) -> str | None:
+        return None
 
-    def room(self, profile: Mapping[str, Any] | None) -> SubmitQuota:
+    def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
+        return {}
+
+    def uses_gpus(self, device: str, ranks: int) -> bool:
+        return False
+
+    def processors(self) -> int | None:
+        return None
+
+    def quota(self) -> SubmitQuota:
         return self.has_room
 
     def profile(self, recorded: Mapping[str, Any] | None) -> None:
         return None
+
+    def submission_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return dict(environ)
+
+    def warnings(self, environ: Mapping[str, str]) -> list[str]:
+        return []
+
+    def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
+        return []

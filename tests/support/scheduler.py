@@ -28,6 +28,7 @@ class FolderJob:
     """A `jobs.node.allocation.Allocation`."""
 
     job_id = "42"
+    node_info_module = "jobs.node.node_info"
 
     def __init__(self, folder: Path, restart: int) -> None:
         self.folder = folder

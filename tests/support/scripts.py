@@ -1,4 +1,4 @@
-"""Batch scripts in tests: what they are made from, and a PATH on which running one shows what it does."""
+"""ScriptFields scripts in tests: what they are made from, and a PATH on which running one shows what it does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from disttrain.config.sections import Config
 from disttrain.errors import ConfigError
 from jobs.schedulers.slurm import report_script
-from jobs.schedulers.slurm.batch_script import ArrayTask, Batch, render
+from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, render
 from jobs.schedulers.slurm.report_script import ReportScript
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
@@ -46,7 +46,7 @@ def config(nodes: int = 2, ranks: int = 4, **sections: Any) -> dict[str, Any]:
     return Config.model_validate({"resources": resources, "data": {"workers": 3}, **sections}).as_dict()
 
 
-def batch(root: Path, profile: Profile = GENERIC, runs: int = 1, **changed: Any) -> Batch:
+def batch(root: Path, profile: Profile = GENERIC, runs: int = 1, **changed: Any) -> ScriptFields:
     """A batch of runs below `root`."""
     folders = [root / "runs" / "demo" / f"n2-r{number}" for number in range(runs)]
     values: dict[str, Any] = {
@@ -59,7 +59,7 @@ def batch(root: Path, profile: Profile = GENERIC, runs: int = 1, **changed: Any)
         "python": "/usr/bin/python3",
         "profile": profile,
     }
-    return Batch(**values | changed)
+    return ScriptFields(**values | changed)
 
 
 free = st.one_of(hostile, odd, plain)
@@ -102,7 +102,7 @@ def sift(given: dict[str, Any]) -> Profile:
     return Profile.model_validate(kept)
 
 
-def sift_batch(profile: Profile, placed: dict[str, str]) -> Batch:
+def sift_batch(profile: Profile, placed: dict[str, str]) -> ScriptFields:
     """The batch of those values that are not refused."""
     made = batch(SHARED, profile)
     for name, value in placed.items():
@@ -137,7 +137,7 @@ def sift_follow_up(profile: Profile, placed: dict[str, str]) -> ReportScript:
 
     for name in kept.keys() & placed.keys():
         with contextlib.suppress(ConfigError):
-            report_script.render(made(kept | {name: placed[name]}))
+            report_script.render_report_script(made(kept | {name: placed[name]}))
             kept[name] = placed[name]
     return made(kept)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobs.cli import cancel, submitting
+from jobs.cli import target
 from tests.support import nvml
 from tests.support.commands import Commands
 from tests.support.jobs import FakeScheduler
@@ -30,8 +30,8 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(TINY)
     made = FakeScheduler()
-    for module in (submitting, cancel):
-        monkeypatch.setattr(module, "choose", lambda *_, **__: made)
+    monkeypatch.setattr(target, "chosen_scheduler", lambda *_: made)
+    monkeypatch.setattr(target, "available_scheduler", lambda name: made)
     return made
 
 

@@ -15,8 +15,9 @@ from disttrain.errors import ConfigError
 from disttrain.records.gpu_hours import bound_hours
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.schedulers.slurm import task
-from jobs.submission import sbatch_entry
+from jobs.node import startup
+from jobs.schedulers.slurm.allocation import SlurmAllocation
+from jobs.submission import sbatch_entry, sbatch_job
 from tests.support.commands import Commands
 
 ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
@@ -24,7 +25,12 @@ ENVIRON = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "7", "SLURM_NODEID": "1"}
 
 def request(folder: Path, *words: str, **environ: str) -> dict[str, Any]:
     given = {**ENVIRON, "SLURM_SUBMIT_DIR": str(folder), **environ}
-    return vars(sbatch_entry.read_request(words, given))
+    return vars(sbatch_job.read_request(words, SlurmAllocation(given)))
+
+
+def start(job: str, restart: int, step: str) -> SlurmAllocation:
+    environ = {"SLURM_JOB_ID": job, "SLURM_RESTART_COUNT": str(restart), "SLURM_STEP_LAUNCHER_PORT": step}
+    return SlurmAllocation(environ)
 
 
 def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
@@ -43,7 +49,7 @@ def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
     assert request(tmp_path, "--config", "my.yaml", **gpus)["gpus_per_node"] is None
     again = request(tmp_path, "--config", "my.yaml", "--resources.device", "cuda", **gpus)
     assert again["gpus_per_node"] == "4"
-    assert request(tmp_path)["file"] == str(sbatch_entry.DEFAULT)
+    assert request(tmp_path)["file"] == str(sbatch_job.DEFAULT)
 
 
 @pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node", "job.time_limit_min"])
@@ -53,20 +59,21 @@ def test_a_shape_beside_it_is_refused(key: str, tmp_path: Path) -> None:
 
 
 def test_a_later_start_finds_what_the_earlier_ones_were_for(tmp_path: Path) -> None:
-    first = sbatch_entry.Job("7", 0, "31000", 0)
-    assert first.former(tmp_path) is None
+    first = start("7", 0, "31000")
+    assert sbatch_job.former_submission(first, tmp_path) is None
     for job, run, time in (
         (first, "a/b", "2026-01-02"),
-        (sbatch_entry.Job("7", 0, "31500", 0), "old/cluster", "2026-01-01"),
-        (sbatch_entry.Job("7", 1, "32000", 0), None, "2026-01-03"),
-        (sbatch_entry.Job("77", 0, "33000", 0), "other/job", "2026-01-04"),
+        (start("7", 0, "31500"), "old/cluster", "2026-01-01"),
+        (start("7", 1, "32000"), None, "2026-01-03"),
+        (start("77", 0, "33000"), "other/job", "2026-01-04"),
     ):
-        said = {"restart": job.restart, "time": time, "run": run, "submission": 3}
-        write_json(job.word(tmp_path), said)
-    assert sbatch_entry.Job("7", 2, "34000", 1).former(tmp_path) == {"run": "a/b", "submission": 3}
-    assert sbatch_entry.Job("7", 0, "35000", 0).former(tmp_path) is None, "another job with that id"
+        planned = {"restart": job.restart, "time": time, "run": run, "submission": 3}
+        write_json(sbatch_job.plan_file(job, tmp_path), planned)
+    former = sbatch_job.former_submission
+    assert former(start("7", 2, "34000"), tmp_path) == {"run": "a/b", "submission": 3}
+    assert former(start("7", 0, "35000"), tmp_path) is None, "another job with that id"
     write_json(RunDir(tmp_path / "a" / "b").run_json, {})
-    assert [path.name for path in sbatch_entry.words_without_run(tmp_path)] == [
+    assert [path.name for path in sbatch_job.plans_without_run(tmp_path)] == [
         "7-0-31500.json",
         "77-0-33000.json",
     ]
@@ -87,7 +94,7 @@ def test_the_time_limit_is_the_jobs(
     became = []
     monkeypatch.setattr(os, "execve", lambda python, command, env: became.append(command))
     environ = {**ENVIRON, "SLURM_NODEID": "0", "SLURM_SUBMIT_DIR": str(tmp_path)}
-    sbatch_entry.main(["--config", "my.yaml"], environ)
+    sbatch_job.main(["--config", "my.yaml"], environ)
     ((*_, folder, _, submission),) = became
     record = read_json(RunDir(Path(folder)).run_json)
     assert (record["config"]["job"]["time_limit_min"], submission) == (limit_min, "0")
@@ -102,27 +109,29 @@ def test_another_python_is_refused_before_anything_is_planned(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(task, "find_spec", lambda name: None if name in absent else name)
-    assert task.main(["--by-hand"]) == 93
+    monkeypatch.setattr(startup, "find_spec", lambda name: None if name in absent else name)
+    with pytest.raises(SystemExit) as left:
+        sbatch_entry.main([])
+    assert left.value.code == 93
     lacks = f"{sys.executable} on {platform.node()} has no {', '.join(absent)}"
     assert capsys.readouterr().err == f"cannot start: {lacks}; name another with DISTTRAIN_PYTHON\n"
     assert not any(tmp_path.iterdir())
 
 
 def test_a_python_with_nothing_installed_says_so(tmp_path: Path) -> None:
-    without_packages = ["-S", "-m", "jobs.schedulers.slurm.task", "--by-hand"]
+    without_packages = ["-S", "-m", "jobs.submission.sbatch_entry"]
     assert " has no torch, pydantic, yaml; " in _refused(without_packages, tmp_path)
 
 
 def test_an_old_python_says_so(tmp_path: Path) -> None:
-    start = "runpy.run_module('jobs.schedulers.slurm.task', run_name='__main__')"
+    start = "runpy.run_module('jobs.submission.sbatch_entry', run_name='__main__')"
     old = f"import runpy, sys; sys.version_info = (3, 9); {start}"
     assert " is Python 3.9, 3.11 or newer is needed; " in _refused(["-c", old], tmp_path)
 
 
 def _refused(arguments: list[str], folder: Path) -> str:
     """The one line of a refusal that leaves nothing in `folder`."""
-    environ = {**os.environ, "PYTHONPATH": str(sbatch_entry.code_snapshot.CODE_ROOT)}
+    environ = {**os.environ, "PYTHONPATH": str(sbatch_job.code_snapshot.CODE_ROOT)}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (93, "")

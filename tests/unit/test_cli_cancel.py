@@ -11,7 +11,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli import cancel
+from jobs.cli import target
 from jobs.core import journal
 from jobs.core.processes import current_process, host
 from jobs.schedulers.base import Job
@@ -72,7 +72,7 @@ def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
             raise ConfigError("no Slurm controller answers")
         return cluster
 
-    monkeypatch.setattr(cancel, "choose", one_answers)
+    monkeypatch.setattr(target, "available_scheduler", one_answers)
     assert submit.main(["cancel", "tiny"]) == 1
     said = capsys.readouterr()
     assert said.out == "cancelled  tiny/b (was queued)\n"

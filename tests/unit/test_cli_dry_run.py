@@ -14,8 +14,7 @@ import submit
 from disttrain.records import collect_provenance
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.schedulers.base import Limits
-from jobs.schedulers.slurm.test_only import ScriptCheck
+from jobs.schedulers.base import ScriptCheck
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
 FILE = """\
@@ -37,10 +36,8 @@ sweep:
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(FILE)
-    monkeypatch.setattr("jobs.schedulers.base.gpus_here", lambda: 0)
-    monkeypatch.setattr(
-        "jobs.schedulers.local.scheduler.LocalScheduler.limits", lambda self: Limits(processors=2)
-    )
+    monkeypatch.setattr("jobs.schedulers.local.scheduler.count_gpus", lambda: 0)
+    monkeypatch.setattr("jobs.schedulers.local.scheduler.LocalScheduler.processors", lambda self: 2)
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
@@ -105,7 +102,7 @@ def test_more_threads_than_processors_are_said(
     (line,) = warnings(capsys, *crowd, "--cluster", "local")
     assert line.startswith("n2-ddp-b8-r0, n4-ddp-b8-r0: up to 8 busy threads (")
     assert "on 2 processors" in line
-    monkeypatch.setattr("jobs.schedulers.base.gpus_here", lambda: 4)
+    monkeypatch.setattr("jobs.schedulers.local.scheduler.count_gpus", lambda: 4)
     assert warnings(capsys, *crowd, "--cluster", "local") == [], "GPUs do the work"
 
 
@@ -128,7 +125,7 @@ def test_a_single_run_holds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_existing_run_is_seen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.support.jobs import FakeScheduler
 
-    monkeypatch.setattr("jobs.cli.submitting.choose", lambda *_, **__: FakeScheduler())
+    monkeypatch.setattr("jobs.cli.target.chosen_scheduler", lambda *_: FakeScheduler())
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
     out = capsys.readouterr().out
@@ -198,9 +195,9 @@ def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.Monk
 def test_what_slurm_says_is_shown_and_a_refusal_is_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobs.cli.batch_scripts.answers", lambda: True)
+    monkeypatch.setattr("jobs.schedulers.slurm.commands.answers", lambda: True)
     monkeypatch.setattr(
-        "jobs.cli.batch_scripts.check_script",
+        "jobs.schedulers.slurm.scheduler.check_script",
         lambda script, environment: ScriptCheck("--nodes=1\n" in script, "Job 7 to start at noon"),
     )
     command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--test-only"]
@@ -211,7 +208,7 @@ def test_what_slurm_says_is_shown_and_a_refusal_is_a_failure(
     assert submit.main([*command, "--nodes", "1"]) == 0
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--test-only is a dry run"
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--test-only"]) == 2
-    monkeypatch.setattr("jobs.cli.batch_scripts.answers", lambda: False)
+    monkeypatch.setattr("jobs.schedulers.slurm.commands.answers", lambda: False)
     assert submit.main(command) == 2
     assert "no Slurm controller answers" in capsys.readouterr().err
     assert submit.main([*command[:-1], "--dry-run"]) == 0, "a dry run needs no Slurm"

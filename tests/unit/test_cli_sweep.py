@@ -10,10 +10,10 @@ import submit
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import SweepRecord
 from disttrain.records.run_directory import RunDir
-from jobs.cli import submitting
+from jobs.cli import target
+from jobs.cli.target import chosen_scheduler
 from jobs.core import journal
 from jobs.schedulers.base import Job, SubmitQuota
-from jobs.schedulers.select import choose
 from jobs.status.run_state import read_runs
 from tests.support.commands import Commands
 from tests.support.jobs import FakeScheduler
@@ -71,7 +71,7 @@ def test_waiting_ends_when_the_cluster_has_lost_the_job(
 def test_what_there_is_no_room_for_is_said(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
-    cluster.has_room = SubmitQuota(jobs=1, why="the limit of 3 jobs (MaxSubmitJobs of account physics)")
+    cluster.has_room = SubmitQuota(jobs=1, limit="the limit of 3 jobs (MaxSubmitJobs of account physics)")
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1", "2", "4"]) == 1
     said = capsys.readouterr()
     assert "3 runs: 1 submitted, 2 deferred" in said.out
@@ -96,7 +96,7 @@ def test_the_cluster_is_named_and_what_spoils_figures_is_said(capsys: pytest.Cap
 def test_runs_on_slurm_are_not_taken_to_this_machine_unasked(
     capsys: pytest.CaptureFixture[str], commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submitting, "choose", choose)
+    monkeypatch.setattr(target, "chosen_scheduler", chosen_scheduler)
     commands.add("sbatch", "exit 1")
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     run = make_run(RUNS, "tiny/n1", "failed")

@@ -20,7 +20,7 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.provenance import Code
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
-from jobs.submission.sbatch_entry import Job
+from jobs.submission.sbatch_job import FOLDER
 from tests.support.jobs import FakeScheduler, in_a_fork, submit, sweep_plan, wait_for
 from tests.unit.test_collect_provenance import git
 
@@ -214,7 +214,7 @@ def test_clean_leaves_what_is_submitted_meanwhile(tmp_path: Path, monkeypatch: p
     submit(sweep_plan("a"), FakeScheduler(), root)
     for part in (root / "demo" / "a" / "submissions").iterdir():
         part.unlink()
-    word = Job("7", 0, "31000", 0).word(root)
+    word = root / FOLDER / "7-0-31000.json"
     lock = code_snapshot._lock
 
     @contextlib.contextmanager

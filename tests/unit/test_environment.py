@@ -8,6 +8,8 @@ from disttrain.config.sections import Config
 from disttrain.records.masking import mask_argv, mask_config, mask_lines
 from disttrain.records.planned import EnvRecord
 from jobs.core import environment
+from jobs.schedulers.inherited_variables import command_inputs, outside_job, without_batch_system
+from jobs.schedulers.slurm.scheduler import unused_by_sbatch
 
 
 def config(**env: str) -> dict:
@@ -15,29 +17,31 @@ def config(**env: str) -> dict:
 
 
 def test_threads_are_the_same_whatever_the_shell_says() -> None:
-    added = environment.added_variables(config(), "local", {"OMP_NUM_THREADS": "64"})
-    assert environment.rank_environment({"OMP_NUM_THREADS": "64"}, added, "local")["OMP_NUM_THREADS"] == "3"
+    added = environment.added_variables(config(), {"OMP_NUM_THREADS": "64"})
+    assert environment.rank_environment({"OMP_NUM_THREADS": "64"}, added)["OMP_NUM_THREADS"] == "3"
 
 
 def test_loopback_only_where_all_nodes_are_one_machine() -> None:
-    assert environment.added_variables(config(), "local", {})["GLOO_SOCKET_IFNAME"].value == "lo"
-    assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), "slurm", {})
+    assert environment.added_variables(config(), {}, one_machine=True)["GLOO_SOCKET_IFNAME"].value == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), {})
 
 
 def test_gloo_takes_the_interface_between_the_nodes_unless_the_site_says_another() -> None:
-    added = environment.added_variables(config(), "slurm", {}, interface="ib0")
+    added = environment.added_variables(config(), {}, interface="ib0")
     assert added["GLOO_SOCKET_IFNAME"].value == "ib0"
     assert "NCCL_SOCKET_IFNAME" not in added
     site = {"GLOO_SOCKET_IFNAME": "eth7"}
-    assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), "slurm", site, interface="ib0")
+    assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), site, interface="ib0")
     assert (
-        environment.added_variables(config(), "local", site, interface="ib0")["GLOO_SOCKET_IFNAME"].value
+        environment.added_variables(config(), site, interface="ib0", one_machine=True)[
+            "GLOO_SOCKET_IFNAME"
+        ].value
         == "lo"
     )
 
 
 def test_the_user_wins() -> None:
-    added = environment.added_variables(config(GLOO_SOCKET_IFNAME="eth7"), "local", {})
+    added = environment.added_variables(config(GLOO_SOCKET_IFNAME="eth7"), {}, one_machine=True)
     assert (added["GLOO_SOCKET_IFNAME"].value, added["GLOO_SOCKET_IFNAME"].source) == ("eth7", "config")
 
 
@@ -62,8 +66,9 @@ def test_the_user_wins() -> None:
     ],
 )
 def test_what_leaks_from_the_shell(name: str, local: bool, slurm: bool) -> None:
-    assert (name in environment.rank_environment({name: "1"}, {}, "local")) is local
-    assert (name in environment.rank_environment({name: "1"}, {}, "slurm")) is slurm
+    assert (name in environment.rank_environment(without_batch_system({name: "1"}), {})) is local
+    within = environment.rank_environment({name: "1"}, {}).keys() - set(command_inputs({name: "1"}))
+    assert (name in within) is slurm
 
 
 @pytest.mark.parametrize(
@@ -88,13 +93,13 @@ def test_a_secret_travels_through_the_environment_and_is_written_nowhere() -> No
     masked, secrets = mask_config(config(HF_TOKEN="hush", PLAIN="x"))
     assert masked["job"]["env"] == {"HF_TOKEN": "***", "PLAIN": "x"}
     assert secrets == {"HF_TOKEN": "hush"}
-    added = environment.added_variables(masked, "local", secrets)
+    added = environment.added_variables(masked, secrets)
     assert added["HF_TOKEN"].value == "hush"
     record = EnvRecord.model_validate(environment.env_record(added))
     assert record.variables["HF_TOKEN"].value == "***"
     assert record.variables["PLAIN"].value == "x"
     with pytest.raises(environment.MissingSecret, match="HF_TOKEN"):
-        environment.added_variables(masked, "local", {})
+        environment.added_variables(masked, {})
 
 
 def test_a_command_line_without_its_secrets() -> None:
@@ -128,11 +133,11 @@ def test_what_is_submitted_from_is_no_job_and_no_launcher() -> None:
         "MASTER_ADDR",
         "SQUEUE_STATES",
     )
-    assert environment.for_submission(shell | dict.fromkeys(leaks, "1")) == shell
-    within = environment.for_submission(shell | {"SLURM_JOB_ID": "7"})
+    assert outside_job(shell | dict.fromkeys(leaks, "1")) == shell
+    within = outside_job(shell | {"SLURM_JOB_ID": "7"})
     assert within == {name: value for name, value in shell.items() if name != "CUDA_VISIBLE_DEVICES"}
 
 
 def test_what_the_user_told_sbatch_is_named_as_unused() -> None:
     shell = {"SBATCH_PARTITION": "gpu", "SBATCH_ACCOUNT": "a", "SBATCH_CLUSTERS": "big", "SLURM_JOB_ID": "1"}
-    assert environment.unused_by_submission(shell) == ["SBATCH_ACCOUNT", "SBATCH_PARTITION"]
+    assert unused_by_sbatch(shell) == ["SBATCH_ACCOUNT", "SBATCH_PARTITION"]

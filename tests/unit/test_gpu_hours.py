@@ -18,7 +18,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.schedulers.slurm import accounting
 from jobs.schedulers.slurm.accounting import JobRecord
-from jobs.status.gpu_hours import from_records, note, used
+from jobs.status.gpu_hours import from_accounting, note, used
 from tests.support.commands import Commands
 
 T0 = 1_800_000_000
@@ -110,12 +110,15 @@ def record(
     return JobRecord(job_id, state, "0:0", at[0], at[1], at[2], elapsed_s, gpus, 2)
 
 
+def by_sacct(records: list[JobRecord], jobs: list[str], attempts: list[dict[str, Any]]) -> Any:
+    starts = {job: [each.as_start() for each in accounting.of_job(records, job)] for job in jobs}
+    return from_accounting(starts, "sacct", RUN, attempts)
+
+
 def test_accounting_counts_a_requeued_job_for_each_of_its_starts() -> None:
     records = [record("REQUEUED", 0, 60, 160), record("COMPLETED", 160, 170, 270)]
     never = record("CANCELLED", 300, None, 400, job_id="8")
-    found = from_records(
-        [*records, never], ["7", "8"], RUN, [attempt(0, 0, 60, 160), attempt(1, 0, 170, 270)]
-    )
+    found = by_sacct([*records, never], ["7", "8"], [attempt(0, 0, 60, 160), attempt(1, 0, 170, 270)])
     assert found is not None
     told, over = found
     assert (told.hours, told.queue_wait_s, told.attempts, over) == (hours(200), 70, 2, True)
@@ -123,20 +126,20 @@ def test_accounting_counts_a_requeued_job_for_each_of_its_starts() -> None:
 
 
 def test_accounting_that_counts_no_gpus_leaves_them_to_the_config() -> None:
-    found = from_records([record("COMPLETED", 0, 10, 110, gpus=None)], ["7"], RUN, [attempt(0, 0, 10, 110)])
+    found = by_sacct([record("COMPLETED", 0, 10, 110, gpus=None)], ["7"], [attempt(0, 0, 10, 110)])
     assert found is not None
     assert found[0].hours == hours(100)
 
 
 def test_a_job_that_runs_is_not_over() -> None:
-    found = from_records([record("RUNNING", 0, 10, None)], ["7"], RUN, [attempt(0, 0, 10, None)])
+    found = by_sacct([record("RUNNING", 0, 10, None)], ["7"], [attempt(0, 0, 10, None)])
     assert found is not None
     assert (found[0].hours, found[1]) == (hours(100), False)
 
 
 def test_accounting_that_lacks_a_job_is_not_used() -> None:
     attempts = [attempt(0, 0, 10, 110), attempt(1, 0, 10, 110, job_id="8")]
-    assert from_records([record("COMPLETED", 0, 10, 110)], ["7", "8"], RUN, attempts) is None
+    assert by_sacct([record("COMPLETED", 0, 10, 110)], ["7", "8"], attempts) is None
 
 
 def made(root: Path, *, name: str = "s/a", attempts: int = 1) -> RunDir:

@@ -9,7 +9,7 @@ import pytest
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal, processes
 from jobs.schedulers.local import fifo_queue
-from jobs.schedulers.local.scheduler import LocalScheduler, label_of
+from jobs.schedulers.local.scheduler import LocalScheduler, ticket_label
 
 
 def test_a_job_that_ends_while_it_is_cancelled_is_no_error(
@@ -20,4 +20,4 @@ def test_a_job_that_ends_while_it_is_cancelled_is_no_error(
     ended = processes.current_process().as_dict() | {"pid": 2**22 + 1}  # no pid is as high
     journal.write_holder(run, 0, ended)
     monkeypatch.setattr(processes, "is_alive", lambda recorded: True)  # so it was a moment ago
-    LocalScheduler().cancel([f"{processes.host()}:{fifo_queue.take(label_of(run, 0))}"])
+    LocalScheduler().cancel([f"{processes.host()}:{fifo_queue.take(ticket_label(run, 0))}"])

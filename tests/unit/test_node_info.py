@@ -11,6 +11,7 @@ import pytest
 
 from disttrain.records.node import NodeRecord
 from jobs.node import node_info
+from jobs.schedulers.slurm import node_record
 
 FILES = {
     "proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654 96-Core Processor\nflags\t: fpu\n",
@@ -48,8 +49,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def collect(root: Path, node: int = 0, **given) -> NodeRecord:
-    given = {"environ": {}} | given
-    return NodeRecord.model_validate(node_info.collect_node_info(node, root=root, **given))
+    given = {"environ": {}, "describe": lambda job_id: None} | given
+    return NodeRecord.model_validate(node_record.collect_node_record(node, root=root, **given))
 
 
 def test_processors_memory_and_network(root: Path) -> None:
@@ -74,7 +75,7 @@ def test_where_nothing_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise RuntimeError("a driver's library")
 
     monkeypatch.setattr(node_info, "_packages", broken)
-    found = collect(tmp_path, ask=broken, environ={"SLURM_JOB_ID": "7"})
+    found = collect(tmp_path, describe=lambda job_id: None, environ={"SLURM_JOB_ID": "7"})
     assert (found.processor, found.memory_bytes, found.interfaces, found.fabrics) == (None, None, [], [])
     assert (found.packages, found.scontrol, found.slurm) == ({}, None, {"SLURM_JOB_ID": "7"})
 
@@ -82,10 +83,10 @@ def test_where_nothing_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_slurm_says_without_secrets(root: Path) -> None:
     environ = {"SLURM_JOB_ID": "7", "SLURM_JWT_TOKEN": "hush", "HOME": "/home"}
     said = "JobId=7\n   Comment=x\n   Export=API_TOKEN=hush"
-    found = collect(root, environ=environ, ask=lambda job_id: said if job_id == "7" else None)
+    found = collect(root, environ=environ, describe=lambda job_id: said if job_id == "7" else None)
     assert found.slurm == {"SLURM_JOB_ID": "7", "SLURM_JWT_TOKEN": "***"}
     assert found.scontrol == "JobId=7\n   Comment=x\n   Export=API_TOKEN=***"
-    assert collect(root, node=1, environ=environ, ask=lambda _: said).scontrol is None
+    assert collect(root, node=1, environ=environ, describe=lambda _: said).scontrol is None
 
 
 class Nvml(types.ModuleType):

@@ -10,9 +10,10 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from disttrain.errors import ConfigError
-from jobs.schedulers.select import choose, named
+from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.select import scheduler_named
 from jobs.schedulers.slurm import documents
-from jobs.schedulers.slurm.profile_selection import SHIPPED, VARIABLE, ProfileSelection
+from jobs.schedulers.slurm.profile_selection import SHIPPED, VARIABLE, resolve
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
 
@@ -27,7 +28,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_generic_asks_for_nothing() -> None:
-    assert ProfileSelection().resolve().model_dump(exclude={"description"}) == GENERIC.model_dump(
+    assert resolve(ProfileSelection()).model_dump(exclude={"description"}) == GENERIC.model_dump(
         exclude={"description"}
     )
 
@@ -36,16 +37,16 @@ def test_flag_then_record_then_variable_then_generic(home: Path, monkeypatch: py
     (home / "mine.yaml").write_text("partition: mine")
     (home / "efa.yaml").write_text("partition: of-the-user")
     recorded = GENERIC.model_copy(update={"name": "old", "qos": "low"}).model_dump(mode="json")
-    assert ProfileSelection().resolve(recorded).qos == "low"
+    assert resolve(ProfileSelection(), recorded).qos == "low"
     monkeypatch.setenv(VARIABLE, "mine")
-    assert (ProfileSelection().resolve().name, ProfileSelection().resolve().partition) == ("mine", "mine")
-    assert ProfileSelection().resolve(recorded).name == "old"
-    assert ProfileSelection("mine").resolve(recorded).name == "mine"
-    assert ProfileSelection("efa").resolve().partition == "of-the-user", "goes before the shipped one"
-    over = ProfileSelection(overrides=("qos=high", "partition=urgent")).resolve(recorded)
+    assert (resolve(ProfileSelection()).name, resolve(ProfileSelection()).partition) == ("mine", "mine")
+    assert resolve(ProfileSelection(), recorded).name == "old"
+    assert resolve(ProfileSelection("mine"), recorded).name == "mine"
+    assert resolve(ProfileSelection("efa")).partition == "of-the-user", "goes before the shipped one"
+    over = resolve(ProfileSelection(overrides=("qos=high", "partition=urgent")), recorded)
     assert (over.name, over.qos, over.partition) == ("old", "high", "urgent")
     Path("here.yaml").write_text("account: physics")
-    assert ProfileSelection("here.yaml").resolve().account == "physics"
+    assert resolve(ProfileSelection("here.yaml")).account == "physics"
 
 
 def test_values_of_the_command_line_mean_what_they_say() -> None:
@@ -55,7 +56,7 @@ def test_values_of_the_command_line_mean_what_they_say() -> None:
         "sbatch.contiguous=true", "srun.cpu-bind=none", "environment.NCCL_DEBUG=WARN",
         "container.kind=pyxis", "container.image=docker://a#b:c", "container.mounts=[/a:/b]",
     )  # fmt: skip
-    made = ProfileSelection(overrides=words).resolve()
+    made = resolve(ProfileSelection(overrides=words))
     assert (made.exclude, made.constraint, made.memory, made.cpus_per_task) == ("n[1-3]", "[a|b]", "0", 8)
     assert (made.mail_type, made.modules, made.setup) == (
         ("END", "FAIL"),
@@ -69,8 +70,8 @@ def test_values_of_the_command_line_mean_what_they_say() -> None:
     assert made.container is not None
     assert (made.container.image, made.container.mounts) == ("docker://a#b:c", ("/a:/b",))
     recorded = made.model_dump(mode="json")
-    assert ProfileSelection(overrides=("exclude=", "environment.NCCL_DEBUG=", "sbatch.switches=")).resolve(
-        recorded
+    assert resolve(
+        ProfileSelection(overrides=("exclude=", "environment.NCCL_DEBUG=", "sbatch.switches=")), recorded
     ) == (made.model_copy(update={"exclude": None, "environment": {}, "sbatch": {"contiguous": True}}))
     assert Profile.model_validate(recorded) == made, "what run.json keeps is the whole of it"
 
@@ -80,12 +81,12 @@ def test_values_of_the_command_line_mean_what_they_say() -> None:
     ["n1", "gpu[01-04,7],login1", "rack[1-2]n[3,5]", "node-3.site", "a_b,c", "n[1-3]x", "n[001-128]"],
 )
 def test_node_lists_of_slurm_are_taken(nodes: str) -> None:
-    assert ProfileSelection(overrides=(f"exclude={nodes}",)).resolve().exclude == nodes
+    assert resolve(ProfileSelection(overrides=(f"exclude={nodes}",))).exclude == nodes
 
 
 @pytest.mark.parametrize("features", ["a100&nvme", "[rack1|rack2]", "[(a&b)|c*2]", "!a", "(a|b)&c", "a=1"])
 def test_constraints_of_slurm_are_taken(features: str) -> None:
-    assert ProfileSelection(overrides=(f"constraint={features}",)).resolve().constraint == features
+    assert resolve(ProfileSelection(overrides=(f"constraint={features}",))).constraint == features
 
 
 REFUSED = {
@@ -149,7 +150,7 @@ REFUSED = {
 @pytest.mark.parametrize(("word", "why"), REFUSED.items(), ids=map(ascii, REFUSED))
 def test_what_cannot_stand_in_a_script_is_refused(word: str, why: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ProfileSelection(overrides=(word,)).resolve()
+        resolve(ProfileSelection(overrides=(word,)))
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -157,30 +158,30 @@ def test_what_cannot_stand_in_a_script_is_refused(word: str, why: str) -> None:
 def test_a_mistake_in_a_file_is_found_by_its_line() -> None:
     Path("site.yaml").write_text("qos: high\nenvironment:\n  NCCL_DEBUG: {valeu: WARN, reason: x}\n")
     with pytest.raises(ConfigError, match=r"site.yaml:3: unknown key '.*\.valeu'; did you mean 'value'"):
-        ProfileSelection("site.yaml").resolve()
+        resolve(ProfileSelection("site.yaml"))
     Path("site.yaml").write_text("name: x")
     with pytest.raises(ConfigError, match=r"site.yaml:1: a profile is named by its file"):
-        ProfileSelection("site.yaml").resolve()
+        resolve(ProfileSelection("site.yaml"))
     with pytest.raises(ConfigError, match=r"--profile='infinibnd': .*did you mean 'infiniband'"):
-        ProfileSelection("infinibnd").resolve()
+        resolve(ProfileSelection("infinibnd"))
 
 
 def test_a_profile_is_for_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="--profile is for Slurm"):
-        choose("local", ProfileSelection("efa"))
+        scheduler_named("local", ProfileSelection("efa"))
     with pytest.raises(ConfigError, match="--slurm is for Slurm"):
-        named("local", ProfileSelection(overrides=("qos=x",)))
+        scheduler_named("local", ProfileSelection(overrides=("qos=x",)))
     monkeypatch.setenv(VARIABLE, "nowhere")
-    assert choose("local", ProfileSelection()).profile(None) is None, (
+    assert scheduler_named("local", ProfileSelection()).profile(None) is None, (
         "the variable is for whenever there is Slurm"
     )
     with pytest.raises(ConfigError, match="DISTTRAIN_PROFILE='nowhere'"):
-        named("slurm", ProfileSelection())
+        scheduler_named("slurm", ProfileSelection())
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
 def test_shipped_profiles_say_why_and_fit_the_schema(path: Path) -> None:
-    made = ProfileSelection(path.stem).resolve()
+    made = resolve(ProfileSelection(path.stem))
     assert made.description
     assert made.name == path.stem
     schema = Draft202012Validator(json.loads((documents.DOCS / "schemas" / "site-profile.json").read_text()))

@@ -47,13 +47,13 @@ def test_a_folder_that_cannot_be_used_is_bad_input(folder: Path) -> None:
 
 def test_places() -> None:
     ticket = fifo_queue.take({"for": "a"})
-    assert fifo_queue.place(ticket) == "expected"
+    assert fifo_queue.ticket_state(ticket) == "expected"
     assert fifo_queue.find({"for": "a"}) is None, "nobody has shown up"
     with fifo_queue.hold(ticket) as held:
         assert held is not None
-        assert fifo_queue.place(ticket) == "waiting"
+        assert fifo_queue.ticket_state(ticket) == "held"
         assert fifo_queue.find({"for": "a"}) == ticket
-    assert fifo_queue.place(ticket) == "gone"
+    assert fifo_queue.ticket_state(ticket) == "expired"
 
 
 def test_a_ticket_thrown_away_cannot_be_held() -> None:
@@ -100,7 +100,7 @@ def test_a_dead_job_frees_the_queue() -> None:
     with fifo_queue.hold(second) as held:
         assert held is not None
         held.wait_turn()
-    assert fifo_queue.place(first) == "gone"
+    assert fifo_queue.ticket_state(first) == "expired"
 
 
 def test_a_job_that_never_shows_up_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,6 +123,6 @@ def test_a_settled_job_is_not_waited_for_at_all(tmp_path: Path) -> None:
             held.wait_turn()
 
     pid = in_a_fork(go)
-    wait_until(lambda: fifo_queue.place(ticket) == "waiting")
+    wait_until(lambda: fifo_queue.ticket_state(ticket) == "held")
     (tmp_path / "claim").touch()
     assert wait_for(pid) == 0

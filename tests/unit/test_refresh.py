@@ -17,7 +17,7 @@ from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_slurm
+from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_remote
 from jobs.status.run_state import RunState, read_runs, read_state
 from tests.support.commands import Commands
 from tests.support.jobs import CODE, FakeScheduler, wait_until
@@ -69,7 +69,7 @@ def test_runs_that_are_over_ask_nothing(commands: Commands, tmp_path: Path) -> N
     }
     write_json(done.done, outcome)
     squeue(commands)
-    assert [state.state for state in refresh_slurm(read_runs(tmp_path))] == ["done"]
+    assert [state.state for state in refresh_remote(read_runs(tmp_path))] == ["done"]
     assert not (commands.folder / "calls").exists()
 
 
@@ -77,7 +77,7 @@ def test_one_question_for_all_runs(commands: Commands, tmp_path: Path) -> None:
     for number in range(3):
         on_slurm(tmp_path, f"s/n{number}", f"7_{number}", claimed=number == 1)
     squeue(commands, "7_0|PENDING|N/A|Priority", "7_1|RUNNING|100|None", "7_2|CONFIGURING|100|None")
-    states = refresh_slurm(read_runs(tmp_path))
+    states = refresh_remote(read_runs(tmp_path))
     assert [state.state for state in states] == ["queued", "running", "queued"]
     assert commands.calls().count("squeue") == 1
     assert "sacct" not in commands.calls()
@@ -186,6 +186,8 @@ def test_a_run_that_waits_for_its_requeue_waits_as_long_as_its_job_does(tmp_path
 
 class NoSlurm(FakeScheduler):
     name = "slurm"
+    title = "Slurm"
+    one_machine = False
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ def test_where_slurm_is_not_installed_files_tell(
     monkeypatch.setenv("PATH", str(commands.folder))  # Slurm may be installed here
     on_slurm(tmp_path)
     said: list[str] = []
-    assert [state.state for state in refresh_slurm(read_runs(tmp_path), said.append)] == ["queued"]
+    assert [state.state for state in refresh_remote(read_runs(tmp_path), said.append)] == ["queued"]
     assert said == [
         "Slurm does not answer (squeue: No such file or directory): states are from the run directories"
     ]
@@ -290,7 +292,7 @@ def test_a_watch_goes_on_while_the_controller_is_down_and_ends_by_its_word(
     monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 0.0)
     run = on_slurm(tmp_path, claimed=True)
     cluster = NoSlurm("unknown", message="it is down")
-    monkeypatch.setattr("jobs.status.refresh.named", lambda name: cluster)
+    monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: cluster)
     watched = polling.PolledRuns(lambda: [read_state(run)])
     wait_until(lambda: watched.read() and watched.notice)
     assert watched.notice == "Slurm does not answer (it is down): states are from the run directories"

@@ -9,7 +9,7 @@ import pytest
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal as ledger
 from jobs.schedulers.base import Job, SubmitError
-from jobs.schedulers.slurm.report_script import ReportScript, render
+from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.submission import report_job
 from tests.support.jobs import FakeScheduler, repeats, submit, sweep_plan
@@ -86,7 +86,7 @@ def test_its_script() -> None:
         python="/venv/bin/python",
         profile=Profile(name="site", partition="cpu", account="physics", modules=("cuda/12",)),
     )
-    script = render(job)
+    script = render_report_script(job)
     for line in (
         '#SBATCH --job-name="report-my sweep"',
         "#SBATCH --dependency=afterany:1_0:1_1:2",

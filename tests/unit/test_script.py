@@ -12,9 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 
 from disttrain.errors import ConfigError
+from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.slurm import report_script
 from jobs.schedulers.slurm.batch_script import by_hand, render
-from jobs.schedulers.slurm.profile_selection import SHIPPED, ProfileSelection
+from jobs.schedulers.slurm.profile_selection import SHIPPED, resolve
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 from tests.support.scripts import SHARED as ROOT
 from tests.support.scripts import (
@@ -62,7 +63,7 @@ container: {kind: pyxis, image: "docker://nvcr.io#nvidia/pytorch:25.01-py3", mou
 def site(tmp_path: Path) -> Profile:
     """A profile that sets everything."""
     (tmp_path / "site.yaml").write_text(SITE)
-    return ProfileSelection(str(tmp_path / "site.yaml")).resolve()
+    return resolve(ProfileSelection(str(tmp_path / "site.yaml")))
 
 
 def golden(name: str, text: str) -> None:
@@ -75,7 +76,7 @@ def golden(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.yaml")))
 def test_the_script_of_each_shipped_profile(name: str) -> None:
-    golden(name, render(batch(ROOT, ProfileSelection(name).resolve())))
+    golden(name, render(batch(ROOT, resolve(ProfileSelection(name)))))
 
 
 def test_the_script_of_a_site_that_sets_everything(site: Profile) -> None:
@@ -234,7 +235,7 @@ def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
     named = {name: program(text) for name, text in placed.items() if name == "python"}
     profile = sift(given | ({"python": program(given["python"])} if "python" in given else {}))
     job = sift_follow_up(profile, placed | named)
-    script = report_script.render(job)
+    script = report_script.render_report_script(job)
     python = job.python if profile.container else profile.python or job.python
     with tempfile.TemporaryDirectory() as folder:
         trace = run(script, Path(folder), starts=python)
@@ -252,8 +253,8 @@ def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
 @pytest.mark.parametrize("argument", ["--train.steps=3", "a b", "'", '"', "$(touch canary)", "é", "\\", "*"])
 def test_the_script_by_hand_finds_its_code_and_hands_its_arguments_on(argument: str, tmp_path: Path) -> None:
     code = tmp_path / "my code's"
-    (code / "jobs" / "schedulers" / "slurm").mkdir(parents=True)
-    (code / "jobs" / "schedulers" / "slurm" / "task.py").touch()
+    (code / "jobs" / "submission").mkdir(parents=True)
+    (code / "jobs" / "submission" / "sbatch_entry.py").touch()
     script = f"{code}/jobs/train.sbatch"
     arguments = ["--config", argument]
     trace = run(
@@ -265,8 +266,7 @@ def test_the_script_by_hand_finds_its_code_and_hands_its_arguments_on(argument: 
         *DEAF,
         "python3",
         "-m",
-        "jobs.schedulers.slurm.task",
-        "--by-hand",
+        "jobs.submission.sbatch_entry",
         *arguments,
     ]
     assert trace.environment["PYTHONPATH"] == str(code)
@@ -274,17 +274,17 @@ def test_the_script_by_hand_finds_its_code_and_hands_its_arguments_on(argument: 
 
 def test_the_script_by_hand_without_arguments_or_a_place_of_its_own(tmp_path: Path) -> None:
     code = tmp_path / "code"
-    (code / "jobs" / "schedulers" / "slurm").mkdir(parents=True)
-    (code / "jobs" / "schedulers" / "slurm" / "task.py").touch()
+    (code / "jobs" / "submission").mkdir(parents=True)
+    (code / "jobs" / "submission" / "sbatch_entry.py").touch()
     python = code / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch(mode=0o755)
     known = {"SLURM_JOB_NUM_NODES": "1", "SLURM_CPUS_PER_TASK": "1", "SLURM_SUBMIT_DIR": str(code)}
     trace = run(by_hand(config()), tmp_path / "a", SHOWN_COMMAND="(null)", **known)
-    assert trace.started[6:] == [*DEAF, str(python), "-m", "jobs.schedulers.slurm.task", "--by-hand"]
+    assert trace.started[6:] == [*DEAF, str(python), "-m", "jobs.submission.sbatch_entry"]
     shown = f"{code}/jobs/train.sbatch"
     trace = run(by_hand(config()), tmp_path / "b", SHOWN_COMMAND=shown, DISTTRAIN_PYTHON="/x/py", **known)
-    assert trace.started[6:] == [*DEAF, "/x/py", "-m", "jobs.schedulers.slurm.task", "--by-hand"]
+    assert trace.started[6:] == [*DEAF, "/x/py", "-m", "jobs.submission.sbatch_entry"]
     with pytest.raises(AssertionError, match=r"cannot start: no code of disttrain around /x/train.sbatch"):
         run(
             by_hand(config()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
@@ -9,16 +10,24 @@ import pytest
 
 from disttrain.config.sections import Config
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
+from jobs.cli import target
 from jobs.core import journal
-from jobs.schedulers.base import LimitReached, Submission, SubmitError, Unreachable, uses_gpus
-from jobs.schedulers.select import choose
+from jobs.schedulers.base import (
+    Batch,
+    LimitReached,
+    Submission,
+    SubmitError,
+    Unreachable,
+    submission_tag,
+)
+from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.schedulers.slurm.commands import answers
 from jobs.schedulers.slurm.sbatch import Backoff
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.submission.submit import handle
+from jobs.status.run_state import RunState
 from tests.support.commands import Commands
 
 
@@ -36,8 +45,17 @@ def planned(root: Path, device: str, name: str = "n3") -> RunDir:
 
 
 def announced(run: RunDir, index: int | None = None) -> Submission:
-    number = journal.next_submission(run)
-    return Submission(run, journal.write_intent(run, {"handle": handle(run, number), "index": index}))
+    tag = submission_tag(run, journal.next_submission(run))
+    return Submission(run, journal.write_intent(run, {"handle": tag, "index": index}), tag, index)
+
+
+def batch(*submissions: Submission) -> Batch:
+    return Batch(submissions, read_json(submissions[0].run.run_json), None)
+
+
+def chosen(cluster: str, *there: RunState) -> str:
+    args = argparse.Namespace(cluster=cluster, profile=None, slurm=[], runs=Path("runs"))
+    return target.chosen_scheduler(args, there).name
 
 
 def test_auto_is_slurm_only_where_its_controller_answers(
@@ -45,26 +63,27 @@ def test_auto_is_slurm_only_where_its_controller_answers(
 ) -> None:
     monkeypatch.setenv("PATH", str(commands.folder))  # Slurm may be installed here
     assert not answers()
-    assert choose("auto").name == "local"
+    assert chosen("auto") == "local"
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("PATH", f"{commands.folder}:/usr/bin:/bin")
     commands.add("sbatch", "")
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     assert not answers()
-    assert choose("auto").name == "local"
+    assert chosen("auto") == "local"
     warning = capsys.readouterr().err
     assert warning.startswith("warning: sbatch is here but no Slurm controller answers")
     assert warning.count("\n") == 1
-    choose("local", on_slurm=True)
+    there = RunState(RunDir(Path("runs/demo/a")), "queued", cluster="slurm")
+    assert chosen("local", there) == "local"
     with pytest.raises(ConfigError, match=r"these runs are on Slurm.* --cluster local"):
-        choose("auto", on_slurm=True)
+        chosen("auto", there)
     assert capsys.readouterr().err == ""
     with pytest.raises(ConfigError, match="no Slurm controller answers"):
-        choose("slurm")
+        chosen("slurm")
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is UP"')
-    assert choose("auto").name == "slurm"
-    with pytest.raises(ConfigError, match="'pbs' is not one of"):
-        choose("pbs")
+    assert chosen("auto") == "slurm"
+    with pytest.raises(ConfigError, match="no scheduler 'pbs'"):
+        chosen("pbs")
 
 
 def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
@@ -76,7 +95,7 @@ def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
 def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) -> None:
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
-    assert SlurmScheduler().submit([announced(run)]) == ["42"]
+    assert SlurmScheduler().submit(batch(announced(run))) == ["42"]
     script = (commands.folder / "script").read_text()
     for line in (
         "--nodes=3",
@@ -84,7 +103,7 @@ def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) 
         "--gpus-per-node=4",
         "--cpus-per-task=20",  # 4 ranks of 2 threads and 3 loader workers
         "--time=60",
-        f"--comment={handle(run, 0)}",
+        f"--comment={submission_tag(run, 0)}",
         "--requeue",
         "--signal=USR2@60",  # job.stop_lead_s
     ):
@@ -95,12 +114,12 @@ def test_repeats_share_an_array_and_its_tasks_are_found_again(commands: Commands
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
     runs = [planned(tmp_path, "auto", f"n3-r{repeat}") for repeat in range(3)]
-    comment = handle(runs[0], 0)
+    comment = submission_tag(runs[0], 0)
     submissions = [
-        Submission(run, journal.write_intent(run, {"handle": comment, "index": index}))
+        Submission(run, journal.write_intent(run, {"handle": comment, "index": index}), comment, index)
         for index, run in enumerate(runs)
     ]
-    assert SlurmScheduler().submit(submissions) == ["42_0", "42_1", "42_2"]
+    assert SlurmScheduler().submit(batch(*submissions)) == ["42_0", "42_1", "42_2"]
     script = (commands.folder / "script").read_text()
     assert "#SBATCH --array=0-2\n" in script
     assert "#SBATCH --job-name=n3\n" in script
@@ -125,12 +144,12 @@ fi
 echo 'Submitted batch job 42'""",
     )
     commands.add("squeue", "echo '41|(null)'")
-    impatient = SlurmScheduler(patience=Backoff(sleep=lambda pause_s: None))
-    assert impatient.submit([announced(run)]) == ["42"]
+    impatient = SlurmScheduler(backoff=Backoff(sleep=lambda pause_s: None))
+    assert impatient.submit(batch(announced(run))) == ["42"]
     assert commands.calls().count("/sbatch ") == 2
     commands.add("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
     with pytest.raises(LimitReached, match="QOSMaxSubmitJobPerUserLimit"):
-        impatient.submit([announced(run)])
+        impatient.submit(batch(announced(run)))
 
 
 def test_a_refusal_that_fewer_jobs_would_not_undo_is_told_in_slurms_words(
@@ -140,7 +159,7 @@ def test_a_refusal_that_fewer_jobs_would_not_undo_is_told_in_slurms_words(
     policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
     commands.add("sbatch", f'echo "sbatch: error: QOSMaxWallDurationPerJobLimit" "{policy}" >&2; exit 1')
     with pytest.raises(SubmitError) as refusal:
-        SlurmScheduler().submit([announced(run)])
+        SlurmScheduler().submit(batch(announced(run)))
     assert "refused n3: " in str(refusal.value)
     assert str(refusal.value).endswith(f"QOSMaxWallDurationPerJobLimit {policy}")
     assert not isinstance(refusal.value, LimitReached)
@@ -154,7 +173,7 @@ def test_sbatch_inherits_nothing_of_the_job_around_it(
     leaks = {"SLURM_CPU_BIND": "mask", "SLURM_JOB_ID": "7", "RANK": "3", "SBATCH_QOS": "x", "PMI_RANK": "1"}
     for name, value in leaks.items() | {"SLURM_CONF": "/etc/slurm.conf"}.items():
         monkeypatch.setenv(name, value)
-    SlurmScheduler().submit([announced(run)])
+    SlurmScheduler().submit(batch(announced(run)))
     names = {line.partition("=")[0] for line in (commands.folder / "env").read_text().splitlines()}
     assert "SLURM_CONF" in names
     assert not names & leaks.keys()
@@ -167,22 +186,22 @@ def test_gpus_are_asked_for_unless_the_run_is_on_cpus(
 ) -> None:
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
-    SlurmScheduler().submit([announced(planned(tmp_path, device))])
+    SlurmScheduler().submit(batch(announced(planned(tmp_path, device))))
     assert ("--gpus-per-node=4" in (commands.folder / "script").read_text()) is asks
-    assert uses_gpus(device, "slurm", 12) is asks, "as the dry run bills it"
+    assert SlurmScheduler().uses_gpus(device, 12) is asks, "as the dry run bills it"
 
 
 def test_on_this_machine_auto_takes_the_gpus_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.schedulers.base.gpus_here", lambda: 2)
-    assert [uses_gpus("auto", "local", ranks) for ranks in (2, 3)] == [True, False]
-    assert uses_gpus("cuda", "local", 3)
+    monkeypatch.setattr("jobs.schedulers.local.scheduler.count_gpus", lambda: 2)
+    assert [LocalScheduler().uses_gpus("auto", ranks) for ranks in (2, 3)] == [True, False]
+    assert LocalScheduler().uses_gpus("cuda", 3)
 
 
 def test_a_refusal_is_one_line(commands: Commands, run: RunDir) -> None:
     commands.add("srun", "")
     commands.add("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
     with pytest.raises(SubmitError, match="invalid partition") as caught:
-        SlurmScheduler().submit([announced(run)])
+        SlurmScheduler().submit(batch(announced(run)))
     assert "\n" not in str(caught.value)
 
 
@@ -191,7 +210,7 @@ def test_find_and_cancel(commands: Commands, run: RunDir) -> None:
     commands.add(
         "squeue",
         f"""case "$*" in
-  *%k*) echo '41|(null)'; echo '42|{handle(run, 0)}' ;;
+  *%k*) echo '41|(null)'; echo '42|{submission_tag(run, 0)}' ;;
 esac""",
     )
     cluster = SlurmScheduler()

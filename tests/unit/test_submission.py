@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.schedulers.base import LimitReached, Submission, SubmitError, SubmitQuota, Unreachable
-from jobs.submission.submit import batch_name, handle
+from jobs.schedulers.base import (
+    Batch,
+    LimitReached,
+    Submission,
+    SubmitError,
+    SubmitQuota,
+    Unreachable,
+    submission_tag,
+)
+from jobs.schedulers.slurm.site_profile import Profile
 from tests.support.jobs import CODE, FakeScheduler, repeats, states, submit, sweep_plan
 
 
@@ -55,7 +62,7 @@ def test_runs_with_other_secrets_or_of_another_profile_are_no_batch(
     assert cluster.batches == [["a-r0"], ["a-r1"]]
     cluster = Arrays()
     names = iter(["one", "another"])
-    monkeypatch.setattr(cluster, "profile", lambda recorded: {"name": next(names)})
+    monkeypatch.setattr(cluster, "profile", lambda recorded: Profile(name=next(names)))
     submit(repeats(2, "a"), cluster, tmp_path / "profiles")
     assert cluster.batches == [["a-r0"], ["a-r1"]]
 
@@ -63,10 +70,11 @@ def test_runs_with_other_secrets_or_of_another_profile_are_no_batch(
 def test_all_are_announced_before_any_is_submitted(tmp_path: Path) -> None:
     cluster = Arrays()
 
-    def look(submissions: Sequence[Submission]) -> list[str]:
+    def look(batch: Batch) -> list[str]:
+        submissions = batch.submissions
         intents = [journal.entry(each.run, each.number).read("intent") or {} for each in submissions]
         assert [intent["index"] for intent in intents] == [0, 1, 2]
-        assert {intent["handle"] for intent in intents} == {handle(submissions[0].run, 0)}
+        assert {intent["handle"] for intent in intents} == {submission_tag(batch.submissions[0].run, 0)}
         assert not any(journal.entry(each.run, each.number).read("receipt") for each in submissions)
         return ["1_0", "1_1", "1_2"]
 
@@ -76,17 +84,20 @@ def test_all_are_announced_before_any_is_submitted(tmp_path: Path) -> None:
 
 def test_a_handle_is_of_one_folder_and_one_submission(tmp_path: Path) -> None:
     runs = [RunDir(tmp_path / root / "demo" / "a") for root in ("runs", "elsewhere")]
-    assert len({handle(run, number) for run in runs for number in (0, 1)}) == 4
+    assert len({submission_tag(run, number) for run in runs for number in (0, 1)}) == 4
 
 
-def test_what_a_batch_is_called() -> None:
-    assert batch_name(["n2-ddp-b64-r3"]) == "n2-ddp-b64-r3"
-    assert batch_name(["n2-ddp-b64-r3", "n2-ddp-b64-r4"]) == "n2-ddp-b64"
+def test_what_a_batch_is_called(tmp_path: Path) -> None:
+    submissions = [
+        Submission(RunDir(tmp_path / "demo" / f"n2-ddp-b64-r{number}"), 0, "") for number in (3, 4)
+    ]
+    assert Batch(submissions[:1], {}, None).name == "n2-ddp-b64-r3"
+    assert Batch(submissions, {}, None).name == "n2-ddp-b64"
 
 
 def test_what_there_is_no_room_for_is_left_and_nothing_announced(tmp_path: Path) -> None:
     cluster = Arrays()
-    cluster.has_room = SubmitQuota(array=3, jobs=4, why="the limit of 9 jobs (MaxSubmitJobs of account a)")
+    cluster.has_room = SubmitQuota(array=3, jobs=4, limit="the limit of 9 jobs (MaxSubmitJobs of account a)")
     actions = submit(repeats(3, "a", "b"), cluster, tmp_path)
     assert cluster.batches == [["a-r0", "a-r1", "a-r2"], ["b-r0"]]
     left = [action for action in actions if action.kind == "deferred"]
@@ -101,28 +112,28 @@ def test_what_there_is_no_room_for_is_left_and_nothing_announced(tmp_path: Path)
 
 def test_a_limit_that_only_shows_in_a_refusal(tmp_path: Path) -> None:
     cluster = Arrays()
-    take, room = cluster.submit, 1
+    take, room = cluster.submit, 2
 
-    def refuse(submissions: Sequence[Submission]) -> list[str]:
-        if len(cluster.submitted) + len(submissions) > room:
+    def refuse(batch: Batch) -> list[str]:
+        if len(cluster.submitted) + len(batch.submissions) > room:
             raise LimitReached("the limit of jobs (AssocGrpSubmitJobsLimit)")
-        return take(submissions)
+        return take(batch)
 
     cluster.submit = refuse  # type: ignore[method-assign]
     actions = submit(repeats(3, "a"), cluster, tmp_path)
     assert [(action.kind, action.name) for action in actions] == [
         ("submit", "a-r0"),
-        ("deferred", "a-r1"),
+        ("submit", "a-r1"),
         ("deferred", "a-r2"),
     ]
-    assert "AssocGrpSubmitJobsLimit" in actions[1].reason
-    assert [state.state for state in states(tmp_path).values()] == ["queued", "planned", "planned"]
+    assert "AssocGrpSubmitJobsLimit" in actions[2].reason
+    assert [state.state for state in states(tmp_path).values()] == ["queued", "queued", "planned"]
 
 
 def test_a_refusal_settles_the_whole_batch(tmp_path: Path) -> None:
     cluster = Arrays()
 
-    def refuse(submissions: Sequence[Submission]) -> list[str]:
+    def refuse(batch: Batch) -> list[str]:
         raise SubmitError("no such partition")
 
     cluster.submit = refuse  # type: ignore[method-assign]
@@ -136,7 +147,7 @@ def test_a_cluster_that_fell_silent_is_asked_again_and_not_told_again(tmp_path: 
     cluster = Arrays()
     take = cluster.submit
 
-    def fall_silent(submissions: Sequence[Submission]) -> list[str]:
+    def fall_silent(batch: Batch) -> list[str]:
         raise Unreachable("socket timed out")
 
     cluster.submit = cluster.find = fall_silent  # type: ignore[method-assign, assignment]

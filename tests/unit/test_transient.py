@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from jobs.schedulers.base import SubmitError, SubmitQuota, Unreachable
 from jobs.schedulers.slurm import submit_quota
 from jobs.schedulers.slurm.sbatch import Backoff, is_transient, submit_with_backoff
-from jobs.schedulers.slurm.submit_quota import Controller, Limit, parse_config, reached, tightest
+from jobs.schedulers.slurm.submit_quota import ControllerLimits, exceeded_limit, parse_config
 
 BUSY = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
 
@@ -120,29 +121,13 @@ SchedulerParameters     = bf_interval=2,max_array_tasks=200
 
 
 def test_what_the_controller_says_of_its_limits() -> None:
-    assert parse_config(CONFIG) == Controller("big", array=200, jobs=10000, enforces=True)
-    without = CONFIG.replace(",max_array_tasks=200", "").replace("associations,limits", "associations")
-    assert parse_config(without) == Controller("big", array=1001, jobs=10000, enforces=False)
-    assert parse_config("") == Controller()
+    assert parse_config(CONFIG) == ControllerLimits(array=200, jobs=10000)
+    without = CONFIG.replace(",max_array_tasks=200", "")
+    assert parse_config(without) == ControllerLimits(array=1001, jobs=10000)
+    assert parse_config("") == ControllerLimits()
 
 
-def test_the_tightest_limit_counts() -> None:
-    cluster = Limit(10000, 9000, "MaxJobCount of the cluster")
-    account = Limit(8, 5, "MaxSubmitJobs of account physics")
-    room = SubmitQuota(200, 3, "the limit of 8 jobs (MaxSubmitJobs of account physics)")
-    assert tightest([cluster, account], 200) == room
-    assert tightest([Limit(8, 9, "x")], 0) == SubmitQuota(1, 0, "the limit of 8 jobs (x)")
-    assert tightest([], None) == SubmitQuota()
-
-
-ANSWERS = {
-    "scontrol show config": CONFIG,
-    "squeue --noheader --array --states=all": "1\n2_0\n2_1\n",
-    "squeue --noheader --array --user": "1|physics|normal\n2_0|physics|long\n2_1|other|normal\n",
-    "sacctmgr --noheader --parsable2 show user": "physics\n",
-    "sacctmgr --noheader --parsable2 show assoc": "physics|gpu|3|long\nphysics||5|normal\n",
-    "sacctmgr --noheader --parsable2 show qos": "normal|7\n",
-}
+ANSWERS = {"scontrol show config": CONFIG, "squeue --noheader --array --states=all": "1\n2_0\n2_1\n"}
 
 
 def answer(command: list[str]) -> str | None:
@@ -150,22 +135,20 @@ def answer(command: list[str]) -> str | None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "room"),
+    ("answers", "ask", "quota"),
     [
-        (None, SubmitQuota(200, 3, "the limit of 5 jobs (MaxSubmitJobs of account physics)")),
-        ({"partition": "gpu"}, SubmitQuota(200, 1, "the limit of 3 jobs (MaxSubmitJobs of account physics)")),
+        (True, answer, SubmitQuota(200, 9997, "the limit of 10000 jobs (MaxJobCount of the cluster)")),
+        (True, lambda command: None, SubmitQuota()),
+        (False, answer, SubmitQuota(submit_quota.DEFAULT_ARRAY)),
     ],
+    ids=["answered", "no answer to a query", "no controller"],
 )
-def test_the_limits_of_an_association(
-    profile: dict[str, str] | None, room: SubmitQuota, monkeypatch: pytest.MonkeyPatch
+def test_the_quota_is_what_the_controller_says(
+    answers: bool, ask: Callable[[list[str]], str | None], quota: SubmitQuota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit_quota.commands, "ask", answer)
-    assert submit_quota.room(profile) == room
-
-
-def test_what_cannot_be_asked_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(submit_quota.commands, "ask", lambda command: None)
-    assert submit_quota.room(None) == SubmitQuota()
+    monkeypatch.setattr(submit_quota.commands, "answers", lambda: answers)
+    monkeypatch.setattr(submit_quota.commands, "ask", ask)
+    assert submit_quota.quota() == quota
 
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
@@ -184,9 +167,9 @@ POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/
 )
 def test_a_refusal_that_speaks_of_a_limit(named: str, limit: str | None) -> None:
     said = f"sbatch: error: {named} sbatch: error: Batch job submission failed: {POLICY}"
-    assert reached(said) == limit
+    assert exceeded_limit(said) == limit
 
 
 def test_a_refusal_without_the_name_of_a_limit() -> None:
-    assert reached(f"sbatch: error: Batch job submission failed: {POLICY}") == "the limit of jobs"
-    assert reached("sbatch: error: invalid partition specified: nowhere") is None
+    assert exceeded_limit(f"sbatch: error: Batch job submission failed: {POLICY}") == "the limit of jobs"
+    assert exceeded_limit("sbatch: error: invalid partition specified: nowhere") is None

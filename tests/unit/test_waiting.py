@@ -15,7 +15,8 @@ from jobs.core import requeue_policy
 from jobs.node import waiting
 from jobs.node.allocation import AllocationFacts
 from jobs.node.waiting import JobEnded, poll_until
-from jobs.submission import sbatch_entry
+from jobs.schedulers.slurm.allocation import SlurmAllocation
+from jobs.submission import sbatch_job
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 LONG_S = 60.0
@@ -99,10 +100,11 @@ def test_slurm_is_not_asked_all_the_time_nor_without_need(send: Callable[[int], 
 def test_a_job_by_hand_whose_node_0_says_nothing(
     send: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = sbatch_entry.Job("7", 0, "31000", 1)
+    job = SlurmAllocation({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "SLURM_NODEID": "1"})
+    job.facts = lambda: facts(running=False)  # type: ignore[method-assign]
     send(signal.SIGTERM)
-    said = sbatch_entry._wait(job, tmp_path, scheduler(facts(running=False)))
-    assert said == {"run": None, "exit": requeue_policy.EXIT_FAILED}
+    planned = sbatch_job._wait_for_plan(job, tmp_path)
+    assert planned == {"run": None, "exit": requeue_policy.EXIT_FAILED}
     assert "nothing to do: the job was ended while this node waited" in capsys.readouterr().out
-    write_json(job.word(tmp_path), {"run": "a/b"})
-    assert sbatch_entry._wait(job, tmp_path, scheduler()) == {"run": "a/b"}
+    write_json(sbatch_job.plan_file(job, tmp_path), {"run": "a/b"})
+    assert sbatch_job._wait_for_plan(job, tmp_path) == {"run": "a/b"}

@@ -31,8 +31,8 @@ GRACE_S = 120.0
 
 _DIGITS = 12
 
-TicketState = Literal["waiting", "expected", "gone"]
-"""A ticket held by a live job, one whose job may still show up, or none at all."""
+TicketState = Literal["held", "expected", "expired"]
+"""A ticket that a live job holds, one whose job may still start, one that no job holds any more."""
 
 
 class QueueFolderError(ConfigError):
@@ -93,7 +93,7 @@ def label(ticket: int) -> dict[str, Any] | None:
 
 def find(wanted: dict[str, Any]) -> int | None:
     """The ticket with this label whose job has shown up and lives."""
-    return next((t for t in reversed(_tickets()) if label(t) == wanted and place(t) == "waiting"), None)
+    return next((t for t in reversed(_tickets()) if label(t) == wanted and ticket_state(t) == "held"), None)
 
 
 def discard(ticket: int) -> None:
@@ -102,17 +102,17 @@ def discard(ticket: int) -> None:
         path.unlink(missing_ok=True)
 
 
-def place(ticket: int) -> TicketState:
-    """Where a ticket stands."""
+def ticket_state(ticket: int) -> TicketState:
+    """Whether a job holds a ticket."""
     try:
         file = os.open(_path(ticket), os.O_RDONLY)
     except FileNotFoundError:
-        return "gone"
+        return "expired"
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return "gone" if _expired(file, ticket) else "expected"
+        return "expired" if _expired(file, ticket) else "expected"
     except BlockingIOError:
-        return "waiting"
+        return "held"
     finally:
         os.close(file)
 

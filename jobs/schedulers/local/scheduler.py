@@ -1,8 +1,6 @@
-"""This machine as a cluster: submitit's local executor, a queue, and a supervisor for each job.
+"""This machine as a scheduler: a queue, and a supervisor for each job.
 
-submitit's local executor refuses more than one node, ends its job with the foreground process group and
-with its own timeout, and sets CUDA_VISIBLE_DEVICES. So its task only starts `jobs.schedulers.local.supervisor` in a
-session of its own, with the environment as the user had it, and is done.
+Jobs are detached processes. They are no children of the submitter and outlive its terminal.
 """
 
 from __future__ import annotations
@@ -12,37 +10,57 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from disttrain.records.json_files import read_json
+from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes
-from jobs.schedulers.base import Job, JobStatus, Limits, Submission, SubmitError, SubmitQuota
+from jobs.schedulers.base import (
+    AccountedStart,
+    Batch,
+    Job,
+    JobStatus,
+    ProfileSelection,
+    ScriptPreview,
+    Submission,
+    SubmitError,
+    SubmitQuota,
+    asks_for_gpus,
+)
+from jobs.schedulers.inherited_variables import without_batch_system
 from jobs.schedulers.local import fifo_queue
 
 
 class LocalScheduler:
-    """Runs one job at a time, in submission order (see `jobs.schedulers.local.fifo_queue`). Job ids are `host:ticket`."""
+    """Runs one job at a time, in submission order (`fifo_queue`). Job ids are `host:ticket`."""
 
     name: str = "local"
+    title: str = "this machine"
+    one_machine: bool = True
+    accounting: Literal["sacct"] | None = None
 
-    def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        return [self._submit(each.run, each.number) for each in submissions]
+    def __init__(self, selection: ProfileSelection | None = None) -> None:
+        """Raises `ConfigError` for a selected site profile."""
+        if selection is not None and selection.given:
+            raise ConfigError(f"{selection.origin} is for Slurm, and these runs go to this machine")
 
-    def _submit(self, run: RunDir, submission: int) -> str:
-        ticket = fifo_queue.take(label_of(run, submission))
+    def unavailable(self) -> str | None:
+        return None
+
+    def check_runs_folder(self, path: Path) -> None:
+        pass
+
+    def submit(self, batch: Batch) -> list[str]:
+        return [self._submit(each.run, each.number, batch.record) for each in batch.submissions]
+
+    def _submit(self, run: RunDir, submission: int, record: Mapping[str, Any]) -> str:
+        ticket = fifo_queue.take(ticket_label(run, submission))
         job_id = f"{processes.host()}:{ticket}"
-        command = [
-            "jobs.schedulers.local.supervisor",
-            str(run.path.absolute()),
-            "--submission",
-            str(submission),
-        ]
-        code = code_snapshot.code_of_run(run, read_json(run.run_json))
-        _start(run, submission, ticket, code, [*command, "--ticket", str(ticket), "--job-id", job_id])
+        command = ["jobs.schedulers.local.supervisor", str(run.path.absolute())]
+        command += ["--submission", str(submission), "--ticket", str(ticket), "--job-id", job_id]
+        _start(run, submission, ticket, code_snapshot.code_of_run(run, record), command)
         return job_id
 
     def submit_after(
@@ -52,15 +70,15 @@ class LocalScheduler:
         job_ids: Sequence[str],
         profile: Mapping[str, Any] | None,
     ) -> str:
-        """In the queue, where its turn comes after all that are before it."""
-        ticket = fifo_queue.take(label_of(job.run, job.number))
-        own = ["jobs.submission.report_job", str(job.run.path.absolute()), "--submission", str(job.number)]
-        code = Path(command[0]).parent
-        _start(job.run, job.number, ticket, code, [*own, "--ticket", str(ticket), "--", *command])
+        """The queue keeps the order of submission, so the job's turn comes after `job_ids`."""
+        ticket = fifo_queue.take(ticket_label(job.run, job.number))
+        own = ["jobs.schedulers.local.queued_command", str(job.run.path.absolute())]
+        own += ["--submission", str(job.number), "--ticket", str(ticket), "--", *command]
+        _start(job.run, job.number, ticket, Path(command[0]).parent, own)
         return f"{processes.host()}:{ticket}"
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
-        tickets = [fifo_queue.find(label_of(each.run, each.number)) for each in submissions]
+        tickets = [fifo_queue.find(ticket_label(each.run, each.number)) for each in submissions]
         return [None if ticket is None else f"{processes.host()}:{ticket}" for ticket in tickets]
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
@@ -74,29 +92,56 @@ class LocalScheduler:
                 continue
             holder = journal.entry(RunDir(Path(label["run"])), label["submission"]).read("holder")
             if holder is None:
-                fifo_queue.discard(ticket)  # it has not shown up, and finds its place gone when it does
+                fifo_queue.discard(ticket)  # a job that starts later finds no ticket and ends
             elif processes.is_alive(holder["process"]):
-                with contextlib.suppress(ProcessLookupError):  # it has ended since
+                with contextlib.suppress(ProcessLookupError):  # ended since
                     os.kill(holder["process"]["pid"], signal.SIGTERM)
 
-    def limits(self) -> Limits:
-        return Limits(processors=len(os.sched_getaffinity(0)))
+    def host_of(self, job_id: str) -> str | None:
+        return job_id.rpartition(":")[0]
 
-    def room(self, profile: Mapping[str, Any] | None) -> SubmitQuota:
+    def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
+        return {}
+
+    def uses_gpus(self, device: str, ranks: int) -> bool:
+        """`auto` takes the GPUs of this machine if there is one for each rank."""
+        return count_gpus() >= ranks if device == "auto" else asks_for_gpus(device)
+
+    def processors(self) -> int | None:
+        return len(os.sched_getaffinity(0))
+
+    def quota(self) -> SubmitQuota:
         return SubmitQuota()
 
     def profile(self, recorded: Mapping[str, Any] | None) -> None:
         return None
 
+    def submission_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return without_batch_system(environ)
 
-def label_of(run: RunDir, submission: int) -> dict[str, Any]:
+    def warnings(self, environ: Mapping[str, str]) -> list[str]:
+        return []
+
+    def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
+        if test:
+            raise ConfigError("--test-only asks Slurm, and these runs go to this machine")
+        return []
+
+
+def ticket_label(run: RunDir, submission: int) -> dict[str, Any]:
+    """Content of a job's ticket."""
     run = RunDir(run.path.absolute())
     claim = journal.entry(run, submission).path("claim")
     return {"run": str(run.path), "submission": submission, "settled_by": str(claim)}
 
 
+def count_gpus() -> int:
+    """NVIDIA GPUs of this machine."""
+    return sum(name.removeprefix("nvidia").isdigit() for name in os.listdir("/dev"))
+
+
 def _ticket(job_id: str) -> int | None:
-    """The ticket of a job of this host."""
+    """Ticket of a job of this host; None for a job of another host."""
     host, _, ticket = job_id.rpartition(":")
     return int(ticket) if host == processes.host() and ticket.isdigit() else None
 
@@ -106,60 +151,58 @@ def _status(job_id: str) -> JobStatus:
     if ticket is None:
         return "unknown"
     label = fifo_queue.label(ticket)
-    if label is None or fifo_queue.place(ticket) == "gone":
+    if label is None or fifo_queue.ticket_state(ticket) == "expired":
         return "ended"
     claimed = journal.entry(RunDir(Path(label["run"])), label["submission"]).path("claim").exists()
     return "running" if claimed else "pending"
 
 
 def _start(run: RunDir, submission: int, ticket: int, code: Path, module: Sequence[str]) -> None:
-    """Start the process that holds a ticket: a module of `code`, with its arguments."""
-    import submitit
-
-    executor = submitit.LocalExecutor(folder=run.submissions / "submitit")
-    executor.update_parameters(nodes=1, tasks_per_node=1, timeout_min=5)
+    """Start the process that holds a ticket: a module of the copy `code`, with its arguments."""
     log = run.submissions.absolute() / f"{submission:04d}.log"
-    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
-    with _detached_from_terminal(), _code_on_path(code):
-        try:
-            executor.submit(start_detached, list(module), str(log), cuda_devices=devices)
-        except OSError as error:
-            fifo_queue.discard(ticket)
-            raise SubmitError(f"cannot start a process for {run.path}: {error}") from None
+    path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environ = without_batch_system(os.environ) | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    try:
+        start_detached([sys.executable, "-m", *module], log, environ)
+    except OSError as error:
+        fifo_queue.discard(ticket)
+        raise SubmitError(f"cannot start a process for {run.path}: {error}") from None
 
 
-def start_detached(module: list[str], log: str, cuda_devices: str | None) -> None:
-    """The task that submitit runs: start a module in a session of its own and return."""
-    env = dict(os.environ)
-    if cuda_devices is None:
-        env.pop("CUDA_VISIBLE_DEVICES", None)
-    else:
-        env["CUDA_VISIBLE_DEVICES"] = cuda_devices
-    with open(log, "ab") as output:
-        subprocess.Popen(
-            [sys.executable, "-m", *module],
-            env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
+def start_detached(command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
+    """Start a process in a session of its own that is adopted by init; its output goes to `log`.
+
+    Raises `OSError`.
+    """
+    with _terminal_signals_blocked():
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with open(log, "ab") as output:
+                    subprocess.Popen(
+                        command,
+                        env=environ,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        start_new_session=True,
+                    )
+                code = 0
+            except OSError as error:
+                code = error.errno or 1
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        raise OSError(code, os.strerror(code))
 
 
 @contextlib.contextmanager
-def _detached_from_terminal() -> Iterator[None]:
-    """Processes started within ignore Ctrl-C and the terminal's end; the supervisor undoes it for its own.
-
-    submitit's helper processes share our foreground process group until the supervisor is up.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers belong to the main thread
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+def _terminal_signals_blocked() -> Iterator[None]:
+    """Ctrl-C and the terminal's end wait until the block is over; processes started within block them too."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _code_on_path(code: Path) -> contextlib.AbstractContextManager[None]:
-    """Processes started within import this copy of the code, whatever lies in their working directory."""
-    path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return processes.child_environment({"PYTHONPATH": path, "PYTHONSAFEPATH": "1"})
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

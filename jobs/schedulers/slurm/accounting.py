@@ -1,4 +1,4 @@
-"""What Slurm's accounting (`sacct`) tells of jobs, each start of a requeued one counted."""
+"""Job records of Slurm's accounting (`sacct`): one for each start of a requeued job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from jobs.schedulers.base import AccountedStart
 from jobs.schedulers.slurm.commands import EPOCH, question, time
 
 _FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "ElapsedRaw", "AllocTRES", "NNodes")
@@ -14,15 +15,15 @@ _GPUS = re.compile(r"gres/gpu(:[^=,]+)?=(\d+)")
 
 @dataclass(frozen=True)
 class JobRecord:
-    """One start of a job, or its wait for one. Times are seconds since the epoch."""
+    """A line of sacct: one start of a job, or its wait for one. Times are seconds since the epoch."""
 
     job_id: str
-    """A task of an array is `ARRAYID_INDEX`; those that never started stand together: `ARRAYID_[0-3,5]`."""
+    """A task of an array is `ARRAYID_INDEX`; tasks that never started share a line: `ARRAYID_[0-3,5]`."""
     state: str
     """The first word: `CANCELLED by 1000` is `CANCELLED`."""
     exit_code: str
     submitted: float | None
-    """When it was submitted, or requeued."""
+    """Time of submission or requeue."""
     started: float | None
     ended: float | None
     elapsed_s: float
@@ -31,11 +32,17 @@ class JobRecord:
     nodes: int
 
     def is_of(self, job_id: str) -> bool:
-        """Whether this tells of that job."""
+        """Whether this line is about that job."""
         if "[" not in self.job_id:
             return self.job_id == job_id
         array, _, index = job_id.partition("_")
         return self.job_id.partition("_")[0] == array and index.isdigit() and int(index) in self._indices()
+
+    def as_start(self) -> AccountedStart:
+        """The fields that any scheduler has."""
+        return AccountedStart(
+            self.job_id, self.submitted, self.started, self.ended, self.elapsed_s, self.gpus
+        )
 
     def _indices(self) -> set[int]:
         found: set[int] = set()
@@ -46,19 +53,22 @@ class JobRecord:
 
 
 def records(job_ids: Iterable[str]) -> list[JobRecord]:
-    """Every record of these jobs, and of other tasks of their arrays, oldest first. Raises `SlurmCommandError`."""
+    """Every record of these jobs, and of other tasks of their arrays, oldest first.
+
+    Raises `SlurmCommandError`.
+    """
     whole = sorted({job_id.partition("_")[0] for job_id in job_ids})
     if not whole:
         return []
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"]
-    told = question([*command, f"--jobs={','.join(whole)}", f"--format={','.join(_FIELDS)}"], environ=EPOCH)
-    rows = [line.strip().split("|") for line in told.splitlines()]
+    output = question([*command, f"--jobs={','.join(whole)}", f"--format={','.join(_FIELDS)}"], environ=EPOCH)
+    rows = [line.strip().split("|") for line in output.splitlines()]
     found = [_record(row) for row in rows if len(row) == len(_FIELDS)]
     return sorted(found, key=lambda record: record.submitted or 0.0)
 
 
 def of_job(found: Sequence[JobRecord], job_id: str) -> list[JobRecord]:
-    """Those of one job: its own, or where it has none, what is told of all tasks that never started."""
+    """Records of one job: its own, else those of its array's tasks that never started."""
     own = [record for record in found if record.job_id == job_id]
     return own or [record for record in found if record.is_of(job_id)]
 

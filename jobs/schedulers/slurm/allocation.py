@@ -1,14 +1,15 @@
-"""The Slurm job that this process is part of, for its agent. Standard library only."""
+"""The Slurm job that this process belongs to. Standard library only."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from jobs.node.allocation import AllocationFacts
-from jobs.schedulers.base import uses_gpus
+from jobs.schedulers.base import asks_for_gpus
 from jobs.schedulers.slurm import commands
 
 _KILL_WAIT_S = 30.0
@@ -20,20 +21,38 @@ _LONGEST_PAUSE_S = 10.0
 
 
 class SlurmAllocation:
-    """A `jobs.node.allocation.Allocation`."""
+    """A `jobs.schedulers.base.CurrentAllocation`, from the variables that Slurm sets for a task."""
+
+    scheduler: str = "slurm"
+    node_info_module: str = "jobs.schedulers.slurm.node_record"
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.job_id = job_id(environ)
         self.restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
         self._nodes = environ.get("SLURM_JOB_NODELIST", "")
         self._end = environ.get("SLURM_JOB_END_TIME", "")
+        self.node_rank = int(environ.get("SLURM_NODEID") or 0)
+        self.nodes = int(environ.get("SLURM_JOB_NUM_NODES") or 1)
+        self.gpus_on_node = environ.get("SLURM_GPUS_ON_NODE")
+        self.step = environ.get("SLURM_STEP_LAUNCHER_PORT", "")  # a port of srun: new in each start
+        self.submit_folder = Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd())
         self._environ = environ
+
+    def hosts(self) -> list[str] | None:
+        """Names of the job's nodes in rank order; None where scontrol does not answer."""
+        return commands.hostnames(self._nodes)
+
+    def time_limit_min(self) -> int | None:
+        return commands.time_limit_min(self.job_id)
+
+    def task_module(self) -> str:
+        return "jobs.schedulers.slurm.task"
 
     def facts(self) -> AllocationFacts | None:
         return commands.job(self.job_id)
 
     def missing_gpus(self, record: Mapping[str, Any]) -> str | None:
-        """GPUs: a job that is started again may come without them, and would train on processors."""
+        """A requeued job may start without its GPUs, and would train on processors."""
         asked, given = _gpus_asked(self._environ, record), _gpus_given(self._environ)
         if asked <= given:
             return None
@@ -59,8 +78,8 @@ class SlurmAllocation:
             if facts is not None and facts.restarts > self.restart:
                 return True  # the answer got lost, or Slurm has done it by itself
             last = _FINAL.search(refusal) is not None or time.time() + pause_s > until
-            said = "giving up" if last else f"trying again in {pause_s:g} s"
-            print(f"scontrol requeue {self.job_id}: {refusal}; {said}", flush=True)
+            then = "giving up" if last else f"trying again in {pause_s:g} s"
+            print(f"scontrol requeue {self.job_id}: {refusal}; {then}", flush=True)
             if last:
                 return False
             time.sleep(pause_s)
@@ -69,9 +88,9 @@ class SlurmAllocation:
 
 
 def _gpus_asked(environ: Mapping[str, str], record: Mapping[str, Any]) -> int:
-    """For each node. Only one way of asking leaves a variable; the other is known by the site's profile."""
+    """GPUs per node. Only `--gpus-per-node` leaves a variable; `--gres` is known by the site's profile."""
     resources = record["config"]["resources"]
-    if not uses_gpus(resources["device"], "slurm", resources["gpus_per_node"]):
+    if not asks_for_gpus(resources["device"]):
         return 0
     if "SLURM_GPUS_PER_NODE" in environ:  # 4, or a100:4, or several types with commas
         return sum(int(count) for count in re.findall(r"(\d+)(?:,|$)", environ["SLURM_GPUS_PER_NODE"]))
@@ -79,15 +98,15 @@ def _gpus_asked(environ: Mapping[str, str], record: Mapping[str, Any]) -> int:
 
 
 def _gpus_given(environ: Mapping[str, str]) -> int:
-    told = environ.get("SLURM_GPUS_ON_NODE", "")
-    if told.isdigit():
-        return int(told)
+    count = environ.get("SLURM_GPUS_ON_NODE", "")
+    if count.isdigit():
+        return int(count)
     visible = environ.get("CUDA_VISIBLE_DEVICES") or environ.get("ROCR_VISIBLE_DEVICES") or ""
     return len([word for word in visible.split(",") if word not in ("", "NoDevFiles")])
 
 
 def job_id(environ: Mapping[str, str]) -> str:
-    """The id by which Slurm's commands mean this job and no other task of its array."""
+    """Job id, with the index for a task of an array: Slurm's commands take an id alone for the whole array."""
     if "SLURM_ARRAY_TASK_ID" in environ:
         return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
     return environ["SLURM_JOB_ID"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import ConfigError
-from jobs.schedulers.base import uses_gpus
+from jobs.schedulers.base import asks_for_gpus
 from jobs.schedulers.slurm import option_syntax
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
@@ -31,7 +31,7 @@ class ArrayTask:
 
 
 @dataclass(frozen=True)
-class Batch:
+class ScriptFields:
     """What is submitted at once: a job, or an array with a job for each of several runs of one shape."""
 
     name: str
@@ -49,7 +49,7 @@ class Batch:
     profile: Profile = GENERIC
 
 
-def render(batch: Batch) -> str:
+def render(batch: ScriptFields) -> str:
     """The script that `sbatch` gets. Raises `ConfigError` for a path that no script can hold."""
     in_container = ":," if batch.profile.container else ""
     for folder in (batch.logs, *(share.run_dir for share in batch.tasks)):
@@ -85,14 +85,13 @@ def render(batch: Batch) -> str:
                 str(_cpus(batch.config, profile)),
                 profile,
                 [shlex.quote(str(folder)) for folder in folders],
-                shlex.quote(_python(batch)),
-                '"$run" --submission "$submission"',
+                f'{shlex.quote(_python(batch))} -m jobs.schedulers.slurm.task "$run" --submission "$submission"',
             ),
         ]
     )
 
 
-def _python(batch: Batch) -> str:
+def _python(batch: ScriptFields) -> str:
     if batch.profile.python is not None:
         return batch.profile.python
     if batch.profile.container is not None:
@@ -121,8 +120,7 @@ def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
                 '"$SLURM_CPUS_PER_TASK"',
                 profile,
                 ['"$code"', '"$PWD"'],
-                '"$python"',
-                '--by-hand "$@"',
+                '"$python" -m jobs.submission.sbatch_entry "$@"',
             ),
         ]
     )
@@ -164,9 +162,9 @@ _BY_HAND_CODE = (
     "script=$(scontrol show job \"$SLURM_JOB_ID\" | sed -n 's/^ *Command=//p')",
     'script=${script%" $*"} # the arguments are shown after it',
     'for code in "${script%/*}/.." "$SLURM_SUBMIT_DIR"; do',
-    '  [ -f "$code/jobs/schedulers/slurm/task.py" ] && break',
+    '  [ -f "$code/jobs/submission/sbatch_entry.py" ] && break',
     "done",
-    'code=$(cd "$code" && pwd) && [ -f "$code/jobs/schedulers/slurm/task.py" ] || {',
+    'code=$(cd "$code" && pwd) && [ -f "$code/jobs/submission/sbatch_entry.py" ] || {',
     '  echo "cannot start: no code of disttrain around $script, nor in $SLURM_SUBMIT_DIR" >&2',
     "  exit 69",
     "}",
@@ -214,7 +212,7 @@ def _cpus(config: Mapping[str, Any], profile: Profile) -> int:
 def _gpus(config: Mapping[str, Any], profile: Profile) -> dict[str, str]:
     """How the GPUs of a node are asked for; other generic resources of the site join them."""
     ranks = config["resources"]["gpus_per_node"]
-    if not uses_gpus(config["resources"]["device"], "slurm", ranks * config["resources"]["nodes"]):
+    if not asks_for_gpus(config["resources"]["device"]):
         return {}
     of_type = f"{profile.gpu_type}:" if profile.gpu_type else ""
     if profile.gpus == "gpus-per-node":
@@ -279,9 +277,7 @@ def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
     ]
 
 
-def _srun(
-    nodes: str, cpus: str, profile: Profile, folders: Sequence[str], python: str, arguments: str
-) -> list[str]:
+def _srun(nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task: str) -> list[str]:
     """The last command: an agent on each node. All but the profile's values are words of shell already."""
     lines = [
         "srun",
@@ -300,7 +296,7 @@ def _srun(
             _IGNORE_SIGNALS
         )  # it takes its time too, and what it starts gets signals as they are by default
     lines += [*_container(profile, folders), _IGNORE_SIGNALS]
-    lines.append(f"{python} -m jobs.schedulers.slurm.task {arguments}")
+    lines.append(task)
     return [
         "# One agent on each node. All counts are given: srun would take others from the environment.",
         "# A node that fails is not the end of the step at once: the others write down how they ended.",

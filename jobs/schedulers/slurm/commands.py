@@ -13,8 +13,8 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jobs.core import environment
 from jobs.node.allocation import AllocationFacts
+from jobs.schedulers.inherited_variables import outside_job
 
 TIMEOUT_S = 30.0
 _IN_A_HURRY_S = 5.0
@@ -35,7 +35,7 @@ def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[
     try:
         done = subprocess.run(
             command,
-            env={**environment.for_submission(os.environ), **environ},
+            env={**outside_job(os.environ), **environ},
             capture_output=True,
             text=True,
             timeout=timeout_s,

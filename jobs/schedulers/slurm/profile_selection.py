@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import re
 import types
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 
 from disttrain.config.parsing import Draft, load, parse_value
 from disttrain.errors import ConfigError, nearest
+from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.slurm.site_profile import GENERIC, Container, Profile, Variable
 
 SHIPPED = Path(__file__).resolve().parents[2] / "profiles"
@@ -27,40 +27,22 @@ _SECTIONS = ("sbatch", "srun", "environment", "container")
 _SETTABLE = [name for name in Profile.model_fields if name != "name"]
 
 
-@dataclass(frozen=True)
-class ProfileSelection:
-    """What the user said about the profile of a submission."""
+def resolve(selection: ProfileSelection, recorded: Mapping[str, Any] | None = None) -> Profile:
+    """The profile of a submission; `--profile` wins over `recorded`, the profile of a run that is resumed.
 
-    flag: str | None = None
-    """`--profile`: a name or a file."""
-    overrides: Sequence[str] = ()
-    """`--slurm`: `KEY=VALUE`, laid over the profile."""
-
-    @property
-    def given(self) -> bool:
-        return self.flag is not None or bool(self.overrides)
-
-    @property
-    def origin(self) -> str:
-        """The flag by which it was given."""
-        return "--profile" if self.flag is not None else "--slurm"
-
-    def resolve(self, recorded: Mapping[str, Any] | None = None) -> Profile:
-        """The profile; `recorded` is the one that a run had, which counts unless `--profile` is given.
-
-        Raises `ConfigError`.
-        """
-        if self.flag is not None:
-            draft = read(self.flag, "--profile")
-        elif recorded is not None:
-            draft = Draft({name: value for name, value in recorded.items()})
-        elif os.environ.get(VARIABLE):
-            draft = read(os.environ[VARIABLE], VARIABLE)
-        else:
-            draft = read(GENERIC.name, "--profile")
-        for text in self.overrides:
-            _lay_over(draft, text)
-        return check(draft)
+    Raises `ConfigError`.
+    """
+    if selection.flag is not None:
+        draft = read(selection.flag, "--profile")
+    elif recorded is not None:
+        draft = Draft({name: value for name, value in recorded.items()})
+    elif os.environ.get(VARIABLE):
+        draft = read(os.environ[VARIABLE], VARIABLE)
+    else:
+        draft = read(GENERIC.name, "--profile")
+    for text in selection.overrides:
+        _lay_over(draft, text)
+    return check(draft)
 
 
 def names() -> dict[str, Path]:

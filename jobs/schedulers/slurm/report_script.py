@@ -31,7 +31,7 @@ class ReportScript:
     profile: Profile
 
 
-def render(job: ReportScript) -> str:
+def render_report_script(job: ReportScript) -> str:
     """The script that `sbatch` gets. Raises `ConfigError` for a path that no script can hold."""
     check_path("--runs", job.logs)
     profile = job.profile

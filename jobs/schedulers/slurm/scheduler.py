@@ -1,62 +1,81 @@
-"""Slurm as a cluster, through submitit: one task per node, each of which becomes `jobs.node.agent`."""
+"""Slurm behind the interface of `jobs.schedulers.base`: submitit calls sbatch, one task runs on each node."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_text
-from disttrain.records.run_json import read_run_json
-from jobs.core import code_snapshot, environment, journal
+from jobs.core import code_snapshot
 from jobs.core.processes import child_environment
+from jobs.schedulers import inherited_variables
 from jobs.schedulers.base import (
+    AccountedStart,
+    Batch,
     Job,
     LimitReached,
-    Limits,
+    ProfileSelection,
+    ScriptPreview,
     Submission,
     SubmitError,
     SubmitQuota,
     Unreachable,
+    asks_for_gpus,
 )
-from jobs.schedulers.slurm import accounting, commands, job_states, submit_quota
-from jobs.schedulers.slurm.batch_script import ArrayTask, Batch, render
-from jobs.schedulers.slurm.profile_selection import ProfileSelection
-from jobs.schedulers.slurm.report_script import ReportScript
-from jobs.schedulers.slurm.report_script import render as follow_up_script
+from jobs.schedulers.slurm import accounting, commands, job_states, profile_selection, submit_quota
+from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, check_path, render
+from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
 from jobs.schedulers.slurm.sbatch import Backoff, submit_with_backoff
-from jobs.submission.submit import batch_name
+from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from jobs.schedulers.slurm.test_only import check_script
+
+_UNAVAILABLE = "no Slurm controller answers"
 
 
 class SlurmScheduler:
     """Submits a job for each run, those of one batch as an array. Job ids are Slurm's."""
 
     name: str = "slurm"
+    title: str = "Slurm"
+    one_machine: bool = False
+    accounting: Literal["sacct"] | None = "sacct"
 
-    def __init__(
-        self, choice: ProfileSelection = ProfileSelection(), patience: Backoff | None = None
-    ) -> None:  # noqa: B008 -- it is immutable
-        self._choice = choice
-        self._patience = patience
+    def __init__(self, selection: ProfileSelection | None = None, backoff: Backoff | None = None) -> None:
+        """With a selection, raises `ConfigError` if its profile cannot be had."""
+        self._selection = selection or ProfileSelection()
+        self._backoff = backoff
+        self._profiles: dict[str, Profile] = {}
+        if selection is not None:
+            self.profile(None)
 
-    def profile(self, recorded: Mapping[str, Any] | None) -> dict[str, Any]:
-        return self._choice.resolve(recorded).model_dump(mode="json")
+    def unavailable(self) -> str | None:
+        return None if commands.answers() else f"{_UNAVAILABLE} (`scontrol ping`)"
 
-    def submit(self, submissions: Sequence[Submission]) -> list[str]:
-        first = submissions[0]
-        comment = str(_intent(first)["handle"])
-        batch = batch_of(submissions, comment, read_run_json(first.run))
-        script = render(batch)
-        for each in submissions:
+    def check_runs_folder(self, path: Path) -> None:
+        check_path("--runs", path.absolute())
+
+    def profile(self, recorded: Mapping[str, Any] | None) -> Profile:
+        """Parsed once for each recorded profile: a sweep has one."""
+        key = json.dumps(recorded, sort_keys=True)
+        if key not in self._profiles:
+            self._profiles[key] = profile_selection.resolve(self._selection, recorded)
+        return self._profiles[key]
+
+    def submit(self, batch: Batch) -> list[str]:
+        fields = script_fields(batch)
+        script = render(fields)
+        for each in batch.submissions:
             write_text(each.run.script, script)
-        job_id = self._sbatch(script, batch.name, comment, batch.logs)
-        many = len(submissions) > 1
-        return [f"{job_id}_{index}" for index in range(len(submissions))] if many else [job_id]
+        job_id = self._sbatch(script, fields.name, fields.comment, fields.logs)
+        many = len(batch.submissions) > 1
+        return [f"{job_id}_{index}" for index in range(len(batch.submissions))] if many else [job_id]
 
     def submit_after(
         self,
@@ -65,39 +84,39 @@ class SlurmScheduler:
         job_ids: Sequence[str],
         profile: Mapping[str, Any] | None,
     ) -> str:
-        comment = str(_intent(job)["handle"])
         folder = job.run.submissions
-        follow_up = ReportScript(
+        report = ReportScript(
             name=f"report-{job.run.sweep}",
-            comment=comment,
+            comment=job.tag,
             after=job_ids,
             command=command,
             logs=folder.absolute(),
             python=sys.executable,
-            profile=ProfileSelection().resolve(profile),
+            profile=profile_selection.resolve(ProfileSelection(), profile),
         )
-        return self._sbatch(follow_up_script(follow_up), follow_up.name, comment, folder)
+        return self._sbatch(render_report_script(report), report.name, job.tag, folder)
 
     def _sbatch(self, script: str, name: str, comment: str, folder: Path) -> str:
         return submit_with_backoff(
             lambda: sbatch(script, name, folder / "submitit"),
-            lambda: _jobs().get(comment),
-            self._patience,
+            lambda: _jobs_by_comment().get(comment),
+            self._backoff,
         )
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:
-        jobs = _jobs()
+        jobs = _jobs_by_comment()
         found: list[str | None] = []
         for each in submissions:
-            intent = _intent(each)
-            index = "" if intent.get("index") is None else f"_{intent['index']}"
-            job_id = jobs.get(str(intent.get("handle")))
+            job_id = jobs.get(each.tag)
+            index = "" if each.index is None else f"_{each.index}"
             found.append(None if job_id is None else job_id + index)
         return found
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
-        """What squeue says; of those that it does not know any more, what sacct says. Without accounting, a
-        job that squeue does not know is gone."""
+        """States from squeue, and from sacct for the jobs that squeue does not list.
+
+        Without accounting, a job that squeue does not list has ended.
+        """
         if not job_ids:
             return {}
         try:
@@ -114,35 +133,74 @@ class SlurmScheduler:
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         if job_ids and not commands.cancel(list(job_ids)) and not commands.answers():
-            raise ConfigError("no Slurm controller answers (`scancel`)")
+            raise ConfigError(f"{_UNAVAILABLE} (`scancel`)")
 
-    def limits(self) -> Limits:
-        return Limits()
+    def host_of(self, job_id: str) -> str | None:
+        return None
 
-    def room(self, profile: Mapping[str, Any] | None) -> SubmitQuota:
-        return submit_quota.room(profile)
+    def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
+        try:
+            records = accounting.records(job_ids)
+        except commands.SlurmCommandError as why:
+            raise Unreachable(str(why)) from None
+        return {
+            job_id: [record.as_start() for record in accounting.of_job(records, job_id)] for job_id in job_ids
+        }
+
+    def uses_gpus(self, device: str, ranks: int) -> bool:
+        return asks_for_gpus(device)
+
+    def processors(self) -> int | None:
+        return None
+
+    def quota(self) -> SubmitQuota:
+        return submit_quota.quota()
+
+    def submission_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
+        return inherited_variables.outside_job(environ)
+
+    def warnings(self, environ: Mapping[str, str]) -> list[str]:
+        unused = unused_by_sbatch(environ)
+        return [f"{', '.join(unused)} of this shell: not used; a site profile says it, or --slurm"] * bool(
+            unused
+        )
+
+    def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
+        if test and not commands.answers():
+            raise ConfigError(f"--test-only asks Slurm, and {_UNAVAILABLE} (`scontrol ping`)")
+        environment = inherited_variables.outside_job(os.environ)
+        found = []
+        for batch in batches:
+            fields = script_fields(batch)
+            script = render(fields)
+            runs = [each.run.name for each in batch.submissions]
+            check = check_script(script, environment) if test else None
+            found.append(ScriptPreview(fields.name, runs, fields.profile.name, script, check))
+        return found
 
 
-def batch_of(submissions: Sequence[Submission], comment: str, record: Mapping[str, Any]) -> Batch:
-    """What is submitted for these; `record` is the content of any of their `run.json`."""
-    first = submissions[0].run
+def script_fields(batch: Batch) -> ScriptFields:
+    """The fields of a batch's script."""
+    first = batch.submissions[0].run
     folder = first.submissions
-    if len(submissions) > 1:  # which outlives each of the runs: a requeued job opens its log again
+    if len(batch.submissions) > 1:  # which outlives each of the runs: a requeued job opens its log again
         folder = first.path.parent / ".arrays"
-    return Batch(
-        name=batch_name([each.run.name for each in submissions]),
-        comment=comment,
-        config=record["config"],
-        tasks=[ArrayTask(each.run.path.absolute(), each.number) for each in submissions],
+    profile = batch.profile or GENERIC
+    assert isinstance(profile, Profile)
+    return ScriptFields(
+        name=batch.name,
+        comment=batch.submissions[0].tag,
+        config=batch.record["config"],
+        tasks=[ArrayTask(each.run.path.absolute(), each.number) for each in batch.submissions],
         logs=folder.absolute(),
-        code=code_snapshot.code_of_run(first, record),
+        code=code_snapshot.code_of_run(first, batch.record),
         python=sys.executable,
-        profile=ProfileSelection().resolve(record.get("profile")),
+        profile=profile,
     )
 
 
 def sbatch(script: str, name: str, folder: Path) -> str:
-    """Submit a script once; the id of its job or array. What submitit keeps of it goes to `folder`.
+    """Submit a script once; the id of its job or array. Files of submitit go to `folder`.
 
     Raises `SubmitError`, or `LimitReached`.
     """
@@ -151,13 +209,13 @@ def sbatch(script: str, name: str, folder: Path) -> str:
     from jobs.schedulers.slurm import task
     from jobs.schedulers.slurm.submitit_executor import ScriptExecutor
 
-    said = io.StringIO()  # what the exception says too
+    discarded = io.StringIO()  # the exception has the same text
     try:
-        with environment_for_submission(), contextlib.redirect_stderr(said):
+        with environment_for_submission(), contextlib.redirect_stderr(discarded):
             job = ScriptExecutor(folder, script).submit(task.main, [])
     except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
         message = " ".join(str(error).split())
-        limit = submit_quota.reached(message)
+        limit = submit_quota.exceeded_limit(message)
         if limit is not None:
             raise LimitReached(limit) from None
         raise SubmitError(f"sbatch refused {name}: {message}") from None
@@ -165,16 +223,19 @@ def sbatch(script: str, name: str, folder: Path) -> str:
 
 
 def environment_for_submission() -> contextlib.AbstractContextManager[None]:
-    """Within the block, processes inherit nothing that another job or launcher left in this environment."""
-    return child_environment(dict.fromkeys(os.environ.keys() - environment.for_submission(os.environ).keys()))
+    """Within the block, child processes inherit no variable of another job or launcher."""
+    kept = inherited_variables.outside_job(os.environ)
+    return child_environment(dict.fromkeys(os.environ.keys() - kept.keys()))
 
 
-def _intent(submission: Submission) -> dict[str, Any]:
-    return journal.entry(submission.run, submission.number).read("intent") or {}
+def unused_by_sbatch(inherited: Mapping[str, str]) -> list[str]:
+    """Options of sbatch in the environment, which `submit.py` does not pass on."""
+    kept = inherited_variables.outside_job(inherited)
+    return sorted(name for name in inherited if name.startswith("SBATCH_") and name not in kept)
 
 
-def _jobs() -> dict[str, str]:
-    """The jobs and arrays that Slurm knows of this user's, by their comments."""
+def _jobs_by_comment() -> dict[str, str]:
+    """This user's jobs and arrays that the controller lists, by comment. Raises `Unreachable`."""
     comments = commands.comments()
     if comments is None:
         raise Unreachable("the Slurm controller does not answer")

@@ -10,7 +10,7 @@ import functools
 import re
 import shutil
 import subprocess
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from disttrain.records.masking import is_secret
-from jobs.core.environment import is_launcher_variable
+from jobs.schedulers.inherited_variables import is_set_by_launcher
 from jobs.schedulers.slurm import option_syntax
 
 
@@ -163,7 +163,7 @@ class Profile(_Model):
         for name in given:
             if not re.fullmatch(option_syntax.VARIABLE, name):
                 raise ValueError(f"{name!r} is not the name of a variable")
-            if is_launcher_variable(name) or name == "PYTHONPATH":
+            if is_set_by_launcher(name) or name == "PYTHONPATH":
                 raise ValueError(f"{name} is set by the launcher, for each rank by itself")
             if is_secret(name):
                 raise ValueError(f"{name} looks like a secret, which a run would write down; use job.env")
@@ -183,6 +183,10 @@ class Profile(_Model):
         if self.gpu_type is not None and self.gpus == "none":
             raise ValueError(f"gpu_type={self.gpu_type!r} needs gpus: gpus-per-node or gres")
         return self
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON for `run.json`."""
+        return self.model_dump(mode="json")
 
 
 GENERIC = Profile(name="generic")

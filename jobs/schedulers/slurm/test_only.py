@@ -1,25 +1,16 @@
-"""Asking Slurm about a batch script without submitting it: `sbatch --test-only`."""
+"""Check a batch script without submitting it: `sbatch --test-only`."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from jobs.schedulers.base import ScriptCheck
 from jobs.schedulers.slurm.commands import TIMEOUT_S
 
 
-@dataclass(frozen=True)
-class ScriptCheck:
-    """What Slurm says of a script."""
-
-    accepted: bool
-    said: str
-    """When and where the job would start, or why it is refused; one line."""
-
-
 def check_script(script: str, environment: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> ScriptCheck:
-    """Whether Slurm would take this script, submitted from this environment. Nothing is queued or run."""
+    """Whether sbatch would accept this script, submitted from this environment. Nothing is queued or run."""
     try:
         done = subprocess.run(
             ["sbatch", "--test-only"],

@@ -1,0 +1,49 @@
+"""Checks and signals of a task's first moment, before anything else is imported.
+
+`sbatch jobs/train.sbatch` may find any Python, so this module uses no syntax newer than Python 3.7.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import platform
+import signal
+import sys
+from importlib.util import find_spec
+
+_EXIT = 93
+"""`jobs.core.requeue_policy.EXIT_DO_NOT_REQUEUE`, which cannot be imported yet."""
+_NEEDED = ("torch", "pydantic", "yaml")
+"""Packages that an interpreter lacks if it was not installed for this."""
+
+
+def require_python() -> None:
+    """Exit with one line unless this is Python 3.11 or newer."""
+    if sys.version_info < (3, 11):  # noqa: UP036 -- the interpreter may be any
+        found = (
+            f"{sys.executable} is Python {sys.version_info[0]}.{sys.version_info[1]}, 3.11 or newer is needed"
+        )
+        _refuse(found)
+
+
+def require_packages() -> None:
+    """Exit with one line where a package is missing that training needs."""
+    absent = [name for name in _NEEDED if find_spec(name) is None]
+    if absent:
+        _refuse(f"{sys.executable} on {platform.node()} has no {', '.join(absent)}")
+
+
+def block_signals() -> None:
+    """Keep the scheduler's signals pending until the agent handles them.
+
+    The batch script ignores them up to here, so none can end the interpreter while modules are imported.
+    """
+    numbers = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _refuse(why: str) -> None:
+    print(f"cannot start: {why}; name another with DISTTRAIN_PYTHON", file=sys.stderr)
+    sys.exit(_EXIT)

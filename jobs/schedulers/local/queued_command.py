@@ -1,0 +1,42 @@
+"""A command that waits for its turn in this machine's queue:
+
+    python -m jobs.schedulers.local.queued_command JOURNAL --submission N --ticket T COMMAND...
+
+The command is arguments of Python. It is not run if the submission was revoked while it waited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from disttrain.records.run_directory import RunDir
+from jobs.core import journal, processes
+from jobs.schedulers.local import fifo_queue
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command after all jobs that were submitted before have ended; its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.schedulers.local.queued_command", description=main.__doc__
+    )
+    parser.add_argument("journal", type=Path)
+    parser.add_argument("--submission", type=int, required=True)
+    parser.add_argument("--ticket", type=int, required=True)
+    parser.add_argument("command", nargs="+")
+    given = parser.parse_args(argv)
+    folder = RunDir(given.journal)
+    with fifo_queue.hold(given.ticket) as slot:
+        if slot is None:
+            return 0
+        journal.write_holder(folder, given.submission, processes.current_process().as_dict())
+        slot.wait_turn()
+        if journal.entry(folder, given.submission).read("claim") is not None:
+            return 0
+        return subprocess.run([sys.executable, *given.command], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

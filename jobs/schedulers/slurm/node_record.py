@@ -1,0 +1,42 @@
+"""The record of a node of a Slurm job: `python -m jobs.schedulers.slurm.node_record ATTEMPT_DIR NODE`.
+
+`jobs.node.node_info` collects the hardware. Added are the `SLURM_*` variables and, on node 0, the output of
+`scontrol show job`; secrets are masked.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from disttrain.records.masking import MASK, is_secret, mask_lines
+from jobs.node import node_info
+from jobs.schedulers.slurm import commands
+
+
+def collect_node_record(
+    node: int,
+    *,
+    root: Path = Path("/"),
+    environ: Mapping[str, str] = os.environ,
+    describe: Callable[[str], str | None] = commands.describe,
+) -> dict[str, Any]:
+    """`node_info.collect_node_info` with `slurm` and `scontrol`; `describe` gives the text of a job id."""
+    job_id = environ.get("SLURM_JOB_ID")
+    text = describe(job_id) if job_id and node == 0 else None
+    return {
+        **node_info.collect_node_info(node, root=root),
+        "slurm": {
+            name: MASK if is_secret(name) else value
+            for name, value in sorted(environ.items())
+            if name.startswith("SLURM_")
+        },
+        "scontrol": mask_lines(text) if text else None,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(node_info.main(sys.argv[1:], collect_node_record))

@@ -1,0 +1,239 @@
+"""The job of `sbatch jobs/train.sbatch`, which plans its own run.
+
+    sbatch --nodes 2 jobs/train.sbatch --config my.yaml [--name SWEEP] [--train.steps 50 ...]
+
+Node 0 does the work of `submit.py run my.yaml --nodes 2 --set train.steps=50` in the working directory of
+sbatch, and journals its own job as the submission. It then writes the run and the submission for the other
+nodes:
+
+    runs/.by-hand/<job>-<restart>-<step>.json
+
+Every node continues as the task of a submitted job, with the copy of the code that node 0 has made. A job that
+is requeued finds its submission in the file of an earlier start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from disttrain.config.parsing import flag_pairs, load
+from disttrain.errors import ConfigError
+from disttrain.records.collect_provenance import code_hash
+from disttrain.records.json_files import read_json, read_json_or_none, write_json
+from disttrain.records.masking import mask_config
+from disttrain.records.run_directory import RunDir
+from jobs.core import code_snapshot, journal
+from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
+from jobs.node.waiting import JobEnded, poll_until
+from jobs.schedulers.base import CurrentAllocation, SubmitError
+from jobs.schedulers.select import current_allocation, scheduler_named
+from jobs.status.refresh import refresh
+from jobs.status.run_state import read_runs
+from jobs.submission.actions import plan_actions, sweep_lock
+from jobs.submission.request import run_plan, sweep_name, write_sweep_record
+from jobs.submission.submit import carry_out
+from jobs.submission.warnings import warnings_for
+from sweeps.expand import GPUS, NODES, SweepPlan
+
+FOLDER = ".by-hand"
+DEFAULT = code_snapshot.CODE_ROOT / "sweeps" / "default.yaml"
+_FLAGS = ("--config", "--name")
+_TIME_LIMIT = "job.time_limit_min"
+_LOCK_S = 60.0
+"""Seconds to wait for another submitter of the same sweep."""
+_WAIT_S = 180.0
+"""Seconds that other nodes wait for node 0."""
+
+
+def plan_file(allocation: CurrentAllocation, root: Path) -> Path:
+    """The file in which node 0 writes what this start of the job does."""
+    start = f"{allocation.job_id}-{allocation.restart}-{allocation.step}"
+    return root / FOLDER / f"{start}.json"
+
+
+def former_submission(allocation: CurrentAllocation, root: Path) -> dict[str, Any] | None:
+    """Run and submission of this job, if it was started before."""
+    plans = [read_json_or_none(path) or {} for path in (root / FOLDER).glob(f"{allocation.job_id}-*.json")]
+    restart = allocation.restart
+    earlier = [each for each in plans if each.get("restart", restart) < restart and each["run"]]
+    if not earlier:
+        return None
+    last = max(earlier, key=lambda each: str(each["time"]))
+    return {name: last[name] for name in ("run", "submission")}
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
+    """Start the run that the arguments describe on one node of its job; returns only if there is none."""
+    allocation = current_allocation(environ)
+    root = allocation.submit_folder / "runs"
+    former = former_submission(allocation, root)
+    request, secrets = None, {}
+    try:
+        request = read_request(argv, allocation)
+        plan = run_plan(request, read_runs(root, sweep_name(request))).runs[0]
+        secrets = mask_config(plan.config.as_dict())[1]
+    except ConfigError as error:  # found by every node, before anything is written
+        if former is None:
+            if allocation.node_rank == 0:
+                print(f"error: {error}", file=sys.stderr)
+            return EXIT_DO_NOT_REQUEUE
+        print(f"warning: {error}; job {allocation.job_id} goes on as it was planned", file=sys.stderr)
+    if allocation.node_rank == 0:
+        planned = _write_plan(allocation, root, former, request)
+    else:
+        planned = _wait_for_plan(allocation, root)
+    if planned["run"] is None:
+        return int(planned["exit"])
+    module = allocation.task_module()
+    return _become_task(module, RunDir(root / planned["run"]), planned["submission"], secrets, environ)
+
+
+def plans_without_run(root: Path) -> list[Path]:
+    """Plan files of jobs whose runs were moved away."""
+    plans = {path: read_json_or_none(path) or {} for path in sorted((root / FOLDER).glob("*.json"))}
+    # A job makes its run before its plan file. The file is read first, and the run looked for then.
+    return [
+        path
+        for path, plan in plans.items()
+        if plan.get("run") and not RunDir(root / plan["run"]).run_json.exists()
+    ]
+
+
+def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse.Namespace:
+    """The equivalent arguments of `submit.py run`. Raises `ConfigError`."""
+    parser = argparse.ArgumentParser(prog="jobs/train.sbatch", allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config", type=Path, default=DEFAULT)
+    parser.add_argument("--name")
+    try:
+        given, rest = parser.parse_known_args(argv)
+    except argparse.ArgumentError as error:
+        raise ConfigError(str(error)) from None
+    flags = flag_pairs(rest, _FLAGS)
+    keys = dict(flags)
+    folder = allocation.submit_folder
+    file = folder / given.config
+    gpus = allocation.gpus_on_node
+    if gpus == "0" or keys.get("resources.device", _device(file)) == "cpu":
+        gpus = None
+    given_to_sbatch = (
+        (NODES, True, "--nodes"),
+        (GPUS, gpus, "--gpus-per-node"),
+        (_TIME_LIMIT, True, "--time"),
+    )
+    for key, allocated, option in given_to_sbatch:
+        if allocated and key in keys:
+            raise ConfigError(f"{key} is what the job has: sbatch {option} {keys[key]}", at=f"--{key}")
+    return argparse.Namespace(
+        file=str(file),
+        name=given.name,
+        runs=folder / "runs",
+        nodes=str(allocation.nodes),
+        gpus_per_node=gpus,
+        set=[f"{key}={text}" for key, text in flags],
+        start_from=None,
+    )
+
+
+def _device(file: Path) -> Any:
+    return load(file).get("resources.device") if file.exists() else None
+
+
+def _write_plan(
+    allocation: CurrentAllocation,
+    root: Path,
+    former: dict[str, Any] | None,
+    request: argparse.Namespace | None,
+) -> dict[str, Any]:
+    """Decide on node 0 what this start of the job does, and write it for the other nodes."""
+    planned: dict[str, Any] = {"run": None, "submission": None, "exit": EXIT_LAUNCH_FAILED}
+    job_id = allocation.job_id
+    try:
+        if former is not None:
+            print(f"job {job_id} goes on with {former['run']}", flush=True)
+            planned |= former
+        elif request is not None:
+            planned |= _plan(allocation, request)
+    except (ConfigError, SubmitError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        planned["exit"] = EXIT_DO_NOT_REQUEUE
+    finally:
+        about = {"job_id": job_id, "restart": allocation.restart, "time": journal.utc_now()}
+        write_json(plan_file(allocation, root), {**about, **planned})
+    return planned
+
+
+def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[str, Any]:
+    """Plan the run and journal this job as its submission, unless there is nothing to start."""
+    root, name = request.runs, sweep_name(request)
+    scheduler, job_id = scheduler_named(allocation.scheduler), allocation.job_id
+    with sweep_lock(root / name, _LOCK_S):
+        states = refresh(read_runs(root, name), scheduler, receipts=True)
+        planned = _limited(run_plan(request, states), allocation.time_limit_min())
+        actions = plan_actions(planned, states, code_hash())
+        (action,) = actions
+        label = f"{name}/{action.name}"
+        if action.kind == "in_progress" and action.state and action.state.job_id == job_id:
+            return {"run": label, "submission": action.state.submission}
+        if action.submits:
+            write_sweep_record(root, planned)
+            for line in warnings_for(planned.runs, scheduler):
+                print(f"warning: {line}", file=sys.stderr)
+            (action,) = carry_out(actions, scheduler, root, current_job=job_id)
+        if action.job_id is not None:
+            number = journal.entries(RunDir(root / label))[-1].number
+            print(f"{label}: with the code as it is now, edits since sbatch included", flush=True)
+            return {"run": label, "submission": number}
+    if action.kind in ("up_to_date", "outdated"):
+        print(f"{label}: {action.reason}; nothing to do", flush=True)
+        return {"exit": 0}
+    other = f" (job {action.state.job_id})" if action.kind == "in_progress" and action.state else ""
+    print(f"refused: {label}: {action.reason}{other}", file=sys.stderr)
+    return {"exit": EXIT_DO_NOT_REQUEUE}
+
+
+def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
+    """The plan with the time limit of its job in place of the config's; unchanged for None."""
+    if limit_min is None:
+        return plan
+    (run,) = plan.runs
+    limited = run.config.job.model_copy(update={"time_limit_min": float(limit_min)})
+    config = run.config.model_copy(update={"job": limited})
+    return dataclasses.replace(plan, runs=(dataclasses.replace(run, config=config),))
+
+
+def _wait_for_plan(allocation: CurrentAllocation, root: Path) -> dict[str, Any]:
+    """The plan that node 0 writes."""
+    try:
+        planned = poll_until(lambda: _read_plan(plan_file(allocation, root)), _WAIT_S, allocation)
+    except JobEnded as why:
+        print(f"nothing to do: {why}", flush=True)
+        return {"run": None, "exit": why.exit_code}
+    if planned is None:
+        print(f"cannot start: node 0 did not say within {_WAIT_S:g} s which run this is", file=sys.stderr)
+        return {"run": None, "exit": EXIT_LAUNCH_FAILED}
+    return planned
+
+
+def _read_plan(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError):
+        return read_json(path)
+    return None
+
+
+def _become_task(
+    module: str, run: RunDir, submission: int, secrets: Mapping[str, str], environ: Mapping[str, str]
+) -> int:
+    """Replace this process by the task of a submitted job, with the run's copy of the code."""
+    code = code_snapshot.code_of_run(run, read_json(run.run_json))
+    paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
+    env = {**environ, **secrets, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    task = [sys.executable, "-m", module, str(run.path), "--submission", str(submission)]
+    sys.stdout.flush()
+    os.execve(sys.executable, task, env)
