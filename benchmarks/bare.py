@@ -1,4 +1,4 @@
-"""A plain PyTorch training loop that imports nothing of disttrain: the yardstick of `overhead.py`."""
+"""A plain PyTorch training loop without disttrain: the baseline of `overhead.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VOCABULARY, CONTEXT, SAMPLES = 256, 64, 512
 
 
 class Net(nn.Module):
-    """A small causal transformer; `width` sets the length of a step."""
+    """A small causal transformer; `width` sets the duration of a step."""
 
     def __init__(self, width: int = 128, layers: int = 2) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ def dataset() -> TensorDataset:
 
 
 class Loop:
-    """The loop a user would write. `model` may be wrapped in DDP by the caller."""
+    """A plain training loop; the caller may wrap `model` in DDP."""
 
     def __init__(self, model: nn.Module, batch: int, rank: int, world: int, lr: float) -> None:
         self.model = model
@@ -61,7 +61,7 @@ class Loop:
 
 
 class Order:
-    """Endless seeded permutations, dealt to the ranks batch by batch."""
+    """Endless seeded permutations, distributed over the ranks batch by batch."""
 
     def __init__(self, batch: int, rank: int, world: int) -> None:
         self.batch, self.rank, self.world = batch, rank, world

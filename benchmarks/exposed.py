@@ -1,22 +1,23 @@
-"""Exposed communication by three methods side by side, on steps that wait where others compute.
+"""Exposed communication of emulated steps by three methods side by side.
 
-    torchrun --nproc-per-node 2 benchmarks/exposed.py
+    torchrun --nproc-per-node 2 benchmarks/exposed.py [--save LABEL]
 
-| method | exposed communication is |
+| method | exposed communication |
 |---|---|
-| `ddp_backward_tail` | from the end of this rank's own backward pass to the end of `backward()`: ours |
-| `ddp_logger` | DDP's own span of communication less what overlapped with compute |
-| `no_communication` | a step less the same without: on a copy whose hook sends nothing every other time |
+| `ddp_backward_tail` | from the end of this rank's own backward pass to the end of `backward()` |
+| `ddp_logger` | span of communication minus its overlap with compute, by DDP's logger |
+| `no_communication` | difference of a step and the same step of a copy whose hook sends nothing |
 
-The steps take turns, and ranks begin each together, so that whatever slows this machine slows all methods.
+The methods take turns, and the ranks begin each step together, so a slow machine slows all methods.
 """
-# Annotations are real here: DDP refuses a hook whose annotations are text.
+# No `from __future__ import annotations`: DDP refuses a hook whose annotations are text.
 
 import argparse
 import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import result_record
 from disttrain.config.sections import ResourcesConfig
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
@@ -37,7 +39,7 @@ WARM_UP = 3
 
 
 class Switch:
-    """What the hook of the copy reads: whether to send."""
+    """Whether the hook of the copy sends."""
 
     sends = True
 
@@ -52,7 +54,12 @@ def hook(switch: Switch, bucket: dist.GradBucket) -> Future[torch.Tensor]:
 
 
 def compare(world: World, model: Emulated, bucket_mb: float, rounds: int) -> dict[str, float]:
-    """Median seconds of exposed communication on this rank, by method. All ranks together."""
+    """Median seconds of exposed communication on this rank, by method; a collective call."""
+    return {name: statistics.median(s) for name, s in measure(world, model, bucket_mb, rounds).items()}
+
+
+def measure(world: World, model: Emulated, bucket_mb: float, rounds: int) -> dict[str, list[float]]:
+    """Seconds of exposed communication on this rank, by method and round; a collective call."""
     measured = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
     measured._set_ddp_runtime_logging_sample_rate(1)
     switch = Switch()
@@ -69,14 +76,14 @@ def compare(world: World, model: Emulated, bucket_mb: float, rounds: int) -> dic
         silent.append(_pass(world, copy)[0])
     without = [with_ - less for with_, less in zip(sending, silent, strict=True)]
     return {
-        "ddp_backward_tail": statistics.median(tails[WARM_UP:-1]),
-        "ddp_logger": statistics.median(logged),
-        "no_communication": statistics.median(without[WARM_UP:]),
+        "ddp_backward_tail": tails[WARM_UP:-1],
+        "ddp_logger": logged,
+        "no_communication": without[WARM_UP:],
     }
 
 
 def _pass(world: World, model: DistributedDataParallel) -> tuple[float, float]:
-    """Seconds of a forward and a backward pass, and of the backward pass's tail."""
+    """Seconds of a forward and a backward pass, and of the tail of the backward pass."""
     own_end = 0.0
 
     def note() -> None:
@@ -94,7 +101,7 @@ def _pass(world: World, model: DistributedDataParallel) -> tuple[float, float]:
 
 
 def _logged(model: DistributedDataParallel) -> float:
-    """Of the pass before the last one: the logger looks at a pass when the next one begins."""
+    """Seconds of the pass before the last one: the logger reads a pass when the next one begins."""
     found = model._get_ddp_logging_data()
     return float(found["backward_comm_time"] - found["backward_compute_comm_overlap_time"]) / 1e9
 
@@ -108,18 +115,28 @@ def main() -> None:
     parser.add_argument("--bucket-mb", type=float, default=8.0)
     parser.add_argument("--forward-s", type=float, default=0.04)
     parser.add_argument("--backward-s", type=float, default=0.08)
-    parser.add_argument("--late-s", type=float, default=0.0, help="rank 1 computes so much longer")
+    parser.add_argument("--late-s", type=float, default=0.0, help="rank 1 computes longer by this")
     parser.add_argument("--rounds", type=int, default=20)
+    result_record.add_option(parser)
     given = parser.parse_args()
     here = rank_info()
     shape = ResourcesConfig(nodes=here.nodes, gpus_per_node=here.local_size, device="cpu")
     with open_world(shape) as world:
         model = build(given.layers, given.layer_mb, given.forward_s, given.backward_s, given.late_s)
-        for rank, found in enumerate(
-            world.all_gather_object(compare(world, model, given.bucket_mb, given.rounds))
-        ):
-            if world.rank == 0:
-                print(f"rank {rank}: " + ", ".join(f"{name} {1e3 * s:.2f} ms" for name, s in found.items()))
+        raw = {"ranks": world.all_gather_object(measure(world, model, given.bucket_mb, given.rounds))}
+        if world.rank == 0:
+            result = figures(raw)
+            for rank, found in result.items():
+                print(f"{rank}: " + ", ".join(f"{name} {value:.2f}" for name, value in found.items()))
+            result_record.save("exposed", given.save, result, raw)
+
+
+def figures(raw: dict[str, Any]) -> dict[str, Any]:
+    """Median exposed communication of each rank in milliseconds, by method."""
+    return {
+        f"rank-{rank}": {f"{name}_ms": 1e3 * statistics.median(seconds) for name, seconds in found.items()}
+        for rank, found in enumerate(raw["ranks"])
+    }
 
 
 def build(layers: int, layer_mb: float, forward_s: float, backward_s: float, late_s: float) -> Emulated:

@@ -1,22 +1,22 @@
-"""What the instrumented trainer costs beside a bare PyTorch loop: same model, data, order and wrapping.
+"""Overhead of the instrumented trainer against a bare PyTorch loop: same model, data, order and wrapping.
 
     python benchmarks/overhead.py                                        one rank
-    python benchmarks/overhead.py --every-step                           without what is done by the clock
+    python benchmarks/overhead.py --every-step                           without work that is due by the clock
     python benchmarks/overhead.py --ranks 2                              two ranks, DDP
 
-Three loops live in one process and take turns, a few steps each: ours and two bare ones. Where memory lies
-makes two equal loops of one process differ by some tenths of a percent, the same ones in every round. So
-there are many launches, in which ours is built first, second and third by turns, and who goes first in a
-round is drawn. A launch gives the mean over its rounds of the logarithm of ours / geometric mean of the bare
-ones; the ratio and its interval (Student's t) are over launches. A machine that does other things as well
-lets some turns last half as long again, and these are most of a mean's variance: the same of each loop's
-median turn leaves them out, and with them what happens in few steps. One bare loop / the other, beside it,
-tells how far the figures can be trusted. The losses of all must be identical.
+Three loops run in one process and take turns of a few steps: the instrumented one and two bare ones. Two
+equal loops of one process differ by some tenths of a percent, the same in every round, because their memory
+lies at different addresses. The unit is therefore the launch: launches build the instrumented loop first,
+second and third in rotation, and draw the order of turns in each round. A launch yields the mean over
+rounds of the logarithm of instrumented / geometric mean of the bare loops. The ratio and its interval
+(Student's t) are over launches. Turns that another process disturbs dominate the variance of a mean; the
+ratio of median turns leaves them out, and with them work that happens in few steps. The ratio of the two
+bare loops shows the accuracy of the method. The losses of all loops must be identical.
 
-The clock of the telemetry stands still in the others' turns, so what it does by the clock (log lines,
-summaries) falls due as in a run of its own. Its parts are timed by themselves, too. Samples of the processes
-are taken beside the steps of all loops, and steps under the profiler (on several ranks) are in no round: for
-these, see their parts.
+The telemetry's clock stops in the turns of the bare loops, so log lines and summaries are due as often as
+in a real run. The parts of the telemetry are also timed by themselves (`benchmarks/parts.py`). Process
+samples are taken beside the steps of all loops, and profiled steps (on several ranks) are in no round; both
+have their own part.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TURNS = Path(turns.__file__)
 
 
 def launch(number: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What `turns.measure` gives, of a process of its own on each rank."""
+    """The result of `turns.measure` in new processes, one for each rank."""
     several = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
     python = [sys.executable, *(several if arguments.ranks > 1 else [])]
     command = [*python, str(TURNS), f"--launch={number}", *turns.command_line(arguments)]
@@ -83,7 +83,7 @@ def mean_ratio(logs: list[float]) -> tuple[float, list[float]]:
 
 
 def summary(taken: list[float]) -> dict[str, float]:
-    """Of the seconds that each call of a part took."""
+    """Number, median, maximum and sum of the seconds of a part's calls."""
     return {
         "calls": len(taken),
         "median_ms": 1e3 * statistics.median(taken),

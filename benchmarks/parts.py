@@ -1,4 +1,13 @@
-"""The parts of the telemetry, timed where they run: what `overhead.py` shows beside its ratio."""
+"""Time single parts of the telemetry while they run, for `overhead.py`.
+
+| part | runs |
+|---|---|
+| `reduce_losses` | every `telemetry.log_every` steps: losses and times of all ranks |
+| `write_progress` | once a second: log line, scalars, `progress.json` |
+| `flush` | every `telemetry.flush_every_s`, or more rarely: records and summary |
+| `hardware_sample` | once a second, beside the steps |
+| `profiled_step` | `telemetry.profiled_steps` times in a run of several ranks |
+"""
 
 from __future__ import annotations
 
@@ -12,24 +21,24 @@ from disttrain.telemetry.hardware.sampler import HardwareSampler
 from disttrain.telemetry.run import RunTelemetry
 
 METHODS: dict[str, tuple[type, str]] = {
-    "losses of all ranks, every `log_every` steps": (RunTelemetry, "_reduce"),
-    "log, scalars, `progress.json`, once a second": (RunTelemetry, "_write_progress"),
-    "records and summary, every `flush_every_s`": (RunTelemetry, "_flush"),
-    "sample of the processes, once a second, beside the steps": (HardwareSampler, "_sample"),
+    "reduce_losses": (RunTelemetry, "_reduce"),
+    "write_progress": (RunTelemetry, "_write_progress"),
+    "flush": (RunTelemetry, "_flush"),
+    "hardware_sample": (HardwareSampler, "_sample"),
 }
-PROFILED = "a step under the profiler, `telemetry.profiled_steps` times in a run"
+PROFILED = "profiled_step"
 
 
 @dataclass
 class Part:
-    """Seconds that each call of a part took."""
+    """Seconds of each call of a part."""
 
     seconds: list[float] = field(default_factory=list)
 
 
 @contextmanager
 def timed() -> Iterator[dict[str, Part]]:
-    """Within, calls of the parts are timed, for a microsecond more each."""
+    """Time all calls of the parts within the context; each call takes 1 us longer."""
     parts = {name: Part() for name in METHODS}
     plain = {name: getattr(owner, method) for name, (owner, method) in METHODS.items()}
     for name, (owner, method) in METHODS.items():

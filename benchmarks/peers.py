@@ -1,12 +1,12 @@
-"""What a training framework adds to each step of a bare loop, in microseconds: ours, and peers beside it.
+"""Microseconds that a training framework adds to each step of a bare loop: this trainer and three others.
 
     python benchmarks/peers.py [--save LABEL]
-    pip install lightning accelerate                  # to have the peers in the table
+    pip install lightning accelerate                  # for the other frameworks
 
-A tiny model, so that nothing but the framework's own work shows; one rank, CPU, the same batches in memory
-and the same optimizer. Ours measures every step and writes its records; the others only train. Blocks of
-steps of each take turns with blocks of the bare loop: the figure is the median over blocks of the difference,
-with its 95 % interval from the order of the blocks (binomial, no distribution assumed).
+The model has 36 parameters, so that a step consists of the framework's own work: one rank, CPU, the same
+batches in memory and the same optimizer. This trainer measures every step and writes its records; the
+others only train. Blocks of steps take turns with blocks of the bare loop. The figure is the median over
+blocks of the difference, with its 95 % interval from order statistics (binomial, no distribution assumed).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from disttrain.train import prepare
 FEATURES, CLASSES, BATCH = 8, 4, 4
 FEWEST_BLOCKS = 6
 Block = Callable[[int], float]
-"""Takes so many steps; the seconds they took."""
+"""Runs a number of steps and returns their seconds."""
 
 
 class Tiny(nn.Module):
@@ -78,7 +78,7 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def loop(model: nn.Module, optimizer: torch.optim.Optimizer, backward: Callable[[Tensor], Any]) -> Block:
-    """The loop a user writes, with whatever a framework wants called in place of `loss.backward()`."""
+    """A plain training loop; `backward` replaces `loss.backward()` as a framework requires."""
     given = batches()
 
     def run(count: int) -> float:
@@ -156,7 +156,7 @@ def lightning(folder: Path) -> Block:
             return optimizer_of(self.net)
 
     class Clock(pl.Callback):
-        """The seconds from the first batch of a fit to its last."""
+        """Seconds from the first batch of a fit to the last."""
 
         began = ended = 0.0
 

@@ -70,11 +70,9 @@ def save(
 def provenance(packages: Iterable[str] = ()) -> dict[str, Any]:
     """Date, command, commit, machine and package versions of this process."""
     status = _git("status", "--porcelain", "--untracked-files=no").splitlines()
-    script = Path(sys.argv[0])
-    shown = script.relative_to(ROOT) if script.is_relative_to(ROOT) else script.name
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", str(shown), *sys.argv[1:]]),
+        "command": _command(),
         "commit": _git("rev-parse", "HEAD").strip() or None,
         "uncommitted": [line[3:] for line in status if not line[3:].startswith("benchmarks/results/")],
         "machine": machine(),
@@ -96,6 +94,15 @@ def machine() -> dict[str, Any]:
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a results file, oldest first."""
     return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def _command() -> str:
+    script = Path(sys.argv[0]).absolute()
+    if "-m" in sys.orig_argv[: -len(sys.argv) or None]:
+        started = ["-m", f"benchmarks.{script.stem}"]
+    else:
+        started = [str(script.relative_to(ROOT)) if script.is_relative_to(ROOT) else script.name]
+    return shlex.join(["python", *started, *sys.argv[1:]])
 
 
 def _label(text: str) -> str:

@@ -1,4 +1,4 @@
-"""One launch of `overhead.py`: the instrumented loop and two bare ones take turns in one process.
+"""One launch of `overhead.py`: the instrumented loop and two bare loops take turns in one process.
 
 Each rank runs this module; rank 0 prints a JSON object.
 """
@@ -42,7 +42,7 @@ SIZES = {
     "block-steps": (2, "steps of a turn"),
     "warmup": (40, "steps of each loop before the first turn"),
 }
-"""Options of a launch, with their defaults and meanings."""
+"""Options of a launch: default and help."""
 
 
 def source() -> Source:
@@ -73,7 +73,7 @@ def config_of(arguments: argparse.Namespace, steps: int) -> Config:
 
 
 class OwnTime:
-    """Stands in for `time` in the telemetry: `monotonic` counts the instrumented loop's turns alone."""
+    """Replaces `time` in the telemetry: `monotonic` counts the turns of the instrumented loop alone."""
 
     time = staticmethod(time.time)
 
@@ -98,7 +98,7 @@ class Ours:
         self.session.telemetry.start()
 
     def run(self, count: int) -> float:
-        """Seconds; not a number where a step was looked at closely."""
+        """Seconds of the block; NaN if the block has a profiled step."""
         telemetry, boundary = self.session.telemetry, self.session.boundary
         not_counted = 0.0
         telemetry.clock.start()
@@ -117,7 +117,7 @@ class Ours:
 
 
 class Bare:
-    """The bare loop, in blocks that are no time to `clock`."""
+    """The bare loop in blocks, whose time `clock` does not count."""
 
     def __init__(self, arguments: argparse.Namespace, world: World, clock: OwnTime) -> None:
         torch.manual_seed(0)
@@ -138,8 +138,11 @@ class Bare:
 
 
 def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[str, Any]:
-    """The logarithm of ours / geometric mean of the bare ones, as mean over rounds and of their medians, that
-    of one bare one / the other, and what else is to be told of this launch."""
+    """Logarithms of the ratios of one launch, step times in ms, and the seconds of the parts.
+
+    The ratios are instrumented / geometric mean of the bare loops (mean over rounds, and of median turns) and
+    one bare loop / the other.
+    """
     warm, per_block = arguments.warmup, arguments.block_steps
     clock = OwnTime()
     vars(telemetry_run)["time"] = clock
@@ -151,7 +154,7 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
         "second": lambda: Bare(arguments, world, clock),
     }
     config = config_of(arguments, warm + arguments.rounds * per_block)
-    # Where a model's memory lies is worth some tenths of a percent.
+    # The addresses of a model's memory change its speed by some tenths of a percent.
     in_order = list(build)
     in_order.insert(arguments.launch % 3, "ours")
     build["ours"] = lambda: Ours(config, folder, world)
@@ -186,14 +189,14 @@ def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[s
 
 
 def options(parser: argparse.ArgumentParser) -> None:
-    """What a launch can be told."""
+    """Add the options of a launch."""
     for name, (default, meaning) in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=meaning)
-    parser.add_argument("--every-step", action="store_true", help="leave out what is done by the clock")
+    parser.add_argument("--every-step", action="store_true", help="leave out work that is due by the clock")
 
 
 def command_line(arguments: argparse.Namespace) -> list[str]:
-    """The `options` that say `arguments` to another process."""
+    """`arguments` as command-line options for another process."""
     sizes = [f"--{name}={getattr(arguments, name.replace('-', '_'))}" for name in SIZES]
     return [*sizes, *(["--every-step"] if arguments.every_step else [])]
 
@@ -201,7 +204,9 @@ def command_line(arguments: argparse.Namespace) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     options(parser)
-    parser.add_argument("--launch", type=int, default=0, help="its number, by which orders are drawn")
+    parser.add_argument(
+        "--launch", type=int, default=0, help="number of the launch: seed of the order of turns"
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, open_world(config_of(arguments, 1).resources) as world:
         result = measure(arguments, world, Path(folder))
