@@ -19,7 +19,7 @@ DEFAULT_NAME = ClusterSpec().name
 
 
 def run(args: argparse.Namespace) -> int:
-    verbs = {"up": _up, "status": _status, "shell": _shell, "down": _down}
+    verbs = {"up": _up, "status": _print_status, "shell": _shell, "down": _down}
     try:
         return verbs[args.action](args)
     except (ServiceError, NetworkError) as error:
@@ -56,7 +56,7 @@ def _spec_text(spec: ClusterSpec) -> str:
     return f"{count(spec.nodes, 'node')} with {count(spec.gpus_per_node, 'GPU')} each, {link}, {accounting}"
 
 
-def _status(args: argparse.Namespace) -> int:
+def _print_status(args: argparse.Namespace) -> int:
     names = [discovery.resolve_name(args.name)] if args.name else discovery.cluster_names()
     found = [lifecycle.find_cluster(name) for name in names]
     fields = [lifecycle.status_fields(cluster) for cluster in found]

@@ -16,7 +16,7 @@ from jobs.minicluster.config import ClusterFolder
 _ROOT = Path("/run")
 _PREFIX = "disttrain-"
 _INIT_MODULE = "jobs.minicluster.namespace_init"
-_CODE_ROOT = Path(__file__).resolve().parents[2]
+_REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = "head"
 
@@ -56,7 +56,7 @@ def init_command(folder: ClusterFolder, host: str) -> list[str]:
 
 def init_environment(path: str) -> dict[str, str]:
     """Environment of a cluster's daemons, without the user's variables."""
-    return {"PATH": path, "PYTHONPATH": str(_CODE_ROOT), "HOME": "/root", "LANG": "C.UTF-8"}
+    return {"PATH": path, "PYTHONPATH": str(_REPOSITORY_ROOT), "HOME": "/root", "LANG": "C.UTF-8"}
 
 
 @dataclass(frozen=True)

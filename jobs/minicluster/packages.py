@@ -18,9 +18,9 @@ from pathlib import Path
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Search path for daemons: a user's PATH may lack sbin."""
 
-_SLURM = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "iproute2")
-_ACCOUNTING = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
-_TESTS = ("libfaketime",)
+_SLURM_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "iproute2")
+_ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
+_TEST_PACKAGES = ("libfaketime",)
 _COMMANDS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "tc", "unshare", "nsenter", "mount")
 _ACCOUNTING_COMMANDS = ("slurmdbd", "mariadbd", "mariadb-install-db")
 _SERVICES = ("slurmctld", "slurmd", "slurmdbd", "munge", "mariadb")
@@ -69,12 +69,12 @@ def missing_commands(*, accounting: bool = True) -> list[str]:
 def _install_hint(accounting: bool) -> str:
     if not _is_debian():
         return "the mini-cluster needs Debian or Ubuntu packages, and this machine runs neither"
-    command = ["apt-get", "install", "--no-install-recommends", *_packages(accounting)]
+    command = ["apt-get", "install", "--no-install-recommends", *_debian_packages(accounting)]
     return f"install with: {' '.join(command)}"
 
 
-def _packages(accounting: bool) -> list[str]:
-    return [*_SLURM, *(_ACCOUNTING if accounting else ())]
+def _debian_packages(accounting: bool) -> list[str]:
+    return [*_SLURM_PACKAGES, *(_ACCOUNTING_PACKAGES if accounting else ())]
 
 
 def faketime() -> Path | None:
@@ -89,7 +89,7 @@ def install(*, tests: bool = False) -> int:
     """
     absent = missing_commands() if sys.platform.startswith("linux") else ["Linux"]
     if tests and faketime() is None:
-        absent += _TESTS
+        absent += _TEST_PACKAGES
     if not absent:
         return 0
     if not sys.platform.startswith("linux") or not _is_debian() or os.geteuid() != 0:
@@ -104,10 +104,10 @@ def install(*, tests: bool = False) -> int:
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "PATH": PATH}
     commands = [
         ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *_packages(accounting=True)],
+        ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *_debian_packages(accounting=True)],
     ]
     if tests:
-        commands[1] += _TESTS
+        commands[1] += _TEST_PACKAGES
     installed_before = {name for name in _SERVICES if _has_unit(name)}
     with _no_service_start():
         for command in commands:

@@ -17,7 +17,7 @@ from jobs.minicluster.init_protocol import ServiceError
 
 _START_LIMIT_S = 60.0
 """Time limit for the start of one service. A start takes about 1 s on an idle machine."""
-_POLL_S = 0.01
+_POLL_INTERVAL_S = 0.01
 _DATABASE_PORT = 3306
 _NOT_DURABLE = (
     "--innodb-flush-method=nosync",
@@ -126,7 +126,7 @@ def wait_for(
             raise EOFError("the process that started this cluster has ended")
         if time.monotonic() > deadline:
             raise ServiceError(f"{service} did not start within {_START_LIMIT_S:g} s; see {folder.logs}")
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_INTERVAL_S)
 
 
 def accepts_connections(address: Path | tuple[str, int]) -> bool:

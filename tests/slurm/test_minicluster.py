@@ -1,4 +1,4 @@
-"""Clusters come up as asked, side by side, and go without a trace, whatever happens on the way."""
+"""Clusters start as requested, side by side, and leave no trace, also after a crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SMALL = ("--nodes", "2", "--gpus-per-node", "1", "--no-accounting")
 
 @pytest.fixture
 def name(can_have_clusters: None) -> Iterator[str]:
-    """The name of a cluster that this test brings up; gone afterwards, if the test did not see to it."""
+    """Name of a cluster that the test brings up; the cluster is taken down afterwards."""
     hosts, before = Path("/etc/hosts").read_bytes(), links()
     yield NAME
     if NAME in discovery.cluster_names():
@@ -34,7 +34,7 @@ def name(can_have_clusters: None) -> Iterator[str]:
     wait_until(lambda: not traces(NAME) and links() <= before)
 
 
-def test_it_goes_without_a_trace(name: str) -> None:
+def test_a_cluster_goes_without_a_trace(name: str) -> None:
     before = links()
     said = cluster_verb("up", "--name", name).stdout
     assert re.match(rf"cluster {name} is up after \d+\.\d s: ", said)
@@ -49,7 +49,7 @@ def test_it_goes_without_a_trace(name: str) -> None:
 
 @pytest.fixture
 def slurmctld(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Puts a script in the place of slurmctld, for clusters that this process brings up."""
+    """Replace slurmctld by a script, for clusters that this process brings up."""
 
     def replace(script: str) -> None:
         path = tmp_path / "bin" / "slurmctld"
@@ -75,7 +75,7 @@ def test_a_crash_half_way_leaves_only_files_and_down_removes_them(
     name: str, reached: Callable[[ClusterFolder], bool], slurmctld: Callable[[str], None]
 ) -> None:
     before, folder = links(), discovery.folder_of(name)
-    slurmctld(f'touch "{folder.path}/at slurmctld"; exec sleep 1000')  # it never comes further than that
+    slurmctld(f'touch "{folder.path}/at slurmctld"; exec sleep 1000')  # slurmctld never listens
     going_up = in_a_fork(lambda: lifecycle.up(ClusterSpec(name, nodes=2)))
     wait_until(lambda: reached(folder))
     os.kill(going_up, signal.SIGKILL)
@@ -111,7 +111,7 @@ def test_a_service_that_does_not_come_up_is_one_line_and_leaves_nothing(
     assert traces(name) == []
 
 
-def test_two_at_once_know_nothing_of_each_other(slurm: MiniCluster, name: str) -> None:
+def test_two_clusters_are_independent(slurm: MiniCluster, name: str) -> None:
     other = MiniCluster.up(name, *SMALL)
     assert cluster_verb("up", "--name", name, check=False).returncode == 2
     one, two = slurm.cluster, other.cluster
@@ -128,7 +128,7 @@ def test_two_at_once_know_nothing_of_each_other(slurm: MiniCluster, name: str) -
     assert slurm.ask("scontrol", "ping").count(" is UP") == 1
 
 
-def test_nodes_gpus_and_partitions_are_as_asked(slurm: MiniCluster) -> None:
+def test_nodes_gpus_and_partitions_are_as_requested(slurm: MiniCluster) -> None:
     (told,) = json.loads(cluster_verb("status", "--json", "--name", slurm.name).stdout)
     assert (told["state"], told["link_bits_per_s"]) == ("up", 10**9)
     assert [(node["node"], node["gres"]) for node in told["nodes"]] == [
@@ -158,7 +158,7 @@ def test_a_job_on_two_nodes_sees_two_machines(slurm: MiniCluster, tmp_path: Path
     assert set(names) < {f"{slurm.name}-{number}" for number in (1, 2, 3, 4)}
 
 
-def test_accounting_keeps_what_ran(slurm: MiniCluster) -> None:
+def test_accounting_records_ended_jobs(slurm: MiniCluster) -> None:
     job = slurm.ask(
         "sbatch", "--parsable", "--output=/dev/null", "--gpus-per-node=3", "--wrap", "true"
     ).strip()

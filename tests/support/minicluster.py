@@ -1,4 +1,4 @@
-"""A mini-cluster as the tests see it, the faults that it can be given, and what one may have left behind."""
+"""Mini-clusters for tests: commands on them, injected faults, and traces of a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _CLOCK_PROLOG = f"""\
 echo export LD_PRELOAD={{library}}
 echo export FAKETIME_TIMESTAMP_FILE={_CLOCK}
 """
-"""What slurmd asks for the environment of a task. The batch shell is left alone: libfaketime passes memory
-that programs share on to its children, which on another node is not there."""
+"""TaskProlog that prints the environment of a task. It skips the batch shell: libfaketime passes the name of
+shared memory to its children, and that memory does not exist on another node."""
 
 
 def need(why_not: str | None, environ: Mapping[str, str] = os.environ) -> None:
-    """Skip the test for want of a cluster; in continuous integration that is a failure."""
+    """Skip the test if no cluster can run; in continuous integration, fail it."""
     if why_not is None:
         return
     if environ.get("CI") == "true":
@@ -45,7 +45,7 @@ def need(why_not: str | None, environ: Mapping[str, str] = os.environ) -> None:
 def cluster_verb(
     *arguments: str, check: bool = True, ahead: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """`python submit.py cluster ...`, as a user would; `ahead` of it, what starts it another way."""
+    """Run `python submit.py cluster ...`, with the command prefix `ahead`."""
     command = [*ahead, sys.executable, str(SUBMIT), "cluster", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=WITHIN_S)
     assert not check or done.returncode == 0, done.stdout + done.stderr
@@ -69,11 +69,11 @@ class MiniCluster:
 
     @property
     def env(self) -> dict[str, str]:
-        """An environment whose Slurm commands use this cluster."""
+        """Environment in which Slurm's commands use this cluster."""
         return shell_environment(self.cluster, dict(os.environ))
 
     def ask(self, *command: str, cwd: Path | None = None, timeout_s: float = WITHIN_S) -> str:
-        """What a command says that succeeds."""
+        """Output of a command, which must succeed."""
         done = subprocess.run(
             command, env=self.env, cwd=cwd, capture_output=True, text=True, timeout=timeout_s, check=False
         )
@@ -81,7 +81,7 @@ class MiniCluster:
         return done.stdout
 
     def on_node(self, number: int, *command: str) -> str:
-        """What a command says on a node."""
+        """Output of a command on a node."""
         return self.ask(*node_prefix(self.name, number), *command)
 
     def submit(self, *arguments: str, cwd: Path) -> str:
@@ -89,13 +89,13 @@ class MiniCluster:
         return self.ask(sys.executable, str(SUBMIT), *arguments, cwd=cwd)
 
     def empty(self) -> None:
-        """End whatever jobs there are; returns once the queue is empty."""
+        """Cancel all jobs and wait until the queue is empty."""
 
         def queue() -> list[str]:
             jobs = self.ask("squeue", "--noheader", "-o", "%A %t").splitlines()
             alive = [job for job, state in map(str.split, jobs) if state != "CG"]
             if alive:
-                self._say("scancel", *alive)  # it may complain: they end by themselves too
+                self._output_of("scancel", *alive)  # it may complain: they end by themselves too
             return jobs
 
         wait_until(lambda: not queue())
@@ -103,8 +103,10 @@ class MiniCluster:
     # ---- faults; `mend` makes good whatever was done
 
     def kill_controller(self) -> None:
-        """slurmctld dies without a word, knowing of everything so far: it saves up to 5 s late, and would
-        come back with a running job as one that waits."""
+        """Kill slurmctld after it has saved its state.
+
+        It saves with a delay of up to 5 s, and would otherwise restart with a running job as pending.
+        """
         mark = f"mark-{time.monotonic_ns()}"
         self.ask("sbatch", "--hold", f"--job-name={mark}", "--wrap", "true", cwd=Path("/"))
         saved = self.cluster.folder.controller_state / "job_state"
@@ -113,59 +115,61 @@ class MiniCluster:
         wait_until(lambda: not self.processes("head", only="slurmctld"))
 
     def start_controller(self) -> None:
-        """slurmctld comes back with its state, at the same address."""
+        """Start slurmctld with its saved state, at the same address."""
         self._start("head", "slurmctld")
-        wait_until(lambda: " is UP" in self._say("scontrol", "ping"))
+        wait_until(lambda: " is UP" in self._output_of("scontrol", "ping"))
         marks = self.ask("squeue", "--noheader", "--states=PENDING", "-o", "%i %j").splitlines()
         for job, _, name in (line.partition(" ") for line in marks):
             if name.startswith("mark-"):
                 self.ask("scancel", job)
 
     def freeze(self, number: int, only: str | None = None) -> None:
-        """Stop a node's processes, or only those of one name: `only="slurmd"` is a node that Slurm gives up
-        while its job lives on."""
+        """Send SIGSTOP to a node's processes, or only to those of one name.
+
+        With `only="slurmd"` Slurm marks the node down while its job runs.
+        """
         self._signal(number, signal.SIGSTOP, only=only)
 
     def thaw(self, number: int) -> None:
-        """All that was frozen on the node goes on."""
+        """Send SIGCONT to all processes of a node."""
         self._signal(number, signal.SIGCONT)
 
     def kill_node(self, number: int) -> None:
-        """The node dies as a machine does: all at once, and nobody hears a last word from it."""
+        """Kill all processes of a node at once, with its link down, as in a power failure."""
         self.link(number, up=False)
         self._signal(number, signal.SIGKILL)
         wait_until(lambda: not self.processes(number))
 
     def start_node(self, number: int) -> None:
-        """A dead node comes back, with nothing running on it; returns when Slurm can use it."""
+        """Start a killed node again, without jobs; return when Slurm lists the node as idle."""
         self.link(number, up=True)
         self._start(number, "slurmd")
         self.wait_for_node(number, "idle")
 
     def link(self, number: int, *, up: bool) -> None:
-        """Plug the node's cable in, or pull it."""
+        """Set the node's link up or down."""
         command = ["ip", "link", "set", network.bridge_port(number), "up" if up else "down"]
-        self.ask(*discovery.nsenter_prefix(self._first_process("head")), *command)
+        self.ask(*discovery.nsenter_prefix(self._init_pid("head")), *command)
 
     def shape(self, number: int, bits_per_s: int) -> None:
-        """Hold the node's link to another rate, in both directions."""
-        for who, interface in (("head", network.bridge_port(number)), (number, network.NODE_INTERFACE)):
+        """Limit the node's link to another rate, in both directions."""
+        for host, interface in (("head", network.bridge_port(number)), (number, network.NODE_INTERFACE)):
             for command in network.shaping_commands(interface, bits_per_s):
                 words = command.replace("qdisc add", "qdisc replace").split()
-                self.ask(*discovery.nsenter_prefix(self._first_process(who)), "tc", *words)
+                self.ask(*discovery.nsenter_prefix(self._init_pid(host)), "tc", *words)
 
     def wait_for_node(self, number: int, *states: str) -> None:
-        """Wait until Slurm says that the node is in one of these states (`sinfo -o %T`, less any mark)."""
+        """Wait until sinfo lists the node in one of these states (`%T` without its suffix)."""
         wait_until(lambda: self.node_state(number) in states)
 
     def node_state(self, number: int) -> str:
-        # Of all nodes: asked for one alone, the controller of 22.05 need not count its jobs anew.
-        listing = self._say("sinfo", "--noheader", "--Node", "--partition=gpu", "-o", "%N %T").split()
+        # All nodes are listed: for one node, the controller of 22.05 may return an old job count.
+        listing = self._output_of("sinfo", "--noheader", "--Node", "--partition=gpu", "-o", "%N %T").split()
         states = dict(zip(listing[::2], listing[1::2], strict=True))
         return states.get(f"{self.name}-{number}", "").rstrip("*~#!%$@^-")
 
     def set_clock(self, number: int, offset_s: int) -> None:
-        """Put a node's wall clock off, as far as the programs know that `srun` starts on it from now on."""
+        """Offset the wall clock of programs that `srun` starts on a node from now on, in seconds."""
         library = packages.faketime()
         need(None if library else "libfaketime is not installed; install with: apt-get install libfaketime")
         prolog = self.cluster.folder.path / "clock.sh"
@@ -178,7 +182,7 @@ class MiniCluster:
         self.on_node(number, "sh", "-c", f"echo {offset_s:+d} > {_CLOCK}")
 
     def mend(self) -> None:
-        """Whatever was done to it, the cluster is afterwards as it was: everything up, no job, all idle."""
+        """Undo all faults: all links and daemons are up, there is no job, and all nodes are idle."""
         for number in range(1, self.nodes + 1):
             self.link(number, up=True)
             self.thaw(number)
@@ -200,9 +204,9 @@ class MiniCluster:
         assert self.cluster.spec is not None
         return self.cluster.spec
 
-    def processes(self, who: int | str, only: str | None = None) -> list[int]:
-        """What runs at the `head`, or on a node, but what makes it a place: its first process and munged."""
-        first = self._first_process(who)
+    def processes(self, host: int | str, only: str | None = None) -> list[int]:
+        """Pids in the namespace of the `head` or of a node, except its namespace init and munged."""
+        first = self._init_pid(host)
         home = os.readlink(f"/proc/{first}/ns/pid")
         found = []
         for entry in Path("/proc").iterdir():
@@ -215,28 +219,28 @@ class MiniCluster:
                     found.append(int(entry.name))
         return found
 
-    def _signal(self, who: int | str, number: signal.Signals, only: str | None = None) -> None:
-        for pid in self.processes(who, only):
+    def _signal(self, host: int | str, number: signal.Signals, only: str | None = None) -> None:
+        for pid in self.processes(host, only):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
-    def _start(self, who: int | str, daemon: str) -> None:
-        """It puts itself into the background, and is a child of the place's first process from then on."""
+    def _start(self, host: int | str, daemon: str) -> None:
+        """Start a daemon, which moves to the background as a child of the namespace init."""
         env = discovery.init_environment(packages.PATH) | {"SLURM_CONF": str(self.cluster.folder.slurm_conf)}
         subprocess.run(
-            [*discovery.nsenter_prefix(self._first_process(who)), daemon],
+            [*discovery.nsenter_prefix(self._init_pid(host)), daemon],
             env=env,
             check=True,
             timeout=WITHIN_S,
         )
 
-    def _first_process(self, who: int | str) -> int:
-        first = discovery.init_pid(self.cluster.folder, str(who))
-        assert first is not None, f"{who} of {self.name} is gone"
+    def _init_pid(self, host: int | str) -> int:
+        first = discovery.init_pid(self.cluster.folder, str(host))
+        assert first is not None, f"{host} of {self.name} is gone"
         return first
 
-    def _say(self, *command: str) -> str:
-        """What a command says, whether or not it succeeds."""
+    def _output_of(self, *command: str) -> str:
+        """Output of a command, which may fail."""
         done = subprocess.run(
             command, env=self.env, capture_output=True, text=True, timeout=WITHIN_S, check=False
         )
@@ -248,7 +252,7 @@ def node_prefix(name: str, number: int) -> list[str]:
 
 
 def traces(name: str) -> list[str]:
-    """What there is of a cluster on this machine: processes, mounts, its folder, its address."""
+    """Traces of a cluster on this machine: processes, mounts, folder, address."""
     path = str(discovery.folder_of(name).path)
     found = [f"process {pid}" for pid in _processes(path)]
     found += [f"mount {line}" for line in Path("/proc/self/mounts").read_text().splitlines() if path in line]
@@ -260,7 +264,7 @@ def traces(name: str) -> list[str]:
 
 
 def _processes(path: str) -> list[int]:
-    """The processes whose command line or environment names the cluster's folder."""
+    """Processes whose command line or environment contains the cluster's folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -275,7 +279,7 @@ def _processes(path: str) -> list[int]:
 
 
 def links() -> set[str]:
-    """The links and named namespaces of this machine, less those of other clusters that are up."""
+    """Links and named namespaces of this machine, except those of other clusters."""
     named = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.split()
     others = {
         network.interface_on_machine(cluster.subnet)

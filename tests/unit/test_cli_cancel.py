@@ -1,4 +1,4 @@
-"""`cancel` and `resume`, and the runs that are left to others."""
+"""`cancel` and `resume`, and runs that this host cannot cancel."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeSche
     ask(capsys, "resume n2-ddp-b8-r0")
 
 
-def test_a_graceful_cancel_asks_by_file_wherever_the_run_is(
+def test_a_graceful_cancel_writes_a_stop_file_on_any_cluster(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     run = make_run(RUNS, "tiny/n1-single-b8-r0", "running")
@@ -93,7 +93,7 @@ def by_hand(name: str) -> RunDir:
     return run
 
 
-def test_what_was_started_by_hand_is_left_to_who_did(
+def test_a_run_started_by_hand_is_not_cancelled(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     run = by_hand("by-hand/mine")
@@ -115,7 +115,7 @@ def silent(name: str) -> RunDir:
     return run
 
 
-def test_a_silent_run_is_said_and_touched_only_by_its_name(
+def test_a_silent_run_is_moved_only_by_its_own_name(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     cluster.job = Job("unknown")

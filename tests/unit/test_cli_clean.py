@@ -1,4 +1,4 @@
-"""`clean`: what it moves away, and what never."""
+"""`clean`: which runs are moved and which are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.verbs import RUNS, STATES, ask, ask_json, states
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def test_clean_moves_and_never_touches_what_is_active(capsys: pytest.CaptureFixture[str]) -> None:
+def test_clean_moves_ended_runs_and_keeps_active_ones(capsys: pytest.CaptureFixture[str]) -> None:
     for state in STATES:
         make_run(RUNS, f"tiny/{state}", state)
     make_run(RUNS, "tiny/old", "done", code="0" * 12)
@@ -37,7 +37,7 @@ def test_clean_moves_and_never_touches_what_is_active(capsys: pytest.CaptureFixt
     assert files() == before, "something was lost"
 
 
-def test_two_that_clean_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_concurrent_cleans(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(RUNS, "tiny/n1", "failed")
     make_run(RUNS, "tiny/n2", "failed")
 

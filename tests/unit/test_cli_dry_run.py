@@ -1,4 +1,4 @@
-"""The dry run: what it says, word for word, and that it does nothing."""
+"""The dry run: its exact output, and that nothing is written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
-def test_a_dry_run_says_everything_and_does_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_prints_everything_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
     out = capsys.readouterr().out
     normal = (
@@ -60,7 +60,7 @@ def test_a_dry_run_says_everything_and_does_nothing(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("flag", ["--no-report", "--wait"])
-def test_no_report_is_promised_where_none_follows(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_report_job_is_announced_where_none_follows(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run", flag]) == 0
     assert "would write the report" not in capsys.readouterr().out
 
@@ -90,7 +90,7 @@ def warnings(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     return found
 
 
-def test_more_threads_than_processors_are_said(
+def test_more_threads_than_processors_are_a_warning(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("tiny.yaml").write_text("{data: {kind: digits}, train: {steps: 99, local_batch_size: 8}}")
@@ -106,7 +106,7 @@ def test_more_threads_than_processors_are_said(
     assert warnings(capsys, *crowd, "--cluster", "local") == [], "GPUs do the work"
 
 
-def test_runs_of_which_no_step_is_measured_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_without_a_measured_step_are_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     Path("tiny.yaml").write_text("{data: {kind: digits}, train: {local_batch_size: 8}}")
     (line,) = warnings(capsys, "--cluster", "local", "--set", "train.steps=8,9,10,5,11")
     assert line == (
@@ -117,12 +117,14 @@ def test_runs_of_which_no_step_is_measured_are_said(capsys: pytest.CaptureFixtur
     assert warnings(capsys, "--cluster", "local", *steps) == []
 
 
-def test_a_single_run_holds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_single_run_scales_no_batch_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert submit.main(["run", "tiny.yaml", "--nodes", "2", "--cluster", "local", "--dry-run"]) == 0
     assert "in runs/tiny; batch sizes as given\n" in capsys.readouterr().out
 
 
-def test_an_existing_run_is_seen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_run_is_retried_or_up_to_date(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.support.jobs import FakeScheduler
 
     monkeypatch.setattr("jobs.cli.target.chosen_scheduler", lambda *_: FakeScheduler())
@@ -149,7 +151,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Path:
     return slurm
 
 
-def test_a_dry_run_on_slurm_prints_what_is_then_submitted(
+def test_a_dry_run_on_slurm_prints_the_script_that_is_submitted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["sweep", "tiny.yaml", "--nodes", "1", "2", "--repeats", "2", "--cluster", "slurm"]
@@ -192,7 +194,7 @@ def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.Monk
         assert ("#SBATCH --partition=gpu\n" in run.script.read_text()) is (expected[0] is not None)
 
 
-def test_what_slurm_says_is_shown_and_a_refusal_is_a_failure(
+def test_the_answer_of_slurm_is_printed_and_a_refusal_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jobs.schedulers.slurm.commands.answers", lambda: True)

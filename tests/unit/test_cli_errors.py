@@ -102,7 +102,7 @@ def test_a_mistake_in_the_file_names_its_line(capsys: pytest.CaptureFixture[str]
     )
 
 
-def test_names_that_are_nearly_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_similar_names_are_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     for sweep in ("one", "two"):
         make_run(Path("runs"), f"{sweep}/n1-single-b8-r0")
     make_run(Path("runs"), "two/n2-ddp-b4-r0")

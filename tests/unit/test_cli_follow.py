@@ -104,7 +104,7 @@ def test_the_live_table_follows_the_window(tmp_path: Path) -> None:
         assert terminal.process.wait(WITHIN_S) == 0
 
 
-def test_ctrl_c_leaves_the_jobs_and_says_so(tmp_path: Path) -> None:
+def test_ctrl_c_does_not_end_the_jobs_and_prints_how_to(tmp_path: Path) -> None:
     with watching(tmp_path, submit.__file__) as terminal:
         terminal.wait_for("n2-ddp-b8-r0")
         terminal.process.send_signal(signal.SIGINT)
@@ -114,7 +114,7 @@ def test_ctrl_c_leaves_the_jobs_and_says_so(tmp_path: Path) -> None:
         assert [state.state for state in read_runs(tmp_path)] == ["running", "queued"]
 
 
-def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_terminal_one_line_per_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "POLL_INTERVAL_S", 0.0)
     steps = iter([("queued", "running"), ("queued", "running"), ("running", "done"), ("done", "done")])
 
@@ -142,7 +142,7 @@ def test_without_a_terminal_a_line_for_each_change(tmp_path: Path, monkeypatch: 
     assert follow.exit_code(read_runs(tmp_path)) == 1
 
 
-def test_a_low_window_shows_what_matters_most(tmp_path: Path) -> None:
+def test_a_low_window_shows_active_and_failed_runs_first(tmp_path: Path) -> None:
     from rich.console import Console
 
     for number in range(10):
@@ -163,7 +163,7 @@ def with_usage(root: Path, name: str, state: str = "running", **usage: float) ->
     write_json(run.progress, read_json(run.progress) | usage)
 
 
-def test_use_memory_and_power_are_shown_of_runs_at_work_where_they_are_known(tmp_path: Path) -> None:
+def test_utilization_memory_and_power_of_running_runs_are_shown(tmp_path: Path) -> None:
     with_usage(tmp_path, "s/gpu", **USAGE, cpu_percent=99.0, rss_bytes=2e9)
     with_usage(tmp_path, "s/cpu", cpu_percent=198.2, rss_bytes=379e6)
     with_usage(tmp_path, "s/over", "done", **USAGE)
@@ -176,7 +176,7 @@ def test_use_memory_and_power_are_shown_of_runs_at_work_where_they_are_known(tmp
     assert [line.endswith(gpu) for line in lines] == [False, True, False]
 
 
-def test_without_them_no_column_is_spent_on_them(tmp_path: Path) -> None:
+def test_without_utilization_its_columns_are_omitted(tmp_path: Path) -> None:
     from rich.console import Console
 
     def drawn() -> str:

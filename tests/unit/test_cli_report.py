@@ -48,7 +48,7 @@ def test_the_report_is_of_the_newest_sweep(
     assert asked == [([RUNS / "a"], RUNS / "a/report", None), ([RUNS / "b", RUNS / "c"], Path("both"), "n1")]
 
 
-def test_a_report_that_cannot_be_writes_nothing(
+def test_a_report_with_a_bad_argument_writes_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_run(RUNS, "a/n1")
@@ -60,7 +60,7 @@ def test_a_report_that_cannot_be_writes_nothing(
     assert not (RUNS / "a/report").exists()
 
 
-def test_a_report_follows_unless_somebody_waits_or_wants_none(
+def test_a_report_job_is_submitted_except_with_wait_or_no_report(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     assert "report" not in ask(capsys, "sweep tiny.yaml --nodes 1 --no-report")
@@ -76,7 +76,7 @@ def test_a_report_follows_unless_somebody_waits_or_wants_none(
     assert cluster.cancelled == ["later:1"]
 
 
-def test_whoever_stops_waiting_gets_a_report_too(
+def test_ctrl_c_during_wait_submits_the_report_job(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*given: object, **named: object) -> None:
@@ -88,7 +88,7 @@ def test_whoever_stops_waiting_gets_a_report_too(
     assert "by job later:1" in capsys.readouterr().err
 
 
-def test_a_report_that_cannot_be_had_is_no_failure(
+def test_a_refused_report_job_is_no_failure(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: object) -> str:

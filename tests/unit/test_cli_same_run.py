@@ -1,4 +1,4 @@
-"""Which run a command line means: the same one again, whatever was asked for in between."""
+"""Run identity: the same command names the same run, independent of commands in between."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_other_values_of_run_are_runs_of_the_same_sweep(capsys: pytest.CaptureFi
     assert set(states()) == {"n2-ddp-b8-r0", "n1-single-b8-lr0.5-r0", "n4-ddp-b8-r0"}
 
 
-def test_what_run_means_does_not_depend_on_what_was_run_before(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_names_do_not_depend_on_earlier_runs(capsys: pytest.CaptureFixture[str]) -> None:
     Path("tiny.yaml").write_text(TINY.replace("local_batch_size", "global_batch_size"))
     for nodes in (4, 2):
         ask(capsys, f"run tiny.yaml --nodes {nodes}")
@@ -39,7 +39,7 @@ def test_what_run_means_does_not_depend_on_what_was_run_before(capsys: pytest.Ca
     SweepRecord.model_validate(read_json(RUNS / "tiny" / "sweep.json"))
 
 
-def test_the_axes_of_a_sweep_file_are_nothing_to_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_ignores_the_axes_of_a_sweep_file(capsys: pytest.CaptureFixture[str]) -> None:
     Path("tiny.yaml").write_text(TINY + "sweep: {axes: {resources.nodes: [2, 4]}, repeats: 3}\n")
     ask(capsys, "run tiny.yaml")
     ask(capsys, "sweep tiny.yaml --repeats 1")  # the same base
@@ -77,7 +77,7 @@ def test_a_corrupt_file_does_not_start_a_run_again_under_another_name(
     assert len(cluster.submitted) == 1
 
 
-def test_a_corrupt_run_is_known_by_its_key_in_its_name(
+def test_a_corrupt_run_is_identified_by_the_key_in_its_name(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 2 --set parallel.strategy=auto,ddp")

@@ -1,4 +1,4 @@
-"""The verbs that only look: `status`, `show`, `logs`, `watch`."""
+"""The verbs that only read: `status`, `show`, `logs`, `watch`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.verbs import RUNS, STATES, ask, ask_json
 pytestmark = pytest.mark.usefixtures("cluster")
 
 
-def test_status_tells_every_state(capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_prints_every_state(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(capsys, "status").startswith("no runs in runs yet")
     for state in STATES:
         make_run(RUNS, f"tiny/{state}", state)
@@ -36,7 +36,7 @@ def test_status_tells_every_state(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_name["cancelled"]["state"] == "cancelled"
 
 
-def test_show_says_what_a_run_is_and_how_it_went(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_config_attempts_and_results(capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(RUNS, "tiny/n1", "failed")
     write_json(
         run.env_json,

@@ -1,4 +1,4 @@
-"""`sweep` and `run`: what is submitted, what is left as it is, and what is said of it."""
+"""`sweep` and `run`: submitted runs, kept runs, and the messages on them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: 
     assert len(cluster.submitted) == 3
 
 
-def test_what_is_done_is_kept_and_what_failed_is_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_completed_runs_are_kept_and_failed_ones_retried(capsys: pytest.CaptureFixture[str]) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
     for name, cause in (
         ("n1-single-b8-r0", "finished"),
@@ -50,7 +50,7 @@ def test_what_is_done_is_kept_and_what_failed_is_tried_again(capsys: pytest.Capt
     assert [run["action"] for run in out] == ["up_to_date", "retry", "blocked"]
 
 
-def test_waiting_ends_with_the_runs_and_tells_how_they_went(
+def test_waiting_ends_with_the_runs_and_prints_their_states(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 2")
@@ -68,9 +68,7 @@ def test_waiting_ends_when_the_cluster_has_lost_the_job(
     assert "1 run: 1 lost" in ask(capsys, "sweep tiny.yaml --nodes 1 --wait", code=1)
 
 
-def test_what_there_is_no_room_for_is_said(
-    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
-) -> None:
+def test_deferred_runs_are_reported(capsys: pytest.CaptureFixture[str], cluster: FakeScheduler) -> None:
     cluster.has_room = SubmitQuota(jobs=1, limit="the limit of 3 jobs (MaxSubmitJobs of account physics)")
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1", "2", "4"]) == 1
     said = capsys.readouterr()
@@ -84,7 +82,7 @@ def test_what_there_is_no_room_for_is_said(
     assert "2 submitted, 1 in progress" in ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
 
 
-def test_the_cluster_is_named_and_what_spoils_figures_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_cluster_and_warnings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert submit.main(["sweep", "tiny.yaml", "--nodes", "1"]) == 0
     said = capsys.readouterr()
     assert "1 run: 1 submitted (cluster: local)\n" in said.out
@@ -93,7 +91,7 @@ def test_the_cluster_is_named_and_what_spoils_figures_is_said(capsys: pytest.Cap
     assert capsys.readouterr().err == "", "nothing starts"
 
 
-def test_runs_on_slurm_are_not_taken_to_this_machine_unasked(
+def test_runs_on_slurm_are_not_moved_to_this_machine_by_auto(
     capsys: pytest.CaptureFixture[str], commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target, "chosen_scheduler", chosen_scheduler)

@@ -1,4 +1,4 @@
-"""Sweeps: from a file and the command line to runs."""
+"""Expansion of a sweep file and the command line into runs."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_names_are_readable() -> None:
     ]
 
 
-def test_gpus_per_node_are_named_where_they_say_something() -> None:
+def test_gpus_per_node_are_named_where_they_differ_from_1() -> None:
     plain = expanded(draft(resources={"gpus_per_node": 4}), nodes="2")
     assert names(plain) == ["n2-g4-ddp-b8-r0"]
     swept = expand(draft(), [parse_flag("--gpus-per-node", "resources.gpus_per_node", ["1", "2"])], name="s")
@@ -128,7 +128,7 @@ def test_an_existing_run_keeps_its_name_and_new_ones_avoid_it() -> None:
 
 
 @pytest.mark.parametrize("unreadable", ["a", "a-1"])
-def test_a_run_that_cannot_be_read_keeps_its_name_from_being_given_twice(unreadable: str) -> None:
+def test_the_name_of_an_unreadable_run_is_not_given_to_a_second_run(unreadable: str) -> None:
     assert unique_names([("a", "1"), ("b", "3")], {}, {unreadable}) == [unreadable, "b"]
 
 
@@ -172,7 +172,7 @@ def test_grids_are_a_union_each_with_the_common_axes() -> None:
     assert len(expand(draft(sweep=sweep), name="s", grids=["rates"]).runs) == 2
 
 
-def test_exclusion_takes_out_what_matches_every_key() -> None:
+def test_exclusion_removes_runs_that_match_every_key() -> None:
     base = draft(sweep={"exclude": [{"resources.nodes": 2, "optim.lr": 0.1}, {"train.seed": 7}]})
     plan = expanded(base, "optim.lr=0.1,0.2", nodes="1 2")
     assert [(run.config.resources.nodes, run.config.optim.lr) for run in plan.runs] == [
@@ -187,7 +187,7 @@ def test_exclusion_comes_before_the_check_of_combinations() -> None:
     assert len(expanded(base, "parallel.strategy=single,ddp", nodes="1 2").runs) == 3
 
 
-def test_exclusion_sees_defaults() -> None:
+def test_exclusion_matches_default_values() -> None:
     base = draft(sweep={"exclude": [{"resources.nodes": 2, "optim.lr": 0.001}]})
     assert len(expanded(base, nodes="1 2").runs) == 1
 
@@ -197,7 +197,7 @@ def test_exclusion_sees_defaults() -> None:
     "sizes",
     [{"local_batch_size": 8}, {"global_batch_size": 64}, {"local_batch_size": 4, "global_batch_size": 16}],
 )
-def test_more_shapes_later_mean_the_same_as_all_at_once(scaling: str, sizes: dict[str, int]) -> None:
+def test_a_sweep_extended_later_equals_one_submitted_at_once(scaling: str, sizes: dict[str, int]) -> None:
     base = draft(train={"steps": 10, **sizes}, sweep={"scaling": scaling})
     at_once = expanded(base, nodes="1 2 4")
     first = expanded(base, nodes="1 2")
@@ -207,7 +207,7 @@ def test_more_shapes_later_mean_the_same_as_all_at_once(scaling: str, sizes: dic
     assert first_difference(first.base, then.base) is None
 
 
-def test_the_base_leaves_out_shape_axes_and_noise() -> None:
+def test_the_base_excludes_shape_axes_and_fields_outside_the_key() -> None:
     one = expanded(draft(), nodes="1 2").base
     assert first_difference(one, expanded(draft(), "train.local_batch_size=4,16", nodes="4").base) is None
     assert first_difference(one, expanded(draft(), "job.time_limit_min=5").base) is None

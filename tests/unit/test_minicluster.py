@@ -1,4 +1,4 @@
-"""The mini-cluster's files and commands, as text; whether one can be had here."""
+"""Mini-cluster: text of its files and commands, and the reasons against a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_files_of_a_cluster() -> None:
     assert text == GOLDEN.read_text()
 
 
-def test_what_is_not_asked_for_is_not_there() -> None:
+def test_options_that_are_off_are_absent_from_the_files() -> None:
     made = files(ClusterSpec(nodes=1, gpus_per_node=0, accounting=False))
     assert made["gres.conf"] == ""
     for word in ("gpu:", "GresTypes", "Accounting", "KillWait", "cred_expire"):
@@ -70,7 +70,7 @@ def test_settings_that_moved_between_versions_of_slurm() -> None:
         ({"link": "10kbit"}, "--link='10kbit' is not a rate of 1mbit or more"),
     ],
 )
-def test_what_cannot_be_built_is_refused(change: dict, message: str) -> None:
+def test_bad_options_are_refused(change: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
         checked(dataclasses.replace(ClusterSpec(), **change))
 
@@ -127,7 +127,7 @@ def test_the_environment_of_a_shell() -> None:
     assert env["PATH"].split(":")[:2] == [str(Path(sys.executable).parent), "/bin"]
 
 
-def test_why_there_can_be_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_reason_against_a_cluster_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     refusing = tmp_path / "unshare"
     refusing.write_text("#!/bin/sh\necho unshare failed: Operation not permitted >&2; exit 1\n")
     refusing.chmod(0o755)
@@ -154,7 +154,7 @@ def test_why_there_can_be_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert "needs Linux network namespaces" in str(packages.unavailable_reason())
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_commands_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(packages, "PATH", str(tmp_path))
     assert {"slurmctld", "slurmd", "munged", "tc"} <= set(packages.missing_commands(accounting=False))
     assert "mariadbd" in packages.missing_commands()

@@ -1,4 +1,4 @@
-"""The faults that tests give a cluster do what they say, and can be mended."""
+"""Injected faults have their documented effect, and can be undone."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def test_the_controller_dies_and_comes_back_with_its_jobs(faulty: MiniCluster, t
     job = sleeper(faulty, tmp_path, 1)
     address = faulty.ask("scontrol", "show", "config").partition("SlurmctldHost[0]")[2].splitlines()[0]
     faulty.kill_controller()
-    assert " is UP" not in faulty._say("scontrol", "ping")
+    assert " is UP" not in faulty._output_of("scontrol", "ping")
     faulty.start_controller()
     assert state(faulty, job) == "RUNNING"
     assert address in faulty.ask("scontrol", "show", "config")
 
 
 @pytest.mark.slow
-def test_a_frozen_slurmd_is_a_node_that_is_given_up_while_its_job_lives(
+def test_slurm_marks_a_node_with_a_frozen_slurmd_down_while_its_job_runs(
     faulty: MiniCluster, tmp_path: Path
 ) -> None:
     job = sleeper(faulty, tmp_path, 2)
