@@ -1,14 +1,14 @@
-"""Checkpoints: the state of training as a folder that is either whole or not there.
+"""Checkpoints: the state of training, each in a folder that appears complete or not at all.
 
     checkpoints/
-      step-00000120/             committed: a reader takes the newest whose checksums hold
-        manifest.json            what it is of, and the size and SHA-256 of every other file
-        .metadata  __0_0.distcp  as `torch.distributed.checkpoint` lays them out
-      step-00000140.a001.tmp/    being written by attempt 1
-      step-00000100.damaged/     found damaged, set aside
+      step-00000120/             committed; a resumed run takes the newest whose checksums match
+        manifest.json            origin of the checkpoint, and size and SHA-256 of every other file
+        .metadata  __0_0.distcp  in the layout of `torch.distributed.checkpoint` (DCP)
+      step-00000140.a001.tmp/    attempt 1 is writing it
+      step-00000100.damaged/     in quarantine
 
-`state` turns what is alive into tensors and back, `content` says which of them a run's checkpoint holds,
-`storage` turns tensors into files and back, `manifest` says what they are of, `folder` knows the names
-above and moves between them, `saver` says when and lets training go on meanwhile, `resume` finds what to
-start from.
+`saver` takes checkpoints while training continues; `resume` finds the checkpoint that a run starts from.
+`content` and `state` convert between model, optimizer and random state and tensors by name; `storage`
+writes and reads these tensors. `manifest` compares a checkpoint with the run, `integrity` verifies its files,
+`folder` names, commits and quarantines, `retention` deletes old ones.
 """

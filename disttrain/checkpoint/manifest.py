@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, and whether a run may go on from it."""
+"""Manifest of a run's checkpoints, and the checks of a found one against it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from disttrain.runtime.process_group import World
 def build_manifest(
     config: Config, dataset: DatasetRecord, plan: BatchPlan, attempt: Attempt, world: World
 ) -> Checkpoint:
-    """The manifest of this attempt's checkpoints, but for the step and the files."""
+    """The manifest of this attempt's checkpoints; step, time and files are filled in at each save."""
     return Checkpoint(
         step=0,
         attempt=attempt.number,
@@ -38,7 +38,7 @@ def build_manifest(
 
 
 def refuse_other_config(found: CommittedCheckpoint, expected: Checkpoint) -> None:
-    """Raise `ConfigError` if a run finds checkpoints of another one in its own folder."""
+    """Raise `ConfigError` for a checkpoint of another config in the run's own folder."""
     if found.manifest.config_key != expected.config_key:
         raise ConfigError(
             f"{found.path.parent} holds checkpoints of another config ({found.manifest.config_key}; this one "
@@ -47,7 +47,7 @@ def refuse_other_config(found: CommittedCheckpoint, expected: Checkpoint) -> Non
 
 
 def refuse_other_data(found: CommittedCheckpoint, expected: Checkpoint) -> None:
-    """Raise `ConfigError` if going on from `found` would train on samples in another order."""
+    """Raise `ConfigError` if resuming from `found` would change the order of samples."""
     for name in ("dataset", "dataset_sha256", "global_batch_size", "seed"):
         was, now = getattr(found.manifest, name), getattr(expected, name)
         if was != now:
@@ -58,7 +58,7 @@ def refuse_other_data(found: CommittedCheckpoint, expected: Checkpoint) -> None:
 
 
 def refuse_beyond_the_end(found: CommittedCheckpoint, steps: int) -> None:
-    """Raise `ConfigError` if there is nothing left to do from `found` on, nor ever was."""
+    """Raise `ConfigError` if `found` is of a later step than the last one of this run."""
     if found.manifest.step > steps:
         raise ConfigError(
             f"{found.path} is of step {found.manifest.step}, beyond the {steps} steps of this run "
@@ -67,8 +67,8 @@ def refuse_beyond_the_end(found: CommittedCheckpoint, steps: int) -> None:
 
 
 def log_inexact_resume(found: CommittedCheckpoint, expected: Checkpoint) -> None:
-    """Going on with other code is allowed, and said: only on the same one is it exact."""
+    """Log differences of code, torch or world size: resuming is allowed, but not bit-exact."""
     for name in ("code_hash", "torch", "world_size"):
         was, now = getattr(found.manifest, name), getattr(expected, name)
         if was != now:
-            log.info("going on is not exact", reason=f"{name} was {was} and is {now}")
+            log.info("resume is not exact", reason=f"{name} was {was} and is {now}")

@@ -1,13 +1,14 @@
-"""What a run starts from: the newest checkpoint that holds what it says, on all ranks the same one."""
+"""The checkpoint that a run starts from: the newest intact one, the same on all ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from disttrain.checkpoint import folder as folders
-from disttrain.checkpoint import manifest
+from disttrain.checkpoint import integrity, manifest
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.config.sections import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
@@ -19,31 +20,31 @@ from disttrain.runtime.process_group import World
 
 @dataclass(frozen=True)
 class ResumeSource(CommittedCheckpoint):
-    """A checkpoint to start from."""
+    """The checkpoint that a run starts from."""
 
     only_model: bool = False
-    """Whether the model alone is taken, to begin at step 1."""
+    """Whether only the model is loaded, and training begins at step 1."""
     same_run: bool = False
-    """Whether this run made it itself."""
+    """Whether this run wrote the checkpoint itself."""
 
     @property
     def step(self) -> int | None:
-        """The step to go on from; None where nothing goes on."""
+        """The step after which training continues; None if it begins at step 1."""
         return None if self.only_model else self.manifest.step
 
 
 def checkpoint_folder(config: CheckpointConfig, run: RunDir) -> Path:
-    """Where this run's checkpoints are."""
+    """The folder of this run's checkpoints."""
     return Path(config.dir).resolve() / run.sweep / run.name if config.dir else run.checkpoints
 
 
 def find_resume_source(
     config: CheckpointConfig, run: RunDir, attempt: Attempt, expected: Checkpoint, steps: int, world: World
 ) -> ResumeSource | None:
-    """The checkpoint that a run of `steps` starts from. All ranks together.
+    """The checkpoint that a run of `steps` steps starts from; None for a start from scratch. A collective.
 
-    That is the newest of its own that is whole; failing that, `start_from`. Raises `ConfigError` for one
-    that does not belong to what `expected` describes.
+    The run's own newest intact checkpoint comes first, then `checkpoint.start_from`. Raises `ConfigError` for
+    a checkpoint that does not fit the run that `expected` describes.
     """
     folder = checkpoint_folder(config, run)
     if config.dir:
@@ -51,39 +52,34 @@ def find_resume_source(
     found = newest_intact(folder, attempt, world)
     if found is not None:
         manifest.refuse_other_config(found, expected)
-        origin = ResumeSource(**vars(found), same_run=True)
+        source = ResumeSource(**vars(found), same_run=True)
     elif config.start_from is not None:
-        origin = ResumeSource(
-            **vars(_named(config.start_from, world)), only_model=config.start_with == "model"
-        )
+        named = _named_checkpoint(config.start_from, world)
+        source = ResumeSource(**vars(named), only_model=config.start_with == "model")
     else:
         return None
-    if not origin.only_model:
-        manifest.refuse_other_data(origin, expected)
-        manifest.refuse_beyond_the_end(origin, steps)
-        manifest.log_inexact_resume(origin, expected)
-    return origin
+    if not source.only_model:
+        manifest.refuse_other_data(source, expected)
+        manifest.refuse_beyond_the_end(source, steps)
+        manifest.log_inexact_resume(source, expected)
+    return source
 
 
 def newest_intact(folder: Path, attempt: Attempt, world: World) -> CommittedCheckpoint | None:
-    """The newest checkpoint whose checksums hold; damaged ones on the way there are set aside."""
-
-    def move_to_quarantine(path: Path, problem: str) -> None:
-        _decided(lambda: _quarantine(path, problem, attempt), world)
-
-    _decided(lambda: _remove_partial(folder, attempt), world)
+    """The newest checkpoint whose checksums match; newer, damaged ones go to quarantine. A collective."""
+    _on_rank0(lambda: _remove_partial(folder, attempt), world)
     while True:
-        found = _decided(lambda: _newest_readable(folder, attempt), world)
-        problem = _problem(found, world) if found else None
+        found = _on_rank0(lambda: _newest_readable(folder, attempt), world)
+        problem = _checksum_problem(found, world) if found else None
         if found is None or problem is None:
             return found
-        move_to_quarantine(found.path, problem)
+        _on_rank0(partial(_quarantine, found.path, problem, attempt), world)
 
 
-def _decided(act: Callable[[], CommittedCheckpoint | None], world: World) -> CommittedCheckpoint | None:
-    """What rank 0 decides, on all ranks, be it a `ConfigError` or `Superseded`."""
+def _on_rank0(act: Callable[[], CommittedCheckpoint | None], world: World) -> CommittedCheckpoint | None:
+    """Run `act` on rank 0; all ranks return its result, or raise its `ConfigError` or `Superseded`."""
 
-    def decide() -> CommittedCheckpoint | ConfigError | Superseded | None:
+    def result() -> CommittedCheckpoint | ConfigError | Superseded | None:
         if world.rank:
             return None
         try:
@@ -91,7 +87,7 @@ def _decided(act: Callable[[], CommittedCheckpoint | None], world: World) -> Com
         except (ConfigError, Superseded) as error:
             return error
 
-    decided = world.on_all_ranks(decide)[0]
+    decided = world.on_all_ranks(result)[0]
     if isinstance(decided, Exception):
         raise decided
     return decided
@@ -103,52 +99,56 @@ def _remove_partial(folder: Path, attempt: Attempt) -> None:
 
 
 def _newest_readable(folder: Path, attempt: Attempt) -> CommittedCheckpoint | None:
-    for path in folders.committed(folder):
+    for path in folders.committed_paths(folder):
         try:
-            return CommittedCheckpoint(path, folders.read_manifest(path))
+            return CommittedCheckpoint(path, integrity.read_manifest(path))
         except DamagedCheckpoint as error:
             _quarantine(path, str(error), attempt)
     return None
 
 
-def _named(start_from: str, world: World) -> CommittedCheckpoint:
-    """The checkpoint that the user named, which nobody here sets aside: it may be another run's."""
+def _named_checkpoint(start_from: str, world: World) -> CommittedCheckpoint:
+    """The checkpoint at the path `start_from`. It may belong to another run, so it is never quarantined."""
     path = Path(start_from).resolve()
 
-    def look() -> CommittedCheckpoint:
+    def read() -> CommittedCheckpoint:
         try:
-            return CommittedCheckpoint(path, folders.read_manifest(path))
+            return CommittedCheckpoint(path, integrity.read_manifest(path))
         except DamagedCheckpoint as error:
             raise ConfigError(f"checkpoint.start_from={start_from}: {error}") from None
 
-    found = _decided(look, world)
+    found = _on_rank0(read, world)
     assert found is not None
-    if problem := _problem(found, world):
+    if problem := _checksum_problem(found, world):
         raise ConfigError(f"checkpoint.start_from={start_from}: {problem}")
     return found
 
 
-def _problem(found: CommittedCheckpoint, world: World) -> str | None:
-    """What is wrong with the content, if anything. The ranks share the files among them."""
-    mine = sorted(found.manifest.files)[world.rank :: world.size]
-    wrong = world.on_all_ranks(lambda: folders.mismatched_files(found.path, found.manifest, mine))
-    names = [name for share in wrong for name in share]
+def _checksum_problem(found: CommittedCheckpoint, world: World) -> str | None:
+    """One line naming the files with a wrong checksum, or None. Each rank verifies a share of the files."""
+    share = sorted(found.manifest.files)[world.rank :: world.size]
+    wrong = world.on_all_ranks(lambda: integrity.mismatched_files(found.path, found.manifest, share))
+    names = [name for each in wrong for name in each]
     if not names:
         return None
 
-    def again() -> None:
-        """One node with old views of a file system, or bad memory, is no reason to give a checkpoint up."""
-        if world.rank == 0 and len(folders.mismatched_files(found.path, found.manifest, names)) < len(names):
-            raise RuntimeError(f"{found.path}: rank 0 finds whole what other ranks do not find: {names}")
+    def verify_again() -> None:
+        """Rank 0 verifies too: a stale file cache or bad memory of one node does not make a file damaged."""
+        if world.rank == 0:
+            confirmed = integrity.mismatched_files(found.path, found.manifest, names)
+            if len(confirmed) < len(names):
+                raise RuntimeError(
+                    f"{found.path}: checksums match on rank 0, but not on other ranks: {names}"
+                )
 
-    world.on_all_ranks(again)
-    return f"{', '.join(names)}: not what was written (checksum)"
+    world.on_all_ranks(verify_again)
+    return f"{', '.join(names)}: checksum differs from the manifest"
 
 
 def _quarantine(path: Path, problem: str, attempt: Attempt) -> None:
     _refuse_superseded(attempt)
-    aside = folders.quarantine(path)
-    log.error("damaged checkpoint set aside", path=str(path), aside=aside.name, problem=problem)
+    target = folders.quarantine(path)
+    log.error("damaged checkpoint in quarantine", path=str(path), quarantine=target.name, problem=problem)
 
 
 def _refuse_superseded(attempt: Attempt) -> None:
@@ -161,6 +161,6 @@ def _refuse_other_run(folder: Path, run: RunDir, world: World) -> None:
     owner = world.on_all_ranks(lambda: folders.owner(folder, run.path) if world.rank == 0 else "")[0]
     if owner != str(run.path):
         raise ConfigError(
-            f"checkpoint.dir: {folder} is in use by the run {owner}; choose another folder (if that run was "
+            f"checkpoint.dir: {folder} belongs to the run {owner}; choose another folder (if that run was "
             f"moved to {run.path}, delete owner.json there)"
         )

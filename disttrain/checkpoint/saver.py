@@ -1,4 +1,4 @@
-"""Taking checkpoints: training waits for the copy to host memory, not for the disk.
+"""Taking checkpoints: training waits for the copy to host memory, but not for the disk.
 
 All ranks call the methods of their `CheckpointSaver` at the same steps. One background thread of each rank
 writes its files, without collectives. The commit follows at a later step boundary, when all ranks are known
@@ -18,7 +18,7 @@ from pathlib import Path
 from torch.distributed.checkpoint.storage import WriteResult
 
 from disttrain.checkpoint import folder as folders
-from disttrain.checkpoint import storage
+from disttrain.checkpoint import integrity, retention, storage
 from disttrain.checkpoint.state import on_host
 from disttrain.checkpoint.storage import PlannedSave, State
 from disttrain.config.sections import CheckpointConfig
@@ -31,7 +31,7 @@ from disttrain.runtime.process_group import FailedOnRank, World
 
 @dataclass(frozen=True)
 class Written:
-    """One rank's share of a checkpoint, on disk."""
+    """Files of a checkpoint that one rank has written, or the problem in one line."""
 
     results: list[WriteResult]
     files: dict[str, CheckpointFile]
@@ -42,13 +42,20 @@ class Written:
 class _PendingSave:
     path: Path
     manifest: Checkpoint
-    """Yet without its files."""
+    """Manifest without its files."""
     planned: PlannedSave
     written: Future[Written]
 
 
 class CheckpointSaver:
-    """`capture` gives this rank's state, `described` is the manifest but for the step and the files."""
+    """Takes checkpoints. All ranks call its methods at the same steps.
+
+    Parameters
+    ----------
+    capture : returns this rank's state
+    manifest : manifest of this attempt's checkpoints (`build_manifest`)
+    step : step of the checkpoint that training started from, or 0
+    """
 
     def __init__(
         self,
@@ -57,39 +64,43 @@ class CheckpointSaver:
         attempt: Attempt,
         world: World,
         capture: Callable[[], State],
-        described: Checkpoint,
+        manifest: Checkpoint,
         step: int,
     ) -> None:
         self.folder = folder
         self.step = step
-        """The newest step that was saved, whether or not it is committed yet, or started from."""
+        """The newest step that was saved (committed or not), or that training started from."""
         self.committed_step: int | None = None
         self.failed = 0
         self._config = config
         self._attempt = attempt
         self._world = world
         self._capture = capture
-        self._described = described
+        self._manifest = manifest
         self._pending_save: _PendingSave | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
 
     @property
     def pending(self) -> bool:
-        """Whether a checkpoint waits to be committed: the same on all ranks."""
+        """Whether a checkpoint waits for its commit; the same on all ranks."""
         return self._pending_save is not None
 
     @property
     def writing(self) -> bool:
-        """Whether this rank is still at it."""
+        """Whether this rank is still writing files."""
         return self._pending_save is not None and not self._pending_save.written.done()
 
     def save(self, step: int, valid_loss: float | None) -> None:
-        """Take a checkpoint of the state after `step`; on disk some time after this returns."""
+        """Take a checkpoint of the state after `step`.
+
+        Returns after the copy to host memory; the files are written in the background unless
+        `checkpoint.asynchronous` is false.
+        """
         self.commit()
         self.step = step
         path = folders.temporary_path(self.folder, step, self._attempt.number)
         now = datetime.now(UTC).isoformat()
-        manifest = self._described.model_copy(update={"step": step, "valid_loss": valid_loss, "created": now})
+        manifest = self._manifest.model_copy(update={"step": step, "valid_loss": valid_loss, "created": now})
         state = self._capture()
         try:
             planned = storage.plan(lambda: on_host(state), path, self._world)
@@ -102,7 +113,7 @@ class CheckpointSaver:
             self.commit()
 
     def commit(self) -> None:
-        """Commit the checkpoint on its way, if there is one, when all ranks have written it."""
+        """Commit the pending checkpoint, if any; waits until all ranks have written it."""
         if self._pending_save is None:
             return
         now, self._pending_save = self._pending_save, None
@@ -117,10 +128,10 @@ class CheckpointSaver:
         try:
             storage.finish(now.planned, [share.results for share in shares])
             files = {name: file for share in shares for name, file in share.files.items()}
-            files[folders.METADATA] = folders.digest(now.path / folders.METADATA)
+            files[folders.METADATA] = integrity.file_digest(now.path / folders.METADATA)
             for name, file in files.items():
                 if os.stat(now.path / name).st_size != file.bytes:
-                    raise OSError(f"{name} has not the size it was written with")
+                    raise OSError(f"{name} differs in size from the bytes written")
             if self._attempt.superseded_by() is not None:
                 raise OSError("a later attempt of this run has begun")
             folders.commit(now.path, now.manifest.model_copy(update={"files": files}))
@@ -129,10 +140,10 @@ class CheckpointSaver:
             return
         self.committed_step = step
         log.info("checkpoint", step=step, bytes=sum(file.bytes for file in files.values()))
-        self._thread.submit(_prune, self.folder, self._config.keep, self._attempt)
+        self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt)
 
     def close(self) -> None:
-        """Commit what is on its way, and wait until everything is done."""
+        """Commit the pending checkpoint, and wait for the background thread."""
         self.commit()
         self._thread.shutdown()
 
@@ -146,17 +157,21 @@ class CheckpointSaver:
 def _write(planned: PlannedSave, path: Path, step_records: Path) -> Written:
     try:
         results = storage.write(planned)
-        files = {name: folders.digest(path / name) for name in storage.files_of(results)}
-        with open(step_records, "rb") as records:  # of the steps that are in it: they are not done again
+        files = {name: integrity.file_digest(path / name) for name in storage.files_of(results)}
+        with open(
+            step_records, "rb"
+        ) as records:  # the steps in the checkpoint are not repeated, so their records must be on disk
             os.fsync(records.fileno())
         return Written(results, files)
     except Exception as error:
         return Written([], {}, in_one_line(error))
 
 
-def _prune(folder: Path, keep: int, attempt: Attempt) -> None:
+def _delete_old(folder: Path, keep: int, attempt: Attempt) -> None:
     try:
-        if attempt.superseded_by() is None:  # a later one may be reading what this one would delete
-            folders.prune(folder, keep)
+        if (
+            attempt.superseded_by() is None
+        ):  # a later attempt may be reading a checkpoint that this one would delete
+            retention.delete_old(folder, keep)
     except OSError as error:
         log.error("old checkpoints could not be deleted", problem=str(error))

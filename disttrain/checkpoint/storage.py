@@ -1,11 +1,11 @@
-"""Tensors to files and back, by the planner, the writer and the reader of `torch.distributed.checkpoint`.
+"""Tensors to files and back, with planner, writer and reader of `torch.distributed.checkpoint` (DCP).
 
-`dcp.async_save` talks to the other ranks from a background thread. Here only the main thread does: it
-plans a save with them (`plan`), each rank writes its share alone (`write`), and what was written is
-gathered at a later step boundary (`finish`). The layout on disk is that of `dcp.save`.
+`dcp.async_save` calls collectives from a background thread. Here only the main thread does: it plans a save
+with all ranks (`plan`), each rank writes its share alone (`write`), and rank 0 writes the metadata at a later
+step boundary (`finish`). The layout on disk is that of `dcp.save`.
 
-Only tensors are saved. A reader of DCP unpickles `.metadata`, and what is no tensor, without any limit;
-this one takes the few classes that a checkpoint of tensors is made of, and nothing else.
+Only tensors are saved. DCP's reader unpickles `.metadata` and non-tensors without restrictions; `SafeReader`
+accepts only the classes that a checkpoint of tensors consists of.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from disttrain.checkpoint.folder import DamagedCheckpoint
 from disttrain.runtime.process_group import World
 
 State = dict[str, Tensor]
-"""What a checkpoint holds, by name: of replicated tensors each rank has the same, of others its own."""
+"""Tensors of a checkpoint by name. Replicated tensors are equal on all ranks; others belong to one rank."""
 
 
 @dataclass(frozen=True)
 class PlannedSave:
-    """A save that all ranks have agreed on: what this rank writes, and on rank 0 what there is in all."""
+    """A planned save: this rank's share, and on rank 0 the metadata of all shares."""
 
     writer: dcp.FileSystemWriter
     planner: dcp.DefaultSavePlanner
@@ -42,23 +42,23 @@ class PlannedSave:
 
 
 def plan(take: Callable[[], State], path: Path, world: World) -> PlannedSave:
-    """All ranks together: share out who writes what of a state into `path`; `take` copies it to the host.
+    """Plan which rank writes which tensors into `path`; `take` copies the state to the host. A collective.
 
     Raises `FailedOnRank`.
     """
     writer = dcp.FileSystemWriter(path, overwrite=False)
     planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
-    leads = world.rank == 0
+    is_rank0 = world.rank == 0
 
     def local() -> SavePlan:
-        planner.set_up_planner(dict(take()), writer.storage_meta(), leads)
-        writer.set_up_storage_writer(leads, rank=world.rank, use_collectives=True)
+        planner.set_up_planner(dict(take()), writer.storage_meta(), is_rank0)
+        writer.set_up_storage_writer(is_rank0, rank=world.rank, use_collectives=True)
         return writer.prepare_local_plan(planner.create_local_plan())
 
     plans = world.on_all_ranks(local)
 
     def shares() -> tuple[list[SavePlan], Metadata] | None:
-        if not leads:  # one rank decides: the order of sets differs between processes
+        if not is_rank0:  # one rank decides: the order of sets differs between processes
             return None
         shared, metadata = planner.create_global_plan(plans)
         return writer.prepare_global_plan(shared), metadata
@@ -66,26 +66,27 @@ def plan(take: Callable[[], State], path: Path, world: World) -> PlannedSave:
     decided = world.on_all_ranks(shares)[0]
     assert decided is not None
     mine = planner.finish_plan(decided[0][world.rank])
-    return PlannedSave(writer, planner, mine, decided[1] if leads else None)
+    return PlannedSave(writer, planner, mine, decided[1] if is_rank0 else None)
 
 
 def write(planned: PlannedSave) -> list[WriteResult]:
-    """Write this rank's share, through to the disk. Talks to nobody."""
+    """Write this rank's share and flush it to disk, without collectives."""
     return planned.writer.write_data(planned.plan, planned.planner).wait()
 
 
 def finish(planned: PlannedSave, results: Sequence[list[WriteResult]]) -> None:
-    """Rank 0, with what all ranks have written: write `.metadata`."""
+    """Write `.metadata` on rank 0, from the results of all ranks."""
     assert planned.metadata is not None
     planned.writer.finish(planned.metadata, list(results))
 
 
 def files_of(results: Sequence[WriteResult]) -> set[str]:
+    """Names of the written files."""
     return {result.storage_data.relative_path for result in results}
 
 
 def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    """Shape and type of each tensor in a checkpoint. Raises `DamagedCheckpoint`."""
+    """Shape and dtype of each tensor in a checkpoint. Raises `DamagedCheckpoint`."""
     found = SafeReader(path).read_metadata().state_dict_metadata
     return {
         name: (item.size, item.properties.dtype)
@@ -111,11 +112,11 @@ def load(state: State, path: Path) -> None:
 
 class _TensorsOnly(dcp.DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        raise DamagedCheckpoint(f"{read_item.dest_index.fqn} is no tensor, and nothing else is loaded")
+        raise DamagedCheckpoint(f"{read_item.dest_index.fqn} is not a tensor; only tensors are loaded")
 
 
 class SafeReader(dcp.FileSystemReader):
-    """Reads `.metadata` without running what may be hidden in it."""
+    """Reads `.metadata` with an unpickler that cannot execute code."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         try:
@@ -134,7 +135,7 @@ class SafeReader(dcp.FileSystemReader):
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"{module}.{name} has no business there")
+            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in .metadata")
         return super().find_class(module, name)
 
 
@@ -155,4 +156,4 @@ _ALLOWED = {
     ("pathlib._local", "PosixPath"),  # Python 3.13 on
     *(("torch", name) for name, value in vars(torch).items() if isinstance(value, torch.dtype)),
 }
-"""What `.metadata` of a checkpoint of tensors is made of: plain data, every one of them."""
+"""Classes in `.metadata` of a checkpoint of tensors; all are plain data."""

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from disttrain.checkpoint import folder as folders
-from disttrain.checkpoint import storage
+from disttrain.checkpoint import integrity, storage
 from disttrain.checkpoint.content import refuse_other_model
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
-from disttrain.checkpoint.saver import _prune
+from disttrain.checkpoint.saver import _delete_old
 from disttrain.config.sections import Config
 from disttrain.errors import ConfigError, Superseded
 from disttrain.hooks.evaluation import Evaluation
@@ -42,7 +42,7 @@ def test_regular_ones_are_kept_and_the_end_is_one(tmp_path: Path, asynchronous: 
     train_until(alone(), made, tmp_path, 0, None)
     # the last step is the validated one, and so the best
     assert names(tmp_path) == ["step-00000009", "step-00000011"]
-    assert folders.read_manifest(tmp_path / "checkpoints" / "step-00000011").valid_loss is not None
+    assert integrity.read_manifest(tmp_path / "checkpoints" / "step-00000011").valid_loss is not None
 
 
 def test_the_best_validated_one_is_taken_and_kept(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
     answers = three_ranks.call(errors_told, made, tmp_path, 1)
     seen = [rank for rank, _ in answers]
     (told,) = [call for _, calls in answers for call in calls]
-    assert told[0] == "damaged checkpoint set aside"
+    assert told[0] == "damaged checkpoint in quarantine"
     assert (told[1]["path"], told[1]["aside"]) == (str(damaged), "step-00000006.damaged")
     assert {"bit": "checksum", "truncated": "bytes", "manifest": "manifest"}[how] in told[1]["problem"]
     assert [rank.metrics.resumed_step for rank in seen] == [4, 4, 4]
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict, says: str) -
 def test_a_model_that_has_less_than_the_checkpoint_is_another(tmp_path: Path) -> None:
     train_until(alone(), config(), tmp_path, 0, 5)
     path = tmp_path / "checkpoints" / "step-00000005"
-    found, known = CommittedCheckpoint(path, folders.read_manifest(path)), storage.shapes(path)
+    found, known = CommittedCheckpoint(path, integrity.read_manifest(path)), storage.shapes(path)
     wanted = {name: torch.empty(size) for name, (size, _) in known.items() if name.startswith("model.")}
     refuse_other_model(found, wanted, known)
     wanted.pop("model.layers.0.0.bias")
@@ -216,7 +216,7 @@ def test_a_named_one_has_to_be_good(three_ranks: Ranks, tmp_path: Path, path: st
 def test_what_one_node_alone_cannot_see_is_not_given_up(three_ranks: Ranks, tmp_path: Path) -> None:
     made = config(ranks=3)
     three_ranks.call(train_until, made, tmp_path, 0, 5)
-    with pytest.raises(RankFailed, match="rank 0 finds whole what other ranks do not find"):
+    with pytest.raises(RankFailed, match="checksums match on rank 0, but not on other ranks"):
         three_ranks.call(in_the_dark, made, tmp_path)
     assert names(tmp_path) == ["step-00000005"]
 
@@ -243,10 +243,10 @@ def test_nor_does_it_delete_what_its_successor_may_read(tmp_path: Path) -> None:
     train_until(alone(), made, tmp_path, 0, 5)
     assert names(tmp_path) == ["step-00000003", "step-00000005"]
     RunDir(tmp_path).attempt(1).path.mkdir()
-    _prune(tmp_path / "checkpoints", 1, attempt)
+    _delete_old(tmp_path / "checkpoints", 1, attempt)
     assert names(tmp_path) == ["step-00000003", "step-00000005"]
     RunDir(tmp_path).attempt(1).path.rmdir()
-    _prune(tmp_path / "checkpoints", 1, attempt)
+    _delete_old(tmp_path / "checkpoints", 1, attempt)
     assert names(tmp_path) == ["step-00000005"]
 
 
@@ -255,7 +255,7 @@ def test_two_runs_do_not_share_their_checkpoints(three_ranks: Ranks, tmp_path: P
     made = config(ranks=3, checkpoint={"dir": str(tmp_path / "shared")})
     one, other = tmp_path / "one" / "sweep" / "run", tmp_path / "other" / "sweep" / "run"
     three_ranks.call(train_until, made, one, 0, 5)
-    with pytest.raises(RankFailed, match=r"ConfigError: checkpoint\.dir: .* is in use by the run .*/one/"):
+    with pytest.raises(RankFailed, match=r"ConfigError: checkpoint\.dir: .* belongs to the run .*/one/"):
         three_ranks.call(train_until, made, other, 0, None)
     assert three_ranks.call(train_until, made, one, 1, None)[0].metrics.resumed_step == 5
 

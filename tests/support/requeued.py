@@ -14,7 +14,7 @@ import yaml
 
 from analysis.series import read_steps
 from disttrain.checkpoint import state as states
-from disttrain.checkpoint.folder import committed
+from disttrain.checkpoint.folder import committed_paths
 from disttrain.checkpoint.storage import load, shapes
 from disttrain.records.json_files import read_json, read_json_or_none, read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
@@ -137,7 +137,7 @@ def steps_lost(run: RunDir, rank: int = 0) -> int:
 
 
 def final_tensors(run: RunDir) -> dict[str, torch.Tensor]:
-    newest = committed(run.checkpoints)[0]
+    newest = committed_paths(run.checkpoints)[0]
     names = (states.MODEL, states.OPTIMIZER)
     found = {
         name: torch.empty(size, dtype=dtype)

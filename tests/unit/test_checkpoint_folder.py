@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.checkpoint import folder as folders
+from disttrain.checkpoint import integrity, retention
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.errors import ConfigError
 from disttrain.records.checkpoint import Checkpoint
@@ -41,15 +42,15 @@ def write(folder: Path, step: int, valid_loss: float | None = None) -> Path:
     temporary.mkdir(parents=True)
     (temporary / "a").write_bytes(CONTENT)
     (temporary / ".metadata").write_bytes(CONTENT)
-    files = {name: folders.digest(temporary / name) for name in ("a", ".metadata")}
+    files = {name: integrity.file_digest(temporary / name) for name in ("a", ".metadata")}
     return folders.commit(temporary, manifest(step, valid_loss).model_copy(update={"files": files}))
 
 
 def test_a_commit_appears_whole_under_its_step(tmp_path: Path) -> None:
     path = write(tmp_path, 10)
-    assert folders.committed(tmp_path) == [path]
-    found = folders.read_manifest(path)
-    assert folders.mismatched_files(path, found, found.files) == []
+    assert folders.committed_paths(tmp_path) == [path]
+    found = integrity.read_manifest(path)
+    assert integrity.mismatched_files(path, found, found.files) == []
     assert os.listdir(tmp_path) == ["step-00000010"]
 
 
@@ -57,14 +58,14 @@ def test_a_commit_replaces_nothing(tmp_path: Path) -> None:
     write(tmp_path, 10)
     with pytest.raises(OSError, match=r"not empty|exists"):
         write(tmp_path, 10)
-    assert folders.read_manifest(folders.committed_path(tmp_path, 10)).step == 10
+    assert integrity.read_manifest(folders.committed_path(tmp_path, 10)).step == 10
 
 
 def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
     path = write(tmp_path, 10)
     (path / "a").write_bytes(CONTENT[:-1] + bytes([CONTENT[-1] ^ 1]))
-    found = folders.read_manifest(path)
-    assert folders.mismatched_files(path, found, found.files) == ["a"]
+    found = integrity.read_manifest(path)
+    assert integrity.mismatched_files(path, found, found.files) == ["a"]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing", "no manifest", "empty manifest"])
@@ -79,7 +80,7 @@ def test_damage_that_shows_without_reading_the_content(tmp_path: Path, damage: s
     else:
         (path / "manifest.json").write_text("")
     with pytest.raises(DamagedCheckpoint):
-        folders.read_manifest(path)
+        integrity.read_manifest(path)
 
 
 def test_a_manifest_does_not_reach_outside(tmp_path: Path) -> None:
@@ -88,26 +89,26 @@ def test_a_manifest_does_not_reach_outside(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(CONTENT)
     (path / "manifest.json").write_text(text.replace('"a"', '"../elsewhere"'))
     with pytest.raises(DamagedCheckpoint, match="elsewhere"):
-        folders.read_manifest(path)
+        integrity.read_manifest(path)
 
 
 def test_what_cannot_be_read_now_is_not_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that is in trouble would otherwise cost the newest checkpoint, which is whole."""
     path = write(tmp_path, 10)
-    found = folders.read_manifest(path)
+    found = integrity.read_manifest(path)
 
     def stale(*_: object) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patched:
-        patched.setattr(folders, "digest", stale)
+        patched.setattr(integrity, "file_digest", stale)
         with pytest.raises(OSError, match="Stale"):
-            folders.mismatched_files(path, found, ["a"])
+            integrity.mismatched_files(path, found, ["a"])
     with monkeypatch.context() as patched:
-        patched.setattr(folders, "read_json", stale)
+        patched.setattr(integrity, "read_json", stale)
         with pytest.raises(OSError, match="Stale"):
-            folders.read_manifest(path)
-    assert folders.committed(tmp_path) == [path]
+            integrity.read_manifest(path)
+    assert folders.committed_paths(tmp_path) == [path]
 
 
 @pytest.mark.parametrize("change", [{"compression": "zstd"}, {"torch": ...}])
@@ -116,7 +117,7 @@ def test_what_other_code_wrote_is_refused_not_set_aside(tmp_path: Path, change: 
     changed = {k: v for k, v in (read_json(path / "manifest.json") | change).items() if v is not ...}
     write_json(path / "manifest.json", changed)
     with pytest.raises(ConfigError, match=f"other code.*{next(iter(change))}"):
-        folders.read_manifest(path)
+        integrity.read_manifest(path)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_what_other_code_wrote_is_refused_not_set_aside(tmp_path: Path, change: 
     [
         ({"step": 9}, "is of step 9"),
         ({"step": "ten"}, "valid integer"),
-        ({"files": {}}, "nothing of .metadata"),
+        ({"files": {}}, "does not list .metadata"),
         ({"files": {"a": 3}}, "valid dictionary"),
     ],
 )
@@ -132,27 +133,27 @@ def test_a_manifest_that_cannot_be_is_damage(tmp_path: Path, change: dict, says:
     path = write(tmp_path, 10)
     write_json(path / "manifest.json", read_json(path / "manifest.json") | change)
     with pytest.raises(DamagedCheckpoint, match=says):
-        folders.read_manifest(path)
+        integrity.read_manifest(path)
 
 
 def test_a_folder_for_several_runs_knows_whose_it_is(tmp_path: Path) -> None:
     assert folders.owner(tmp_path, Path("/runs/a")) == "/runs/a"
     assert folders.owner(tmp_path, Path("/elsewhere/a")) == "/runs/a"
-    assert folders.committed(tmp_path) == []
+    assert folders.committed_paths(tmp_path) == []
 
 
 def test_quarantine_keeps_every_one(tmp_path: Path) -> None:
     for _ in range(2):
         folders.quarantine(write(tmp_path, 10))
     assert sorted(os.listdir(tmp_path)) == ["step-00000010.damaged", "step-00000010.damaged-2"]
-    assert folders.committed(tmp_path) == []
+    assert folders.committed_paths(tmp_path) == []
 
 
 def test_prune_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     for step, loss in [(10, 3.0), (20, 1.0), (30, 2.0), (40, None), (50, 2.5)]:
         write(tmp_path, step, loss)
-    folders.prune(tmp_path, keep=2)
-    assert [path.name for path in folders.committed(tmp_path)] == [
+    retention.delete_old(tmp_path, keep=2)
+    assert [path.name for path in folders.committed_paths(tmp_path)] == [
         "step-00000050",
         "step-00000040",
         "step-00000020",
@@ -163,8 +164,8 @@ def test_prune_neither_counts_nor_touches_what_it_cannot_read(tmp_path: Path) ->
     for step in (10, 20, 30):
         write(tmp_path, step)
     (folders.committed_path(tmp_path, 30) / "a").unlink()
-    folders.prune(tmp_path, keep=1)
-    assert [path.name for path in folders.committed(tmp_path)] == ["step-00000030", "step-00000020"]
+    retention.delete_old(tmp_path, keep=1)
+    assert [path.name for path in folders.committed_paths(tmp_path)] == ["step-00000030", "step-00000020"]
 
 
 @given(
@@ -175,7 +176,7 @@ def test_what_is_kept(losses: list[float | None], keep: int) -> None:
     newest_first = [
         CommittedCheckpoint(Path(str(n)), manifest(100 - n, loss)) for n, loss in enumerate(losses)
     ]
-    doomed = folders.beyond_retention(newest_first, keep)
+    doomed = retention.beyond_retention(newest_first, keep)
     left = [kept for kept in newest_first if kept not in doomed]
     assert left[:keep] == newest_first[:keep]
     assert len(left) <= keep + 1

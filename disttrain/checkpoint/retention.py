@@ -1,0 +1,36 @@
+"""Retention: which committed checkpoints are kept, and deletion of the others. Without torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint, committed_paths
+from disttrain.checkpoint.integrity import read_manifest
+from disttrain.errors import ConfigError
+
+
+def delete_old(folder: Path, keep: int) -> None:
+    """Delete all but the `keep` newest checkpoints and the one with the lowest validation loss.
+
+    A checkpoint with an unreadable manifest is neither counted nor deleted: the next start of the run checks
+    it. Raises `OSError`.
+    """
+    readable = []
+    for path in committed_paths(folder):
+        with contextlib.suppress(DamagedCheckpoint, ConfigError):
+            readable.append(CommittedCheckpoint(path, read_manifest(path)))
+    for old in beyond_retention(readable, keep):
+        doomed = old.path.with_name(f"{old.path.name}.deleted")
+        os.rename(old.path, doomed)  # first, so that no reader takes a half-deleted one for a damaged one
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def beyond_retention(newest_first: list[CommittedCheckpoint], keep: int) -> list[CommittedCheckpoint]:
+    """The checkpoints to delete: neither among the `keep` newest nor the one with the lowest validation
+    loss."""
+    validated = [each for each in newest_first if each.manifest.valid_loss is not None]
+    best = min(validated, key=lambda each: each.manifest.valid_loss or 0.0, default=None)
+    return [each for each in newest_first[max(1, keep) :] if each is not best]
