@@ -3,8 +3,8 @@
 | module | shared by the verbs |
 |---|---|
 | `target` | `--cluster`, `--profile` and `--slurm`: the scheduler to submit to |
-| `submitting` | `sweep`, `run`, `resume`: submit runs, print the actions, wait |
-| `dry_run`, `batch_scripts` | `--dry-run` and `--test-only` |
+| `submitting`, `action_table` | `sweep`, `run`, `resume`: submit runs, print the actions, wait |
+| `dry_run`, `dry_run_text`, `batch_scripts` | `--dry-run` and `--test-only` |
 | `run_lookup` | find the runs and sweeps that arguments name |
 | `polling`, `follow` | read states repeatedly; show them until all runs have ended |
 | `status_table`, `gpu_hours_table` | tables of states and of GPU-hours |

@@ -11,13 +11,13 @@ from jobs.submission.actions import Action
 from jobs.submission.submit import PreparedRun, batch_of, grouped, prepare
 
 
-def previews(
+def preview_scripts(
     actions: Sequence[Action], scheduler: Scheduler, root: Path, code: Mapping[str, Any], *, test: bool
 ) -> list[ScriptPreview]:
     """Scripts that `carry_out` would submit now, one for each job or array.
 
-    `code` is the record of the code (`records.Code`). With `test` the scheduler checks each script. Raises
-    `ConfigError` where it cannot.
+    `code` is the record of the code (`records.Code`). With `test` the scheduler checks each script.
+    Raises `ConfigError` when it cannot check them.
     """
     prepared = prepare(actions, scheduler, root, {"code": code})
     runs = [each for each in prepared if isinstance(each, PreparedRun)]
@@ -25,8 +25,8 @@ def previews(
     return scheduler.previews(batches, test=test)
 
 
-def as_json(preview: ScriptPreview, scheduler: Scheduler) -> dict[str, Any]:
-    """One script as `--json` shows it."""
+def script_json(preview: ScriptPreview, scheduler: Scheduler) -> dict[str, Any]:
+    """One script in the output of `--json`."""
     check = preview.check
     return {
         "name": preview.name,
@@ -37,16 +37,16 @@ def as_json(preview: ScriptPreview, scheduler: Scheduler) -> dict[str, Any]:
     }
 
 
-def as_text(found: Sequence[ScriptPreview], scheduler: Scheduler) -> str:
-    """Each script as it is, followed by the scheduler's answer."""
-    return "\n".join(_section(preview, scheduler) for preview in found)
+def scripts_text(previews: Sequence[ScriptPreview], scheduler: Scheduler) -> str:
+    """Each script, followed by the scheduler's answer."""
+    return "\n".join(_section(preview, scheduler) for preview in previews)
 
 
 def _section(preview: ScriptPreview, scheduler: Scheduler) -> str:
     runs = preview.runs
-    which = f"array of {', '.join(runs)}" if len(runs) > 1 else runs[0]
-    text = f"batch script of {which}, profile {preview.profile}:\n\n{preview.script}"
+    name = f"array of {', '.join(runs)}" if len(runs) > 1 else runs[0]
+    text = f"batch script of {name}, profile {preview.profile}:\n\n{preview.script}"
     if preview.check is not None:
-        verb = "takes" if preview.check.accepted else "refuses"
+        verb = "accepts" if preview.check.accepted else "refuses"
         text += f"\n{scheduler.title} {verb} it: {preview.check.message}\n"
     return text

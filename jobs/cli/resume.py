@@ -34,13 +34,15 @@ def run(args: argparse.Namespace) -> int:
             try:
                 actions = carry_out(actions, scheduler, args.runs)
             except SubmitError as error:
-                return submitting.refused(error, sweep)
+                return submitting.print_refusal(error, sweep)
             if not args.wait:
-                reports += submitting.report_later(args, scheduler, sweep, actions)
+                reports += submitting.submit_report_job(args, scheduler, sweep, actions)
         done += zip(group, actions, strict=True)
     if not args.runs_given:  # without names, completed runs are not listed
         done = [(run, action) for run, action in done if action.kind not in ("up_to_date", "outdated")]
     if not done and not args.json:
         print("nothing to resume: no run has failed, stopped, been cancelled or been lost")
         return 0
-    return submitting.tell([action for _, action in done], [run for run, _ in done], scheduler, args, reports)
+    return submitting.print_actions_and_wait(
+        [action for _, action in done], [run for run, _ in done], scheduler, args, reports
+    )

@@ -9,4 +9,4 @@ from jobs.submission import request
 
 
 def run(args: argparse.Namespace) -> int:
-    return submitting.run(args, request.run_plan)
+    return submitting.submit_plan(args, request.run_plan)

@@ -9,4 +9,4 @@ from jobs.submission import request
 
 
 def run(args: argparse.Namespace) -> int:
-    return submitting.run(args, request.sweep_plan)
+    return submitting.submit_plan(args, request.sweep_plan)

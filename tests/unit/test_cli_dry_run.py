@@ -119,7 +119,7 @@ def test_runs_without_a_measured_step_are_a_warning(capsys: pytest.CaptureFixtur
 
 def test_a_single_run_scales_no_batch_size(capsys: pytest.CaptureFixture[str]) -> None:
     assert submit.main(["run", "tiny.yaml", "--nodes", "2", "--cluster", "local", "--dry-run"]) == 0
-    assert "in runs/tiny; batch sizes as given\n" in capsys.readouterr().out
+    assert "in runs/tiny; batch sizes are not scaled\n" in capsys.readouterr().out
 
 
 def test_an_existing_run_is_retried_or_up_to_date(
@@ -205,7 +205,7 @@ def test_the_answer_of_slurm_is_printed_and_a_refusal_is_exit_code_1(
     command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--test-only"]
     assert submit.main(command) == 1
     out = capsys.readouterr().out
-    assert out.count("\nSlurm takes it: Job 7 to start at noon\n") == 1
+    assert out.count("\nSlurm accepts it: Job 7 to start at noon\n") == 1
     assert out.count("\nSlurm refuses it: ") == 2
     assert submit.main([*command, "--nodes", "1"]) == 0
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--test-only is a dry run"

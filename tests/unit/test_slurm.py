@@ -71,7 +71,7 @@ def test_auto_is_slurm_only_where_its_controller_answers(
     assert not answers()
     assert chosen("auto") == "local"
     warning = capsys.readouterr().err
-    assert warning.startswith("warning: sbatch is here but no Slurm controller answers")
+    assert warning.startswith("warning: sbatch is installed but no Slurm controller answers")
     assert warning.count("\n") == 1
     there = RunState(RunDir(Path("runs/demo/a")), "queued", cluster="slurm")
     assert chosen("local", there) == "local"

@@ -1,0 +1,54 @@
+"""Table, counts and exit code of the actions of `sweep`, `run` and `resume`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from jobs.cli.formatting import count, table
+from jobs.submission.actions import Action, Kind
+
+EXIT_RUNS_MISSING = 1
+"""Exit code when a submission was refused or deferred, or a dry run's script was refused."""
+
+_DISPLAYED: dict[Kind, str] = {
+    "submit": "submitted",
+    "retry": "submitted again",
+    "up_to_date": "done",
+    "in_progress": "in progress",
+    "outdated": "outdated",
+    "blocked": "blocked",
+    "deferred": "deferred",
+}
+_OUTDATED = "outdated: done by other code than the current one, and kept; `clean --stale` moves such runs"
+
+
+def action_table(actions: Sequence[Action], scheduler: str) -> str:
+    """One row per run, and the counts of the actions."""
+    rows = [(_DISPLAYED[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
+    lines = [
+        table(("ACTION", "RUN", "JOB", "REASON"), rows),
+        "",
+        f"{action_counts(actions)} (cluster: {scheduler})",
+    ]
+    if any(action.kind == "outdated" for action in actions):
+        lines.append(_OUTDATED)
+    return "\n".join(lines)
+
+
+def action_counts(actions: Sequence[Action]) -> str:
+    """`3 runs: 1 submitted, 2 done`."""
+    counts = Counter(action.kind for action in actions)
+    parts = [f"{counts[kind]} {text}" for kind, text in _DISPLAYED.items() if counts[kind]]
+    return f"{count(len(actions), 'run')}: {', '.join(parts) or 'nothing to do'}"
+
+
+def report_deferred(actions: Sequence[Action]) -> int:
+    """Print the number of runs deferred by a limit on jobs, and return the exit code."""
+    deferred = [action for action in actions if action.kind == "deferred"]
+    if not deferred:
+        return 0
+    runs = count(len(deferred), "run")
+    print(f"{runs} deferred: {deferred[0].reason}; the same command submits them later", file=sys.stderr)
+    return EXIT_RUNS_MISSING

@@ -1,0 +1,106 @@
+"""Text of a dry run: sweep, runs, costs, environment, and scripts or commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jobs.cli.batch_scripts import scripts_text
+from jobs.cli.formatting import count, plain, table
+from jobs.schedulers.base import Scheduler, ScriptPreview
+from sweeps.expand import SweepPlan
+
+PORT = "PORT"
+"""Placeholder of the port in a command: it is chosen when the run starts."""
+
+_COLUMNS = (
+    "RUN",
+    "ACTION",
+    "NODES x RANKS",
+    "LOCAL x ACCUM x RANKS = GLOBAL",
+    "LENGTH",
+    "STRATEGY",
+    "LIMIT",
+    "COST",
+)
+_REPORT_JOB = "after the runs, a small job would write the report (--no-report submits none)"
+
+
+def dry_run_text(
+    plan: SweepPlan,
+    scheduler: Scheduler,
+    root: Path,
+    runs: list[dict[str, Any]],
+    warnings: list[str],
+    scripts: list[ScriptPreview],
+    *,
+    report_job: bool,
+) -> str:
+    """The whole text. `runs` are the entries of `--json`; `report_job`: whether a report job is submitted."""
+    head = f"sweep {plan.name}: {count(len(runs), 'run')} on {scheduler.name} in {root / plan.name}; "
+    if plan.base_ranks is None:
+        head += "batch sizes are not scaled"
+    else:
+        held = "train.local_batch_size" if plan.scaling == "weak" else "train.global_batch_size"
+        head += f"{plan.scaling} scaling holds {held}, set for {count(plan.base_ranks, 'rank')}"
+    parts = [
+        head,
+        table(_COLUMNS, [_table_row(run) for run in runs]),
+        "\n".join([_total_line(runs), *(f"warning: {line}" for line in warnings)]),
+        _environment_text(runs),
+        _commands_text(runs) if scheduler.one_machine else scripts_text(scripts, scheduler),
+        _REPORT_JOB if report_job else "",
+    ]
+    parts = [part for part in parts if part]
+    return "\n\n".join([*parts, "dry run: nothing was written or submitted"])
+
+
+def _table_row(run: dict[str, Any]) -> tuple[str, ...]:
+    batch, bound = run["batch"], run["cost_bound"]
+    action = run["action"].replace("_", " ")
+    length = count(run["steps"], "step") if run["steps"] else f"{plain(run['epochs'])} epochs"
+    return (
+        run["run"],
+        action if action == run["reason"] else f"{action}: {run['reason']}",
+        f"{run['nodes']} x {run['ranks_per_node']}",
+        f"{batch['local']} x {batch['accumulation']} x {batch['ranks']} = {batch['global']}",
+        length,
+        run["strategy"],
+        f"{plain(run['time_limit_min'])} min",
+        f"<= {bound['hours']:.3g} {bound['unit']}",
+    )
+
+
+def _total_line(runs: list[dict[str, Any]]) -> str:
+    starting = [run for run in runs if run["action"] in ("submit", "retry")]
+    hours: dict[str, float] = {}
+    for run in starting:
+        bound = run["cost_bound"]
+        hours[bound["unit"]] = hours.get(bound["unit"], 0.0) + bound["hours"]
+    bounds = " and ".join(f"{total:.3g} {unit}" for unit, total in hours.items())
+    cost_text = f", at most {bounds} (each attempt until its time limit)" if bounds else ""
+    return f"would start {len(starting)} of {len(runs)}{cost_text}"
+
+
+def _environment_text(runs: list[dict[str, Any]]) -> str:
+    """Variables added to the environment, once for all runs with the same variables."""
+    groups: dict[str, list[str]] = {}
+    for run in runs:
+        rows = [
+            (f"  {name}={each['value']}", each["reason"], f"({each['source']})")
+            for name, each in run["env"].items()
+        ]
+        lines = table(("", "", ""), rows).splitlines()[1:]
+        groups.setdefault("\n".join(lines), []).append(run["run"])
+    return "\n\n".join(
+        f"added to the environment of {'every rank' if len(groups) == 1 else ', '.join(names)}:\n{lines}"
+        for lines, names in groups.items()
+    )
+
+
+def _commands_text(runs: list[dict[str, Any]]) -> str:
+    lines = [f"commands of each node ({PORT} is chosen when the run starts):"]
+    for run in runs:
+        lines.append(f"  {run['run']}")
+        lines += [f"    node {node}: {' '.join(command)}" for node, command in enumerate(run["commands"])]
+    return "\n".join(lines)
