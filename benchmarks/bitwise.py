@@ -57,6 +57,7 @@ def main() -> int:
         f"{model} on {ranks}": train(arguments.code.resolve(), model, ranks, arguments.keep)
         for model in MODELS
         for ranks in RANKS
+        if not arguments.only or f"{model} on {ranks}" in arguments.only
     }
     if arguments.out:
         record = {**describe(arguments.code), "losses": losses}
@@ -118,9 +119,9 @@ def read_losses(run: Path, ranks: int) -> dict[str, list[str]]:
 
 def first_difference(known: dict[str, Any], found: dict[str, Any]) -> str | None:
     """The first loss that differs between two files' `losses`, as one line; None if all are equal."""
-    for training, series in known.items():
-        for name, values in series.items():
-            others = found.get(training, {}).get(name, [])
+    for training, series in found.items():
+        for name, values in known[training].items():
+            others = series.get(name, [])
             for index, value in enumerate(values):
                 other = others[index] if index < len(others) else None
                 if value != other:
@@ -136,7 +137,8 @@ def describe(code: Path) -> dict[str, Any]:
         "command": "python benchmarks/bitwise.py --code TREE --out benchmarks/results/bitwise-losses.json",
         "commit": commit,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} processors, {torch.backends.cpu.get_cpu_capability()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} processors, "
+        f"{torch.backends.cpu.get_cpu_capability()}",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "steps": STEPS,
@@ -151,6 +153,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--code", type=Path, default=ROOT, help="the tree whose `disttrain` trains")
     parser.add_argument("--out", type=Path, help="write the losses to this JSON file")
     parser.add_argument("--compare", type=Path, help="compare with this JSON file")
+    parser.add_argument("--only", nargs="+", help="these trainings alone, such as 'gpt on 3'")
     parser.add_argument("--keep", type=Path, help="leave the run directories here")
     return parser.parse_args()
 

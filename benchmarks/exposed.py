@@ -31,9 +31,9 @@ from disttrain.config.sections import ResourcesConfig
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
+from disttrain.parallel.backward_hooks import after_own_backward
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
-from disttrain.telemetry.step_clock import after_own_backward
 
 WARM_UP = 3
 

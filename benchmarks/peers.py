@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import result_record
 from disttrain.config.sections import Config, OptimConfig
 from disttrain.data.source import Arrays, Sample, Source
-from disttrain.optim.optimizer import make_optimizer
+from disttrain.optim.optimizer import build_optimizer
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.process_group import open_world
 from disttrain.runtime.run_output import RunOutput
@@ -74,7 +74,7 @@ def batches() -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
-    return make_optimizer(model, OptimConfig())
+    return build_optimizer(model.parameters(), OptimConfig())
 
 
 def loop(model: nn.Module, optimizer: torch.optim.Optimizer, backward: Callable[[Tensor], Any]) -> Block:
@@ -114,10 +114,9 @@ def ours(folder: Path) -> Block:
         session.telemetry.clock.start()
         began = time.perf_counter()
         for step in itertools.islice(steps, count):
-            loss = session.trainer.step(step, given)
-            session.telemetry.step_done(step, loss, session.trainer.lr)
-            if step >= session.boundary.next_step:
-                session.boundary.meet(step)
+            result = session.trainer.step(step, given)
+            for hook in session.hooks:
+                hook.on_step(result)
         return time.perf_counter() - began
 
     return run

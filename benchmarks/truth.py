@@ -150,7 +150,7 @@ def of_hidden(ranks: Ranks, folder: Path, buckets: int) -> Iterator[Check]:
     model = STEP["model"]
     sections = {
         **delays.DELAYS["slow rank"].sections,
-        "parallel": {"bucket_mb": model["layer_mb"] * model["layers"] / buckets},
+        "parallel": {"ddp": {"bucket_mb": model["layer_mb"] * model["layers"] / buckets}},
         "telemetry": {"profiled_steps": 1},
     }
     train(ranks, folder, LARGEST_SHARE, **sections)
@@ -236,7 +236,7 @@ def of_links(folder: Path, steps: int) -> Iterator[Check]:
 def submitted(cluster: MiniCluster, folder: Path, nodes: int, bucket_mb: int, steps: int) -> Path:
     """The run directory of a completed emulated run."""
     folder.mkdir()
-    settings = [f"parallel.bucket_mb={bucket_mb}", f"train.steps={WARM_UP + steps}"]
+    settings = [f"parallel.ddp.bucket_mb={bucket_mb}", f"train.steps={WARM_UP + steps}"]
     settings += [f"telemetry.warmup_steps={WARM_UP}", "telemetry.profiled_steps=0"]
     sweep = SUBMIT.parent / "sweeps" / "emulated.yaml"
     command = ["sweep", str(sweep), "--nodes", str(nodes), "--set", *settings]

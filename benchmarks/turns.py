@@ -32,7 +32,7 @@ from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
 from disttrain.telemetry import run as telemetry_run
-from disttrain.train import prepare, take
+from disttrain.train import prepare, take_step
 
 LR = 1e-3
 SIZES = {
@@ -67,7 +67,7 @@ def config_of(arguments: argparse.Namespace, steps: int) -> Config:
         "train": {"steps": steps, "local_batch_size": arguments.batch},
         "optim": {"lr": LR},
         "resources": {"nodes": rank_info().nodes, "gpus_per_node": rank_info().local_size},
-        "parallel": {"gradient_as_bucket_view": True},
+        "parallel": {"ddp": {"gradient_as_bucket_view": True}},
         "telemetry": {"flush_every_s": 1e9} if arguments.every_step else {},
     })  # fmt: skip
 
@@ -99,16 +99,15 @@ class Ours:
 
     def run(self, count: int) -> float:
         """Seconds of the block; NaN if the block has a profiled step."""
-        telemetry, boundary = self.session.telemetry, self.session.boundary
+        telemetry = self.session.telemetry
         not_counted = 0.0
         telemetry.clock.start()
         began = time.perf_counter()
         for step in range(len(self.losses) + 1, len(self.losses) + 1 + count):
-            loss = take(step, self.session)
-            telemetry.step_done(step, loss, self.session.trainer.lr)
-            if step >= boundary.next_step:
-                boundary.meet(step)
-            self.losses.append(loss)
+            result = take_step(step, self.session)
+            for hook in self.session.hooks:
+                hook.on_step(result)
+            self.losses.append(result.loss)
             for name, steps in self.special.items():
                 if step in steps:
                     self.seconds[name].seconds.append(time.perf_counter() - began)

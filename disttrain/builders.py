@@ -11,10 +11,13 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from disttrain.config.builder_options import check_options
-from disttrain.config.sections import DataConfig, ModelConfig
+from disttrain.config.sections import Config, DataConfig, ModelConfig
 from disttrain.data.source import Source, sample_count
+from disttrain.data.training_data import TrainingData, spread_source
 from disttrain.errors import ConfigError
+from disttrain.parallel.mesh import Mesh
 from disttrain.records.dataset import DatasetRecord
+from disttrain.runtime.process_group import World
 
 
 def build_source(config: DataConfig) -> Source:
@@ -29,6 +32,14 @@ def build_source(config: DataConfig) -> Source:
     if isinstance(built, Dataset):
         return _source_of(built, config.kind)
     raise ConfigError(f"data.kind={config.kind} returned {type(built).__name__}, not a Source or a Dataset")
+
+
+def build_data(config: Config, mesh: Mesh, world: World) -> TrainingData:
+    """The source of `config.data` with its batches by data-parallel rank. All ranks together.
+
+    Raises `ConfigError`.
+    """
+    return spread_source(build_source(config.data), config, mesh, world)
 
 
 def build_model(config: ModelConfig, source: Source) -> nn.Module:

@@ -1,4 +1,4 @@
-"""One optimizer step: micro-batches in, updated weights out, every instant accounted for."""
+"""One optimizer step: micro-batches in, updated parameters out, every instant assigned to a phase."""
 
 from __future__ import annotations
 
@@ -12,28 +12,21 @@ from torch import Tensor, nn
 from disttrain.checkpoint.state import dropped_gradients, preserve_state
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections import OptimConfig
-from disttrain.emulation.model import Emulated
-from disttrain.optim.optimizer import learning_rate, set_learning_rate
+from disttrain.data.source import Batch
+from disttrain.model_hooks import hooks_of
+from disttrain.optim.optimizer import set_learning_rate
+from disttrain.optim.schedules import learning_rate
 from disttrain.parallel.strategy import Strategy
+from disttrain.precision import Precision
+from disttrain.step_result import StepResult
 from disttrain.task import Task
-from disttrain.telemetry.step_clock import (
-    COMM,
-    COMPUTE,
-    INPUT,
-    OPTIMIZER,
-    OTHER,
-    StepClock,
-    after_own_backward,
-)
-
-Batch = tuple[Tensor, Tensor]
+from disttrain.telemetry.step_clock import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 
 
 class Trainer:
-    """Holds what a step needs.
+    """The parallel model (`Strategy.apply` returned it) and all that a step needs.
 
-    `model` is wrapped by `strategy` already; `steps` is the length of the schedule. The caller closes
-    each step on the `clock`.
+    `steps` is the length of the learning-rate schedule. The caller closes each step on the `clock`.
     """
 
     def __init__(
@@ -46,6 +39,7 @@ class Trainer:
         plan: BatchPlan,
         steps: int,
         clock: StepClock,
+        precision: Precision | None = None,
     ) -> None:
         self.model = model
         self.task = task
@@ -53,49 +47,36 @@ class Trainer:
         self.optim = optim
         self.strategy = strategy
         self.plan = plan
-        # all of them now: a million cost a second here, and next to nothing in the step
+        self.precision = precision or Precision()
+        # computed once: a million take a second here, and nothing in the step
         self._rates = array("d", (learning_rate(s, steps, optim, plan.global_) for s in range(1, steps + 1)))
         self.clock = clock
-        self.lr = 0.0
         self._device = next(model.parameters()).device
-        self._communicates = strategy.COMM_METHOD is not None
-        bare = self.unwrapped_model
-        self._emulated = bare if isinstance(bare, Emulated) else None
+        self._model_hooks = hooks_of(self.unwrapped_model)
 
     @property
     def unwrapped_model(self) -> nn.Module:
         """The model without its distributed wrapper."""
         return self.strategy.unwrap(self.model)
 
-    def step(self, step: int, batches: Iterator[Batch]) -> Tensor:
-        """Run optimizer step `step` (1 is the first) on the next micro-batches; its mean local loss."""
+    def step(self, step: int, batches: Iterator[Batch]) -> StepResult:
+        """Run optimizer step `step` (1 is the first) on the next micro-batches."""
         clock = self.clock
-        if self._emulated is not None:
-            self._emulated.begin_step(step)
+        self._model_hooks.on_step(step)
         losses = []
-        for _ in range(self.plan.accumulation - 1):
+        for number in range(1, self.plan.accumulation + 1):
             clock.switch(INPUT)
             inputs, targets = self._load(batches)
             clock.switch(COMPUTE)
-            with self.strategy.without_sync(self.model):
-                loss = self._loss(inputs, targets)
-                loss.backward()
-            losses.append(loss.detach())
-        # gradients travel with the last micro-batch only, carrying the sum of all
-        clock.switch(INPUT)
-        inputs, targets = self._load(batches)
-        clock.switch(COMPUTE)
-        loss = self._loss(inputs, targets)
-        if self._communicates:
-            after_own_backward([loss], self._own_backward_done)
-        loss.backward()
+            losses.append(self._pass(inputs, targets, last=number == self.plan.accumulation))
         clock.switch(OPTIMIZER)
-        self._update(step)
+        grad_norm, skipped = self._update(step)
         clock.switch(OTHER)
-        return torch.stack([*losses, loss.detach()]).sum() if losses else loss.detach()
+        loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+        return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped)
 
     def prime_buckets(self, batch: Batch) -> None:
-        """Make a forward and a backward pass that leave nothing behind, for a strategy that `PRIMES_BUCKETS`.
+        """Run one pass without effect, for a strategy that `primes_buckets`.
 
         All ranks together, before the first step of every start, fresh or resumed.
         """
@@ -104,16 +85,15 @@ class Trainer:
             self._loss(inputs, targets).backward()
 
     def isolated_pass(self, batch: Batch, mark: Callable[[str], None]) -> None:
-        """Make a forward and a backward pass on this rank alone that leave nothing behind.
+        """Run a forward and a backward pass without communication and without effect.
 
-        `mark` is called with `forward`, `backward` and `end` when each begins, and after the last.
+        `mark` is called with `forward` and `backward` when each begins, and with `end` after the last.
         """
         with ExitStack() as stack:
             stack.enter_context(preserve_state(self.model, self._device))
             stack.enter_context(self.strategy.no_comm(self.model))
             stack.enter_context(dropped_gradients(self.model))
-            if self._emulated is not None:
-                stack.enter_context(self._emulated.uncounted())
+            stack.enter_context(self._model_hooks.uncounted())
             inputs, targets = self._load(iter([batch]))
             mark("forward")
             loss = self._loss(inputs, targets)
@@ -125,17 +105,28 @@ class Trainer:
         inputs, targets = next(batches)
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
 
+    def _pass(self, inputs: Tensor, targets: Tensor, last: bool) -> Tensor:
+        """Forward and backward of one micro-batch; gradients travel with the last, carrying the sum of all."""
+        with self.strategy.micro_step(self.model, last):
+            loss = self._loss(inputs, targets)
+            if last:
+                self.strategy.on_exposed_communication(loss, self._communication_begins)
+            self.precision.backward(loss)
+        return loss.detach()
+
     def _loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        loss = self.task.loss(self.model(inputs), targets)
+        with self.precision.autocast():
+            loss = self.task.loss(self.model(inputs), targets)
         return loss / self.plan.accumulation if self.plan.accumulation > 1 else loss
 
-    def _own_backward_done(self) -> None:
+    def _communication_begins(self) -> None:
         self.clock.switch(COMM)
 
-    def _update(self, step: int) -> None:
-        if self.optim.grad_clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.optim.grad_clip)
-        self.lr = self._rates[step - 1]
-        set_learning_rate(self.optimizer, self.lr)
-        self.optimizer.step()
+    def _update(self, step: int) -> tuple[Tensor | None, bool]:
+        """Clip, set the learning rate, update; the gradient norm, and whether the update was skipped."""
+        clip = self.optim.grad_clip
+        grad_norm = None if clip is None else self.strategy.clip_grad_norm(self.model, clip)
+        set_learning_rate(self.optimizer, self._rates[step - 1])
+        skipped = self.precision.step(self.optimizer)
         self.optimizer.zero_grad(set_to_none=True)
+        return grad_norm, skipped

@@ -227,10 +227,10 @@ def _check_combinations(config: Config, draft: Draft) -> None:
             f"resources.gpus_per_node={config.resources.gpus_per_node} is {config.world_size}; "
             "use ddp or auto",
         )
-    if parallel.static_graph and parallel.find_unused_parameters:
+    if parallel.ddp.static_graph and parallel.ddp.find_unused_parameters:
         refuse(
-            "parallel.static_graph",
-            "parallel.static_graph and parallel.find_unused_parameters exclude each other",
+            "parallel.ddp.static_graph",
+            "parallel.ddp.static_graph and parallel.ddp.find_unused_parameters exclude each other",
         )
     if (optim.schedule == "step") != (optim.step_every is not None):
         refuse("optim.step_every", "optim.step_every goes with optim.schedule=step: give both or neither")

@@ -12,7 +12,13 @@ from typing import Any
 
 from disttrain.config.dotted_keys import ABSENT, get_key, pop_key, set_default
 
-RENAMED: dict[str, str] = {"telemetry.samples": "telemetry.profiled_steps"}
+RENAMED: dict[str, str] = {
+    "parallel.bucket_mb": "parallel.ddp.bucket_mb",
+    "parallel.find_unused_parameters": "parallel.ddp.find_unused_parameters",
+    "parallel.gradient_as_bucket_view": "parallel.ddp.gradient_as_bucket_view",
+    "parallel.static_graph": "parallel.ddp.static_graph",
+    "telemetry.samples": "telemetry.profiled_steps",
+}
 """Old dotted key to new dotted key."""
 
 

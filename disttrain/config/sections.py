@@ -25,7 +25,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from disttrain.config.dotted_keys import pop_key
+from disttrain.config.dotted_keys import ABSENT, get_key, pop_key, set_default
+from disttrain.config.renamed_keys import RENAMED
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 NOT_IN_KEY: dict[str, Any] = {"not_in_key": True}
@@ -46,6 +47,8 @@ class ModelConfig(Section):
     kind: str = "gpt"
     """A module of `disttrain.models` (gpt, mlp, resnet, emulated, huggingface), or
     `package.module:callable`."""
+    transforms: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
+    """Functions from module to module, applied in this order before the strategy: `package.module:callable`."""
 
 
 class DataConfig(Section):
@@ -115,19 +118,26 @@ class OptimConfig(Section):
     """Global batch size that `lr` was tuned for; required when `lr_scaling` is not `none`."""
 
 
+class DDPConfig(Section):
+    """Options of DistributedDataParallel."""
+
+    bucket_mb: PositiveFloat | None = None
+    """Gradient bucket size in MiB; null leaves PyTorch's own, 25 MiB after a first bucket of 1 MiB."""
+    gradient_as_bucket_view: bool = True
+    """Let gradients live inside the buckets, which saves one copy of them."""
+    static_graph: bool = False
+    """Promise that every step uses the same parameters."""
+    find_unused_parameters: bool = False
+    """Look for parameters without a gradient (costs a walk over the graph in each step)."""
+
+
 class ParallelConfig(Section):
     """How the ranks work together."""
 
     strategy: Literal["auto", "single", "ddp"] = "auto"
     """`auto` is single on one rank and ddp on more, and says why in the log."""
-    bucket_mb: PositiveFloat | None = None
-    """DDP: gradient bucket size in MiB; null leaves PyTorch's own, 25 MiB after a first bucket of 1 MiB."""
-    gradient_as_bucket_view: bool = True
-    """DDP: let gradients live inside the buckets, which saves one copy of them."""
-    static_graph: bool = False
-    """DDP: promise that every step uses the same parameters."""
-    find_unused_parameters: bool = False
-    """DDP: look for parameters that got no gradient (costs a graph walk each step)."""
+    ddp: DDPConfig = DDPConfig()
+    """Options of `strategy` ddp."""
 
 
 class ResourcesConfig(Section):
@@ -302,7 +312,19 @@ def keyed_values(config: Config) -> dict[str, Any]:
     return plain
 
 
+def under_first_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Keyed values as they were before keys were renamed or added, so that the key of a config stays the same."""
+    for old, new in RENAMED.items():
+        if get_key(values, new, ABSENT) is not ABSENT:
+            set_default(values, old, pop_key(values, new))
+    if not values["parallel"]["ddp"]:
+        del values["parallel"]["ddp"]
+    if not values["model"]["transforms"]:
+        del values["model"]["transforms"]
+    return values
+
+
 def config_key(config: Config, repeat: int = 0) -> str:
     """SHA-256 over the keyed values and the repeat: 12 hex digits, equal for runs that compute the same."""
-    text = json.dumps([keyed_values(config), repeat], sort_keys=True)
+    text = json.dumps([under_first_names(keyed_values(config)), repeat], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

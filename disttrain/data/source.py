@@ -20,6 +20,8 @@ from disttrain.records.dataset import DatasetRecord
 
 Task = Literal["language", "classification", "regression"]
 Sample = tuple[Tensor, Tensor]
+Batch = tuple[Tensor, Tensor]
+"""Samples stacked along a first dimension."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from disttrain.data.source import Source
 from disttrain.emulation import sharded
-from disttrain.emulation.device import Device, Waiting, Work, make_device
+from disttrain.emulation.device import Device, Waiting, Work, each_after, make_device
 from disttrain.emulation.table import Layer, Table
+from disttrain.model_hooks import Item, ModelHooks
 
 _LEAST = 0.1
 """However far jitter reaches down, a pass takes this share of its time."""
@@ -43,11 +44,10 @@ class Speed:
         return max(_LEAST, self.slow_factor + extra_s / pass_s)
 
 
-class Emulated(nn.Module):
-    """Takes inputs of any shape, returns constant outputs of the shape that the source's task needs.
+class Emulated(nn.Module, ModelHooks):
+    """Layers that take the time of their table; inputs of any shape, constant outputs of the task's shape.
 
-    Nothing is learned: the loss is that of the constant, and gradients are its own, spread evenly over
-    each layer's parameters.
+    Nothing is learned: the gradient of the constant is spread evenly over each layer's parameters.
     """
 
     def __init__(self, table: Table, source: Source, speed: Speed, work: Work) -> None:
@@ -63,8 +63,8 @@ class Emulated(nn.Module):
         self._error_before_s = 0.0  # by passes that belong to no step
         self._step_factor = speed.factor(0, table.forward_s + table.backward_s)
 
-    def begin_step(self, step: int) -> None:
-        """The passes from here on belong to optimizer step `step`."""
+    def on_step(self, step: int) -> None:
+        """Count the passes from here on to optimizer step `step`, with its jitter."""
         if not self._steps:
             self._error_before_s = self._error_sum_s() or 0.0
         self._steps += 1
@@ -72,27 +72,43 @@ class Emulated(nn.Module):
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Passes within belong to no step."""
         before_s = self._error_sum_s() or 0.0
         try:
             yield
         finally:
             self._error_before_s += (self._error_sum_s() or 0.0) - before_s
 
-    @property
-    def timing_error_s(self) -> float | None:
-        """Mean seconds per step by which passes ended later than they should; null where not known."""
-        timing_error_s = self._error_sum_s()
-        return (
-            (timing_error_s - self._error_before_s) / self._steps
-            if timing_error_s is not None and self._steps
-            else None
+    def make_optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer of `optimizer_s`; None for a real one."""
+        seconds = self.table.optimizer_s
+        return None if seconds is None else EmulatedOptimizer(self, seconds)
+
+    def wrap_batches(self, batches: Iterator[Item], samples: int, device: torch.device) -> Iterator[Item]:
+        """Delay each micro-batch by `input_s` of the table."""
+        if not self.table.input_s:
+            return batches
+        return each_after(
+            self.table.input_s * self.table.share(samples), batches, make_device("wait", device)
         )
 
+    def report(self) -> Mapping[str, float | str]:
+        """`emulation_late_s`: mean seconds per step by which passes ended late, or why that is unknown."""
+        error_s = self.timing_error_s
+        if error_s is not None:
+            return {"emulation_late_s": error_s}
+        no_steps = "this attempt did no step"
+        return {
+            "emulation_late_s": "the device does not report when a pass ended" if self._steps else no_steps
+        }
+
+    def model_section(self) -> Mapping[str, Any]:
+        return {"kind": "emulated", "work": self.clock.work}
+
     @property
-    def late_reason(self) -> str:
-        """Why `timing_error_s` is null, where it is."""
-        return "the device does not tell when a pass ended" if self._steps else "this attempt did no step"
+    def timing_error_s(self) -> float | None:
+        """Mean seconds per step by which passes ended later than their deadline; None where unknown."""
+        sum_s = self._error_sum_s()
+        return (sum_s - self._error_before_s) / self._steps if sum_s is not None and self._steps else None
 
     def _error_sum_s(self) -> float | None:
         return self.clock.device.timing_error_s if self.clock.ready else None
@@ -110,11 +126,6 @@ class Emulated(nn.Module):
             device.end()
         # its own tensor, not a view: fully_shard hangs its hook on it
         return _Edge.apply(x.expand(len(inputs), *self._output), device.start)
-
-    def optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimizer that the table asks for; None for a real one."""
-        seconds = self.table.optimizer_s
-        return None if seconds is None else EmulatedOptimizer(self, seconds)
 
 
 class EmulatedLayer(nn.Module):

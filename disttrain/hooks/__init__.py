@@ -1,1 +1,1 @@
-"""Called by the training loop between steps: evaluation, stopping and checkpointing."""
+"""Hooks of the training loop, called between steps: telemetry, evaluation, stopping and checkpointing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,34 +12,43 @@ from torch.utils.data import Dataset
 
 from disttrain.config.sections import DataConfig
 from disttrain.data.loader import make_loader
+from disttrain.data.source import Sample
+from disttrain.hooks.hook import Hook
+from disttrain.parallel.mesh import Mesh
+from disttrain.precision import Precision
 from disttrain.records.metrics import EvalPoint
 from disttrain.runtime.process_group import World
+from disttrain.step_result import StepResult
 from disttrain.task import Task
+from disttrain.telemetry.run import RunTelemetry
+from disttrain.trainer import Trainer
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """How to validate: which samples, in what batches, by which task."""
+class Validation:
+    """The samples of a validation, their batches, and the task that scores them."""
 
-    dataset: Dataset[tuple[torch.Tensor, torch.Tensor]]
+    dataset: Dataset[Sample]
     task: Task
     world: World
+    mesh: Mesh
     batch_size: int
     max_samples: int
     """0 means all."""
+    precision: Precision
 
-    def __call__(self, model: nn.Module, step: int) -> EvalPoint:
-        """Evaluate the bare `model` (not its distributed wrapper: ranks may have unequal batch counts)."""
+    def run(self, model: nn.Module, step: int) -> EvalPoint:
+        """Validate the unwrapped `model`: DDP would wait for ranks that have fewer batches. All ranks together."""
         began = time.monotonic()
         available = len(self.dataset)  # type: ignore[arg-type]
         count = min(self.max_samples or available, available)
         # a stride spreads a limited number of samples over the whole split, the same ones every time
-        chosen = [i * available // count for i in range(count)][self.world.rank :: self.world.size]
+        chosen = [i * available // count for i in range(count)][self.mesh.data_rank :: self.mesh.data_size]
         batches = [chosen[at : at + self.batch_size] for at in range(0, len(chosen), self.batch_size)]
         tally = torch.zeros(3, dtype=torch.float64, device=self.world.device)
         was_training = model.training
         model.eval()
-        with torch.inference_mode():
+        with torch.inference_mode(), self.precision.autocast():
             for inputs, targets in make_loader(self.dataset, batches, DataConfig(), self.world.device):
                 output = model(inputs.to(self.world.device))
                 tally += self.task.tally(output, targets.to(self.world.device))
@@ -46,3 +56,36 @@ class Evaluation:
         loss, metrics = self.task.metrics(self.world.all_reduce(tally))
         elapsed = time.monotonic() - began
         return EvalPoint(step=step, loss=loss, metrics=metrics, samples=count, elapsed_s=elapsed)
+
+
+class EvaluationHook(Hook):
+    """Validates after the last step and after every `every` steps (0: only after the last)."""
+
+    def __init__(
+        self,
+        validation: Validation,
+        trainer: Trainer,
+        telemetry: RunTelemetry,
+        listeners: Sequence[Callable[[EvalPoint], None]],
+        steps: int,
+        every: int,
+    ) -> None:
+        self._validation = validation
+        self._trainer = trainer
+        self._telemetry = telemetry
+        self._listeners = listeners
+        self._steps = steps
+        self._every = every
+
+    def on_step(self, result: StepResult) -> None:
+        if not is_due(result.step, self._steps, self._every):
+            return
+        with self._telemetry.outside_steps():
+            point = self._validation.run(self._trainer.unwrapped_model, result.step)
+            for listener in self._listeners:
+                listener(point)
+
+
+def is_due(step: int, steps: int, every: int) -> bool:
+    """Whether a validation follows `step`."""
+    return step == steps or (every > 0 and step % every == 0)

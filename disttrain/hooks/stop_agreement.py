@@ -1,8 +1,9 @@
-"""What ranks do together between two steps: agree whether to stop, commit and take checkpoints.
+"""Step-boundary agreement: the ranks decide together whether to stop, and commit and take checkpoints.
 
-The loop compares one number a step (`next_step`). About once every `job.stop_check_s`, and wherever a
-checkpoint falls due by its step, all ranks meet in one small all-reduce. What they learn there is the same
-on all of them, and so is what they do next: no rank ever enters a collective alone.
+Each step costs one comparison (`next_step`). About every `job.stop_check_s` seconds, and where a checkpoint is
+due by its step, one small all-reduce gives all ranks the same view: requests to stop, writes in progress, time.
+One collective serves stopping and checkpointing, so both are one hook. All ranks act on the same view, and no
+rank enters a collective alone.
 """
 
 from __future__ import annotations
@@ -14,28 +15,30 @@ from collections.abc import Sequence
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.config.sections import Config
 from disttrain.errors import Superseded
+from disttrain.hooks.hook import Hook
 from disttrain.records.causes import StopCause
 from disttrain.records.metrics import EvalPoint
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.stop_signals import CAUSES, StopRequests
+from disttrain.step_result import StepResult
 from disttrain.telemetry.step_clock import CHECKPOINT, OTHER, StepClock
 
 MAX_STRIDE = 1000
-"""Steps between meetings at most: steps that were quick may turn slow."""
+"""Largest number of steps between two agreements: quick steps may turn slow."""
 _SUPERSEDED = 1 + len(CAUSES)
 
 
 def best_loss(history: Sequence[EvalPoint], world: World) -> float | None:
-    """The loss of the best validation so far, on all ranks; of earlier attempts rank 0 alone knows."""
+    """The loss of the best validation so far, on all ranks. Only rank 0 holds the history of earlier attempts."""
     known = [point.loss for point in history if point.loss is not None]
     best: float | None = world.all_gather_object(min(known, default=None))[0]
     return best
 
 
-class Boundary:
-    """Built for a run that has done `step` steps; `best_loss` is that of the best validation so far."""
+class StopAgreement(Hook):
+    """Stopping and checkpointing of a run of `steps` steps; `best_loss` is that of the best validation so far."""
 
     def __init__(
         self,
@@ -46,9 +49,11 @@ class Boundary:
         saver: CheckpointSaver,
         clock: StepClock,
         best_loss: float | None,
+        steps: int,
     ) -> None:
         self.next_step = saver.step
-        """Meet after this step."""
+        """The next agreement follows this step."""
+        self._steps = steps
         self._config = config.checkpoint
         self._check_s = config.job.stop_check_s
         self._world = world
@@ -59,11 +64,23 @@ class Boundary:
         self._best_loss = math.inf if best_loss is None else best_loss
         self._validated: EvalPoint | None = None
         self._is_best = False
-        self._met_step = saver.step
-        self._met = self._saved = time.monotonic()
+        self._synced_step = saver.step
+        self._synced = self._saved = time.monotonic()
+
+    def on_start(self, step: int) -> StopCause | None:
+        return self.sync(step) if step < self._steps else None
+
+    def on_step(self, result: StepResult) -> StopCause | None:
+        return self.sync(result.step) if self.next_step <= result.step < self._steps else None
+
+    def on_end(self) -> None:
+        """Leave the end of a run with regular checkpoints as a checkpoint."""
+        if self._config.regular:
+            self._save(self._steps)
+        self._saver.close()
 
     def validated(self, point: EvalPoint) -> None:
-        """Take a validation result, the same on all ranks, of the step just done."""
+        """Take the result of a validation after the step just done; it is the same on all ranks."""
         self._validated = point
         if point.loss is not None and point.loss < self._best_loss:
             self._best_loss = point.loss
@@ -71,8 +88,8 @@ class Boundary:
                 self._is_best = True
                 self.next_step = point.step
 
-    def meet(self, step: int) -> StopCause | None:
-        """All ranks together after `step`: why to stop now, having saved, or None to go on."""
+    def sync(self, step: int) -> StopCause | None:
+        """Agree after `step`: the cause to stop now, once the state is saved, or None. All ranks together."""
         now = time.monotonic()
         request, writing, time_is_up, step_s = self._world.all_reduce_max(self._own_view(step, now))
         if request == _SUPERSEDED:
@@ -87,19 +104,13 @@ class Boundary:
             log.info("stopping", step=step, cause=cause)
             self._saver.close()
         self._clock.switch(OTHER)
-        self._met, self._met_step = time.monotonic(), step
+        self._synced, self._synced_step = time.monotonic(), step
         stride = min(MAX_STRIDE, max(1, int(self._check_s / step_s))) if step_s else 1
         self.next_step = step + stride
         if self._config.every_steps:
             until_due = self._config.every_steps - step % self._config.every_steps
             self.next_step = min(self.next_step, step + until_due)
         return cause
-
-    def finish(self, step: int) -> None:
-        """All ranks together, after the last step: a run with checkpoints leaves its end as one, too."""
-        if self._config.regular:
-            self._save(step)
-        self._saver.close()
 
     def _own_view(self, step: int, now: float) -> list[float]:
         leads = self._world.rank == 0
@@ -108,7 +119,7 @@ class Boundary:
             request = _SUPERSEDED
         every_s = self._config.every_s
         time_is_up = leads and every_s is not None and now - self._saved >= every_s
-        step_s = (now - self._met) / (step - self._met_step) if step > self._met_step else 0.0
+        step_s = (now - self._synced) / (step - self._synced_step) if step > self._synced_step else 0.0
         return [request, self._saver.writing, time_is_up, step_s]
 
     def _falls_due(self, step: int) -> bool:

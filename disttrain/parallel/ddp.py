@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.config.sections import ParallelConfig
+from disttrain.config.sections import DDPConfig, ParallelConfig
+from disttrain.parallel.backward_hooks import after_own_backward
+from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.strategy import Strategy
 from disttrain.runtime.process_group import World
 
 COMM_METHOD = "ddp_backward_tail"
-"""From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets
-still in flight. It holds waiting for peers and transfer together; communication hidden under compute
-is not in it."""
-PRIMES_BUCKETS = True
-"""DDP lays its gradient buckets out anew after the first backward pass, by the order in which gradients
-came. That changes the order of summation: a resumed process would sum its first step otherwise than the
-one that never stopped, and from three ranks on that shows in the weights."""
+"""From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets still in
+flight. Contains waiting for peers and transfer; communication hidden under compute is not in it."""
 
 
-def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
-    return DistributedDataParallel(
-        model,
-        device_ids=[world.device.index] if world.device.type == "cuda" else None,
-        bucket_cap_mb=config.bucket_mb,
-        gradient_as_bucket_view=config.gradient_as_bucket_view,
-        static_graph=config.static_graph,
-        find_unused_parameters=config.find_unused_parameters,
-    )
+class DDP(Strategy):
+    """`torch.nn.parallel.DistributedDataParallel` with the options of `parallel.ddp`."""
+
+    comm_method = COMM_METHOD
+    primes_buckets = True
+    """DDP rebuilds its buckets after the first backward pass, in the order in which gradients were ready. The
+    order of summation changes with them: from three ranks on, a resumed process would compute other weights
+    than one that never stopped."""
+
+    def __init__(self, options: DDPConfig) -> None:
+        self.options = options
+
+    def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
+        return DistributedDataParallel(
+            model,
+            device_ids=[world.device.index] if world.device.type == "cuda" else None,
+            bucket_cap_mb=self.options.bucket_mb,
+            gradient_as_bucket_view=self.options.gradient_as_bucket_view,
+            static_graph=self.options.static_graph,
+            find_unused_parameters=self.options.find_unused_parameters,
+        )
+
+    def micro_step(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
+        return nullcontext() if last else cast(DistributedDataParallel, model).no_sync()
+
+    @contextmanager
+    def no_comm(self, model: nn.Module) -> Iterator[None]:
+        assert isinstance(model, DistributedDataParallel)
+        # The first pass without sync after one with sync broadcasts buffers, and then the next one does not.
+        broadcasts = model.require_forward_param_sync
+        model.require_forward_param_sync = False
+        try:
+            with model.no_sync():
+                yield
+        finally:
+            model.require_forward_param_sync = broadcasts
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        assert isinstance(model, DistributedDataParallel)
+        return model.module
+
+    def on_exposed_communication(self, loss: Tensor, call: Callable[[], None]) -> None:
+        after_own_backward([loss], call)
 
 
-def without_sync(model: nn.Module) -> AbstractContextManager[None]:
-    assert isinstance(model, DistributedDataParallel)
-    return model.no_sync()
-
-
-@contextmanager
-def no_comm(model: nn.Module) -> Iterator[None]:
-    assert isinstance(model, DistributedDataParallel)
-    # a pass without sync broadcasts buffers if the one before had sync, and then the next one does not
-    broadcasts = model.require_forward_param_sync
-    model.require_forward_param_sync = False
-    try:
-        with model.no_sync():
-            yield
-    finally:
-        model.require_forward_param_sync = broadcasts
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    assert isinstance(model, DistributedDataParallel)
-    return model.module
+def build(config: ParallelConfig) -> DDP:
+    return DDP(config.ddp)

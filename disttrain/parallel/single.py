@@ -1,29 +1,14 @@
-"""One rank: nothing to wrap, nothing to communicate."""
+"""One rank: the model is left as it is, and nothing communicates."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
-from torch import nn
-
 from disttrain.config.sections import ParallelConfig
-from disttrain.runtime.process_group import World
-
-COMM_METHOD = None
-PRIMES_BUCKETS = False
+from disttrain.parallel.strategy import Strategy
 
 
-def wrap(model: nn.Module, config: ParallelConfig, world: World) -> nn.Module:
-    return model
+class SingleRank(Strategy):
+    """The defaults of `Strategy`."""
 
 
-def without_sync(model: nn.Module) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-def no_comm(model: nn.Module) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    return model
+def build(config: ParallelConfig) -> SingleRank:
+    return SingleRank()

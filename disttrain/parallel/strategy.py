@@ -1,28 +1,59 @@
-"""From a strategy's name to its module."""
+"""The interface of a strategy, and its construction by name."""
 
 from __future__ import annotations
 
 import importlib
-from contextlib import AbstractContextManager
-from typing import Protocol, cast
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
-from torch import nn
+from torch import Tensor, nn
 
 from disttrain.config.sections import ParallelConfig
+from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 
 
-class Strategy(Protocol):
-    """What a module of this package offers; see the package's docstring."""
+class Strategy:
+    """Makes a model parallel and runs its passes. The defaults are those of a model that is left as it is.
 
-    COMM_METHOD: str | None
-    PRIMES_BUCKETS: bool
+    `model` is the module that `apply` returned, except in `apply`.
+    """
 
-    def wrap(self, model: nn.Module, config: ParallelConfig, world: World) -> nn.Module: ...
-    def without_sync(self, model: nn.Module) -> AbstractContextManager[None]: ...
-    def no_comm(self, model: nn.Module) -> AbstractContextManager[None]: ...
-    def unwrap(self, model: nn.Module) -> nn.Module: ...
+    comm_method: str | None = None
+    """Name of the method by which exposed communication is measured; None where nothing communicates."""
+    primes_buckets = False
+    """Whether the first backward pass of a process sums gradients in another order than the later ones. One
+    pass without effect then precedes the first step."""
+
+    def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
+        """The parallel model. All ranks together."""
+        return model
+
+    def parameters(self, model: nn.Module) -> Iterable[nn.Parameter]:
+        """Parameters that the optimizer of this rank updates."""
+        return model.parameters()
+
+    def micro_step(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
+        """Context of the forward and backward pass of one micro-batch; gradients travel with the `last` one."""
+        return nullcontext()
+
+    def clip_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
+        """Scale the gradients to a global norm of at most `max_norm`; the norm before, a scalar on the device."""
+        return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+
+    def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Context of passes without communication that leave the wrapper's state unchanged."""
+        return nullcontext()
+
+    def unwrap(self, model: nn.Module) -> nn.Module:
+        """The module given to `apply`, with the parameters that `apply` left in it."""
+        return model
+
+    def on_exposed_communication(self, loss: Tensor, call: Callable[[], None]) -> None:
+        """Have `call` run in the backward pass from `loss` when only communication is left of it."""
 
 
-def load_strategy(name: str) -> Strategy:
-    return cast(Strategy, importlib.import_module(f"disttrain.parallel.{name}"))
+def build_strategy(name: str, config: ParallelConfig) -> Strategy:
+    """The strategy of module `disttrain.parallel.<name>`, with its options."""
+    built: Strategy = importlib.import_module(f"disttrain.parallel.{name}").build(config)
+    return built

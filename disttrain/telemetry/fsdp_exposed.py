@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from disttrain.parallel.backward_hooks import after_own_backward, at_end_of_backward
 from disttrain.parallel.fsdp_collectives import InterceptedCollective, Make, install, param_groups
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.gradient_outputs import grad_tensors
@@ -22,8 +23,6 @@ from disttrain.telemetry.step_clock import (
     CONTROL_SYNC,
     OTHER,
     StepClock,
-    after_own_backward,
-    at_end_of_backward,
 )
 
 COMM_METHOD = "fsdp_custom_collectives"

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.config.sections import Config
-from disttrain.emulation.model import Emulated
+from disttrain.model_hooks import hooks_of
 from disttrain.parallel import ddp
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.json_files import write_json
@@ -33,12 +33,14 @@ from disttrain.runtime.failure_record import describe_failure
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
+from disttrain.step_result import StepResult
 from disttrain.telemetry import fsdp_exposed
 from disttrain.telemetry.ddp_exposed import DdpExposed
+from disttrain.telemetry.machine_facts import describe_machine
+from disttrain.telemetry.model_report import add_model_report, reason_at_start
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
-from disttrain.train import LATE_AT_THE_END, describe_machine, note_lateness
 
 T = TypeVar("T")
 
@@ -76,10 +78,10 @@ class LoopTelemetry:
         self._world = World(**vars(rank_info()), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
         cls = fsdp_exposed.original_class(bare)
-        model_config = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
-        self._emulated = next((module for module in bare.modules() if isinstance(module, Emulated)), None)
-        if self._emulated is not None:
-            model_config = {"kind": "emulated", "work": self._emulated.clock.work}
+        self._model = bare
+        self._model_hooks = hooks_of(bare)
+        by_class = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
+        model_config = self._model_hooks.model_section() or by_class
         local = samples_per_step // accumulation
         config = Config.model_validate(
             {
@@ -113,8 +115,7 @@ class LoopTelemetry:
             "accumulation": accumulation,
             "global_batch_size": samples_per_step * self._world.size,
         }
-        if self._emulated is not None:
-            background.late_reason = LATE_AT_THE_END
+        background.late_reason = reason_at_start(bare)
         self._telemetry = RunTelemetry(
             self._output.run, self._output.attempt, self._world, config, facts, background
         )
@@ -149,14 +150,14 @@ class LoopTelemetry:
                         batch = next(batches)
                     except StopIteration:
                         return
-                    if self._emulated is not None and number == 0:
-                        self._emulated.begin_step(step)
+                    if number == 0:
+                        self._model_hooks.on_step(step)
                     yield batch
             self._step = step
             loss = torch.tensor(torch.nan, device=self._world.device) if self._loss is None else self._loss
             lr = float(self._optimizer.param_groups[0]["lr"])
             missed = self._comm.missed(self._stepped) if self._comm else None
-            self._telemetry.step_done(self._step, loss, lr, missed)
+            self._telemetry.step_done(StepResult(step, loss, lr), missed)
             self._stepped = False
 
     def note(self, loss: Tensor) -> None:
@@ -174,8 +175,7 @@ class LoopTelemetry:
         if self._comm is not None:
             self._comm.close()
         if error is None:
-            if self._emulated is not None:
-                note_lateness(self._emulated, self._telemetry, self._world)
+            add_model_report(self._model, self._telemetry, self._world)
             self.metrics: Metrics = self._telemetry.finish()
             self._output.close(None, self.metrics)
         else:

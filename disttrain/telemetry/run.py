@@ -26,6 +26,7 @@ from disttrain.records.progress import Progress
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
+from disttrain.step_result import StepResult
 from disttrain.telemetry import comm_split, null_reasons, sinks, step_series, summary, throughput
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.hardware.node import NodeTelemetry
@@ -162,11 +163,12 @@ class RunTelemetry:
         self._began = self._told = time.monotonic()
         self.clock.start()
 
-    def step_done(self, step: int, loss: torch.Tensor, lr: float, comm_reason: str | None = None) -> None:
-        """Close optimizer step `step`, whose mean local loss is `loss` (a scalar, on the device).
+    def step_done(self, result: StepResult, comm_reason: str | None = None) -> None:
+        """Close the optimizer step of `result`.
 
         `comm_reason` says why the clock does not know all of this step's communication, where that is so.
         """
+        step, loss, lr = result.step, result.loss, result.lr
         self._recorder.record(step, loss, lr, comm_measured=comm_reason is None)
         if comm_reason is not None and self.background.comm_reason is None:
             self.background.comm_reason = comm_reason

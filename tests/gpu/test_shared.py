@@ -27,7 +27,7 @@ EMULATED = {
     "data": {"kind": "synthetic", "shape": [8], "classes": 2, "samples": 512, "valid_samples": 4},
     "train": {"steps": 12, "local_batch_size": 4, "log_every": 5},
     "telemetry": {"warmup_steps": 3, "sinks": [], "profiled_steps": 0},
-    "parallel": {"bucket_mb": 0.25},
+    "parallel": {"ddp": {"bucket_mb": 0.25}},
 }  # fmt: skip
 
 

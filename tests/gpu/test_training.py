@@ -45,7 +45,7 @@ def test_no_step_waits_for_the_device(strategy, tmp_path):
         for step in range(1, 31):
             if step == 16:  # DDP itself waits for its own clock in its first ten steps
                 torch.cuda.set_sync_debug_mode("error")
-            telemetry.step_done(step, trainer.step(step, session.batches), trainer.lr)
+            telemetry.step_done(trainer.step(step, session.batches))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert telemetry.finish().measured_steps == 28

@@ -101,13 +101,11 @@ def test_its_runs_are_reported_with_all_others(tmp_path):
 
 def test_a_loop_over_an_emulated_model_is_marked_and_each_step_draws_its_jitter(tmp_path, monkeypatch):
     began: list[int] = []
-    begin_step = Emulated.begin_step
-    monkeypatch.setattr(
-        Emulated, "begin_step", lambda model, step: (began.append(step), begin_step(model, step))
-    )
+    on_step = Emulated.on_step
+    monkeypatch.setattr(Emulated, "on_step", lambda model, step: (began.append(step), on_step(model, step)))
     source = synthetic.build(shape=(8,), classes=2, samples=8)
     model = emulated.build(source, layers=1, layer_mb=0.001, forward_s=0.0, backward_s=0.0, optimizer_s=0.0)
-    optimizer = model.optimizer()
+    optimizer = model.make_optimizer()
     telemetry = {"warmup_steps": 1, "profiled_steps": 0, "sinks": []}
     folder = tmp_path / "mine" / "n1"
     with LoopTelemetry(

@@ -74,7 +74,7 @@ def test_communication_under_compute_is_reported_as_hidden(three_ranks, tmp_path
     """A late rank keeps the buckets of its peers in flight from their first bucket to their last."""
     model, layers = STEP["model"], STEP["model"]["layers"]
     sections = {
-        "parallel": {"bucket_mb": model["layer_mb"] * layers / buckets},
+        "parallel": {"ddp": {"bucket_mb": model["layer_mb"] * layers / buckets}},
         "telemetry": {"profiled_steps": 1},
         "train": {"steps": delays.WARM_UP + LARGEST_SHARE},
     }

@@ -95,7 +95,7 @@ def train(
     """The collectives of the last step. `late_s` is by rank and layer."""
     model = build(late_s=(late_s or {}).get(world.rank), **options)
     calls = shard(world, model, build_as, longer_s)
-    optimizer = model.optimizer()
+    optimizer = model.make_optimizer()
     telemetry = {"warmup_steps": WARM_UP, "profiled_steps": 0, "sinks": []}
     with (
         real_time_priority(),

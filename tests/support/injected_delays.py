@@ -35,7 +35,7 @@ STEP: dict[str, dict[str, Any]] = {
     "data": {"kind": "synthetic", "shape": [8], "classes": 2, "samples": 2048, "valid_samples": 0},
     "train": {"steps": WARM_UP + MEASURED, "local_batch_size": 4, "log_every": 10},
     "telemetry": {"warmup_steps": WARM_UP, "sinks": [], "profiled_steps": 0},
-    "parallel": {"bucket_mb": 0.03125},
+    "parallel": {"ddp": {"bucket_mb": 0.03125}},
 }  # fmt: skip
 LATE_RANK, LATE_S = 1, 0.05
 JITTER_S, SEED = 0.02, 5

@@ -36,7 +36,7 @@ def config(
         "data": {"kind": "tests.support.small_models:source", "samples": 40},
         "train": {"steps": steps, "local_batch_size": 4, "log_every": 5},
         "optim": {"schedule": "cosine", "warmup_steps": 3, "grad_clip": 1.0, "lr": 0.01},
-        "parallel": {"bucket_mb": 0.002},
+        "parallel": {"ddp": {"bucket_mb": 0.002}},
         "resources": {"nodes": RANKS},
         "checkpoint": {"every_steps": every_steps},
         "telemetry": {"warmup_steps": 2, "profiled_steps": 0, "sinks": []},

@@ -20,7 +20,8 @@ from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import SIGNALS, StopSignals
-from disttrain.train import Session, finish, prepare, run_loop
+from disttrain.step_result import StepResult
+from disttrain.train import Run, finish, prepare, run_loop
 from tests.support.small_models import FEATURES
 
 MODEL = {"kind": "tests.support.small_models:Deep"}
@@ -34,7 +35,7 @@ def config(nodes: int = 1, ranks: int = 1, **sections: dict[str, Any]) -> Config
         "data": DATA,
         "train": {"steps": 12, "local_batch_size": 4, "log_every": 5},
         "optim": {"schedule": "cosine", "warmup_steps": 3, "grad_clip": 1.0, "lr": 0.01},
-        "parallel": {"bucket_mb": 0.002},
+        "parallel": {"ddp": {"bucket_mb": 0.002}},
         "resources": {"nodes": nodes, "gpus_per_node": ranks, "device": "cpu"},
         "telemetry": {"warmup_steps": 2, "sinks": []},
         "job": {"stop_check_s": 0},
@@ -69,30 +70,30 @@ def train_until(
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signals.install()
     try:
-        with patch("disttrain.parallel.ddp.PRIMES_BUCKETS", settle):
-            session = prepare(config, output, world, signals)
+        with patch("disttrain.parallel.ddp.DDP.primes_buckets", settle):
+            run = prepare(config, output, world, signals)
         inputs: list[bytes] = []
-        session = dataclasses.replace(session, batches=recorded(session.batches, inputs))
+        run = dataclasses.replace(run, batches=recorded(run.batches, inputs))
         if stop_after is not None and world.rank == stop_after % world.size:
-            after_step(session, stop_after, lambda: os.kill(os.getpid(), SIGNALS[stop_after % len(SIGNALS)]))
-        cause = run_loop(session, config)
-        metrics = finish(session, config, world, cause)
-        return Seen(metrics, parameter_hash(session), inputs, bucket_count(session))
+            after_step(run, stop_after, lambda: os.kill(os.getpid(), SIGNALS[stop_after % len(SIGNALS)]))
+        cause = run_loop(run)
+        metrics = finish(run, config, world, cause)
+        return Seen(metrics, parameter_hash(run), inputs, bucket_count(run))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def after_step(session: Session, step: int, act: Callable[[], Any]) -> None:
+def after_step(run: Run, step: int, act: Callable[[], Any]) -> None:
     """Have `act` run as the last thing in optimizer step `step`."""
-    trainer = session.trainer
+    trainer = run.trainer
     original = trainer.step
 
-    def stepped(number: int, batches: Any) -> torch.Tensor:
-        loss = original(number, batches)
+    def stepped(number: int, batches: Any) -> StepResult:
+        result = original(number, batches)
         if number == step:
             act()
-        return loss
+        return result
 
     trainer.step = stepped  # type: ignore[method-assign]
 
@@ -111,17 +112,17 @@ def samples_of(ranks: list[Seen]) -> list[bytes]:
     ]
 
 
-def parameter_hash(session: Session) -> str:
+def parameter_hash(run: Run) -> str:
     digest = hashlib.sha256()
-    bare, optimizer = session.trainer.unwrapped_model, session.trainer.optimizer
+    bare, optimizer = run.trainer.unwrapped_model, run.trainer.optimizer
     moments = [value for each in bare.parameters() for _, value in sorted(optimizer.state[each].items())]
     for value in [*bare.state_dict().values(), *moments]:
         digest.update(value.cpu().numpy().tobytes())
     return digest.hexdigest()
 
 
-def bucket_count(session: Session) -> int:
-    model = session.trainer.model
+def bucket_count(run: Run) -> int:
+    model = run.trainer.model
     if not isinstance(model, DistributedDataParallel):
         return 0
     return len(model._get_ddp_logging_data().get("rebuilt_bucket_sizes", "").split(","))

@@ -22,8 +22,9 @@ from disttrain.emulation.model import Emulated, EmulatedOptimizer, Speed
 from disttrain.emulation.table import parse, uniform
 from disttrain.errors import ConfigError
 from disttrain.flops.counting import flops_per_sample
+from disttrain.model_hooks import hooks_of
 from disttrain.models import emulated, gpt, resnet
-from disttrain.optim.optimizer import make_optimizer
+from disttrain.optim.optimizer import build_optimizer
 from disttrain.task import Task
 from tests.unit.test_models import shaped
 
@@ -138,7 +139,7 @@ def test_language_and_regression_sources_get_what_they_need(monkeypatch):
 def test_what_is_late_aside_is_not_late_in_a_step():
     model = emulated.build(SOURCE, layers=1, layer_mb=0.001, forward_s=0.0, backward_s=0.0)
     passes(model)
-    model.begin_step(1)
+    model.on_step(1)
     timer = model.clock.device
     timer.timing_error_s += 0.2
     in_step_s = model.timing_error_s
@@ -151,7 +152,7 @@ def test_what_is_late_aside_is_not_late_in_a_step():
 def test_an_emulated_optimizer_takes_its_time_and_changes_nothing(monkeypatch):
     model, tape = on_tape(monkeypatch, table=LAYERS, optimizer_s=5.0)
     optim = check(Draft({"train": {"steps": 1, "local_batch_size": 1}})).optim
-    optimizer = make_optimizer(model, optim)
+    optimizer = build_optimizer(model.parameters(), optim, hooks_of(model))
     assert isinstance(optimizer, EmulatedOptimizer)
     passes(model)
     before = [p.clone() for p in model.parameters()]
@@ -162,7 +163,7 @@ def test_an_emulated_optimizer_takes_its_time_and_changes_nothing(monkeypatch):
         torch.equal(p, old) and p.grad is None for p, old in zip(model.parameters(), before, strict=True)
     )
     real, _ = on_tape(monkeypatch, table=LAYERS)
-    assert isinstance(make_optimizer(real, optim), torch.optim.AdamW)
+    assert isinstance(build_optimizer(real.parameters(), optim, hooks_of(real)), torch.optim.AdamW)
 
 
 def test_jitter_is_a_function_of_rank_and_step_with_the_spread_it_says():
@@ -179,7 +180,7 @@ def test_only_the_ranks_that_are_named_are_slow(monkeypatch):
     for rank, first in (("0", 1.0), ("1", 1.0 * (1.5 + 6.6 / 66))):
         monkeypatch.setenv("RANK", rank)
         model, tape = on_tape(monkeypatch, table=LAYERS, slow_ranks=(1,), slow_s=6.6, slow_factor=1.5)
-        model.begin_step(1)
+        model.on_step(1)
         passes(model)
         assert tape.said[1] == pytest.approx(first)
 
@@ -192,7 +193,7 @@ def test_only_the_optimizer_of_ranks_that_are_named_is_slow(monkeypatch, rank, e
     options = {"optimizer_s": 5.0} if where == "option" else {}
     model, tape = on_tape(monkeypatch, table=table, slow_ranks=(1,), slow_optimizer_s=2.0, **options)
     passes(model)
-    model.optimizer().step()
+    model.make_optimizer().step()
     assert tape.said[1] == 1.0
     assert tape.said[-1] == expected_s
 

@@ -14,13 +14,13 @@ from disttrain.config.batch_plan import plan_batch
 from disttrain.config.sections import OptimConfig
 from disttrain.emulation.table import parse
 from disttrain.errors import ConfigError
-from disttrain.parallel import single
+from disttrain.hooks.layer_times import Timeline, layer_times, summarize
+from disttrain.parallel.single import SingleRank
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.layers import Layers, LayerTime
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.task import Task
-from disttrain.telemetry.layer_times import Timeline, layer_times, summarize
 from disttrain.telemetry.step_clock import HostClock
 from disttrain.trainer import Trainer
 from jobs.cli.emulate import scale_of, table_of
@@ -59,7 +59,9 @@ def test_layers_are_timed_and_nothing_is_left_behind():
     model = Shared()
     plan = plan_batch(4, None, 1)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    trainer = Trainer(model, Task("classification"), optimizer, OptimConfig(), single, plan, 1, HostClock())
+    trainer = Trainer(
+        model, Task("classification"), optimizer, OptimConfig(), SingleRank(), plan, 1, HostClock()
+    )
     before = {name: value.clone() for name, value in model.state_dict().items()}
     batch = (torch.randn(4, 8), torch.zeros(4, dtype=torch.long))
     layers = layer_times(trainer, batch, passes=3)

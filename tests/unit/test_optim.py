@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from disttrain.config.sections import OptimConfig
-from disttrain.optim.optimizer import learning_rate, make_optimizer, peak_lr
+from disttrain.optim.optimizer import build_optimizer
+from disttrain.optim.schedules import learning_rate, peak_lr
 
 
 def test_warm_up_is_linear_and_reaches_the_peak():
@@ -58,7 +59,7 @@ def test_batch_size_scaling_rules(rule, expected):
 
 def test_weight_decay_spares_biases_and_norms():
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
-    optimizer = make_optimizer(model, OptimConfig(weight_decay=0.1))
+    optimizer = build_optimizer(model.parameters(), OptimConfig(weight_decay=0.1))
     decays = {id(p): group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
     assert {name: decays[id(p)] for name, p in model.named_parameters()} == {
         "0.weight": 0.1, "0.bias": 0.0, "1.weight": 0.0, "1.bias": 0.0,
@@ -71,7 +72,9 @@ def test_fused_and_plain_kernels_agree(name):
     for fused in (True, False):
         torch.manual_seed(0)
         model = nn.Linear(8, 8)
-        optimizer = make_optimizer(model, OptimConfig(name=name, lr=0.1, weight_decay=0.1, fused=fused))
+        optimizer = build_optimizer(
+            model.parameters(), OptimConfig(name=name, lr=0.1, weight_decay=0.1, fused=fused)
+        )
         assert optimizer.defaults["fused"] is fused
         for _ in range(3):
             model(torch.ones(2, 8)).square().sum().backward()

@@ -91,7 +91,7 @@ def test_a_good_file_is_a_config(write):
         ),
         (
             "train:",
-            "parallel: {static_graph: true, find_unused_parameters: true}\ntrain:",
+            "parallel: {ddp: {static_graph: true, find_unused_parameters: true}}\ntrain:",
             "exclude each other",
         ),
         ("train:", "optim: {schedule: step}\ntrain:", "optim.step_every goes with optim.schedule=step"),

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
 
-from disttrain.checkpoint import content
 from disttrain.checkpoint.state import of_random, preserve_state, put_random
+from disttrain.checkpoint.train_state import RandomState, TrainState
 from disttrain.runtime.process_group import World
 
 DEVICE = torch.device("cuda", 1)
@@ -47,13 +45,14 @@ def test_a_pass_aside_draws_nothing_from_it(generators):
 
 def test_a_checkpoint_has_it_for_each_rank(generators):
     world = World(rank=1, size=2, local_rank=1, local_size=2, device=DEVICE, backend="nccl")
-    telemetry = SimpleNamespace(state=lambda: ({}, {}))
     model = nn.Linear(2, 2)
-    state = content.capture(model, torch.optim.SGD(model.parameters()), telemetry, world)
+    random = RandomState(DEVICE)
+    state = TrainState(model, torch.optim.SGD(model.parameters()), [random], world).capture()
     assert state["rank-00001.cuda"].tolist() == [1] * 16
     generators[DEVICE] += 1
     own = {name.removeprefix("rank-00001."): value for name, value in state.items() if "rank" in name}
-    content.set_random(content.ResumeState(step=3, own=own), 0, world)
+    random.load_state_dict({f"rank.{name}": value for name, value in own.items()})
+    random.restart(3, 0, world)
     assert generators[DEVICE].tolist() == [1] * 16
 
 

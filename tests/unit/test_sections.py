@@ -39,6 +39,8 @@ def another_value(field: Any) -> Any:
     if isinstance(default, dict):
         return {"NCCL_DEBUG": "INFO"}
     assert isinstance(default, tuple)
+    if not default:
+        return ("package.module:function",)
     changed = default[::-1]
     return changed if changed != default else (*default, "more" if isinstance(default[0], str) else 7)
 
@@ -73,6 +75,12 @@ def test_excluded_from_the_key_is_what_cannot_change_the_numbers():
         "profile.ranks",
     ]
     assert "log_every" not in keyed_values(Config())["train"]
+
+
+def test_the_key_is_the_one_from_before_keys_were_renamed_and_added():
+    config = {"train": {"steps": 3, "local_batch_size": 2}, "parallel": {"ddp": {"bucket_mb": 4}}}
+    before = "921f32531c5a"  # of parallel.bucket_mb=4, in a version without parallel.ddp and model.transforms
+    assert config_key(Config.model_validate(config)) == before
 
 
 def test_the_key_changes_with_the_repeat_and_with_a_builders_option():

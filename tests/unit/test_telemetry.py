@@ -17,6 +17,7 @@ from disttrain.records.metrics import LossPoint
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
+from disttrain.step_result import StepResult
 from disttrain.telemetry import run as run_module
 from disttrain.telemetry import sinks
 from disttrain.telemetry.comm_split import CommSplit
@@ -194,7 +195,7 @@ def telemetry(tmp_path, monkeypatch):
 def take_steps(telemetry, clockwork, first, count, step_s):
     for step in range(first, first + count):
         clockwork.now += step_s
-        telemetry.step_done(step, torch.tensor(1.0), 0.1)
+        telemetry.step_done(StepResult(step, torch.tensor(1.0), 0.1))
 
 
 @pytest.mark.parametrize("step_s", [0.002, 0.1, 2.0])
@@ -246,7 +247,7 @@ def test_a_run_whose_loss_was_not_finite_goes_on(telemetry):
         same_run=True,
     )
     clockwork.now += 2 * run_module.PROGRESS_EVERY_S
-    made.step_done(8, torch.tensor(1.0), 0.1)
+    made.step_done(StepResult(8, torch.tensor(1.0), 0.1))
     assert read_json(made.run.progress)["loss"] is None
     assert [(p.step, p.loss) for p in made.finish().loss_history] == [(7, None), (8, 1.0)]
 

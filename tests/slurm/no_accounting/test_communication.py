@@ -36,7 +36,7 @@ class Measured:
 def measure(cluster: MiniCluster, root: Path, *settings: str) -> Measured:
     """Train on two nodes, all gradients in one bucket, which is sent when the backward pass is over."""
     root.mkdir()
-    common = ["model.forward_s=0.04", "model.backward_s=0.08", "parallel.bucket_mb=32"]
+    common = ["model.forward_s=0.04", "model.backward_s=0.08", "parallel.ddp.bucket_mb=32"]
     common += [f"train.steps={STEPS}", f"telemetry.warmup_steps={WARM_UP}"]
     sweep = SUBMIT.parent / "sweeps" / "emulated.yaml"
     command = ["sweep", str(sweep), "--nodes", "2", "--set", *common, *settings]

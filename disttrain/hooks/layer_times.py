@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from disttrain.records.layers import LayerTime
+from disttrain.data.source import Batch
+from disttrain.records.json_files import write_json
+from disttrain.records.layers import Layers, LayerTime
 from disttrain.telemetry.event_timer import moments
-from disttrain.trainer import Batch, Trainer
+from disttrain.telemetry.run import RunTelemetry
+from disttrain.trainer import Trainer
 
 _WARM_UP = 2
 
@@ -29,6 +32,24 @@ class Timeline:
     """One entry a parameter."""
     begins: dict[str, float] = field(default_factory=dict)
     """`forward`, `backward`, `end`."""
+
+
+def write_layer_times(trainer: Trainer, batch: Batch, telemetry: RunTelemetry) -> None:
+    """Time every layer on all ranks together, as in training; write those of rank 0."""
+    passes = telemetry.config.telemetry.layer_passes
+    layers = layer_times(trainer, batch, passes)
+    if telemetry.world.rank != 0 or telemetry.attempt.superseded_by() is not None:
+        return
+    found = Layers(
+        attempt=telemetry.attempt.number,
+        device=telemetry.facts["device"],
+        emulated=telemetry.config.emulated,
+        passes=passes,
+        samples=telemetry.facts["local_batch_size"],
+        dtype_bytes=next(trainer.unwrapped_model.parameters()).element_size(),
+        layers=layers,
+    )
+    write_json(telemetry.attempt.layers, found.model_dump(mode="json"))
 
 
 def layer_times(trainer: Trainer, batch: Batch, passes: int) -> list[LayerTime]:

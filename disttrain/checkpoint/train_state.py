@@ -1,0 +1,144 @@
+"""The state of training that resumes: one list of parts, each with `state_dict` and `load_state_dict`.
+
+Names in a checkpoint begin with `model.` or `optimizer.` (of all ranks), `history.` (of rank 0), `precision.`, or
+`rank-00000.` (of one rank). A part names what belongs to its rank alone from `rank.` on. The position in the order
+of samples and the learning rate follow from the step and need no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from disttrain.checkpoint import state as states
+from disttrain.checkpoint import storage
+from disttrain.checkpoint.folder import CommittedCheckpoint
+from disttrain.checkpoint.resume import ResumeSource
+from disttrain.checkpoint.storage import State
+from disttrain.errors import ConfigError
+from disttrain.runtime import log
+from disttrain.runtime.process_group import World
+from disttrain.runtime.seeding import seed_all
+
+OWN = "rank."
+"""Prefix of the names that belong to one rank, as its parts use it."""
+_RANK0 = "history."
+
+
+class Stateful(Protocol):
+    """A part of the state, as `torch.distributed.checkpoint.stateful.Stateful` defines it.
+
+    `load_state_dict` receives the whole state of the checkpoint that this rank reads, and takes its own names.
+    """
+
+    def state_dict(self) -> State:
+        """Tensors by name; they may share memory with what is alive. All ranks together."""
+
+    def load_state_dict(self, state: State) -> None:
+        """Take up what `state_dict` gave. All ranks together."""
+
+
+class RandomState:
+    """The random number generators of this rank."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._loaded: State = {}
+
+    def state_dict(self) -> State:
+        return {OWN + name: value for name, value in states.of_random(self._device).items()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Keep the state until `restart`: building an iterator draws random numbers."""
+        self._loaded = {
+            name.removeprefix(OWN): value for name, value in state.items() if name.startswith(OWN)
+        }
+
+    def restart(self, step: int, seed: int, world: World) -> None:
+        """Set the generators to where they were after `step`; on another number of ranks, to a new seed."""
+        if self._loaded:
+            states.put_random(self._loaded, self._device)
+        elif step:
+            seed_all(seed + 1 + world.rank + world.size * step)
+
+
+class TrainState:
+    """The unwrapped `model`, its optimizer and the other `parts`, captured and restored together."""
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, parts: Sequence[Stateful], world: World
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._parts = parts
+        self._world = world
+
+    def capture(self) -> State:
+        """This rank's share of a checkpoint. All ranks together."""
+        own = _own_prefix(self._world)
+        # DDP broadcasts the buffers of rank 0
+        state = states.of_model(self._model, buffers=self._world.rank == 0)
+        state |= states.of_optimizer(self._model, self._optimizer)
+        for part in self._parts:
+            for name, value in part.state_dict().items():
+                state[own + name.removeprefix(OWN) if name.startswith(OWN) else name] = value
+        return state
+
+    def restore(self, found: ResumeSource) -> int:
+        """Load the checkpoint; the step after which training goes on. All ranks together.
+
+        Raises `ConfigError` where it is of another model. Without the state of this rank, as another number of
+        ranks wrote it, training goes on from the same step with other random numbers.
+        """
+        world = self._world
+        known = world.on_all_ranks(lambda: storage.shapes(found.path))[world.rank]
+        state = states.of_model(self._model)
+        refuse_other_model(found, state, known)
+        if not found.only_model:
+            state |= states.empty_optimizer(self._model, known)
+            state |= self._empty_parts(found, known)
+        world.on_all_ranks(lambda: storage.load(state, found.path))
+        if found.only_model:
+            log.info("model taken", path=str(found.path))
+            return 0
+        states.put_optimizer(self._model, self._optimizer, state)
+        own = _own_prefix(world)
+        exact = any(name.startswith(own) for name in state)
+        named = {OWN + k.removeprefix(own) if k.startswith(own) else k: v for k, v in state.items()}
+        for part in self._parts:
+            part.load_state_dict(named)
+        step = found.manifest.step
+        log.info("resumed", step=step, path=str(found.path), exact=exact)
+        return step
+
+    def _empty_parts(self, found: ResumeSource, known: states.Shapes) -> State:
+        """Tensors to load into, of the names that this rank reads beside the model and the optimizer."""
+        prefixes = [_RANK0] if self._world.rank == 0 else []
+        if found.manifest.world_size == self._world.size:
+            prefixes.append(_own_prefix(self._world))
+        wanted = {name: shape for name, shape in known.items() if name.startswith(tuple(prefixes))}
+        return {name: torch.empty(size, dtype=dtype) for name, (size, dtype) in wanted.items()}
+
+
+def _own_prefix(world: World) -> str:
+    return f"rank-{world.rank:05d}."
+
+
+def refuse_other_model(found: CommittedCheckpoint, wanted: State, known: states.Shapes) -> None:
+    """Raise `ConfigError` unless the checkpoint holds the tensors of this model, no more, no fewer."""
+    for name, tensor in wanted.items():
+        size = known[name][0] if name in known else None
+        if size != tensor.shape:
+            there = "is not in it" if size is None else f"has shape {tuple(size)} in it"
+            raise ConfigError(
+                f"{found.path} is of another model: {name.removeprefix(states.MODEL)} {there}, "
+                f"{tuple(tensor.shape)} is needed"
+            )
+    for name in known:
+        if name.startswith(states.MODEL) and name not in wanted:
+            raise ConfigError(
+                f"{found.path} is of another model: {name.removeprefix(states.MODEL)} is in it, not here"
+            )

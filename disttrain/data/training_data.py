@@ -1,0 +1,89 @@
+"""The data of a run on this rank: its source, its share of each global batch, and its batches by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from disttrain.config.batch_plan import BatchPlan, plan_batch
+from disttrain.config.sections import Config
+from disttrain.data.loader import make_loader
+from disttrain.data.sampler import GlobalOrder, RankBatches
+from disttrain.data.source import Batch, Source
+from disttrain.errors import ConfigError
+from disttrain.parallel.mesh import Mesh
+from disttrain.runtime.process_group import World
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Samples go to the data-parallel ranks of `mesh`, not to the ranks of the world."""
+
+    source: Source
+    plan: BatchPlan
+    steps: int
+    """Optimizer steps of the whole run."""
+    mesh: Mesh
+    config: Config
+
+    def example(self) -> Batch:
+        """A micro-batch in host memory, outside of the order of samples."""
+        samples = self.source.record.train_samples
+        return default_collate([self.source.train[i % samples] for i in range(self.plan.local)])
+
+    def batches(self, start_step: int, device: torch.device) -> Iterator[Batch]:
+        """The micro-batches of this rank after `start_step` steps. Building the iterator draws random numbers."""
+        seed, rank = self.config.train.seed, self.mesh.data_rank
+        order = GlobalOrder(self.source.record.train_samples, seed)
+        mine = RankBatches(order, self.plan, rank, self.steps, start_step)
+        return iter(
+            make_loader(
+                self.source.train, mine, self.config.data, device, seed=(seed, rank), first=mine.first
+            )
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """As fields of `Metrics`."""
+        return {
+            "dataset": self.source.record,
+            "steps_total": self.steps,
+            "local_batch_size": self.plan.local,
+            "accumulation": self.plan.accumulation,
+            "global_batch_size": self.plan.global_,
+        }
+
+
+def spread_source(source: Source, config: Config, mesh: Mesh, world: World) -> TrainingData:
+    """The batches of `source` for this run. All ranks together.
+
+    Raises `ConfigError` where ranks have different data, or where the batch sizes do not divide.
+    """
+    refuse_unequal_data(source, world)
+    plan = plan_batch(config.train.local_batch_size, config.train.global_batch_size, mesh.data_size)
+    return TrainingData(source, plan, count_steps(config, source, plan), mesh, config)
+
+
+def refuse_unequal_data(source: Source, world: World) -> None:
+    """Raise `ConfigError` on all ranks if the data of any rank differs.
+
+    Nodes with different versions of Python have different default corpora, and no later check would notice.
+    """
+    found = [
+        (record.name, record.version, record.sha256) for record in world.all_gather_object(source.record)
+    ]
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise ConfigError(f"data differs between ranks: rank 0 has {found[0]}, rank {rank} has {other}")
+
+
+def count_steps(config: Config, source: Source, plan: BatchPlan) -> int:
+    """Optimizer steps of the whole run; epochs are rounded up to whole steps."""
+    if config.train.steps is not None:
+        return config.train.steps
+    assert config.train.epochs is not None
+    return max(1, math.ceil(config.train.epochs * source.record.train_samples / plan.global_))

@@ -1,0 +1,62 @@
+"""Learning-rate schedules: each a closed formula of the step, so that a resumed run needs no state of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from disttrain.config.sections import OptimConfig
+
+Schedule = Callable[[int, int, OptimConfig], float]
+"""(step after the warm-up, from 1; steps after the warm-up; options) to a factor of the peak learning rate."""
+
+
+def constant(step: int, steps: int, optim: OptimConfig) -> float:
+    """The peak at every step."""
+    return 1.0
+
+
+def linear(step: int, steps: int, optim: OptimConfig) -> float:
+    """1 - (1 - f) t, with t = step / steps and f = `final_lr_ratio`, reached at the last step."""
+    return 1 - (1 - optim.final_lr_ratio) * (step / steps)
+
+
+def cosine(step: int, steps: int, optim: OptimConfig) -> float:
+    """f + (1 - f)(1 + cos(pi t)) / 2, with t and f as in `linear` (Loshchilov and Hutter, arXiv 1608.03983)."""
+    floor = optim.final_lr_ratio
+    return floor + (1 - floor) * (1 + math.cos(math.pi * (step / steps))) / 2
+
+
+def step(step: int, steps: int, optim: OptimConfig) -> float:
+    """`step_factor` to the power of the number of drops so far, one after every `step_every` steps."""
+    assert optim.step_every is not None
+    return float(optim.step_factor ** ((step - 1) // optim.step_every))
+
+
+SCHEDULES: dict[str, Schedule] = {"constant": constant, "linear": linear, "cosine": cosine, "step": step}
+"""By the names that `optim.schedule` takes."""
+
+
+def learning_rate(step: int, steps: int, optim: OptimConfig, global_batch: int) -> float:
+    """The learning rate of optimizer step `step` (1 is the first) of `steps`.
+
+    The warm-up is linear and reaches the peak at step `warmup_steps`; the schedule follows.
+    """
+    peak = peak_lr(optim, global_batch)
+    if step <= optim.warmup_steps:
+        return peak * step / optim.warmup_steps
+    after, total = step - optim.warmup_steps, max(1, steps - optim.warmup_steps)
+    return peak * SCHEDULES[optim.schedule](after, total, optim)
+
+
+def peak_lr(optim: OptimConfig, global_batch: int) -> float:
+    """The peak learning rate after the batch-size scaling rule.
+
+    linear: lr * B / B0 (Goyal et al. 2017, arXiv 1706.02677); sqrt: lr * sqrt(B / B0) (Krizhevsky 2014,
+    arXiv 1404.5997), with B the global batch and B0 `lr_base_batch`.
+    """
+    if optim.lr_scaling == "none":
+        return optim.lr
+    assert optim.lr_base_batch is not None
+    ratio = global_batch / optim.lr_base_batch
+    return optim.lr * (ratio if optim.lr_scaling == "linear" else math.sqrt(ratio))

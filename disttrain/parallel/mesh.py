@@ -1,0 +1,45 @@
+"""The mesh: positions of the ranks along the dimensions pipeline, replicate and shard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from disttrain.config.sections import ParallelConfig
+from disttrain.runtime.process_group import World
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """World rank = (pipeline * replicate size + replicate) * shard size + shard, each index from 0.
+
+    Ranks that differ in `replicate` or `shard` read different samples; ranks that differ in `pipeline` alone
+    hold different layers and read the same samples.
+    """
+
+    rank: int
+    replicate: int = 1
+    """Copies of the parameters."""
+    shard: int = 1
+    """Ranks that share one copy of the parameters."""
+    pipeline: int = 1
+    """Pipeline stages."""
+
+    @property
+    def size(self) -> int:
+        """Ranks of the mesh, which is the world."""
+        return self.replicate * self.shard * self.pipeline
+
+    @property
+    def data_size(self) -> int:
+        """Number of ranks that read different samples."""
+        return self.replicate * self.shard
+
+    @property
+    def data_rank(self) -> int:
+        """Position of this rank among those that read different samples: the sampler's rank."""
+        return self.rank % self.data_size
+
+
+def build_mesh(config: ParallelConfig, world: World) -> Mesh:
+    """The mesh of the run. Both strategies, single and ddp, replicate the model on every rank."""
+    return Mesh(rank=world.rank, replicate=world.size)

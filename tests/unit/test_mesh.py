@@ -1,0 +1,39 @@
+"""The mesh: ranks that read different samples, whatever else they share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from disttrain.config.batch_plan import plan_batch
+from disttrain.config.sections import ParallelConfig
+from disttrain.data.sampler import GlobalOrder, RankBatches
+from disttrain.parallel.mesh import Mesh, build_mesh
+from disttrain.runtime.process_group import World
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_every_rank_of_a_replicated_model_reads_its_own_samples(size):
+    world = World(
+        rank=size - 1, size=size, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None
+    )
+    mesh = build_mesh(ParallelConfig(), world)
+    assert (mesh.size, mesh.data_size, mesh.data_rank) == (size, size, size - 1)
+
+
+def test_stages_of_a_pipeline_read_the_same_samples_and_shards_do_not():
+    meshes = [Mesh(rank, replicate=2, shard=2, pipeline=2) for rank in range(8)]
+    assert [mesh.data_rank for mesh in meshes] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert {(mesh.size, mesh.data_size) for mesh in meshes} == {(8, 4)}
+
+
+def test_the_samplers_of_the_data_parallel_ranks_cover_each_global_batch_once():
+    plan = plan_batch(2, 8, 2)
+    meshes = [Mesh(rank, replicate=2, pipeline=2) for rank in range(4)]
+    read = [
+        [i for batch in RankBatches(GlobalOrder(16, 0), plan, mesh.data_rank, 2) for i in batch]
+        for mesh in meshes
+    ]
+    assert read[0] == read[2]
+    assert read[1] == read[3]
+    assert sorted(read[0] + read[1]) == list(range(16))
