@@ -15,9 +15,9 @@ from torch import nn
 
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, storage
-from disttrain.checkpoint.content import refuse_other_model
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.checkpoint.saver import _delete_old
+from disttrain.checkpoint.train_state import refuse_other_model
 from disttrain.config.sections import Config
 from disttrain.errors import ConfigError, Superseded
 from disttrain.hooks.evaluation import Evaluation
