@@ -20,7 +20,7 @@ from disttrain.checkpoint.saver import _delete_old
 from disttrain.checkpoint.train_state import refuse_other_model
 from disttrain.config.sections import Config
 from disttrain.errors import ConfigError, Superseded
-from disttrain.hooks.evaluation import Evaluation
+from disttrain.hooks.evaluation import Validation
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.records.run_directory import RunDir
@@ -48,11 +48,11 @@ def test_regular_ones_are_kept_and_the_end_is_one(tmp_path: Path, asynchronous: 
 def test_the_best_validated_one_is_taken_and_kept(tmp_path: Path) -> None:
     losses = {3: 3.0, 6: 1.0, 9: 2.0, 12: 2.5}
 
-    def validate(_self: Evaluation, _model: nn.Module, step: int) -> EvalPoint:
+    def validate(_self: Validation, _model: nn.Module, step: int) -> EvalPoint:
         return EvalPoint(step=step, loss=losses[step], metrics={}, samples=1, elapsed_s=0.0)
 
     made = config(checkpoint={"every_steps": 100, "keep": 1}, train={"eval_every": 3})
-    with patch.object(Evaluation, "__call__", validate):
+    with patch.object(Validation, "run", validate):
         train_until(alone(), made, tmp_path, 0, 8)
         assert names(tmp_path) == ["step-00000006", "step-00000008"]
         train_until(alone(), made, tmp_path, 1, None)  # which knows what was best before it began
@@ -78,10 +78,10 @@ def test_ranks_agree_on_what_was_best_before_they_began(three_ranks: Ranks, tmp_
 def validating(
     world: World, losses: dict[int, float], made: Config, folder: Path, attempt: int, stop: int | None
 ) -> Seen:
-    def validate(_self: Evaluation, _model: nn.Module, step: int) -> EvalPoint:
+    def validate(_self: Validation, _model: nn.Module, step: int) -> EvalPoint:
         return EvalPoint(step=step, loss=losses[step], metrics={}, samples=1, elapsed_s=0.0)
 
-    with patch.object(Evaluation, "__call__", validate):
+    with patch.object(Validation, "run", validate):
         return train_until(world, made, folder, attempt, stop)
 
 
