@@ -173,7 +173,7 @@ def _reduce(citation: Citation, results: Path) -> Any:
 
 
 def _scale(citation: Citation) -> float:
-    """What the record's number is multiplied by to be in the unit of the text."""
+    """Factor from the unit of the record to the unit of the text."""
     name = citation.path.rpartition("/")[2].removesuffix("_95")
     stored = next((unit for end, unit in SUFFIXES.items() if name.endswith(end)), ("", 1.0))
     written = re.search(rf"\d[ \u00a0]?({_UNIT})(?![\w/])", citation.text)
