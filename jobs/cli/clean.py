@@ -98,7 +98,7 @@ def _move(path: Path, target: Path) -> None:
 
 
 def _move_code(root: Path, trash: Path) -> None:
-    """Copies of the code that only moved runs were submitted with, and words on them to jobs."""
+    """Move code copies, and plans of sbatch jobs, that no remaining run refers to."""
     from jobs.submission import sbatch_job
 
     def all_runs() -> list[RunDir]:
@@ -108,7 +108,7 @@ def _move_code(root: Path, trash: Path) -> None:
         for folder in folders:
             _move(folder, trash / code_snapshot.SNAPSHOTS_FOLDER / folder.name)
     for plan in sbatch_job.plans_without_run(root):
-        if plan.exists():  # another, at the same time, may have moved it
+        if plan.exists():  # a concurrent `clean` may have moved it
             _move(plan, trash / sbatch_job.FOLDER / plan.name)
 
 

@@ -14,7 +14,7 @@ from jobs.cli.status_table import displayed_state
 from jobs.status.gpu_hours import used
 from jobs.status.run_state import RunState
 
-_COLUMNS = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
+_GPU_HOURS_COLUMNS = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
 _RIGHT_ALIGNED = frozenset({"ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT"})
 
 
@@ -56,8 +56,8 @@ def gpu_hours_table(states: Sequence[RunState]) -> str:
         (run_label(state.run) if with_sweep else state.name, displayed_state(state), *_usage_cells(each))
         for state, each in zip(states, runs, strict=True)
     ]
-    lines = [_total_line(each) for each in sweeps]
-    return "\n".join([table(_COLUMNS, rows, _RIGHT_ALIGNED), "", *lines])
+    lines = [_sweep_total(each) for each in sweeps]
+    return "\n".join([table(_GPU_HOURS_COLUMNS, rows, _RIGHT_ALIGNED), "", *lines])
 
 
 def _usage_cells(each: dict[str, Any] | None) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ def _usage_cells(each: dict[str, Any] | None) -> tuple[str, ...]:
     )
 
 
-def _total_line(each: dict[str, Any]) -> str:
+def _sweep_total(each: dict[str, Any]) -> str:
     hours = " and ".join(f"{number(value, 3)} {unit}" for unit, value in each["hours"].items())
     parts = [hours or "nothing used", count(each["attempts"], "attempt")]
     if each["queue_wait_s"] is not None:

@@ -1,4 +1,4 @@
-"""What `jobs/train.sbatch` asks for, and how the starts of its job find each other."""
+"""`jobs/train.sbatch`: the resources that it requests, and the plan that all starts of its job share."""
 
 from __future__ import annotations
 
