@@ -1,4 +1,4 @@
-"""`cluster`: a real Slurm on this machine, for experiments and tests (see `jobs.minicluster`)."""
+"""`cluster`: a real batch system on this machine, for experiments and tests (see `jobs.minicluster`)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _up(args: argparse.Namespace) -> int:
     name_flag = "" if spec.name == DEFAULT_NAME else f" --name {spec.name}"
     print(f"cluster {spec.name} is up after {time.monotonic() - began:.1f} s: {_spec_text(spec)}")
     print(f"use it:       python submit.py cluster shell{name_flag}")
-    print(f"or in here:   export SLURM_CONF={cluster.folder.slurm_conf}")
+    print(f"or in here:   {lifecycle.shell_line(cluster)}")
     print(f"take it down: python submit.py cluster down{name_flag}")
     return 0
 

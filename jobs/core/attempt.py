@@ -1,6 +1,6 @@
 """Open and close one attempt of a run.
 
-The process that claims an attempt closes it: the supervisor on a local machine, node 0's agent on Slurm. If
+The process that claims an attempt closes it: the supervisor of a job on one machine, else node 0's agent. If
 that process died, the next start of the job closes the attempt as `lost`. Standard library only.
 """
 

@@ -2,7 +2,7 @@
 
     submissions/0000.intent.json    cluster and keys, before the submission   written by submit.py
     submissions/0000.receipt.json   the job id that the cluster returned      written by submit.py
-    submissions/0000.holder.json    the process waiting in a local queue      written by the supervisor
+    submissions/0000.holder.json    the process waiting in this host's queue  written by the supervisor
     submissions/0000.claim.json     its first start, or its revocation        created exclusively
     submissions/0000.claim-001.json the start after the first requeue, and so on
 
@@ -116,7 +116,7 @@ def write_receipt(run: RunDir, number: int, job_id: str) -> None:
 
 
 def write_holder(run: RunDir, number: int, process: Mapping[str, Any]) -> None:
-    """Record the process that waits in the local queue to start this submission."""
+    """Record the process that waits in this host's queue to start this submission."""
     write_json(entry(run, number).path("holder"), {"process": dict(process), "time": utc_now()})
 
 

@@ -1,7 +1,6 @@
 """Requeue policy: `RULES` gives the action for each exit cause, `decide_requeue` applies the limits.
 
-Slurm can start a job again under the same id (`scontrol requeue`). On a machine without Slurm no job is
-requeued, and only `RequeueRule.retryable` applies. docs/requeue.md shows the table. Pure functions, standard
+A batch system can start a job again under the same id. Where it cannot, no job is requeued, and only `RequeueRule.retryable` applies. docs/requeue.md shows the table. Pure functions, standard
 library only.
 """
 
@@ -47,7 +46,7 @@ RULES: dict[str, RequeueRule] = {
     "cancelled": RequeueRule("end", retryable=True),
     "deadline": RequeueRule("requeue", retryable=True),
     "preempted": RequeueRule("requeue", retryable=True),
-    "lost": RequeueRule("requeue", retryable=True),  # Slurm requeues the job of a node that died
+    "lost": RequeueRule("requeue", retryable=True),  # the scheduler requeues the job of a node that died
     "timeout": RequeueRule("retry", retryable=True),  # the time limit came before a checkpoint was saved
     "crashed": RequeueRule("retry", retryable=True),  # a network error, a node failure or a bug
     "killed": RequeueRule("retry", retryable=True),

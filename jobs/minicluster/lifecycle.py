@@ -216,6 +216,11 @@ def shell_environment(cluster: Cluster, inherited: dict[str, str]) -> dict[str, 
     return kept | {"SLURM_CONF": str(cluster.folder.slurm_conf), "PATH": ":".join(filter(None, path))}
 
 
+def shell_line(cluster: Cluster) -> str:
+    """Line of shell after which Slurm's commands use this cluster."""
+    return f"export SLURM_CONF={cluster.folder.slurm_conf}"
+
+
 def node_command_prefix(cluster: Cluster, number: int) -> list[str]:
     """Command prefix that runs a command on a node. Raises `ConfigError` for a node that does not run."""
     pid = discovery.init_pid(cluster.folder, str(number))

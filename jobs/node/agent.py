@@ -1,8 +1,7 @@
 """What runs on each node: `python -m jobs.node.agent RUN_DIR --submission S --node-rank I --nodes N`.
 
-Claims the attempt (node 0, unless a local supervisor has), meets the other nodes, sets the environment
-and runs torchrun as a child. The same module on Slurm and on a laptop. What it says goes to the node's
-log. Standard library only, so that a node is up in a moment.
+Claims the attempt (node 0, unless a supervisor has), meets the other nodes, sets the environment and runs
+torchrun as a child. The same module runs on every scheduler. Its output goes to the node's log. Standard library only, so that a node is up in a moment.
 
 Tests put another program in torchrun's place, started with torchrun's arguments, through
 `DISTTRAIN_LAUNCHER` (a command line).
@@ -315,8 +314,10 @@ def launch_command(
 
 
 def _log_to(path: Path) -> None:
-    """Write to the node's log from here on. A local supervisor has seen to that; Slurm's own log is
-    the job's, and holds what came before the attempt."""
+    """Redirect output to the node's log. The log of the job holds the output before the attempt.
+
+    A supervisor starts its agents with this log.
+    """
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for target in (sys.stdout, sys.stderr):
         os.dup2(log, target.fileno())
