@@ -1,7 +1,7 @@
 """Requeue policy: `RULES` gives the action for each exit cause, `decide_requeue` applies the limits.
 
-A batch system can start a job again under the same id. Where it cannot, no job is requeued, and only `RequeueRule.retryable` applies. docs/requeue.md shows the table. Pure functions, standard
-library only.
+A batch system can start a job again under the same id. Where none does, only `RequeueRule.retryable` applies.
+docs/requeue.md shows the table. Pure functions, standard library only.
 """
 
 from __future__ import annotations

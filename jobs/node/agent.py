@@ -1,7 +1,8 @@
 """What runs on each node: `python -m jobs.node.agent RUN_DIR --submission S --node-rank I --nodes N`.
 
 Claims the attempt (node 0, unless a supervisor has), meets the other nodes, sets the environment and runs
-torchrun as a child. The same module runs on every scheduler. Its output goes to the node's log. Standard library only, so that a node is up in a moment.
+torchrun as a child. The same module runs on every scheduler. Its output goes to the node's log. Standard
+library only, so that a node starts fast.
 
 Tests put another program in torchrun's place, started with torchrun's arguments, through
 `DISTTRAIN_LAUNCHER` (a command line).

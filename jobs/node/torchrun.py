@@ -34,8 +34,8 @@ _KILL_MARGIN_S = 2.0
 _PEER_GRACE_S = 10.0
 """Time for torchrun to end by itself after another node has failed."""
 _EARLY_WARNING_S = 90.0
-"""The warning before the time limit may come this many seconds too early: a batch system may check every 30 s, with a margin of
-60 s."""
+"""The warning before the time limit may come this many seconds too early: a batch system may check every
+30 s, with a margin of 60 s."""
 _LIMIT_TOLERANCE_S = 5.0
 """An end this close to the time limit, for which the scheduler gives no reason, counts as `timeout`."""
 

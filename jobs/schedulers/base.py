@@ -17,8 +17,8 @@ from jobs.core import journal
 from jobs.node.allocation import Allocation
 
 JobStatus = Literal["pending", "running", "ended", "not_found", "unknown"]
-"""`ended`: the scheduler says that the job is over. `not_found`: the scheduler does not list the job, which has
-just ended or is forgotten. `unknown`: the scheduler did not answer."""
+"""`ended`: the scheduler says that the job is over. `not_found`: the scheduler does not list the job, which
+has just ended or is forgotten. `unknown`: the scheduler did not answer."""
 
 
 class SubmitError(RuntimeError):
@@ -81,7 +81,7 @@ class Submission:
 
 
 def submission_tag(run: RunDir, number: int) -> str:
-    """Tag of a batch whose first submission is this one. The hash of the folder tells runs of one name apart."""
+    """Tag of a batch by its first submission. The hash of the folder tells runs of one name apart."""
     folder = hashlib.sha256(str(run.path.absolute()).encode()).hexdigest()[:12]
     return f"disttrain:{run.sweep}/{run.name}:{number}:{folder}"
 
@@ -119,7 +119,7 @@ class Job:
 
 @dataclass(frozen=True)
 class AccountedStart:
-    """One start of a job in the scheduler's accounting, or its wait for one. Times are seconds since the epoch."""
+    """One start of a job by accounting, or its wait for one. Times are seconds since the epoch."""
 
     job_id: str
     submitted: float | None

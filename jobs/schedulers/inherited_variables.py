@@ -25,7 +25,7 @@ def is_set_by_launcher(name: str) -> bool:
 
 
 def without_batch_system(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment less the variables of a job, a launcher, and the input variables of Slurm's commands."""
+    """The environment less the variables of a job or launcher, and less options of Slurm's commands."""
     return {name: value for name, value in inherited.items() if not _is_foreign(name)}
 
 

@@ -1,6 +1,6 @@
-"""From the runs that are wanted and the runs there are to what has to be done (`jobs.submission.submit` does it).
+"""Compare planned with existing runs and choose an action for each.
 
-`plan_actions` is pure. It belongs inside `sweep_lock`, with reading the states.
+`plan_actions` is pure. The caller holds `sweep_lock` from reading the states on.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Kind = Literal["submit", "retry", "up_to_date", "in_progress", "outdated", "bloc
 
 @dataclass(frozen=True)
 class Action:
-    """What is to be done about one wanted run, and why."""
+    """What to do about one planned run, and why."""
 
     kind: Kind
     sweep: str
     name: str
     reason: str
     plan: RunPlan | None = None
-    """None to start a run again from its own `run.json`."""
+    """None where a run starts again from its own `run.json`."""
     state: RunState | None = None
     job_id: str | None = None
-    """The job that was submitted; filled in by `submission.carry_out`."""
+    """The submitted job; set by `submit.carry_out`."""
 
     @property
     def submits(self) -> bool:
@@ -46,7 +46,7 @@ class Action:
 
 
 def plan_actions(plan: SweepPlan, states: Sequence[RunState], code_hash: str) -> list[Action]:
-    """What to do about each run of `plan`, given the runs there are and the code there is now."""
+    """The action for each run of `plan`, given the existing runs and the present code's hash."""
     by_key = {state.config_key: state for state in states if state.config_key}
     by_name = {state.name: state for state in states}
     actions = []
@@ -64,11 +64,10 @@ def plan_actions(plan: SweepPlan, states: Sequence[RunState], code_hash: str) ->
 def resume_actions(
     states: Sequence[RunState], code_hash: str, named: Collection[Path] = frozenset()
 ) -> list[Action]:
-    """What to do to bring these runs to their end, from their own `run.json`.
+    """The action that continues each of these runs, from their own `run.json`.
 
-    Asked for, so neither `job.max_attempts` nor the cause of the last failure stands in the way. A run that
-    is merely silent is started again only if its own folder is in `named`: the user then knows that it is
-    dead, which nobody else can tell.
+    The user asked for it, so neither `job.max_attempts` nor the cause of the last failure counts. A silent
+    run is started again only if its folder is in `named`, because only the user can know that it is dead.
     """
     actions = []
     for state in states:
@@ -82,7 +81,7 @@ def resume_actions(
 
 
 def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) -> tuple[Kind, str]:
-    """`max_attempts` None: start whatever has failed."""
+    """`max_attempts` None: start every failed run."""
     if state is None:
         return "submit", "new"
     same_code = state.code_hash == code_hash
@@ -114,8 +113,8 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     return "retry", why
 
 
-def cancel(states: Sequence[RunState], cluster: Scheduler) -> list[RunState]:
-    """End the jobs of these runs, waiting or running; those that had one. Does not wait for their end."""
+def cancel(states: Sequence[RunState], scheduler: Scheduler) -> list[RunState]:
+    """End the jobs of these runs, pending or running; the runs that had one. Does not wait for their end."""
     hit = [state for state in states if state.active]
     for state in hit:
         if state.state != "running" and state.submission is not None:
@@ -123,16 +122,16 @@ def cancel(states: Sequence[RunState], cluster: Scheduler) -> list[RunState]:
             if not state.claimed:
                 message = "cancelled before it started"
             journal.revoke(state.run, state.submission, "cancelled", message, starts=state.starts)
-    cluster.cancel([state.job_id for state in hit if state.job_id])
+    scheduler.cancel([state.job_id for state in hit if state.job_id])
     return hit
 
 
 @contextlib.contextmanager
 def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
-    """Hold a sweep's folder against other submitters; made if missing.
+    """Lock a sweep's folder against other submitters; the folder is made if missing.
 
-    Raises `ConfigError` when it cannot be written, or when somebody else has it for longer than `wait_s`.
-    The kernel drops the lock with its holder.
+    Raises `ConfigError` when the folder cannot be written, or when another process holds the lock for longer
+    than `wait_s` seconds. The kernel releases the lock of a process that dies.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""From the arguments of `sweep` and `run` to a `SweepPlan`, and to `sweep.json`."""
+"""Make a `SweepPlan` and `sweep.json` from the arguments of `sweep` and `run`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sweep_name(args: argparse.Namespace) -> str:
 
 
 def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
-    """What `submit.py sweep` asks for. Raises `ConfigError`; writes nothing."""
+    """The plan of `submit.py sweep`. Raises `ConfigError`; writes nothing."""
     flags = [
         parse_flag(flag, key, words)
         for flag, key, words in (
@@ -64,7 +64,7 @@ def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
 
 
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
-    """What `submit.py run` asks for: one run on the file's base, its batch sizes taken as they are given.
+    """The plan of `submit.py run`: one run on the file's base, with batch sizes as given.
 
     Each override is an axis of one value: it takes part in the run's name and not in the base, so that
     the next call with another value is another run of the same sweep.
@@ -89,8 +89,10 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
 
 
 def write_sweep_record(root: Path, plan: SweepPlan) -> None:
-    """Create `sweep.json` unless it is there. The first `sweep` adds its `base_ranks`, which `run` leaves
-    open. Belongs inside `sweep_lock`."""
+    """Create `sweep.json` if missing. The first `sweep` adds its `base_ranks`, which `run` leaves null.
+
+    The caller holds `sweep_lock`.
+    """
     path = root / plan.name / "sweep.json"
     recorded = read_json_or_none(path)
     if recorded is None:

@@ -8,8 +8,8 @@ nodes:
 
     runs/.by-hand/<job>-<restart>-<step>.json
 
-Every node continues as the task of a submitted job, with the copy of the code that node 0 has made. A job that
-is requeued finds its submission in the file of an earlier start.
+Every node continues as the task of a submitted job, with the copy of the code that node 0 has made. A
+requeued job finds its submission in the file of an earlier start.
 """
 
 from __future__ import annotations

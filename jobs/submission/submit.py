@@ -1,7 +1,7 @@
 """Submit runs: plan, announce in the journal, hand over to the scheduler, note the job ids.
 
-Each step is journaled (`jobs.core.journal`), so the same command continues after a submitter was killed anywhere.
-The caller holds `sweep_lock` from reading the states on.
+Each step is journaled (`jobs.core.journal`), so the same command continues after a submitter was killed
+anywhere. The caller holds `sweep_lock` from reading the states on.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def carry_out(
     """Submit the runs that are to start; the actions with their job ids.
 
     Runs lie in `root/<sweep>/<run>`. A run that has started in the meantime becomes `in_progress`, one whose
-    `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. `current_job` is the job of this
-    process: the run is journaled as that job's, and nothing is submitted. Raises `SubmitError` at the first
-    refusal.
+    `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. With `current_job`, the job of
+    this process, the run is journaled as that job's and nothing is submitted. Raises `SubmitError` at the
+    first refusal.
     """
     if not any(action.submits for action in actions):
         return list(actions)
@@ -223,7 +223,7 @@ def _announce(prepared: PreparedRun, submission: Submission, scheduler: Schedule
 def _record(
     action: Action, run: RunDir, scheduler: Scheduler, provenance: Mapping[str, Any]
 ) -> tuple[dict[str, Any], SiteProfile | None, dict[str, str]]:
-    """Content of `run.json` (`records.RunRecord`), the site profile, and the secrets that are not recorded."""
+    """Content of `run.json` (`records.RunRecord`), the site profile, and the unrecorded secrets."""
     if action.plan is None:
         record = read_run_json(run)
         secrets: dict[str, str] = {}

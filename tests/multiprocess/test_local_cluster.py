@@ -170,9 +170,15 @@ def test_a_failed_run_that_succeeds_at_last_is_done(root: Path) -> None:
 
 def test_it_outlives_ctrl_c(root: Path) -> None:
     """The submitter's whole process group is interrupted right after it has submitted."""
-    pid = in_a_fork(lambda: submit(sweep_plan("a", "b"), LocalScheduler(), root))
-    assert wait_for(pid) == 0
-    os.killpg(pid, signal.SIGINT)  # a foreground group gets Ctrl-C
+
+    def interrupted() -> None:
+        submit(sweep_plan("a", "b"), LocalScheduler(), root)
+        os.killpg(0, signal.SIGINT)
+
+    pid = in_a_fork(interrupted)
+    assert wait_for(pid) != 0
+    with pytest.raises(ProcessLookupError):
+        os.killpg(pid, 0)  # no process of the jobs is in the group
     assert {state.state for state in settled(root).values()} == {"done"}
 
 

@@ -1,14 +1,12 @@
-"""The queue of this user on this host: local runs go one at a time, in the order they were submitted.
+"""The queue of this user on this host: runs go one at a time, in the order of submission.
 
-The submitter takes a numbered ticket (a small file); the job that it starts holds an flock on that file
-for as long as it waits and runs, and waits for its turn by a blocking flock on the ticket before its own.
-The kernel drops a lock with its holder, so a job that dies frees the queue without anybody's help. A
-ticket whose job never shows up is thrown away after `GRACE_S`, or as soon as the file exists that its
-label names as `settled_by`.
+The submitter takes a numbered ticket, a small file. The job holds an flock on its ticket while it waits and
+runs, and waits for its turn by a blocking flock on the ticket before its own. The kernel releases the lock of
+a process that dies, so a dead job frees the queue. A ticket whose job never starts is discarded after
+`GRACE_S`, or once the file exists that its label names as `settled_by`.
 
-The folder is under /tmp, whatever TMPDIR says, so that all of a user's runs on this host meet in it. It
-belongs to that user alone: runs of other users are not waited for. `DISTTRAIN_QUEUE_DIR` puts it elsewhere
-(the tests do). Standard library only.
+The folder is under /tmp, whatever TMPDIR is, so that all runs of a user on this host share it. Runs of other
+users are not waited for. `DISTTRAIN_QUEUE_DIR` names another folder. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.json_files import create_exclusive, read_json_or_none
 
 GRACE_S = 120.0
-"""How long a job may take to show up after its ticket was taken."""
+"""Seconds from taking a ticket until its job must hold it."""
 
 _DIGITS = 12
 
@@ -36,11 +34,11 @@ TicketState = Literal["held", "expected", "expired"]
 
 
 class QueueFolderError(ConfigError):
-    """The queue's folder cannot be used, or is not ours alone."""
+    """The queue's folder cannot be used, or others can write to it."""
 
 
 def folder() -> Path:
-    """The queue's folder, made if missing; refuses one that somebody else could have prepared."""
+    """The queue's folder, made if missing. Raises `QueueFolderError` for one that others can write to."""
     given = os.environ.get("DISTTRAIN_QUEUE_DIR")
     path = Path(given) if given else Path(f"/tmp/disttrain-{os.getuid()}/queue")
     try:
@@ -63,7 +61,7 @@ def _tickets() -> list[int]:
 
 
 def take(label: dict[str, Any]) -> int:
-    """Take the next ticket; `label` says what for. Numbers only grow, also across restarts of the host.
+    """Take the next ticket, with `label` as its content. Numbers only grow, also across restarts of the host.
 
     Raises `QueueFolderError`.
     """
@@ -87,17 +85,17 @@ def _take(label: dict[str, Any]) -> int:
 
 
 def label(ticket: int) -> dict[str, Any] | None:
-    """What a ticket was taken for; None when it is gone."""
+    """Content of a ticket; None when it is discarded."""
     return read_json_or_none(_path(ticket))
 
 
 def find(wanted: dict[str, Any]) -> int | None:
-    """The ticket with this label whose job has shown up and lives."""
+    """The ticket with this label that a live job holds."""
     return next((t for t in reversed(_tickets()) if label(t) == wanted and ticket_state(t) == "held"), None)
 
 
 def discard(ticket: int) -> None:
-    """Throw a ticket away: its job will not be waited for."""
+    """Discard a ticket: later jobs no longer wait for its job."""
     for path in (_path(ticket), _path(ticket).with_suffix(".shown")):
         path.unlink(missing_ok=True)
 
@@ -118,7 +116,7 @@ def ticket_state(ticket: int) -> TicketState:
 
 
 def _expired(file: int, ticket: int) -> bool:
-    """Whether a ticket that nobody holds will not be held any more."""
+    """Whether a ticket without a holder stays without one."""
     settled_by = (label(ticket) or {}).get("settled_by")
     return (
         _path(ticket).with_suffix(".shown").exists()
@@ -141,7 +139,7 @@ class QueueSlot:
 
 @contextlib.contextmanager
 def hold(ticket: int) -> Iterator[QueueSlot | None]:
-    """Hold a ticket until the end of the block; None if it was thrown away before."""
+    """Hold a ticket until the end of the block; None if it was discarded before."""
     try:
         file = os.open(_path(ticket), os.O_RDONLY)
     except FileNotFoundError:
@@ -149,7 +147,7 @@ def hold(ticket: int) -> Iterator[QueueSlot | None]:
         return
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
-        os.set_inheritable(file, True)  # if this process is killed, its children still hold the place
+        os.set_inheritable(file, True)  # if this process is killed, its children hold the ticket
         _path(ticket).with_suffix(".shown").touch()
         yield QueueSlot(ticket) if _path(ticket).exists() else None
     finally:
@@ -158,7 +156,7 @@ def hold(ticket: int) -> Iterator[QueueSlot | None]:
 
 
 def _wait_for_end(ticket: int) -> None:
-    """Wait until a ticket's job is over, and throw away what it left."""
+    """Wait until a ticket's job has ended, then discard the ticket."""
     try:
         file = os.open(_path(ticket), os.O_RDONLY)
     except FileNotFoundError:
@@ -166,8 +164,8 @@ def _wait_for_end(ticket: int) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_SH)  # blocks for as long as its job lives
         if _expired(file, ticket):
-            discard(ticket)  # under the lock: a job that shows up only now finds its ticket gone
+            discard(ticket)  # under the lock: a job that starts now finds no ticket
             return
     finally:
         os.close(file)
-    time.sleep(0.1)  # its job is on its way
+    time.sleep(0.1)  # its job is starting

@@ -1,10 +1,10 @@
-"""What stands for a job on a machine without Slurm: `python -m jobs.schedulers.local.supervisor RUN_DIR ...`.
+"""The job on a machine without Slurm: `python -m jobs.schedulers.local.supervisor RUN_DIR ...`.
 
-It waits for its turn in the host's queue, claims its submission, starts one `jobs.node.agent` for each node,
-enforces the time limit, ends everything when it is told to, and writes down how the attempt ended. It
-lives in a session of its own, so it outlives the terminal; nothing below it outlives it.
+Waits for its turn in the host's queue, claims its submission, starts a `jobs.node.agent` for each node,
+enforces the time limit, ends the agents on request, and records how the attempt ended. The supervisor has a
+session of its own and outlives the terminal; none of its descendants outlives it.
 
-Standard library only: many of these may wait at once.
+Standard library only, because many supervisors may wait at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobs.core.attempt import close_attempt, open_attempt
 from jobs.schedulers.local import fifo_queue
 
 SHUTDOWN_S = 10.0
-"""How long agents get to end their ranks before everything is killed."""
+"""Seconds for agents to end their ranks before all processes are killed."""
 
 _ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -47,7 +47,9 @@ def main(argv: list[str] | None = None) -> int:
     processes.become_subreaper()
     with fifo_queue.hold(given.ticket) as place:
         if place is None:
-            journal.revoke(run, given.submission, "lost", "its place in the queue had lapsed when it came up")
+            journal.revoke(
+                run, given.submission, "lost", "its ticket in the queue had expired when it started"
+            )
             return 0
         journal.write_holder(run, given.submission, processes.current_process().as_dict())
         try:
@@ -62,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _endable() -> Iterator[None]:
-    """Within the block a request to end raises `_AskedToEnd`; outside it waits to be asked for."""
+    """Within the block a request to end raises `_AskedToEnd`; outside it stays pending."""
 
     def raise_it(*_: object) -> None:
         raise _AskedToEnd
@@ -78,7 +80,7 @@ def _endable() -> Iterator[None]:
 
 
 def supervise(run: RunDir, submission: int, job_id: str) -> None:
-    """Claim the submission and see one attempt through; nothing happens if it was revoked."""
+    """Claim the submission and run one attempt to its end; do nothing if it was revoked."""
     try:
         record = read_run_json(run)
         config = record["config"]
@@ -106,7 +108,7 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
 
 
 class _Agents:
-    """The agents of one attempt, each standing for a node."""
+    """The agents of one attempt, one for each node."""
 
     def __init__(self, run: RunDir, attempt: Attempt, submission: int, nodes: int) -> None:
         self.exit_codes: dict[int, int] = {}
@@ -125,9 +127,9 @@ class _Agents:
                 self._node_of[processes.spawn(command, log=log.fileno())] = node
 
     def watch(self, limit_s: float) -> str | None:
-        """Return when all have ended: why they were made to (`timeout`, `cancelled`), or None.
+        """Wait until all have ended; `timeout` or `cancelled` where they were ended, else None.
 
-        When one fails, the others get a moment to notice by themselves; not so when one was killed.
+        After one has failed, the others have `SHUTDOWN_S` to end; after one was killed, none.
         """
         stopped = None
         deadline = time.monotonic() + limit_s
@@ -156,7 +158,7 @@ class _Agents:
 
     def _note(self, ended: dict[int, int]) -> None:
         for pid, code in ended.items():
-            if pid in self._node_of:  # else an orphan that became ours
+            if pid in self._node_of:  # else an adopted orphan
                 self.exit_codes[self._node_of[pid]] = code
 
     def _terminate(self) -> None:

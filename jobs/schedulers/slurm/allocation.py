@@ -13,9 +13,9 @@ from jobs.schedulers.base import asks_for_gpus
 from jobs.schedulers.slurm import commands
 
 _KILL_WAIT_S = 30.0
-"""Slurm's default."""
+"""Slurm's default of KillWait, in seconds."""
 _FINAL = re.compile(r"disabled|not permitted|denied|invalid (user|job)|no such file", re.IGNORECASE)
-"""Refusals that waiting does not change; all others may be the controller's absence."""
+"""Refusals that are final; any other may come from an absent controller."""
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 
@@ -106,7 +106,7 @@ def _gpus_given(environ: Mapping[str, str]) -> int:
 
 
 def job_id(environ: Mapping[str, str]) -> str:
-    """Job id, with the index for a task of an array: Slurm's commands take an id alone for the whole array."""
+    """Job id, with the index for an array task: the id alone means the whole array."""
     if "SLURM_ARRAY_TASK_ID" in environ:
         return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
     return environ["SLURM_JOB_ID"]

@@ -1,7 +1,7 @@
-"""The text of a batch script, from a run's config and the site's profile. Pure functions.
+"""The text of a batch script, from a run's config and the site profile. Pure functions.
 
-Two scripts come of the same parts: `render` makes the one that `submit.py` submits, `by_hand` makes
-`jobs/train.sbatch`, which takes a trainer's own arguments.
+`render` makes the script that `submit.py` submits. `by_hand` makes `jobs/train.sbatch`, which takes arguments
+of the trainer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_SIGNAL_S = 65535
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """One run of a batch, and the number of its submission."""
+    """One run of a batch and the number of its submission."""
 
     run_dir: Path
     submission: int
@@ -32,20 +32,20 @@ class ArrayTask:
 
 @dataclass(frozen=True)
 class ScriptFields:
-    """What is submitted at once: a job, or an array with a job for each of several runs of one shape."""
+    """Fields of the script of a job, or of an array with a job for each run."""
 
     name: str
     comment: str
-    """By which its jobs are found again when their receipts were lost."""
+    """Finds the jobs again when their receipts are lost."""
     config: Mapping[str, Any]
-    """Of any of the runs: they differ in nothing that the script says."""
+    """Config of any of the runs. They differ in nothing that the script contains."""
     tasks: Sequence[ArrayTask]
     logs: Path
-    """Folder for what the batch shell and srun say."""
+    """Folder for the output of the batch shell and srun."""
     code: Path
     """Folder of the code that runs (see `jobs.core.code_snapshot`)."""
     python: str
-    """The interpreter that submits; the profile's own goes before it."""
+    """The submitting interpreter; the profile's own wins over it."""
     profile: Profile = GENERIC
 
 
@@ -85,7 +85,8 @@ def render(batch: ScriptFields) -> str:
                 str(_cpus(batch.config, profile)),
                 profile,
                 [shlex.quote(str(folder)) for folder in folders],
-                f'{shlex.quote(_python(batch))} -m jobs.schedulers.slurm.task "$run" --submission "$submission"',
+                f"{shlex.quote(_python(batch))} -m jobs.schedulers.slurm.task "
+                '"$run" --submission "$submission"',
             ),
         ]
     )
@@ -153,8 +154,8 @@ _BY_HAND_HEAD = (
     "#   sbatch jobs/train.sbatch                              the default config",
     "#",
     "# Options of sbatch, before the file, win over the lines below; arguments after it go to the trainer.",
-    "# Made by `make schemas` from jobs/schedulers/slurm/batch_script.py: what submit.py submits as well, but for how this",
-    "# finds the code and which run it starts.",
+    "# Made by `make schemas` from jobs/schedulers/slurm/batch_script.py. Scripts of submit.py differ in how",
+    "# they find the code and which run they start.",
 )
 
 _BY_HAND_CODE = (
@@ -307,7 +308,7 @@ def _srun(nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task:
 
 
 _IGNORE_SIGNALS = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""
-"""Starts the words that follow with these signals ignored."""
+"""Prefix of a command that ignores these signals."""
 
 
 def _container(profile: Profile, folders: Sequence[str]) -> list[str]:

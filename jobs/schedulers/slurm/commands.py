@@ -1,7 +1,6 @@
-"""Slurm's own commands, asked with named fields and a time limit; no `--json` of theirs is parsed.
+"""Queries to Slurm's commands, with named fields and a time limit. Their `--json` output is not parsed.
 
-None as an answer means that Slurm could not be asked, which is never the same as "there is no such job".
-Standard library only.
+None means that Slurm did not answer, never that there is no such job. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,17 +16,18 @@ from jobs.node.allocation import AllocationFacts
 from jobs.schedulers.inherited_variables import outside_job
 
 TIMEOUT_S = 30.0
-_IN_A_HURRY_S = 5.0
+_JOB_TIMEOUT_S = 5.0
+"""Limit of a query by the job itself, which may have seconds to live."""
 _AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
 MINE = ("--user", str(os.getuid()))
-"""By number: a user's name in the environment need not be the one that Slurm knows."""
+"""By number, because the user's name in the environment may differ from Slurm's."""
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
-"""Makes Slurm's commands print seconds since the epoch: the default is local time without its zone."""
+"""Slurm's commands then print seconds since the epoch. The default is the host's time without its zone."""
 PING_S = 5.0
 
 
 class SlurmCommandError(Exception):
-    """A command could not be asked; why, in a few words."""
+    """A command failed or did not answer; the message is one line."""
 
 
 def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str:
@@ -54,7 +54,7 @@ def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[
 
 
 def ask(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str | None:
-    """Standard output of a command, None if it could not be asked."""
+    """Standard output of a command; None where `question` would raise."""
     try:
         return question(command, timeout_s, environ)
     except SlurmCommandError:
@@ -70,37 +70,40 @@ def answers(timeout_s: float = PING_S) -> bool:
 
 
 def comments() -> list[tuple[str, str]] | None:
-    """(job id, comment) of this user's jobs that the controller still knows, those that ended too; an array
-    is one job for each of its tasks."""
+    """(job id, comment) of this user's jobs that the controller lists, ended ones included.
+
+    An array has a line for each of its tasks.
+    """
     return _pairs(ask(["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%k"]))
 
 
 @dataclass(frozen=True)
-class Queued:
-    """A job as squeue tells it."""
+class QueueEntry:
+    """A job as squeue lists it."""
 
     state: str
     start: float | None
-    """When it started, or is expected to; in seconds since the epoch."""
+    """Start or expected start, in seconds since the epoch."""
     reason: str | None
-    """Why it waits."""
+    """Why the job is pending."""
 
 
-def queue() -> dict[str, Queued]:
-    """This user's jobs that the controller knows, those too that ended a few minutes ago. Raises `SlurmCommandError`.
+def queue() -> dict[str, QueueEntry]:
+    """This user's jobs that the controller lists, including those that ended minutes ago.
 
-    squeue tries for long before it gives a controller up, ping does not.
+    `scontrol ping` comes first, because squeue retries for long when the controller is down. Raises
+    `SlurmCommandError`.
     """
     ping = ask(["scontrol", "ping"], PING_S) or ""
     if " is DOWN" in ping and " is UP" not in ping:  # there may be another that has taken over
         raise SlurmCommandError("scontrol ping: the controller is down")
     command = ["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%T|%S|%r"]
     rows = [line.strip().split("|", 3) for line in question(command, environ=EPOCH).splitlines()]
-    return {row[0]: Queued(row[1], time(row[2]), word(row[3])) for row in rows if len(row) == 4}
+    return {row[0]: QueueEntry(row[1], time(row[2]), word(row[3])) for row in rows if len(row) == 4}
 
 
 def time(text: str) -> float | None:
-    """A time as Slurm prints it under `EPOCH`; None for its words that mean none."""
+    """A time as Slurm prints it under `EPOCH`; None for words such as `Unknown`."""
     return float(text) if text.isdigit() else None
 
 
@@ -109,7 +112,7 @@ def word(text: str) -> str | None:
 
 
 def cancel(job_ids: list[str]) -> bool:
-    """Have jobs ended; whether scancel took all of them. One that is over is no job to it."""
+    """Cancel jobs; whether scancel accepted all of them. It refuses a job that has ended."""
     return ask(["scancel", *job_ids]) is not None
 
 
@@ -120,14 +123,14 @@ def hostnames(nodelist: str) -> list[str] | None:
 
 
 def describe(job_id: str) -> str | None:
-    """All that the controller says of a job, as it prints it."""
+    """Output of `scontrol show job -d`."""
     return ask(["scontrol", "show", "job", "-d", job_id], timeout_s=10)
 
 
 def job(job_id: str) -> AllocationFacts | None:
-    """How one job stands at this moment. Asked by the job itself, when it may have seconds to live."""
+    """The state of one job; a query by the job itself."""
     squeue = ["squeue", "--noheader", "--states=all", "--jobs", job_id]
-    listing = ask([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _IN_A_HURRY_S, EPOCH)
+    listing = ask([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _JOB_TIMEOUT_S, EPOCH)
     words = listing.split() if listing else []
     if len(words) < 4 or not words[1].isdigit():
         return None
@@ -141,8 +144,10 @@ def job(job_id: str) -> AllocationFacts | None:
 
 
 def time_limit_min(job_id: str) -> int | None:
-    """How long a job may run, in whole minutes; None if it has no limit, or nobody says."""
-    listing = ask(["squeue", "--noheader", "--states=all", "--jobs", job_id, "-o", "%l"], _IN_A_HURRY_S) or ""
+    """Time limit of a job in whole minutes; None without a limit or an answer."""
+    listing = (
+        ask(["squeue", "--noheader", "--states=all", "--jobs", job_id, "-o", "%l"], _JOB_TIMEOUT_S) or ""
+    )
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):\d\d", listing.strip())
     if found is None:
         return None
@@ -151,20 +156,20 @@ def time_limit_min(job_id: str) -> int | None:
 
 
 def nodes_down(nodelist: str) -> list[str]:
-    """Those of these nodes that do not answer the controller; none where it does not answer either."""
-    pairs = _pairs(ask(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _IN_A_HURRY_S))
+    """Nodes of this list that are down; empty where the controller does not answer."""
+    pairs = _pairs(ask(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _JOB_TIMEOUT_S))
     return sorted({node for node, state in pairs or [] if state.startswith("down") or state.endswith("*")})
 
 
 def kill_wait_s() -> float | None:
-    """How long after SIGTERM Slurm ends a job by SIGKILL."""
-    settings = ask(["scontrol", "show", "config"], _IN_A_HURRY_S) or ""
+    """Seconds from SIGTERM to SIGKILL, by Slurm's KillWait."""
+    settings = ask(["scontrol", "show", "config"], _JOB_TIMEOUT_S) or ""
     found = re.search(r"^KillWait\s*=\s*(\d+)", settings, re.MULTILINE)
     return float(found[1]) if found else None
 
 
 def requeue(job_id: str) -> str | None:
-    """Have a job started again; None if it will be, else what Slurm says, in one line."""
+    """Requeue a job; None on success, else Slurm's message in one line."""
     try:
         question(["scontrol", "requeue", job_id])
     except SlurmCommandError as why:

@@ -1,4 +1,4 @@
-"""What is generated from site profiles and scripts: `python -m jobs.schedulers.slurm.documents [--check]`.
+"""Documents made from site profiles and scripts: `python -m jobs.schedulers.slurm.documents [--check]`.
 
 `docs/schemas/site-profile.json`, the keys in `docs/profiles.md`, and `jobs/train.sbatch`.
 """
@@ -57,7 +57,7 @@ def _rows(prefix: str, model: type[BaseModel]) -> list[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write them, or with `--check` only say which are out of date."""
+    """Write them; with `--check` list those that are out of date."""
     return update_files(documents(), [], arguments)
 
 

@@ -1,4 +1,4 @@
-"""From Slurm's word on a job to what this project calls it. Pure functions."""
+"""Translate Slurm's job states. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.accounting import JobRecord, of_job
-from jobs.schedulers.slurm.commands import Queued
+from jobs.schedulers.slurm.commands import QueueEntry
 
 _PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _ENDINGS: dict[str, tuple[str | None, str]] = {
@@ -20,11 +20,11 @@ _ENDINGS: dict[str, tuple[str | None, str]] = {
     "FAILED": (None, "its job failed"),
     "REVOKED": (None, "its job went to another cluster of the federation"),
 }
-"""Cause and message of each state in which a job is over. No cause: it depends on how far its run came."""
+"""Cause and message of each final state. Without a cause, the progress of the run decides it."""
 
 
-def from_queue(queued: Queued) -> Job:
-    """What squeue tells of a job."""
+def from_queue(queued: QueueEntry) -> Job:
+    """A job by squeue."""
     if queued.state in _PENDING:
         return Job("pending", waits_for=queued.reason, start_expected=queued.start)
     if queued.state in ("STOPPED", "SUSPENDED"):
@@ -33,21 +33,21 @@ def from_queue(queued: Queued) -> Job:
 
 
 def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[str] = ()) -> Job:
-    """What sacct tells of a job that squeue does not know any more, which knows those of `queue`."""
+    """A job by sacct that squeue does not list; `queue` are the jobs that it lists."""
     own = of_job(records, job_id)
     if not own:
         array, task, _ = job_id.partition("_")
         if task and any(other.startswith(f"{array}_") for other in queue):
             return Job("ended", "its task was taken out of the array before it started", "cancelled")
-        return Job("not_found", "neither squeue nor sacct knows its job")
+        return Job("not_found", "neither squeue nor sacct lists its job")
     last = own[-1]
     job = _ended(last.state, last.exit_code)
-    return job or Job("not_found", f"squeue does not know its job, which sacct still calls {last.state}")
+    return job or Job("not_found", f"squeue does not list its job, which is {last.state} by sacct")
 
 
 def _ended(state: str, exit_code: str = "") -> Job | None:
-    if state == "COMPLETED":  # its agent has the last word on how, which may still be on its way
-        return Job("not_found", "its job completed without a word of how")
+    if state == "COMPLETED":  # the agent's record of how may reach the file system later
+        return Job("not_found", "its job completed without a record of how")
     if state not in _ENDINGS:
         return None
     cause, message = _ENDINGS[state]

@@ -1,7 +1,7 @@
-"""What may stand in a batch script: Slurm's grammar where it is known, and the options that are ours.
+"""Syntax of the values in a batch script, and the options that a site profile cannot set.
 
-Pure functions, standard library only. A value that passes here cannot break out of its place: it holds no
-control character, and `jobs.schedulers.slurm.batch_script` quotes whatever it writes.
+A checked value cannot end its line: it holds no control character, and `batch_script` quotes it. Pure
+functions, standard library only.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ SRUN_TAKEN: dict[str, str] = {
 
 
 def unprintable(text: str) -> str | None:
-    """A character that no line may hold, as it ends the line or hides in it; None if there is none."""
+    """The first character that ends a line or is invisible in it; None if there is none."""
     return next((char for char in text if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")), None)
 
 
@@ -151,7 +151,7 @@ def paired(text: str) -> str:
 
 
 def command(text: str) -> str:
-    """`text` itself. Raises `ValueError` if it cannot stand where a command or a file is expected."""
+    """`text` itself. Raises `ValueError` for a leading dash, which makes a command or file an option."""
     if clean(text).startswith("-"):
         raise ValueError("begins with a dash: it would be taken for an option")
     return text

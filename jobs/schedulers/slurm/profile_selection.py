@@ -1,4 +1,4 @@
-"""Finding and reading site profiles, and which of them a submission uses.
+"""Find and read site profiles, and select the one of a submission.
 
 A name is a file of `~/.config/disttrain/profiles/` or of `jobs/profiles/`, the user's own first.
 """
@@ -22,7 +22,7 @@ from jobs.schedulers.slurm.site_profile import GENERIC, Container, Profile, Vari
 SHIPPED = Path(__file__).resolve().parents[2] / "profiles"
 VARIABLE = "DISTTRAIN_PROFILE"
 _OF_PYDANTIC = r"literal\[|function-|constrained-"
-"""Parts of a place in an error that name an alternative of a type, not a key."""
+"""Parts of an error's location that name an alternative of a type and no key."""
 _SECTIONS = ("sbatch", "srun", "environment", "container")
 _SETTABLE = [name for name in Profile.model_fields if name != "name"]
 
@@ -46,7 +46,7 @@ def resolve(selection: ProfileSelection, recorded: Mapping[str, Any] | None = No
 
 
 def names() -> dict[str, Path]:
-    """The profiles that have a name here."""
+    """Files of the named profiles, by name."""
     found: dict[str, Path] = {}
     for folder in (SHIPPED, Path.home() / ".config" / "disttrain" / "profiles"):
         found |= {path.stem: path for path in sorted(folder.glob("*.yaml"))}
@@ -54,7 +54,7 @@ def names() -> dict[str, Path]:
 
 
 def read(word: str, origin: str) -> Draft:
-    """A profile that is not checked yet, by its name or its file."""
+    """An unchecked profile by its name or file. Raises `ConfigError`."""
     if word.endswith((".yaml", ".yml")) or "/" in word:
         path = Path(word).expanduser()
     else:
@@ -81,7 +81,7 @@ def check(draft: Draft) -> Profile:
 
 
 def _lay_over(draft: Draft, text: str) -> None:
-    """Lay `KEY=VALUE` of `--slurm` over the profile; an empty value takes the profile's own away."""
+    """Lay `KEY=VALUE` of `--slurm` over the profile; an empty value removes the profile's own."""
     key, equals, value = text.partition("=")
     field, *rest = key.strip().split(".", 1)
     if not equals:
@@ -121,7 +121,7 @@ def _put(draft: Draft, path: list[str], value: Any) -> None:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Whether a field holds text, whose value is taken as it is given."""
+    """Whether a field holds text, which is not parsed as YAML."""
     members = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else [annotation]
     return any(member is str or str in get_args(member) for member in members)
 

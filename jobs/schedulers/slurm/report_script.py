@@ -1,4 +1,4 @@
-"""The script of a small job that does something once others are over. Pure functions."""
+"""The batch script of a report job, which runs after other jobs have ended. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _MEMORY = "1G"
 
 @dataclass(frozen=True)
 class ReportScript:
-    """One task on one processor."""
+    """Fields of the script: one task on one processor."""
 
     name: str
     comment: str
-    """By which it is found again when its receipt was lost."""
+    """Finds the job again when its receipt is lost."""
     after: Sequence[str]
-    """Jobs that it waits for, however they end. One that is requeued has not ended."""
+    """Jobs to wait for, whatever their result. A requeued job has not ended."""
     command: Sequence[str]
-    """What it does, but for the interpreter."""
+    """Arguments of Python."""
     logs: Path
     python: str
     profile: Profile
@@ -61,7 +61,7 @@ def render_report_script(job: ReportScript) -> str:
         *directives(options),
         "",
         *site(profile),
-        # Whatever it is called: bare, `x=1` would be an assignment.
+        # `command` in front: a bare `x=1` would be an assignment.
         f"command {shlex.join([python, *job.command])}",
         "",
     ]

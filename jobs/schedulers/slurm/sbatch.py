@@ -1,4 +1,4 @@
-"""Trouble that passes by itself: which refusals that is, and trying again without making a second job."""
+"""Retry sbatch on transient controller errors without submitting twice."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _TRANSIENT = re.compile(
 
 
 def is_transient(message: str) -> bool:
-    """Whether a message of Slurm's means that the same may work in a moment."""
+    """Whether an error message of Slurm is transient."""
     return _TRANSIENT.search(message) is not None
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """How long to try, and how often: pauses double from `first_s` to `most_s`."""
+    """Pauses between attempts, in seconds: they double from `first_s` to `most_s`, for `within_s` in all."""
 
     within_s: float = 180.0
     first_s: float = 1.0
@@ -35,28 +35,29 @@ class Backoff:
     sleep: Callable[[float], None] = time.sleep
 
     def pause_s(self, failures: int) -> float:
-        """Half of it is left to chance, so that many submitters do not come back at once."""
+        """Pause after so many failures. Half is random, so that many submitters do not retry at once."""
         return min(self.most_s, self.first_s * 2.0**failures) * random.uniform(0.5, 1.0)
 
 
 def submit_with_backoff(
-    submit: Callable[[], str], find: Callable[[], str | None], patience: Backoff | None = None
+    submit: Callable[[], str], find: Callable[[], str | None], backoff: Backoff | None = None
 ) -> str:
-    """The id of the job that `submit` makes. Where it fails with what passes, it is called again once `find`
-    has said that there is no job after all: the controller may have taken it and been too slow to say so.
+    """The id of the job that `submit` makes.
 
-    Raises `SubmitError` when there is no job, `Unreachable` when the time was up before that was known.
+    After a transient error `find` looks for the job first, since the controller may have accepted it and
+    answered too late. `submit` is called again only if there is none. Raises `SubmitError` when there is no
+    job, `Unreachable` when the time was up before that was known.
     """
-    patience = patience or Backoff()
-    deadline = patience.clock() + patience.within_s
+    backoff = backoff or Backoff()
+    deadline = backoff.clock() + backoff.within_s
     failures = 0
     refusal = _try(submit)
     while isinstance(refusal, SubmitError):
-        pause_s = patience.pause_s(failures)
-        if patience.clock() + pause_s > deadline:
+        pause_s = backoff.pause_s(failures)
+        if backoff.clock() + pause_s > deadline:
             raise refusal
         print(f"slurm: {refusal}; trying again in {pause_s:.0f} s", file=sys.stderr)
-        patience.sleep(pause_s)
+        backoff.sleep(pause_s)
         failures += 1
         try:
             found = find()
@@ -68,7 +69,7 @@ def submit_with_backoff(
 
 
 def _try(submit: Callable[[], str]) -> str | SubmitError:
-    """The job, or the refusal if it may pass. Any other is raised."""
+    """The job, or a transient refusal. Raises any other."""
     try:
         return submit()
     except SubmitError as error:

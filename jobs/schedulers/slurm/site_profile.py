@@ -1,7 +1,7 @@
-"""A site profile: what this cluster wants to be asked for, and what its nodes need. Imports without torch.
+"""A site profile: options of sbatch and srun at one site, and the environment of its nodes.
 
-A profile says nothing about what a run computes, so it is no part of any key. `jobs.schedulers.slurm.profile_selection` reads
-them from files; `jobs.schedulers.slurm.batch_script` turns one into text.
+A profile does not change what a run computes, so no key includes it. `profile_selection` reads profiles from
+files, `batch_script` writes them into scripts. Imports without torch.
 """
 
 from __future__ import annotations
