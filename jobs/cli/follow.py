@@ -41,6 +41,7 @@ _STYLES = {
     "failed": "red",
     "lost": "red",
     "corrupt": "red",
+    "stopped": "yellow",
     "cancelled": "yellow",
 }
 _DISPLAY_PRIORITY = (
@@ -49,6 +50,7 @@ _DISPLAY_PRIORITY = (
     "failed",
     "lost",
     "corrupt",
+    "stopped",
     "cancelled",
     "queued",
     "planned",

@@ -14,6 +14,7 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -23,7 +24,7 @@ import submit
 from disttrain.records.json_files import read_json, write_json
 from jobs.cli import follow
 from jobs.cli.status_table import status_table
-from jobs.status.run_state import RunState, read_runs
+from jobs.status.run_state import RunState, read_runs, read_state
 from tests.support.jobs import WITHIN_S
 from tests.support.states import make_run
 
@@ -153,6 +154,13 @@ def test_a_low_window_shows_active_and_failed_runs_first(tmp_path: Path) -> None
     assert "n9" in text
     assert "and 6 more" in text
     assert len(text.splitlines()) <= 8
+
+
+@pytest.mark.parametrize("cause", ["stopped", "cancelled"])
+def test_a_low_window_shows_runs_that_the_user_ended(tmp_path: Path, cause: str) -> None:
+    failed = [read_state(make_run(tmp_path, f"s/n{number}", "failed")) for number in range(10)]
+    table = follow.live_table([replace(state, cause=cause) for state in failed], 8)
+    assert table.row_count == 5
 
 
 USAGE = {"gpu_utilization": 0.874, "gpu_memory_used_bytes": 61.25e9, "gpu_power_w": 412.4}
