@@ -24,7 +24,7 @@ from disttrain.records.metrics import EvalPoint, Histogram, LossPoint, Metrics, 
 from disttrain.records.planned import RunRecord
 from disttrain.records.provenance import Code, Provenance
 from disttrain.records.run_directory import RunDir
-from disttrain.records.steps import Step
+from disttrain.records.steps import PHASES, Step
 
 WHEN = "2026-01-02T03:04:05Z"
 End = Literal["done", "failed", "running", "planned"]
@@ -223,6 +223,17 @@ def _samples(end_s: float) -> list[HostSample]:
     ]
 
 
+DATASET = DatasetRecord(
+    name="python-stdlib",
+    version="3.12.1",
+    sha256="ab" * 32,
+    train_samples=9000,
+    valid_samples=1000,
+    bytes=10_000_000,
+    unigram_entropy_bits=4.8,
+)
+
+
 def _loss(step: int) -> float:
     """Nats per byte: from ln 256 towards 1.4."""
     return 1.4 + (math.log(256) - 1.4) * math.exp(-step / 40) + 0.03 * math.sin(1.7 * step)
@@ -233,18 +244,8 @@ def _metrics(
 ) -> Metrics:
     warmup = min(10, len(records) - 1)
     measured = records[warmup:]
-    times = np.array([record.step_s for record in measured])
-    counts, edges = np.histogram(times, bins=20)
-    measured_s = float(times.sum())
+    measured_s = sum(record.step_s for record in measured)
     samples_per_s = len(measured) * local * accumulation * world / measured_s
-    p50, p95, p99 = (float(value) for value in np.percentile(times, [50, 95, 99]))
-    classes = ("compute_s", "input_s", "optimizer_s", "checkpoint_s", "other_s")
-    composition: dict[str, float | None] = {
-        name: sum(getattr(record, name) for record in measured) / len(measured) for name in classes
-    }
-    for name in ("comm_wait_s", "comm_transfer_s"):
-        found = [value for record in measured if (value := getattr(record, name)) is not None]
-        composition[name] = sum(found) / len(measured) if found else None
     return Metrics(
         name=run.name,
         sweep=run.sweep,
@@ -265,15 +266,7 @@ def _metrics(
         strategy_reason="more than one rank" if world > 1 else "one rank",
         model="gpt",
         parameters=824_320,
-        dataset=DatasetRecord(
-            name="python-stdlib",
-            version="3.12.1",
-            sha256="ab" * 32,
-            train_samples=9000,
-            valid_samples=1000,
-            bytes=10_000_000,
-            unigram_entropy_bits=4.8,
-        ),
+        dataset=DATASET,
         model_flops_per_sample=632_000_000,
         flops_method="3 x counted forward matmul and convolution FLOPs",
         steps=len(records),
@@ -289,29 +282,43 @@ def _metrics(
         samples_per_s_per_rank=samples_per_s / world,
         tokens_per_s=samples_per_s * 128,
         model_flops_per_s_per_rank=samples_per_s / world * 632_000_000,
-        step_time=StepTime(
-            mean_s=float(times.mean()),
-            std_s=float(times.std()),
-            min_s=float(times.min()),
-            max_s=float(times.max()),
-            p50_s=p50,
-            p95_s=p95,
-            p99_s=p99,
-            histogram=Histogram(edges_s=edges.tolist(), counts=counts.tolist()),
-        ),
-        composition=composition,
+        step_time=_step_time([record.step_s for record in measured]),
+        composition=_composition(measured),
         comm_method="ddp_backward_tail" if world > 1 else None,
         comm_split="min_over_ranks" if world > 1 else None,
         peak_memory_bytes=300 * 2**20 + world * 2**20,
         loss_history=[LossPoint(step=record.step, loss=record.loss) for record in records],
-        eval_history=[
-            EvalPoint(
-                step=step,
-                loss=_loss(step) + 0.05,
-                metrics={"bits_per_byte": (_loss(step) + 0.05) / math.log(2)},
-                samples=1000,
-                elapsed_s=0.5,
-            )
-            for step in sorted({len(records) // 2, len(records)})
-        ],
+        eval_history=[_validation(step) for step in sorted({len(records) // 2, len(records)})],
     )
+
+
+def _validation(step: int) -> EvalPoint:
+    loss = _loss(step) + 0.05
+    return EvalPoint(
+        step=step, loss=loss, metrics={"bits_per_byte": loss / math.log(2)}, samples=1000, elapsed_s=0.5
+    )
+
+
+def _step_time(seconds: list[float]) -> StepTime:
+    times = np.array(seconds)
+    counts, edges = np.histogram(times, bins=20)
+    p50, p95, p99 = (float(value) for value in np.percentile(times, [50, 95, 99]))
+    return StepTime(
+        mean_s=float(times.mean()),
+        std_s=float(times.std()),
+        min_s=float(times.min()),
+        max_s=float(times.max()),
+        p50_s=p50,
+        p95_s=p95,
+        p99_s=p99,
+        histogram=Histogram(edges_s=edges.tolist(), counts=counts.tolist()),
+    )
+
+
+def _composition(records: list[Step]) -> dict[str, float | None]:
+    """Mean seconds of each phase, None if no record has it."""
+    found: dict[str, float | None] = {}
+    for name in PHASES:
+        values = [value for record in records if (value := getattr(record, name)) is not None]
+        found[name] = sum(values) / len(records) if values else None
+    return found
