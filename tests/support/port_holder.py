@@ -1,4 +1,4 @@
-"""Hold ports that a rendezvous may choose: `python -m tests.support.port_holder WAY`, until standard input ends.
+"""Hold ports that a rendezvous may choose: `python -m tests.support.port_holder WAY`.
 
     range KEEP              holds all ports that a rendezvous is chosen from but KEEP of them
     after FILE [--reuse]    once FILE says which port was reserved, tries to listen on it, again and again;
