@@ -4,7 +4,8 @@
     after FILE [--reuse]    once FILE says which port was reserved, tries to listen on it, again and again;
                             `--reuse` asks for it as most servers do, with SO_REUSEADDR
 
-Prints a line for each port that it holds. Its listeners accept no connection. Standard library only.
+Runs until its standard input ends and prints a line for each port that it holds. Its listeners accept no
+connection. Standard library only.
 """
 
 from __future__ import annotations
