@@ -58,7 +58,7 @@ def test_nor_does_a_comparison_of_ranks():
     try:
         with pytest.raises(RuntimeError):
             torch.tensor([1.0], device=DEVICE)  # what the mode is there to see
-        split.compare([[0.25], [0.5, 0.125]])
+        split.submit([[0.25], [0.5, 0.125]])
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert split.ready(wait=True) == [0.25, 0.625]

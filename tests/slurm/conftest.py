@@ -28,7 +28,7 @@ def _cluster(name: str, *flags: str) -> Iterator[MiniCluster]:
     try:
         yield MiniCluster.up(name, "--short-timeouts", *flags)
     finally:
-        if name in discovery.names():
+        if name in discovery.cluster_names():
             cluster_verb("down", "--name", name)
 
 

@@ -49,8 +49,8 @@ def test_slurm_reads_what_was_meant_and_runs_nothing(
 ) -> None:
     script = render(sift_batch(sift(given), placed))
     verdict = check_script(script, os.environ)
-    assert SLURM_REASONS.search(verdict.said), verdict.said
-    assert "option" not in verdict.said, verdict.said
+    assert SLURM_REASONS.search(verdict.message), verdict.message
+    assert "option" not in verdict.message, verdict.message
     assert list(quiet.iterdir()) == []
 
 

@@ -186,7 +186,7 @@ def limited(
         Path("small.yaml").write_text(SMALL)
         yield cluster
     finally:
-        if name in discovery.names():
+        if name in discovery.cluster_names():
             cluster_verb("down", "--name", name)
 
 

@@ -45,7 +45,7 @@ def linked(name: str, nodes: int, ahead: list[str]) -> Iterator[MiniCluster]:
     try:
         yield MiniCluster.up(name, *flags, ahead=ahead)
     finally:
-        if name in discovery.names():
+        if name in discovery.cluster_names():
             cluster_verb("down", "--name", name)
 
 
