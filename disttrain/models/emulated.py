@@ -34,7 +34,7 @@ def build(
     seed: int = 0,
     work: Literal["wait", "matmul"] = "wait",
 ) -> Emulated:
-    """Layers with real parameters that take their time and do nothing; whatever is around them is real.
+    """Layers that take stated seconds, with real parameters and gradients; everything around them is real.
 
     Parameters
     ----------
@@ -43,61 +43,71 @@ def build(
         `rate_tflops`. Null: equal layers, by the next options.
     layers : number of equal layers; this and the next three only without `table`.
     layer_mb : parameters of each, in MiB.
-    forward_s, backward_s : seconds of a whole pass, whatever the batch size.
-    rate_tflops : what the emulated device reaches on a table known by name, in 1e12 FLOP/s.
+    forward_s, backward_s : seconds of a whole pass, for any batch size.
+    rate_tflops : rate of the emulated device on a table known by name, in 1e12 FLOP/s.
     dtype_bytes : bytes of a parameter and its gradient: 4 for float32, 2 for bfloat16; not with a file.
-    optimizer_s : seconds of an emulated optimizer, which leaves the parameters alone; null: what the file
-        says, or else the real one of `optim`.
+    optimizer_s : seconds of an emulated optimizer, which leaves the parameters unchanged; null: the value of
+        the file, or else the real one of `optim`.
     jitter_s : standard deviation, in seconds, of a forward and backward pass together: normal, drawn for each
         step and rank from `seed`; all layers stretch alike.
-    slow_ranks : ranks that the next three are for; those that a small run lacks are passed over.
-    slow_s : seconds that they take longer for a forward and backward pass together.
-    slow_factor : what their time is multiplied by.
-    slow_optimizer_s : seconds that their emulated optimizer takes longer.
+    slow_ranks : ranks that the next three apply to; ranks beyond the world are ignored.
+    slow_s : additional seconds of a forward and backward pass together on these ranks.
+    slow_factor : factor of the seconds of their layers.
+    slow_optimizer_s : additional seconds of their emulated optimizer.
     work : wait leaves the processor to others (a GPU sleeps); matmul computes as long, calibrated at start.
     """
-    found = _table(source, table, (layers, layer_mb, forward_s, backward_s), rate_tflops, dtype_bytes)
-    if not found.bytes:
-        raise ConfigError("model.table has no parameters: give at least one layer some bytes")
-    seconds = {
-        "jitter_s": jitter_s,
-        "slow_s": slow_s,
-        "slow_optimizer_s": slow_optimizer_s,
-        "optimizer_s": optimizer_s or 0.0,
-    }
+    found = _table(table, (layers, layer_mb, forward_s, backward_s), rate_tflops, dtype_bytes)
+    seconds = {"jitter_s": jitter_s, "slow_s": slow_s, "slow_optimizer_s": slow_optimizer_s}
+    _check_options(seconds | {"optimizer_s": optimizer_s or 0.0}, slow_ranks, slow_factor)
+    rank = rank_info().rank
+    slow = rank in slow_ranks
+    if optimizer_s is None:
+        optimizer_s = found.optimizer_s
+    optimizer_s = _slowed_optimizer_s(optimizer_s, slow_optimizer_s, slow)
+    found = found.model_copy(update={"optimizer_s": optimizer_s})
+    slow_s, slow_factor = (slow_s, slow_factor) if slow else (0.0, 1.0)
+    speed = Speed(rank=rank, jitter_s=jitter_s, slow_s=slow_s, slow_factor=slow_factor, seed=seed)
+    return Emulated(found, source, speed, work)
+
+
+def _check_options(seconds: dict[str, float], slow_ranks: tuple[int, ...], slow_factor: float) -> None:
     for name, value in seconds.items():
         if value < 0:
             raise ConfigError(f"model.{name}={value}: must not be negative")
     if slow_factor <= 0:
         raise ConfigError(f"model.slow_factor={slow_factor}: must be more than 0")
-    here = rank_info()
-    if not slow_ranks and (slow_s or slow_factor != 1.0 or slow_optimizer_s):
+    if not slow_ranks and (seconds["slow_s"] or slow_factor != 1.0 or seconds["slow_optimizer_s"]):
         raise ConfigError(
             "model.slow_s, model.slow_factor and model.slow_optimizer_s need model.slow_ranks: which ranks?"
         )
-    slow = here.rank in slow_ranks
+
+
+def _slowed_optimizer_s(optimizer_s: float | None, slow_optimizer_s: float, slow: bool) -> float | None:
+    """Seconds of the emulated optimizer on this rank; None for a real one."""
+    if not slow_optimizer_s:
+        return optimizer_s
     if optimizer_s is None:
-        optimizer_s = found.optimizer_s
-    if slow_optimizer_s:
-        if optimizer_s is None:
-            raise ConfigError(
-                f"model.slow_optimizer_s={slow_optimizer_s}: the optimizer is a real one; "
-                "give model.optimizer_s as well"
-            )
-        optimizer_s += slow_optimizer_s if slow else 0.0
-    found = found.model_copy(update={"optimizer_s": optimizer_s})
-    speed = Speed(
-        rank=here.rank,
-        jitter_s=jitter_s,
-        slow_s=slow_s if slow else 0.0,
-        slow_factor=slow_factor if slow else 1.0,
-        seed=seed,
-    )
-    return Emulated(found, source, speed, work)
+        raise ConfigError(
+            f"model.slow_optimizer_s={slow_optimizer_s}: the optimizer is a real one; "
+            "give model.optimizer_s as well"
+        )
+    return optimizer_s + (slow_optimizer_s if slow else 0.0)
 
 
 def _table(
-    source: Source,
+    table: str | list[Any] | dict[str, Any] | None,
+    equal: tuple[int, float, float, float],
+    rate_tflops: float | None,
+    dtype_bytes: int,
+) -> Table:
+    """The table of the options. Raises `ConfigError` where it has no parameters."""
+    found = _read_table(table, equal, rate_tflops, dtype_bytes)
+    if not found.bytes:
+        raise ConfigError("model.table has no parameters: give at least one layer some bytes")
+    return found
+
+
+def _read_table(
     table: str | list[Any] | dict[str, Any] | None,
     equal: tuple[int, float, float, float],
     rate_tflops: float | None,

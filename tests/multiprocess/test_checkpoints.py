@@ -124,7 +124,7 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
     seen = [rank for rank, _ in answers]
     (told,) = [call for _, calls in answers for call in calls]
     assert told[0] == "damaged checkpoint in quarantine"
-    assert (told[1]["path"], told[1]["aside"]) == (str(damaged), "step-00000006.damaged")
+    assert (told[1]["path"], told[1]["quarantine"]) == (str(damaged), "step-00000006.damaged")
     assert {"bit": "checksum", "truncated": "bytes", "manifest": "manifest"}[how] in told[1]["problem"]
     assert [rank.metrics.resumed_step for rank in seen] == [4, 4, 4]
     assert "step-00000006.damaged" in names(tmp_path)
