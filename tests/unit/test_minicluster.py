@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from disttrain.errors import ConfigError
-from jobs.minicluster import config, discovery, network, packages
+from jobs.minicluster import config, discovery, init_protocol, network, packages, services
 from jobs.minicluster.config import ClusterFolder, ClusterSpec, Subnet, checked
+from jobs.minicluster.init_protocol import ServiceError
 from jobs.minicluster.lifecycle import Cluster, shell_environment
 from tests.support.minicluster import need
 
@@ -176,3 +177,30 @@ def test_a_test_without_its_cluster_is_skipped_but_not_in_continuous_integration
         need("no munge", {})
     with pytest.raises(pytest.fail.Exception, match="no munge"):
         need("no munge", {"CI": "true"})
+
+
+def test_a_service_that_exits_is_reported_with_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ClusterFolder(tmp_path)
+    folder.logs.mkdir()
+    monkeypatch.setattr(init_protocol, "parent_has_ended", lambda: False)
+    munged = services.start("munged", ["sh", "-c", "echo no key; exit 3"], folder, host="mini-2")
+    with pytest.raises(ServiceError, match=r"^munged exited with 3: no key$"):
+        services.wait_for_munged(munged, folder, "mini-2")
+
+
+@pytest.mark.parametrize(
+    ("printed", "message"),
+    [
+        ("failed mount: not permitted", "mini-2: mount: not permitted"),
+        ("", "mini-2: its namespace init ended without a reason"),
+    ],
+)
+def test_a_failed_namespace_init_is_one_line(printed: str, message: str) -> None:
+    with (
+        subprocess.Popen(["echo", printed], stdout=subprocess.PIPE, text=True) as init,
+        pytest.raises(ServiceError) as raised,
+    ):
+        init_protocol.expect_from_init(init, init_protocol.UP, "mini-2")
+    assert str(raised.value) == message
