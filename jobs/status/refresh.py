@@ -22,11 +22,11 @@ Say = Callable[[str], None]
 def refresh(
     states: Sequence[RunState], scheduler: Scheduler, *, receipts: bool = False, say: Say = lambda line: None
 ) -> list[RunState]:
-    """The states with the cluster's word on those of its jobs whose files do not say that they ended.
+    """The states, corrected by the scheduler for jobs that have not ended by their files.
 
-    Asks nothing where there is no such job, and once for all where there are. A job found for an interrupted
-    submission makes it queued; `receipts`: its receipt is written, which takes the sweep's lock. `say` gets
-    the line to tell when the cluster does not answer: states are then as the files have them.
+    One query serves all jobs; without such jobs there is none. An interrupted submission whose job is found
+    becomes `queued`. With `receipts` its receipt is written, for which the caller holds the sweep's lock.
+    `say` gets one line when the scheduler does not answer; the states are then those of the files.
     """
     found = _with_receipts(states, scheduler, receipts)
     asked = [s for s in found if s.cluster == scheduler.name and s.job_id and _needs_scheduler(s)]
@@ -81,7 +81,7 @@ def _with_receipts(states: Sequence[RunState], scheduler: Scheduler, write: bool
 
 
 def reconciled(state: RunState, job: Job) -> RunState:
-    """A run that is not over by its files, with what its cluster says of its job."""
+    """A run that has not ended by its files, corrected by its job."""
     if job.status == "running":
         if state.state == "lost" or state.silent:
             return _revived(state, "running", message=job.message)
@@ -109,7 +109,7 @@ def _ended(state: RunState, job: Job) -> RunState:
     if job.status == "not_found" and silent_s(now.updated, now.run.submissions) < ACCOUNTING_LAG_S:
         return state
     cause = job.cause or ("lost" if now.claimed else "launch_failed")
-    message = job.message or "the cluster knows nothing of its job any more"
+    message = job.message or "the scheduler does not list its job any more"
     if job.status == "not_found" or job.message is None:
         cause = "lost"
     left = now.state == "queued" and now.claimed  # it had left in order, to be started again

@@ -208,7 +208,7 @@ def test_without_accounting_squeue_has_the_last_word(commands: Commands, tmp_pat
     squeue(commands)
     commands.add("sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
     state = asked(run)
-    assert (state.state, state.message) == ("lost", "the cluster knows nothing of its job any more")
+    assert (state.state, state.message) == ("lost", "the scheduler does not list its job any more")
 
 
 def test_a_task_of_an_array_that_never_started_stands_with_others(commands: Commands, tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Slurm as a cluster: what is submitted, how it is submitted, and what runs on each node."""
+"""The Slurm scheduler: batch scripts, site profiles, queries, and the task of each node."""

@@ -1,0 +1,75 @@
+"""Limits of jobs: read from the controller, and named by refusals of sbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from jobs.schedulers.base import SubmitQuota
+from jobs.schedulers.slurm import submit_quota
+from jobs.schedulers.slurm.submit_quota import ControllerLimits, exceeded_limit, parse_config
+
+CONFIG = """\
+Configuration data as of 2026-11-21T04:58:20
+AccountingStorageEnforce = associations,limits
+ClusterName             = big
+MaxArraySize            = 1001
+MaxJobCount             = 10000
+SchedulerParameters     = bf_interval=2,max_array_tasks=200
+"""
+
+
+def test_what_the_controller_says_of_its_limits() -> None:
+    assert parse_config(CONFIG) == ControllerLimits(array=200, jobs=10000)
+    without = CONFIG.replace(",max_array_tasks=200", "")
+    assert parse_config(without) == ControllerLimits(array=1001, jobs=10000)
+    assert parse_config("") == ControllerLimits()
+
+
+ANSWERS = {"scontrol show config": CONFIG, "squeue --noheader --array --states=all": "1\n2_0\n2_1\n"}
+
+
+def answer(command: list[str]) -> str | None:
+    return next((said for start, said in ANSWERS.items() if " ".join(command).startswith(start)), None)
+
+
+@pytest.mark.parametrize(
+    ("answers", "ask", "quota"),
+    [
+        (True, answer, SubmitQuota(200, 9997, "the limit of 10000 jobs (MaxJobCount of the cluster)")),
+        (True, lambda command: None, SubmitQuota()),
+        (False, answer, SubmitQuota(submit_quota.DEFAULT_ARRAY)),
+    ],
+    ids=["answered", "no answer to a query", "no controller"],
+)
+def test_the_quota_is_what_the_controller_says(
+    answers: bool, ask: Callable[[list[str]], str | None], quota: SubmitQuota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submit_quota.commands, "answers", lambda: answers)
+    monkeypatch.setattr(submit_quota.commands, "ask", ask)
+    assert submit_quota.quota() == quota
+
+
+POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+
+
+@pytest.mark.parametrize(
+    ("named", "limit"),
+    [
+        ("AssocMaxSubmitJobLimit", "the limit of jobs (AssocMaxSubmitJobLimit)"),
+        ("QOSMaxSubmitJobPerUserLimit", "the limit of jobs (QOSMaxSubmitJobPerUserLimit)"),
+        ("QOSGrpSubmitJobsLimit", "the limit of jobs (QOSGrpSubmitJobsLimit)"),
+        ("QOSMaxWallDurationPerJobLimit", None),
+        ("AssocMaxCpuPerJobLimit", None),
+        ("QOSMinGRES", None),
+    ],
+)
+def test_a_refusal_that_speaks_of_a_limit(named: str, limit: str | None) -> None:
+    said = f"sbatch: error: {named} sbatch: error: Batch job submission failed: {POLICY}"
+    assert exceeded_limit(said) == limit
+
+
+def test_a_refusal_without_the_name_of_a_limit() -> None:
+    assert exceeded_limit(f"sbatch: error: Batch job submission failed: {POLICY}") == "the limit of jobs"
+    assert exceeded_limit("sbatch: error: invalid partition specified: nowhere") is None
