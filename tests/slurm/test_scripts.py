@@ -1,4 +1,4 @@
-"""ScriptFields scripts on a real Slurm: strange values are inert there, too; `jobs/train.sbatch` finds its code."""
+"""Batch scripts on a real Slurm: strange values are inert there, too; `jobs/train.sbatch` finds its code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ScriptFields scripts in tests: what they are made from, and a PATH on which running one shows what it does."""
+"""Batch scripts in tests: what they are made from, and a PATH on which running one shows what it does."""
 
 from __future__ import annotations
 
