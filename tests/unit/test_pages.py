@@ -140,7 +140,12 @@ def test_config_keys_exist(page, text):
     sections = {name: field.annotation.model_fields for name, field in Config.model_fields.items()}
     for code in code_of(text):
         for section, key in re.findall(r"(?<![\w./-])(\w+)\.(\w+)\b(?![./(])", code):
-            if section in sections and section not in OPEN_SECTIONS and key not in {"md", "py", "yaml"} and page != HISTORY:
+            if (
+                section in sections
+                and section not in OPEN_SECTIONS
+                and key not in {"md", "py", "yaml"}
+                and page != HISTORY
+            ):
                 assert key in sections[section], f"{page}: {section}.{key}"
 
 
