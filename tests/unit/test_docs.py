@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from disttrain import builders
 from disttrain.config import builder_options
-from disttrain.config.sections import DataConfig, ModelConfig
+from disttrain.config.sections import DataConfig, ModelConfig, ParallelConfig
+from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.strategy import build_strategy
 from disttrain.records.run_directory import Attempt
+from disttrain.runtime.process_group import World
 from disttrain.telemetry import sinks
+from disttrain.transforms import load_transforms
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {
@@ -40,7 +45,13 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_the_document_has_one_example_of_each():
-    assert sorted(EXAMPLES) == ["data/parity", "models/linear", "telemetry/sinks/csv"]
+    assert sorted(EXAMPLES) == [
+        "data/parity",
+        "models/linear",
+        "parallel/ddp_fp16",
+        "telemetry/sinks/csv",
+        "transforms/recompute",
+    ]
 
 
 def test_the_model_and_the_data_source_train_together(installed):
@@ -51,6 +62,33 @@ def test_the_model_and_the_data_source_train_together(installed):
     assert model(inputs[None]).shape == (1, 2)
     assert targets.dtype == torch.int64
     assert len(source.train) + len(source.valid) == 16
+
+
+def test_the_transform_computes_the_same_gradients(installed):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.GELU(), torch.nn.Linear(3, 1))
+    inputs, gradients = torch.randn(2, 3), []
+    forwards: list[int] = []
+    model[1].register_forward_hook(lambda *_: forwards.append(1))
+    (transform,) = load_transforms(["disttrain.transforms.recompute:recompute"])
+    for change in (lambda module: module, transform):
+        change(model)(inputs).sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters()])
+        model.zero_grad()
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert len(forwards) == 3, "the second pass computed the activations twice"
+
+
+def test_the_strategy_communicates_float16(installed):
+    strategy = build_strategy("ddp_fp16", ParallelConfig())
+    world = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend="gloo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = strategy.apply(torch.nn.Linear(1, 1, bias=False), Mesh(0), world)
+        model(torch.full((1, 1), 1 / 3)).sum().backward()
+        (weight,) = strategy.parameters(model)
+        assert weight.grad.item() == torch.tensor(1 / 3).half().item()
+    finally:
+        dist.destroy_process_group()
 
 
 def test_the_options_are_checked_without_running_the_example(installed):
