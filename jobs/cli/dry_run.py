@@ -18,7 +18,7 @@ from jobs.cli.dry_run_text import PORT, dry_run_text
 from jobs.cli.json_output import print_json
 from jobs.cli.target import described_scheduler
 from jobs.core import code_snapshot, environment
-from jobs.node.agent import launch_command
+from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.base import Scheduler
 from jobs.status.run_state import read_runs

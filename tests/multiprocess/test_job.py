@@ -162,7 +162,7 @@ def test_nodes_stay_while_node_0_asks_for_the_requeue(tmp_path: Path, refuses: b
     wait_until(lambda: read_json(job.run.attempt(0).record)["next"] == "requeue")
     other.send_signal(signal.SIGTERM)  # while it runs, this is but a warning
     said = job.run.attempt(0).node_log(1)
-    wait_until(lambda: "stays while node 0 asks for the requeue" in said.read_text())
+    wait_until(lambda: "waiting while node 0 requests the requeue" in said.read_text())
     assert other.poll() is None
     (job.folder / "silent").unlink()
     assert ended(first) == (75 if refuses else 0)

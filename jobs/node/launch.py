@@ -1,0 +1,169 @@
+"""Start torchrun on one node: checks, rendezvous, environment and command. Standard library only.
+
+The environment variable `DISTTRAIN_LAUNCHER`, a command line, replaces torchrun in tests. The replacement gets
+torchrun's arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from disttrain.config.stop_time import lead_within
+from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
+from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_json import read_run_json
+from jobs.core import code_snapshot, environment, processes, requeue_policy
+from jobs.core.attempt import is_current
+from jobs.node import cgroup, node_info, rendezvous
+from jobs.node.allocation import Allocation
+from jobs.node.node_log import log_line
+from jobs.node.torchrun import TorchrunContext, TorchrunResult, run_torchrun
+
+LOOPBACK = "127.0.0.1"
+CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError, KeyError)
+"""Exceptions that prevent a launch; each has a message of one line."""
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """One node of a job."""
+
+    run: RunDir
+    submission: int
+    rank: int
+    hosts: Sequence[str]
+    """Names of all nodes of the job, in rank order."""
+    job_id: str | None
+    allocation: Allocation | None
+    """None in a job that a supervisor runs on one machine."""
+
+    @property
+    def restart(self) -> int:
+        """Number of earlier starts of the job."""
+        return self.allocation.restart if self.allocation else 0
+
+
+def launch(node: NodeContext, attempt: Attempt) -> TorchrunResult:
+    """Run torchrun on this node to its end, or return why it could not start."""
+    try:
+        record = read_run_json(node.run)
+        problem = code_snapshot.snapshot_problem(node.run, record)
+        if problem is not None:
+            log_line(f"refused: {problem}")
+            return TorchrunResult(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
+        missing = node.allocation.missing_gpus(record) if node.allocation else None
+        if missing is not None:
+            log_line(f"cannot start: {missing}")
+            return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
+        with contextlib.ExitStack() as reserved:
+            endpoint = _rendezvous(node, attempt, record, reserved)
+            return _run(node, attempt, record, endpoint)
+    except CANNOT_START as error:
+        log_line(f"cannot start: {error}")
+        return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
+
+
+def _rendezvous(
+    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], reserved: contextlib.ExitStack
+) -> rendezvous.Endpoint:
+    """The endpoint of node 0. On node 0, `reserved` keeps its port."""
+    if node.rank == 0:
+        endpoint, port = rendezvous.publish_endpoint(attempt, node.hosts[0])
+        reserved.enter_context(port)
+        return endpoint
+    timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])
+    return rendezvous.wait_for_endpoint(attempt, timeout_s, node.allocation)
+
+
+def _run(
+    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], endpoint: rendezvous.Endpoint
+) -> TorchrunResult:
+    nodes = len(node.hosts)
+    added = _environment(record, attempt, node)
+    if node.rank == 0 and is_current(node.run, attempt):
+        write_json(node.run.env_json, environment.env_record(added))
+    command = launch_command(node.run, attempt, record, node.rank, nodes, endpoint)
+    log_line(f"node {node.rank} of {nodes} on {processes.host()}: {shlex.join(command)}")
+    deadline = float(added["DISTTRAIN_DEADLINE"].value)
+    lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
+    context = TorchrunContext(attempt, node.rank, nodes, deadline, lead_s, node.allocation)
+    node_info.start_node_info(
+        attempt, node.rank, node.allocation.node_info_module if node.allocation else None
+    )
+    oom_kills = cgroup.oom_kills()
+    result = run_torchrun(
+        command, environment.rank_environment(os.environ, added), sys.stdout.fileno(), context
+    )
+    _record_oom_kills(attempt, node.rank, oom_kills)
+    return result
+
+
+def _record_oom_kills(attempt: Attempt, node: int, before: int | None) -> None:
+    """Record the number of processes that the OOM killer ended since `before` was counted, if any."""
+    after = cgroup.oom_kills()
+    if before is None or after is None or after <= before:
+        return
+    log_line(f"out of memory: the kernel killed {after - before} of this job's processes on this node")
+    with contextlib.suppress(OSError):  # a full disk must not hide the exit code
+        create_exclusive(attempt.node_oom(node), {"kills": after - before})
+
+
+def _environment(
+    record: Mapping[str, Any], attempt: Attempt, node: NodeContext
+) -> dict[str, environment.AddedVariable]:
+    peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
+    interface = rendezvous.interface_towards(peer) if peer else None
+    added = environment.added_variables(
+        record["config"],
+        os.environ,
+        one_machine=set(node.hosts) == {LOOPBACK},
+        source=code_snapshot.source_of_run(record),
+        interface=interface,
+        profile=record.get("profile"),
+    )
+    end = node.allocation.end_time() if node.allocation else None
+    if end is None:
+        started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
+        end = started + 60 * float(record["config"]["job"]["time_limit_min"])
+    added["DISTTRAIN_DEADLINE"] = environment.deadline_variable(end)
+    return added
+
+
+def launch_command(
+    run: RunDir,
+    attempt: Attempt,
+    record: Mapping[str, Any],
+    node_rank: int,
+    nodes: int,
+    endpoint: rendezvous.Endpoint,
+) -> list[str]:
+    """The torchrun command of one node.
+
+    The rendezvous is static, as the number of nodes is fixed: where node 0's port is taken, torchrun fails
+    instead of joining the store of another job.
+    """
+    config = record["config"]
+    replacement = os.environ.get("DISTTRAIN_LAUNCHER")
+    launcher = shlex.split(replacement) if replacement else [sys.executable, "-m", "torch.distributed.run"]
+    options = {
+        "--nnodes": nodes,
+        "--nproc-per-node": config["resources"]["gpus_per_node"],
+        "--node-rank": node_rank,
+        "--master-addr": endpoint.address,
+        "--master-port": endpoint.port,
+        "--rdzv-id": f"{record['run_key']}-{attempt.number}",
+        "--rdzv-conf": f"timeout={math.ceil(config['job']['rendezvous_timeout_s'])}",
+        "--max-restarts": 0,
+    }
+    arguments = [str(word) for option in options.items() for word in option]
+    trainer = ["-m", "disttrain", "--run-dir", str(run.path), "--attempt", str(attempt.number)]
+    return [*launcher, *arguments, *trainer]
