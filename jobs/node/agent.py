@@ -1,9 +1,8 @@
 """The agent of one node of a job: `python -m jobs.node.agent RUN_DIR --submission S --node-rank I --nodes N`.
 
-Node 0 claims the attempt, unless a supervisor has; the other nodes wait for the claim. Each agent runs torchrun
-as a child (`jobs.node.launch`). Node 0 then closes the attempt and has the job requeued if the policy says so.
-The same module runs under every scheduler, and logs to the node's log. Standard library only, for a quick
-start.
+Node 0 claims the attempt, unless a supervisor has; the other nodes wait for the claim. Each agent runs
+torchrun as a child (`jobs.node.launch`). Node 0 then closes the attempt and has the job requeued if the
+policy decides that. The module is the same under every scheduler. Standard library only, for a quick start.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ def _run_other_node(node: NodeContext) -> int:
 
 
 def _wait_for_requeue(node: NodeContext, attempt: Attempt) -> None:
-    """Wait while node 0 requests the requeue: the scheduler may end a step soon after its first task exits."""
+    """Wait while node 0 requests the requeue: the first task to exit may soon end the step's other tasks."""
 
     def settled() -> bool | None:
         pending = (read_json_or_none(attempt.record) or {}).get("next") == "requeue"

@@ -1,4 +1,4 @@
-"""What an agent asks of the scheduler that started its job. Standard library only."""
+"""The interface of an agent to its job at the scheduler. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class AllocationFacts:
-    """A job as its scheduler sees it at this moment."""
+    """The state of a job at its scheduler."""
 
     running: bool
-    """False once it is being ended, for whatever reason."""
+    """False once the scheduler is ending it, for any reason."""
     restarts: int
-    """How often it was started before; counted up as soon as it is requeued."""
+    """Number of earlier starts; it grows as soon as the job is requeued."""
     end: float | None
-    """When its time is up, in seconds since the epoch: earlier than at its start once it is pre-empted."""
+    """End of its time, in seconds since the epoch; earlier after a pre-emption."""
     timed_out: bool = False
+    """Whether it is being ended at its time limit."""
 
 
 class Allocation(Protocol):
-    """The job that an agent is part of."""
+    """The job of an agent."""
 
     job_id: str
     restart: int
-    """How often it was started before this time."""
+    """Number of earlier starts."""
     node_info_module: str
     """Module that writes the node's record, run with the arguments of `jobs.node.node_info`."""
 
     def facts(self) -> AllocationFacts | None:
-        """Asked in a few seconds; None if the scheduler does not answer."""
+        """The current state of the job, within a few seconds; None if the scheduler does not answer."""
 
     def missing_gpus(self, record: Mapping[str, Any]) -> str | None:
-        """What this node was not given that a run asked for, in one line; `record` is its `run.json`."""
+        """A message if this node has fewer GPUs than the run requested; `record` is the run's `run.json`."""
 
     def nodes_down(self) -> list[str]:
-        """Those of the job's nodes that the scheduler has lost sight of."""
+        """Nodes of the job that the scheduler has marked as down."""
 
     def end_time(self) -> float | None:
-        """When the job's time is up, in seconds since the epoch; None if nobody says."""
+        """End of the job's time, in seconds since the epoch; None if unknown."""
 
     def kill_wait_s(self) -> float:
-        """How long after a polite end everything is killed."""
+        """Seconds between the scheduler's SIGTERM and its SIGKILL."""
 
     def requeue(self, until: float) -> bool:
-        """Have the job started again, trying until then (seconds since the epoch); whether it will be."""
+        """Requeue the job, with retries until a time in seconds since the epoch; whether it succeeded."""

@@ -1,7 +1,7 @@
 """Start torchrun on one node: checks, rendezvous, environment and command. Standard library only.
 
-The environment variable `DISTTRAIN_LAUNCHER`, a command line, replaces torchrun in tests. The replacement gets
-torchrun's arguments.
+The environment variable `DISTTRAIN_LAUNCHER`, a command line, replaces torchrun in tests. The replacement
+gets torchrun's arguments.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ def _record_oom_kills(attempt: Attempt, node: int, before: int | None) -> None:
 def _environment(
     record: Mapping[str, Any], attempt: Attempt, node: NodeContext
 ) -> dict[str, environment.AddedVariable]:
+    """The variables to add on this node, with the end of the job's time."""
     peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
     interface = rendezvous.interface_towards(peer) if peer else None
     added = environment.added_variables(

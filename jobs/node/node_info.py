@@ -1,7 +1,7 @@
-"""What a node is made of, for `attempts/NNN/node-NN.json`: `python -m jobs.node.node_info ATTEMPT_DIR NODE`.
+"""Hardware and packages of a node: `python -m jobs.node.node_info ATTEMPT_DIR NODE` writes `node-NN.json`.
 
-A process of its own beside torchrun, which waits for nothing of it and with which it ends: a driver that
-hangs delays nobody. What cannot be found out is left out, and never stops the rest. No torch.
+It runs as a separate process beside torchrun and ends with it, so a driver that hangs delays no rank. A
+value that cannot be read is null. Imports without torch.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from disttrain.records.run_directory import Attempt
 from jobs.core import journal, processes
 
 TIMEOUT_S = 20
-"""After this it is given up."""
+"""Seconds after which the process ends, even inside a driver's library."""
 _PACKAGES = re.compile(r"torch|triton|(nvidia-(nccl|cuda-runtime|cudnn|nvshmem).*)")
 _LOOPBACK = "lo"
 
 
 def start_node_info(attempt: Attempt, node: int, module: str | None = None) -> None:
-    """Have it written. The process is a child of the caller.
+    """Start the process that writes the record, as a child of the caller.
 
-    `module` is the scheduler's own, which adds to the record (`jobs.node.allocation.Allocation`).
+    `module` replaces this module where the scheduler adds to the record (`Allocation.node_info_module`).
     """
     processes.spawn([sys.executable, "-m", module or "jobs.node.node_info", str(attempt.path), str(node)])
 
@@ -58,7 +58,7 @@ def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
 def _value_or(find: Callable[[], Any], otherwise: Any) -> Any:
     try:
         return find()
-    except Exception:  # of drivers' files and libraries anything may come
+    except Exception:  # drivers' files and libraries may raise any exception
         return otherwise
 
 
@@ -80,7 +80,7 @@ def _memory_bytes(root: Path) -> int | None:
 
 
 def _memory_limit_bytes(root: Path) -> int | None:
-    """The least limit of the control groups that this process is in."""
+    """The smallest memory limit of the control groups of this process, in bytes."""
     own = re.search(r"^0::/(.*)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE)
     if own is None:
         return None
@@ -130,7 +130,7 @@ def _fabrics(root: Path) -> list[dict[str, Any]]:
 
 
 def _port_state(state: str | None) -> str | None:
-    """`ACTIVE` of `4: ACTIVE`."""
+    """The name in a state such as `4: ACTIVE`."""
     return state.rpartition(":")[2].strip() if state else None
 
 
@@ -142,7 +142,7 @@ def _driver(device: Path) -> str | None:
 
 
 def _visible_gpus() -> tuple[str | None, list[dict[str, Any]]]:
-    """The driver, and the GPUs that this job may use."""
+    """Version of the driver, and the GPUs that this job may use."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -158,19 +158,19 @@ def _visible_gpus() -> tuple[str | None, list[dict[str, Any]]]:
                 "uuid": pynvml.nvmlDeviceGetUUID(device),
             }
         )
-    return pynvml.nvmlSystemGetDriverVersion(), _visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return pynvml.nvmlSystemGetDriverVersion(), _selected(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _visible(gpus: list[dict[str, Any]], chosen: str | None) -> list[dict[str, Any]]:
+def _selected(gpus: list[dict[str, Any]], chosen: str | None) -> list[dict[str, Any]]:
     """Those of `gpus` that CUDA_VISIBLE_DEVICES names, by index or start of their UUIDs, in its order."""
     if chosen is None:
         return gpus
     found = []
-    for word in chosen.split(","):
+    for choice in map(str.strip, chosen.split(",")):
         matching = [
             gpu
             for index, gpu in enumerate(gpus)
-            if word.strip() == str(index) or (word.strip() and gpu["uuid"].startswith(word.strip()))
+            if choice == str(index) or (choice and gpu["uuid"].startswith(choice))
         ]
         found += matching[:1]
     return found
@@ -183,7 +183,7 @@ def _packages() -> dict[str, str]:
 
 def main(arguments: list[str], collect: Callable[[int], dict[str, Any]] = collect_node_info) -> int:
     """Write the record that `collect` makes of this node."""
-    signal.alarm(TIMEOUT_S)  # it ends the process: what hangs in a driver's library hears nothing else
+    signal.alarm(TIMEOUT_S)  # SIGALRM ends the process also while a driver's library hangs
     folder, node = Path(arguments[0]), int(arguments[1])
     attempt = Attempt(folder, int(folder.name))
     write_json(attempt.node_record(node), collect(node))

@@ -1,8 +1,8 @@
 """Wait for another node, but no longer than the job runs. Standard library only.
 
 Signals are blocked while a node waits; `jobs.node.torchrun` handles them once torchrun runs. A node that
-waits for a file that never appears would stay until SIGKILL. So the wait checks pending signals and exits when
-the job is being ended. It leaves the signals pending, since a warning is meant for the ranks.
+waits for a file that never appears would stay until SIGKILL. So the wait checks pending signals and exits
+when the job is being ended. It leaves the signals pending, since a warning is meant for the ranks.
 """
 
 from __future__ import annotations

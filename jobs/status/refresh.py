@@ -40,9 +40,9 @@ def refresh(
 
 
 def refresh_remote(states: Sequence[RunState], say: Say = lambda line: None) -> list[RunState]:
-    """The same for runs of every scheduler whose jobs are no processes of the submitting host.
+    """The states, corrected by every scheduler whose jobs run on other hosts than the submitting one.
 
-    Of those processes the run directory shows whether they live.
+    For jobs of this host the identity of their processes, in the run directory, is enough.
     """
     found = list(states)
     for name in dict.fromkeys(state.cluster for state in states if _needs_scheduler(state)):
@@ -56,7 +56,7 @@ def _needs_scheduler(state: RunState) -> bool:
 
 
 def _with_receipts(states: Sequence[RunState], scheduler: Scheduler, write: bool) -> list[RunState]:
-    """The states, those being submitted with the job that came of it, if there is one."""
+    """The states, with the job ids of interrupted submissions whose jobs the scheduler finds."""
     lost = {
         state.run.path: Submission.announced(state.run, state.submission)
         for state in states
@@ -67,8 +67,8 @@ def _with_receipts(states: Sequence[RunState], scheduler: Scheduler, write: bool
     try:
         found = dict(zip(lost, scheduler.find(list(lost.values())), strict=True))
     except Unreachable as error:
-        said = f"whether it was submitted is not known: {error}"
-        return [dataclasses.replace(s, message=said) if s.run.path in lost else s for s in states]
+        message = f"whether it was submitted is not known: {error}"
+        return [dataclasses.replace(s, message=message) if s.run.path in lost else s for s in states]
     jobs = {path: job_id for path, job_id in found.items() if job_id is not None}
     if not write:
         return [
@@ -103,7 +103,7 @@ def _revived(state: RunState, name: str, **fields: Any) -> RunState:
 
 
 def _ended(state: RunState, job: Job) -> RunState:
-    now = read_state(state.run)  # it may have ended, and said so, since its files were read
+    now = read_state(state.run)  # it may have recorded its end meanwhile
     if not now.active or now.attempt != state.attempt:
         return now
     if job.status == "not_found" and silent_s(now.updated, now.run.submissions) < ACCOUNTING_LAG_S:
@@ -112,12 +112,12 @@ def _ended(state: RunState, job: Job) -> RunState:
     message = job.message or "the scheduler does not list its job any more"
     if job.status == "not_found" or job.message is None:
         cause = "lost"
-    left = now.state == "queued" and now.claimed  # it had left in order, to be started again
-    if left:
+    requeued = now.state == "queued" and now.claimed  # its last start had ended, for a requeue
+    if requeued:
         message = f"{now.message}; {message}"
     fields: dict[str, Any] = {"cause": cause, "message": message, "silent": False, "eta_s": None}
     fields |= {
-        "state": "lost" if cause == "lost" and not left else "failed",
+        "state": "lost" if cause == "lost" and not requeued else "failed",
         "retryable": RULES[cause].retryable,
     }
     return dataclasses.replace(now, **fields)
