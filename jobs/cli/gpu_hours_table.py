@@ -11,7 +11,7 @@ from disttrain.records.run_json import read_run_json_or_none
 from jobs.cli.formatting import count, duration, number, table
 from jobs.cli.run_lookup import run_label
 from jobs.cli.status_table import displayed_state
-from jobs.status.gpu_hours import used
+from jobs.status.gpu_hours import usage_of_runs
 from jobs.status.run_state import RunState
 
 _GPU_HOURS_COLUMNS = ("RUN", "STATE", "ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT", "BY")
@@ -20,7 +20,7 @@ _RIGHT_ALIGNED = frozenset({"ATTEMPTS", "USED", "LIMIT", "QUEUE WAIT"})
 
 def gpu_hours_json(states: Sequence[RunState]) -> tuple[list[dict[str, Any] | None], list[dict[str, Any]]]:
     """Usage of each run (None if it never started), and the totals by sweep, as `--json` prints them."""
-    found = used(state.run for state in states)
+    found = usage_of_runs(state.run for state in states)
     runs = [_run_usage(state, found.get(state.run.path)) for state in states]
     sweeps = []
     for sweep in dict.fromkeys(state.sweep for state in states):

@@ -10,7 +10,7 @@ from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup
 from jobs.cli.json_output import print_json
-from jobs.status.gpu_hours import note
+from jobs.status.gpu_hours import record_usage
 from jobs.status.run_state import runs_of
 
 
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
     folders = [args.runs / sweep for sweep in sweeps]
     report.check(folders, out, base=args.base)  # a bad --base or --out is refused before anything is written
-    note(run for sweep in sweeps for run in runs_of(args.runs, sweep))
+    record_usage(run for sweep in sweeps for run in runs_of(args.runs, sweep))
     page = report.write(folders, out, base=args.base)
     if args.json:
         print_json(read_json(page.with_name("report.json")))

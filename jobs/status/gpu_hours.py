@@ -17,7 +17,7 @@ from jobs.schedulers.base import AccountedStart, Unreachable
 from jobs.schedulers.select import NAMES, scheduler_named
 
 
-def used(runs: Iterable[RunDir]) -> dict[Path, RunGpuHours]:
+def usage_of_runs(runs: Iterable[RunDir]) -> dict[Path, RunGpuHours]:
     """Usage of each run that has any, by the run's folder. Writes nothing."""
     runs = list(runs)
     files = {run.path: found for run in runs if (found := gpu_hours.read(run)) is not None}
@@ -25,7 +25,7 @@ def used(runs: Iterable[RunDir]) -> dict[Path, RunGpuHours]:
     return files | {path: found for path, (found, _) in _accounted(open_ones).items()}
 
 
-def note(runs: Iterable[RunDir]) -> None:
+def record_usage(runs: Iterable[RunDir]) -> None:
     """Write `usage.json` of runs whose jobs have ended by accounting.
 
     A later report then needs no scheduler, and has the figures after accounting has dropped them.
@@ -38,7 +38,7 @@ def note(runs: Iterable[RunDir]) -> None:
                 write_json(RunDir(path).usage, found.model_dump(mode="json"))
 
 
-def from_accounting(
+def accounted_usage(
     starts_of: Mapping[str, Sequence[AccountedStart]],
     source: Literal["sacct"],
     run: Mapping[str, Any],
@@ -81,7 +81,7 @@ def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
         known = [
             (run, jobs, attempts)
             for run in runs
-            if (attempts := _attempts(run, name)) and (jobs := _jobs(run, name, attempts))
+            if (attempts := _attempts_on(run, name)) and (jobs := _jobs_on(run, name, attempts))
         ]
         if not known:
             continue
@@ -93,19 +93,19 @@ def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
             record = read_run_json_or_none(run)
             own = {job_id: starts[job_id] for job_id in jobs}
             with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged record
-                if record and (usage := from_accounting(own, scheduler.accounting, record, attempts)):
+                if record and (usage := accounted_usage(own, scheduler.accounting, record, attempts)):
                     found[run.path] = usage
     return found
 
 
-def _attempts(run: RunDir, scheduler: str) -> list[dict[str, Any]]:
+def _attempts_on(run: RunDir, scheduler: str) -> list[dict[str, Any]]:
     """Attempts of a run that was only ever on this scheduler; else empty."""
     attempts = gpu_hours.attempt_records(run)
     only = all(each.get("cluster") == scheduler and each.get("job_id") for each in attempts)
     return attempts if only else []
 
 
-def _jobs(run: RunDir, scheduler: str, attempts: Sequence[Mapping[str, Any]]) -> set[str]:
+def _jobs_on(run: RunDir, scheduler: str, attempts: Sequence[Mapping[str, Any]]) -> set[str]:
     """All jobs of a run, including those that never started it."""
     jobs = {str(each["job_id"]) for each in attempts}
     for entry in journal.entries(run):

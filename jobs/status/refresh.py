@@ -93,7 +93,7 @@ def reconciled(state: RunState, job: Job) -> RunState:
         message = "its job was requeued" if state.claimed else state.message
         return _revived(state, "queued", message=message, **waits)
     if job.status in ("ended", "not_found") and state.active:
-        return _ended(state, job)
+        return _state_after_job(state, job)
     return state
 
 
@@ -102,7 +102,7 @@ def _revived(state: RunState, name: str, **fields: Any) -> RunState:
     return dataclasses.replace(state, **fields)
 
 
-def _ended(state: RunState, job: Job) -> RunState:
+def _state_after_job(state: RunState, job: Job) -> RunState:
     now = read_state(state.run)  # it may have recorded its end meanwhile
     if not now.active or now.attempt != state.attempt:
         return now

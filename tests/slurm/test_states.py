@@ -15,8 +15,8 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import state_note
 from jobs.schedulers.slurm import accounting
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.status.gpu_hours import note as note_usage
-from jobs.status.gpu_hours import used
+from jobs.status.gpu_hours import record_usage as note_usage
+from jobs.status.gpu_hours import usage_of_runs
 from jobs.status.refresh import refresh_remote
 from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import (
@@ -145,7 +145,7 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     wait_until(lambda: not asked(root).active)
     wait_until(lambda: all(each.ended for each in accounting.records([job])))
 
-    own, told = gpu_hours.read(run), used([run])[run.path]
+    own, told = gpu_hours.read(run), usage_of_runs([run])[run.path]
     assert own is not None
     assert (own.source, told.source, own.unit, told.unit) == ("timestamps", "sacct", "GPU-hours", "GPU-hours")
     assert len(own.starts) == len(told.starts) == own.attempts == told.attempts == 2

@@ -18,7 +18,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.schedulers.slurm import accounting
 from jobs.schedulers.slurm.accounting import JobRecord
-from jobs.status.gpu_hours import from_accounting, note, used
+from jobs.status.gpu_hours import accounted_usage, record_usage, usage_of_runs
 from tests.support.commands import Commands
 
 T0 = 1_800_000_000
@@ -112,7 +112,7 @@ def record(
 
 def by_sacct(records: list[JobRecord], jobs: list[str], attempts: list[dict[str, Any]]) -> Any:
     starts = {job: [each.as_start() for each in accounting.of_job(records, job)] for job in jobs}
-    return from_accounting(starts, "sacct", RUN, attempts)
+    return accounted_usage(starts, "sacct", RUN, attempts)
 
 
 def test_accounting_counts_a_requeued_job_for_each_of_its_starts() -> None:
@@ -165,18 +165,18 @@ def test_what_accounting_says_is_noted_once_it_is_final_and_read_without_slurm(
 ) -> None:
     run = made(tmp_path)
     sacct(commands, ended=False)
-    note([run])
+    record_usage([run])
     assert not run.usage.exists()
     assert gpu_hours.read(run).source == "timestamps"  # type: ignore[union-attr]
     sacct(commands)
-    note([run])
+    record_usage([run])
     RunGpuHours.model_validate(read_json(run.usage))
     asked = commands.calls().count("sacct")
     assert "--duplicates" in commands.calls(), "else a requeued job has its last start only"
-    for found in (gpu_hours.read(run), used([run])[run.path]):
+    for found in (gpu_hours.read(run), usage_of_runs([run])[run.path]):
         assert found is not None
         assert (found.source, found.hours, found.queue_wait_s) == ("sacct", hours(102), 58)
-    note([run])
+    record_usage([run])
     assert commands.calls().count("sacct") == asked
     write_json(run.attempt(1).record, attempt(1, 0, 170, 180))
     assert gpu_hours.read(run).source == "timestamps", "it has started again since"  # type: ignore[union-attr]
@@ -188,9 +188,9 @@ def test_without_accounting_the_attempts_own_times_tell(
 ) -> None:
     run = made(tmp_path, attempts=2)
     commands.add("sacct", script)
-    note([run])
+    record_usage([run])
     assert not run.usage.exists()
-    found = used([run])[run.path]
+    found = usage_of_runs([run])[run.path]
     assert (found.source, found.hours, found.queue_wait_s) == ("timestamps", hours(200), 70)
 
 
@@ -198,7 +198,7 @@ def test_runs_of_this_machine_ask_no_accounting(commands: Commands, tmp_path: Pa
     run = made(tmp_path)
     write_json(run.attempt(0).record, attempt(0, 0, 60, 160, cluster="local"))
     sacct(commands)
-    assert used([run])[run.path].source == "timestamps"
+    assert usage_of_runs([run])[run.path].source == "timestamps"
     assert not (commands.folder / "calls").exists()
 
 
