@@ -102,8 +102,6 @@ def unknown_arguments(arguments: list[str]) -> list[str]:
 def test_named_files_exist(page, text):
     if page == HISTORY:
         pytest.skip("a log names files as they were")
-    if page == "docs/emulation.md":
-        pytest.skip("being rewritten")
     missing = {path for path in named_files(text) if not list(ROOT.glob(path))}
     assert missing - NEW_FILES.get(page, set()) == set()
 
