@@ -1,1 +1,1 @@
-"""Model FLOPs counted, peak rates of devices, and the utilization (MFU) that follows from both."""
+"""Model FLOPs, peak rates of devices, and model FLOPs utilization (MFU)."""

@@ -1,4 +1,4 @@
-"""How much arithmetic the model asks for: counted, not estimated from a name."""
+"""Model FLOPs per sample, counted by PyTorch's `FlopCounterMode`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ arXiv 2204.02311, appendix B). A multiply-add is 2 FLOPs; attention counts as if
 element-wise work, norms, look-ups and recomputation do not count."""
 
 MATMUL, CONVOLUTION = "matmul", "convolution"
-"""The kinds of work that count: a device may do them in different precision."""
+"""Kinds of counted work; a device may compute them in different precision."""
 
 
 def flops_per_sample(
     model: nn.Module, dataset: Dataset[tuple[torch.Tensor, torch.Tensor]], device: torch.device
 ) -> dict[str, int]:
-    """FLOPs of training on one sample, by `METHOD`, for each kind of work; empty when nothing countable was
-    seen.
+    """FLOPs of training on one sample (`METHOD`) by kind of work; empty if the model has no counted
+    operators.
 
-    `model` is the bare model, on `device`. One forward pass without gradients, in evaluation mode, so
-    neither weights nor statistics nor random numbers change.
+    `model` is the unwrapped model, on `device`. Runs one forward pass without gradients in evaluation mode,
+    which leaves weights, running statistics and random state unchanged.
     """
     inputs = dataset[0][0][None].to(device)
     was_training = model.training
     model.eval()
-    # the fused attention kernels of some devices have no FLOP formula; the plain one is made of products
+    # fused attention kernels of some devices have no FLOP formula; the math kernel consists of matmuls
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(inputs)
     model.train(was_training)

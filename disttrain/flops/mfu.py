@@ -1,6 +1,6 @@
-"""Model FLOPs utilisation: the share of a device's peak that the model's own arithmetic reaches.
+"""Model FLOPs utilization (MFU): the fraction of a device's peak that the model's FLOPs reach.
 
-    MFU = model FLOP/s of a rank / peak of its device in the dtype that products are computed in
+MFU = model FLOP/s of a rank / peak FLOP/s of its device in the dtype of its matmuls (PaLM, arXiv 2204.02311)
 
 Recomputed activations do not count as model FLOPs. A peak counts dense arithmetic only
 (`disttrain.flops.peaks`). A device that is not in the table has no MFU.
@@ -20,18 +20,18 @@ from disttrain.flops.counting import CONVOLUTION, MATMUL
 
 @dataclass(frozen=True)
 class Peak:
-    """What a device could reach on a model's work, as far as it is known."""
+    """Peak rate of a device on a model's mix of work, if known."""
 
     dtypes: dict[str, str] | None
-    """What each kind of work is computed in; None where weights have several dtypes."""
+    """Dtype of each kind of work; None where weights have several dtypes."""
     flops_per_s: float | None
     source: str | None
     reason: str
-    """Why there is no peak, if there is none."""
+    """Reason for a missing peak, else empty."""
 
 
 def peak_of(device: str, model: nn.Module, flops: Mapping[str, int], on: torch.device) -> Peak:
-    """The peak rate for this model's mix of work on the device named `device`, `on` which it runs."""
+    """Peak rate for this model's mix of work. `device` is the device's name, `on` the device itself."""
     if not flops:
         return Peak(None, None, None, "the model's FLOPs could not be counted")
     dtypes = arithmetic(model, on)
@@ -46,8 +46,8 @@ def peak_of(device: str, model: nn.Module, flops: Mapping[str, int], on: torch.d
 
 
 def arithmetic(model: nn.Module, on: torch.device) -> dict[str, str] | None:
-    """What products and convolutions are computed in: the dtype of the weights, or for float32 what torch's
-    settings make of it on the device. None where weights have several dtypes."""
+    """Dtype of matmuls and convolutions: that of the weights, or `tf32` where torch's settings use TF32 for
+    float32 on the device. None where weights have several dtypes."""
     weights = {p.dtype for p in model.parameters() if p.dim() >= 2 and p.is_floating_point()}
     if len(weights) != 1:
         return None

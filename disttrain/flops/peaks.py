@@ -1,9 +1,9 @@
-"""Peak arithmetic rates of devices, for model FLOPs utilisation. Imports without torch.
+"""Peak arithmetic rates of devices, for model FLOPs utilization. Imports without torch.
 
-All are dense rates in TFLOP/s with the accumulation that training uses (float32), per device as torch
-counts devices: one of the two dies of an MI250X is one. A figure that sources give differently is left out:
-without a peak there is no utilisation, with a wrong one there is a wrong one. Names are matched whole, so a
-PCIe card, a MIG slice or a later variant never gets the peak of its namesake.
+All rates are dense, in TFLOP/s, with float32 accumulation, per device as torch counts devices (one die of an
+MI250X). A rate on which sources disagree is left out: without a peak there is no MFU, with a wrong peak a
+wrong one. Names match only as a whole, so that a PCIe card, a MIG slice or a later variant does not get the
+peak of a device with a similar name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Peaks:
-    """What devices of these names reach at most, TFLOP/s by dtype, and who says so."""
+    """Peak rates of a device in TFLOP/s by dtype, with their source."""
 
     names: tuple[str, ...]
-    """As drivers give them, without the maker ("NVIDIA", "Tesla"), which not every driver puts first."""
+    """Device names as drivers report them, without the prefix "NVIDIA" or "Tesla"."""
     tflops: Mapping[str, float]
     source: str
 
@@ -152,15 +152,15 @@ TABLE = (
 
 
 def find(device: str) -> Peaks | None:
-    """The peaks of the device of that name; None for one that is not in the table."""
+    """The peaks of the device with this name; None if it is not in the table."""
     return _BY_NAME.get(_plain(device))
 
 
 def combined(peaks: Peaks, flops: Mapping[str, int], dtypes: Mapping[str, str]) -> tuple[float | None, str]:
-    """(FLOP/s, "") that the device reaches at most on this mix of work, or (None, why not).
+    """(peak FLOP/s, "") on this mix of work, or (None, reason).
 
-    `flops` is the work by kind, `dtypes` what each kind is computed in. Where the kinds differ, the peak is
-    the work over the time it takes at the peak of each: a harmonic mean, weighted by the work.
+    `flops` is the work by kind, `dtypes` the dtype of each kind. Where dtypes differ, the peak is the
+    harmonic mean of their peaks, weighted by the work.
     """
     seconds = 0.0
     for kind, work in flops.items():

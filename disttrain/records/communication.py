@@ -1,4 +1,4 @@
-"""Collectives of sampled steps: as one rank saw them, and over steps and ranks."""
+"""Records of collectives in profiled steps: of one rank, and summarised over steps and ranks."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from disttrain.records.base import Record
 
 
 class SampledCollective(Record):
-    """One collective operation of a sampled step, as one rank saw it."""
+    """One collective of a profiled step on one rank. Durations in seconds."""
 
     kind: str
     """`all_reduce`, `all_gather`, ..."""
     bucket: int
-    """Number among those of its kind in this step, by their begin."""
+    """Index among the collectives of its kind in this step, in order of start."""
     bytes: int | None
-    """Of the larger of input and output on one rank; null where the profiler does not tell."""
+    """Size of the larger of input and output on one rank; null where the profiler does not report it."""
     start_s: float
-    """Since the step began."""
+    """Start, in seconds since the step began."""
     duration_s: float
-    """Queueing and waiting for peers included."""
+    """Duration, including queueing and waiting for peers."""
     hidden_s: float
-    """While this rank computed."""
+    """Part of the duration during which this rank computed."""
     exposed_s: float
 
 
 class CommSample(Record):
-    """One line of `comm-RRRRR.jsonl`: one rank's communication in one sampled step.
+    """One line of `comm-RRRRR.jsonl`: communication of one rank in one profiled step, in seconds.
 
-    Collectives may run at the same time: totals are of merged intervals, never sums of durations.
+    Collectives may overlap, so totals are lengths of merged intervals, not sums of durations.
     """
 
     step: int
     step_s: float
     compute_s: float
     total_s: float
-    """While any collective was on its way."""
+    """Time during which any collective was in progress."""
     hidden_s: float
-    """While one was on its way and this rank computed."""
+    """Time during which a collective was in progress and this rank computed."""
     exposed_s: float
     """`total_s` - `hidden_s`."""
     collectives: list[SampledCollective]
 
 
 class CollectiveSummary(Record):
-    """One collective of a step: means over sampled steps and ranks."""
+    """One collective of a step: means over profiled steps and ranks."""
 
     kind: str
     bucket: int
@@ -51,27 +51,27 @@ class CollectiveSummary(Record):
     hidden_s: float
     exposed_s: float
     transfer_s: float
-    """The least over ranks, mean over steps: the rank that came last waited for nobody."""
+    """Minimum duration over ranks, mean over steps: the last rank to arrive did not wait."""
     algorithm_bytes_per_s: float | None
     """`bytes` / `transfer_s`."""
     bus_bytes_per_s: float | None
-    """Comparable with a link's rate: algorithm bandwidth x 2(N-1)/N for an all-reduce over N ranks,
-    x (N-1)/N for all-gather and reduce-scatter, as nccl-tests defines it."""
+    """Bus bandwidth as nccl-tests defines it, comparable with the rate of a link: algorithm bandwidth x
+    2(N-1)/N for an all-reduce over N ranks, x (N-1)/N for all-gather and reduce-scatter."""
 
 
 class CommSummary(Record):
-    """Communication of a step: means over sampled steps and ranks."""
+    """Communication of a step: means over profiled steps and ranks."""
 
     method: str
     sampled_steps: int
     count: int
     """Collectives in a step."""
     bytes: int | None
-    """Moved by them on one rank, each counted as in `CollectiveSummary.bytes`."""
+    """Sum of `CollectiveSummary.bytes`: bytes per rank and step."""
     total_s: float
     hidden_s: float
     exposed_s: float
     compute_s: float
     bus_bytes_per_s: float | None
-    """All bus bytes of a step over the least time, over ranks, that any collective was on its way."""
+    """Bus bytes of a step / minimum over ranks of the time with a collective in progress."""
     collectives: list[CollectiveSummary]

@@ -1,4 +1,4 @@
-"""What each layer of a model takes."""
+"""Record of layer times."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from disttrain.records.base import Record
 
 
 class LayerTime(Record):
-    """One module that has parameters of its own."""
+    """Times of one module with parameters of its own."""
 
     name: str
     bytes: int
-    """Of its parameters that are trained."""
+    """Size of its trained parameters."""
     forward_s: float
-    """From the end of the layer before, or of what began the pass, to its own."""
+    """Seconds from the end of the previous layer (or the start of the pass) to its own end."""
     backward_s: float
-    """From the last gradient of the layer before to its own last gradient."""
+    """Seconds from the last gradient of the previous layer to its own last gradient."""
 
 
 class Layers(Record):
-    """`layers.json`: what each layer took on rank 0, means over passes that were made after the last step.
+    """`layers.json`: times of each layer on rank 0, means over passes after the last step.
 
-    Each pass is cut where a layer ends, so the layers' seconds sum to it: what has no parameters counts to
-    the layer that ends next, the loss to the last one.
+    A pass is divided at the ends of layers, so the times of all layers sum to the pass. Work without
+    parameters counts to the layer that ends next, the loss to the last layer.
     """
 
     attempt: int
@@ -29,8 +29,8 @@ class Layers(Record):
     emulated: bool
     passes: int
     samples: int
-    """In each pass."""
+    """Samples in each pass."""
     dtype_bytes: int
-    """Of one parameter."""
+    """Bytes of one parameter."""
     layers: list[LayerTime]
-    """In the reverse of the order in which their gradients were ready."""
+    """Layers in the reverse order of their gradients."""

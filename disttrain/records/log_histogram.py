@@ -1,7 +1,4 @@
-"""A histogram of durations whose bins grow by a per cent: any range, each known to half a per cent.
-
-Imports without torch.
-"""
+"""Log-scale histogram of durations: bins grow by 1 %, so a value is known to 0.5 % over any range."""
 
 from __future__ import annotations
 
@@ -12,17 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 RESOLUTION = 1.01
-"""Upper over lower edge of a bin."""
+"""Ratio of the upper to the lower edge of a bin."""
 _LOG = math.log(RESOLUTION)
 _SHORTEST_S = 1e-9
 
 
 def bin_of(seconds: float) -> int:
-    """The bin that a duration lies in: bin i holds [1.01^i, 1.01^(i+1)) seconds."""
+    """Index of the bin of a duration: bin i covers [1.01^i, 1.01^(i+1)) seconds."""
     return math.floor(math.log(max(seconds, _SHORTEST_S)) / _LOG)
 
 
 def durations(bins: Sequence[Sequence[int]]) -> NDArray[np.float64]:
-    """Durations as a histogram of (bin, count) knows them: each bin's middle, as often as it was counted."""
+    """Durations in seconds from (bin, count) pairs: the geometric middle of each bin, repeated by its
+    count."""
     places, counts = np.asarray(bins, dtype=np.int64).T
     return np.repeat(np.exp((places + 0.5) * _LOG), counts)

@@ -1,4 +1,4 @@
-"""The summary of a run, and what it is made of."""
+"""Summary of a run (`metrics.json`) and its parts."""
 
 from __future__ import annotations
 
@@ -63,61 +63,61 @@ class Metrics(Record):
     run_key: str
     attempt: int
     status: Literal["running", "completed", "stopped", "failed"]
-    """`stopped`: asked to leave before the end, it saved its state first."""
+    """`stopped`: the run saved a checkpoint and exited before its last step."""
     stop_cause: StopCause | None = None
-    """Why it stopped; null unless it did."""
+    """Cause of the stop; null unless `status` is `stopped`."""
     emulated: bool = False
-    """Something in it was waited for instead of done: compute, or the loading of data."""
+    """Whether compute or data loading was replaced by waits."""
     emulation_late_s: float | None = None
-    """Mean seconds per step by which emulated passes ended later than their table says, on the worst rank:
-    the error of the emulation. Null where it is not known."""
+    """Timing error of the emulation: mean seconds per step by which emulated passes ended late, on the worst
+    rank. Null where it is unknown."""
     updated: str
 
     nodes: int
     ranks_per_node: int
     world_size: int
     device: str
-    """As the device names itself, or `cpu`."""
+    """Name of the device, or `cpu`."""
     backend: str | None
     """Process-group backend; null for a single process."""
     torch: str
     nccl: str | None
     cpu_count: int
     oversubscribed: bool
-    """More busy threads than processors on one host, or several computing ranks on one GPU: timings tell
-    about the host, not about scaling."""
+    """More busy threads than processors on one host, or several computing ranks on one GPU: timings then do
+    not measure scaling."""
     strategy: str
     strategy_reason: str
     model: str
     parameters: int
     dataset: DatasetRecord
     model_flops_per_sample: int | None
-    """FLOPs that the model needs to train on one sample; null where they could not be counted."""
+    """FLOPs of training on one sample; null where they could not be counted."""
     flops_method: str | None
-    """How they were counted."""
+    """Counting method of `model_flops_per_sample`."""
 
     steps: int
-    """Steps done."""
+    """Completed optimizer steps."""
     steps_total: int
     local_batch_size: int
     accumulation: int
     global_batch_size: int
     seconds_total: float
-    """Wall time of the training loop so far on rank 0, validation included; of earlier attempts, that of the
-    steps that were kept."""
+    """Wall time of the training loop on rank 0 in seconds, validation included. Of earlier attempts it covers
+    the steps that were kept."""
     resumed_step: int | None = None
-    """Step of the checkpoint that this attempt went on from; null if it began at the beginning."""
+    """Step of the checkpoint that this attempt resumed from; null for a start at step 1."""
     checkpoint_step: int | None = None
-    """Step of the newest checkpoint that this attempt finished."""
+    """Step of the newest checkpoint committed by this attempt."""
     checkpoints_failed: int = 0
-    """Checkpoints of this attempt that could not be written; training went on."""
+    """Failed checkpoints of this attempt; training continued."""
 
     warmup_steps: int
-    """Steps left out of the figures below: the first ones after each start."""
+    """Steps after each start that the figures below exclude."""
     sampled_steps: int = 0
-    """Steps left out because they were taken under the profiler."""
+    """Excluded steps that ran under the profiler."""
     left_out: list[tuple[int, int]] = []
-    """First and last step of each stretch of steps that were left out."""
+    """First and last step of each range of excluded steps."""
     measured_steps: int
     measured_s: float | None
     """Sum of the measured steps' durations, mean over ranks."""
@@ -126,43 +126,43 @@ class Metrics(Record):
     samples_per_s_per_rank: float | None
     """`samples_per_s` / ranks, also where several ranks share a GPU."""
     tokens_per_s: float | None
-    """Null where samples are no token sequences."""
+    """Tokens per second over all ranks; null where samples are not token sequences."""
     model_flops_per_s_per_rank: float | None
-    """Achieved: `model_flops_per_sample` x `samples_per_s_per_rank`."""
+    """`model_flops_per_sample` x `samples_per_s_per_rank`."""
     step_time: StepTime | None
     composition: dict[str, float | None]
-    """Mean seconds per measured step in each class of `PHASES`, over ranks and steps."""
+    """Mean seconds per measured step in each phase of `PHASES`, over ranks and steps."""
     comm_method: str | None
-    """How exposed communication was measured; null when there is none to measure."""
+    """Method that measured exposed communication; null without communication."""
     comm_split: str | None = None
-    """How it was divided into wait and transfer."""
+    """Method that divided exposed communication into wait and transfer."""
     comm: CommSummary | None = None
-    """Collectives, hidden ones too, from sampled steps; null without communication or samples."""
+    """Collectives of profiled steps, hidden ones included; null without communication or profiled steps."""
     communication_time_per_step: float | None = None
-    """`comm.total_s`: seconds a step in which any collective was on its way, hidden ones included."""
+    """`comm.total_s`: seconds per step with a collective in progress, hidden ones included."""
     communication_overhead_percent: float | None = None
     """100 x exposed communication / step time, over the measured steps, mean over ranks."""
     communication_computation_ratio: float | None = None
     """Exposed communication / compute, over the measured steps, mean over ranks."""
     communication_computation_history: list[RatioPoint] = []
-    """The same of each measured step of rank 0, thinned evenly to at most 1,000 points."""
+    """That ratio for each measured step of rank 0, thinned evenly to at most 1,000 points."""
     peak_memory_bytes: int | None
-    """Largest over ranks: allocated on the device, or resident set of a CPU rank."""
+    """Maximum over ranks: memory allocated on the device, or resident set of a CPU rank."""
 
     peak_reserved_memory_bytes: int | None = None
-    """Largest over ranks: what torch's allocator held of the device, unused parts included; null on CPU."""
+    """Maximum over ranks: device memory reserved by torch's allocator; null on CPU."""
     compute_dtypes: dict[str, str] | None = None
-    """What matmuls and convolutions are computed in: the weights' dtype, or `tf32` where torch may use it
-    for float32."""
+    """Dtype of matmuls and convolutions: that of the weights, or `tf32` where torch may use TF32 for
+    float32."""
     peak_flops: float | None = None
     """Peak dense FLOP/s of one device on this model's mix of dtypes, from `disttrain.flops.peaks`."""
     peak_source: str | None = None
-    """Where that figure is from."""
+    """Source of `peak_flops`."""
     mfu: float | None = None
-    """Model FLOPs utilisation: model FLOP/s of all ranks / (`peak_flops` x devices)."""
+    """Model FLOPs utilization: model FLOP/s of all ranks / (`peak_flops` x devices)."""
 
     samples_per_second_per_gpu: float | None = None
-    """`samples_per_s` / GPUs, each counted once however many ranks share it; a CPU rank counts as one."""
+    """`samples_per_s` / GPUs. A GPU shared by several ranks counts once; a CPU rank counts as one."""
     throughput_images_per_sec: float | None = None
     """`samples_per_s` where a sample is an image (channels, height, width) to classify."""
     tokens_per_s_per_rank: float | None = None
@@ -170,21 +170,21 @@ class Metrics(Record):
     tokens_per_s_per_gpu: float | None = None
     """`tokens_per_s` / GPUs, counted as for `samples_per_second_per_gpu`."""
     gpu_memory_utilization: float | None = None
-    """Share of a device's memory that torch held at its peak: `max_memory_reserved` of all ranks on it /
-    total, the largest over devices."""
+    """Peak fraction of a device's memory reserved by torch (`max_memory_reserved` of all its ranks / total);
+    maximum over devices."""
     training_time: float | None = None
-    """Seconds in the training loop, validation included: `seconds_total` by another name."""
+    """Another name of `seconds_total`."""
     gpu: GpuSummary | None = None
-    """What NVML told."""
+    """Summary of the GPU samples."""
     processes: ProcessSummary | None = None
-    """What the operating system told of the ranks' processes."""
+    """Summary of the samples of the ranks' processes."""
     null_reasons: dict[str, str] = {}
-    """Why a figure is null, by its name (`gpu.energy_j` is `energy_j` of `gpu`). Without a reason only facts
-    are null, where there is no such thing: `stop_cause`, `backend`, `nccl`, `resumed_step`, `checkpoint_step`
-    and what is in `dataset`."""
+    """Reason for each null figure, by its name (`gpu.energy_j` is `energy_j` of `gpu`). Only facts are null
+    without a reason: `stop_cause`, `backend`, `nccl`, `resumed_step`, `checkpoint_step` and fields of
+    `dataset`."""
 
     loss_history: list[LossPoint]
-    """Thinned evenly to at most 1,000 points; the first and last are always there."""
+    """Thinned evenly to at most 1,000 points; the first and the last point are always kept."""
     eval_history: list[EvalPoint]
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""Traced steps: the profiler beside the step clock."""
+"""Record of traced steps: profiler and step clock compared."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from disttrain.records.base import Record
 
 
 class Breakdown(Record):
-    """Seconds of one step; null where that instrument cannot see it."""
+    """Durations of one step in seconds; null where the instrument cannot measure them."""
 
     step_s: float | None
     compute_s: float | None
-    """Forward and backward pass. Profiler: while kernels ran, or on a CPU operators. Clock: all of it, what
-    lies between the operators included."""
+    """Forward and backward pass. Profiler: time in kernels, or in operators on a CPU. Clock: the whole
+    passes, including the time between operators."""
     comm_s: float | None
-    """While any collective was on its way."""
+    """Time during which any collective was in progress."""
     hidden_s: float | None
-    """While one was on its way and this rank computed."""
+    """Time during which a collective was in progress and this rank computed."""
     exposed_s: float | None
     """Profiler: `comm_s` - `hidden_s`. Clock: while `backward()` waited for peers (`Metrics.comm_method`)."""
 
@@ -24,15 +24,15 @@ class ProfiledStep(Record):
     step: int
     profiler: Breakdown
     clock: Breakdown | None
-    """Null where the run broke off before the step was recorded."""
+    """Null where the run ended before the step was recorded."""
     difference: Breakdown | None
-    """Clock less profiler; null where either is."""
+    """Clock minus profiler; null where either is null."""
     null_reasons: dict[str, str] = {}
-    """Why a figure above is null, by its name (`clock.comm_s`)."""
+    """Reason for each null figure above, by its name (`clock.comm_s`)."""
 
 
 class ProfileRecord(Record):
-    """`profile-RRRRR.json`: traced steps of one rank as the profiler saw them and as the step clock did."""
+    """`profile-RRRRR.json`: traced steps of one rank, by the profiler and by the step clock."""
 
     rank: int
     steps: list[ProfiledStep]

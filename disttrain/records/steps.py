@@ -1,4 +1,4 @@
-"""What a rank writes down of its steps, one by one or some together."""
+"""Step records of a rank: single steps, and aggregates of consecutive steps."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ PHASES = (
     "checkpoint_s",
     "other_s",
 )
-"""The parts every step is divided into, without gap or overlap; they sum to `step_s`."""
+"""Phases of a step, without gap or overlap; they sum to `step_s`."""
 
 
 class Step(Record):
-    """One line of `steps-RRRRR.jsonl`: one optimizer step on one rank. Seconds unless named otherwise."""
+    """One line of `steps-RRRRR.jsonl`: one optimizer step on one rank. Durations in seconds."""
 
     step: int
-    """1 is the first."""
+    """Number of the step; the first is 1."""
     start_s: float
-    """Since this rank's loop began, monotonic."""
+    """Start, in seconds since this rank's loop began; monotonic clock."""
     step_s: float
     compute_s: float
     input_s: float
     comm_wait_s: float | None
-    """Of the communication that compute waited for: until the last rank had come to it. Null where it is not
-    measured (see `Metrics.comm_method`), or where the run ended before the ranks had compared."""
+    """Exposed communication before the last rank arrived. Null where it is not measured (see
+    `Metrics.comm_method`), or where the run ended before the ranks compared their times."""
     comm_transfer_s: float | None
-    """The rest of it: bytes on their way while all ranks waited. Null as `comm_wait_s` is."""
+    """The rest of the exposed communication: data transfer. Null whenever `comm_wait_s` is."""
     comm_exposed_s: float | None
-    """Both together, as this rank alone measures it."""
+    """Exposed communication as this rank measures it: the sum of both."""
     optimizer_s: float
     checkpoint_s: float
     other_s: float
     samples: int
     """Samples this rank trained on in this step."""
     loss: float | None
-    """Mean loss over this rank's own samples; null if it was not finite."""
+    """Mean loss over this rank's samples; null if not finite."""
     lr: float
 
 
 class StepAggregate(Record):
-    """One line of `steps-RRRRR.jsonl` of a long run: consecutive steps on one rank put together.
+    """One line of `steps-RRRRR.jsonl` of a long run: consecutive steps of one rank, aggregated.
 
-    After step `telemetry.full_records` its lines are of this kind, but for sampled steps. No window holds
-    steps of an attempt's warm-up and others.
+    Lines after step `telemetry.full_records` are aggregates, except for profiled steps. An aggregate never
+    mixes warm-up steps of an attempt with others.
     """
 
     first: int
     last: int
     steps: int
-    """How many are in it: all from the first to the last."""
+    """Number of steps: all from `first` to `last`."""
     start_s: float | None
-    """When the first of them began, since this rank's loop began. Null in the first line of an attempt that
-    holds what was in no line yet at the checkpoint, of an earlier attempt."""
+    """Start of the first step, in seconds since this rank's loop began. Null in a line that an earlier
+    attempt began: the checkpoint carried its unfinished aggregate."""
     step_s: float
-    """Sum, as the classes below are."""
+    """Sum over the steps, as the phases below."""
     compute_s: float
     input_s: float
     comm_wait_s: float | None
@@ -72,9 +72,9 @@ class StepAggregate(Record):
     longest_s: float
     longest_step: int
     bins: list[tuple[int, int]]
-    """Distribution of the steps' durations: (i, count) for those in [1.01^i, 1.01^(i+1)) seconds."""
+    """Histogram of step durations: (i, count) for the bin [1.01^i, 1.01^(i+1)) seconds."""
     samples: int
     loss: float | None
-    """Mean over the steps."""
+    """Mean loss over the steps."""
     lr: float
-    """Of the last step."""
+    """Learning rate of the last step."""
