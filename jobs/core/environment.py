@@ -59,35 +59,12 @@ def added_variables(
     `run.json` holds a mask in place of a secret in `job.env`; the submitter passes its value through the
     inherited environment. Raises `MissingSecret` if the value is not there.
     """
-    threads = config["resources"]["threads_per_rank"]
-    added = {
-        "OMP_NUM_THREADS": AddedVariable(
-            str(threads), "the same number of threads per rank at every node count", "derived"
-        ),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": AddedVariable(
-            "600", "ranks finish their step and save before torchrun kills them", "derived"
-        ),
-        "PYTHONUNBUFFERED": AddedVariable("1", "the last lines of a killed rank reach its log", "derived"),
-    }
-    if one_machine:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            added[name] = AddedVariable(
-                "lo", "all nodes are this machine, so ranks connect over loopback", "derived"
-            )
-    elif interface is not None and "GLOO_SOCKET_IFNAME" not in inherited:
-        # By default gloo uses the address of the host's name, which may be loopback (127.0.1.1).
-        added["GLOO_SOCKET_IFNAME"] = AddedVariable(
-            interface, "the interface by which this node reaches the others by name", "derived"
-        )
-    theirs = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != source]
-    paths = [str(code), *theirs, ".", *([source] if source else [])]
-    added["PYTHONPATH"] = AddedVariable(
-        ":".join(dict.fromkeys(paths)),
-        "ranks run this copy of the code; other modules are found as before",
-        "derived",
-    )
-    added["PYTHONSAFEPATH"] = AddedVariable(
-        "1", "no file in the working directory hides a module of this code", "derived"
+    added = _python_variables(inherited, code, source)
+    added |= _interface_variables(inherited, one_machine, interface)
+    threads = str(config["resources"]["threads_per_rank"])
+    added["OMP_NUM_THREADS"] = _derived(threads, "the same number of threads per rank at every node count")
+    added["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = _derived(
+        "600", "ranks finish their step and save before torchrun kills them"
     )
     for name, variable in (profile or {}).get("environment", {}).items():
         added[name] = AddedVariable(variable["value"], variable["reason"], "site")
@@ -102,9 +79,43 @@ def added_variables(
     return added
 
 
+def _derived(value: str, reason: str) -> AddedVariable:
+    return AddedVariable(value, reason, "derived")
+
+
+def _python_variables(
+    inherited: Mapping[str, str], code: Path, source: str | None
+) -> dict[str, AddedVariable]:
+    """Variables by which the ranks' Python imports the running code first."""
+    others = [path for path in inherited.get("PYTHONPATH", "").split(":") if path and path != source]
+    paths = [str(code), *others, ".", *([source] if source else [])]
+    return {
+        "PYTHONPATH": _derived(
+            ":".join(dict.fromkeys(paths)),
+            "ranks run this copy of the code; other modules are found as before",
+        ),
+        "PYTHONSAFEPATH": _derived("1", "no file in the working directory hides a module of this code"),
+        "PYTHONUNBUFFERED": _derived("1", "the last lines of a killed rank reach its log"),
+    }
+
+
+def _interface_variables(
+    inherited: Mapping[str, str], one_machine: bool, interface: str | None
+) -> dict[str, AddedVariable]:
+    """Variables that name the network interface of gloo and NCCL."""
+    if one_machine:
+        loopback = _derived("lo", "all nodes are this machine, so ranks connect over loopback")
+        return {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
+    if interface is None or "GLOO_SOCKET_IFNAME" in inherited:
+        return {}
+    # By default gloo uses the address of the host's name, which may be loopback (127.0.1.1).
+    reason = "the interface by which this node reaches the others by name"
+    return {"GLOO_SOCKET_IFNAME": _derived(interface, reason)}
+
+
 def deadline_variable(end: float) -> AddedVariable:
     """`DISTTRAIN_DEADLINE`: the end of the attempt's time limit, in seconds since the epoch."""
-    return AddedVariable(f"{end:.0f}", "end of the time limit: ranks save and stop before it", "derived")
+    return _derived(f"{end:.0f}", "end of the time limit: ranks save and stop before it")
 
 
 def rank_environment(inherited: Mapping[str, str], added: Mapping[str, AddedVariable]) -> dict[str, str]:

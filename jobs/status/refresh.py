@@ -29,14 +29,14 @@ def refresh(
     `say` gets one line when the scheduler does not answer; the states are then those of the files.
     """
     found = _with_receipts(states, scheduler, receipts)
-    asked = [s for s in found if s.cluster == scheduler.name and s.job_id and _needs_scheduler(s)]
-    if not asked:
+    unfinished = [s for s in found if s.cluster == scheduler.name and s.job_id and _needs_scheduler(s)]
+    if not unfinished:
         return found
-    jobs = scheduler.poll([s.job_id for s in asked if s.job_id])
-    silent = next((job.message for job in jobs.values() if job.status == "unknown" and job.message), None)
-    if silent:
-        say(f"{scheduler.title} does not answer ({silent}): states are from the run directories")
-    return [reconciled(s, jobs[s.job_id]) if s in asked and s.job_id in jobs else s for s in found]
+    jobs = scheduler.poll([s.job_id for s in unfinished if s.job_id])
+    failure = next((job.message for job in jobs.values() if job.status == "unknown" and job.message), None)
+    if failure:
+        say(f"{scheduler.title} does not answer ({failure}): states are from the run directories")
+    return [reconciled(s, jobs[s.job_id]) if s in unfinished and s.job_id in jobs else s for s in found]
 
 
 def refresh_remote(states: Sequence[RunState], say: Say = lambda line: None) -> list[RunState]:
