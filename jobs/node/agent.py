@@ -50,13 +50,19 @@ def main(argv: list[str] | None = None, allocation: Allocation | None = None) ->
         parser.error(f"--node-rank {given.node_rank} and {len(hosts)} hosts do not fit --nodes {given.nodes}")
     run = RunDir(given.run_dir.absolute())
     job_id = allocation.job_id if allocation else given.job_id
-    node = NodeContext(run, given.submission, given.node_rank, hosts, job_id, allocation)
+    return run_agent(
+        NodeContext(run, given.submission, given.node_rank, hosts, job_id, allocation), given.attempt
+    )
+
+
+def run_agent(node: NodeContext, attempt: int | None = None) -> int:
+    """Run one node's share of a run; the exit code. A supervisor has claimed `attempt` already."""
     signals = {*torchrun.WARNING_SIGNALS, *torchrun.TERMINATION_SIGNALS, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     processes.become_subreaper()
     try:
-        if given.attempt is not None:
-            return launch(node, run.attempt(given.attempt)).code
+        if attempt is not None:
+            return launch(node, node.run.attempt(attempt)).code
         return _run_first_node(node) if node.rank == 0 else _run_other_node(node)
     except (DoNotRestart, JobEnded) as reason:
         log_line(f"nothing to do: {reason}")

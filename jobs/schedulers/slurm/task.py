@@ -13,7 +13,9 @@ if __name__ == "__main__":
 import argparse
 import os
 import sys
+from pathlib import Path
 
+from disttrain.records.run_directory import RunDir
 from jobs.core import requeue_policy
 from jobs.node import agent
 from jobs.schedulers import inherited_variables
@@ -23,7 +25,7 @@ from jobs.schedulers.slurm.allocation import SlurmAllocation
 def main(argv: list[str] | None = None) -> int:
     """Run one node's share of a run; the exit code of the task."""
     parser = argparse.ArgumentParser(prog="python -m jobs.schedulers.slurm.task", description=__doc__)
-    parser.add_argument("run_dir")
+    parser.add_argument("run_dir", type=Path)
     parser.add_argument("--submission", type=int, required=True)
     given = parser.parse_args(argv)
     allocation = SlurmAllocation(os.environ)
@@ -33,9 +35,9 @@ def main(argv: list[str] | None = None) -> int:
         return requeue_policy.EXIT_LAUNCH_FAILED
     for name in inherited_variables.command_inputs(os.environ):
         del os.environ[name]  # options of the commands that ranks may call
-    arguments = [given.run_dir, "--submission", str(given.submission)]
-    arguments += ["--node-rank", str(allocation.node_rank), "--nodes", str(allocation.nodes)]
-    return agent.main([*arguments, "--hosts", *hosts], allocation)
+    run = RunDir(given.run_dir.absolute())
+    rank, job_id = allocation.node_rank, allocation.job_id
+    return agent.run_agent(agent.NodeContext(run, given.submission, rank, hosts, job_id, allocation))
 
 
 if __name__ == "__main__":
