@@ -216,7 +216,7 @@ def _wait_for_plan(allocation: CurrentAllocation, root: Path) -> dict[str, Any]:
         print(f"nothing to do: {why}", flush=True)
         return {"run": None, "exit": why.exit_code}
     if planned is None:
-        print(f"cannot start: node 0 did not say within {_WAIT_S:g} s which run this is", file=sys.stderr)
+        print(f"cannot start: node 0 wrote no plan within {_WAIT_S:g} s", file=sys.stderr)
         return {"run": None, "exit": EXIT_LAUNCH_FAILED}
     return planned
 

@@ -232,7 +232,7 @@ def test_a_task_of_an_array_that_never_started_stands_with_others(commands: Comm
     [
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
          "Unable to contact slurm controller (connect failure)"),
-        ("exit 1", "squeue failed without a word"),
+        ("exit 1", "squeue failed without a message"),
     ],
 )  # fmt: skip
 def test_a_controller_that_is_down_is_said_once_and_changes_nothing(

@@ -47,7 +47,7 @@ def test_the_quota_is_what_the_controller_says(
     answers: bool, ask: Callable[[list[str]], str | None], quota: SubmitQuota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submit_quota.commands, "answers", lambda: answers)
-    monkeypatch.setattr(submit_quota.commands, "ask", ask)
+    monkeypatch.setattr(submit_quota.commands, "query_or_none", ask)
     assert submit_quota.quota() == quota
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jobs.schedulers.base import AccountedStart
-from jobs.schedulers.slurm.commands import EPOCH, question, time
+from jobs.schedulers.slurm.commands import EPOCH, query, time
 
 _FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "ElapsedRaw", "AllocTRES", "NNodes")
 _GPUS = re.compile(r"gres/gpu(:[^=,]+)?=(\d+)")
@@ -61,7 +61,7 @@ def records(job_ids: Iterable[str]) -> list[JobRecord]:
     if not whole:
         return []
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"]
-    output = question([*command, f"--jobs={','.join(whole)}", f"--format={','.join(_FIELDS)}"], environ=EPOCH)
+    output = query([*command, f"--jobs={','.join(whole)}", f"--format={','.join(_FIELDS)}"], environ=EPOCH)
     rows = [line.strip().split("|") for line in output.splitlines()]
     found = [_record(row) for row in rows if len(row) == len(_FIELDS)]
     return sorted(found, key=lambda record: record.submitted or 0.0)

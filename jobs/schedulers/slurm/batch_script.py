@@ -104,7 +104,7 @@ def _python(batch: ScriptFields) -> str:
 
 
 def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
-    """`jobs/train.sbatch`, which asks for what a run of `config` takes unless sbatch is told otherwise."""
+    """`jobs/train.sbatch`, which requests the resources of `config`; options of sbatch override them."""
     options: dict[str, str | int | bool | None] = {"job-name": "train", "output": "train-%j.log"}
     return _text(
         [
@@ -254,7 +254,7 @@ def site(profile: Profile) -> list[str]:
     lines = []
     if profile.modules:
         lines += [
-            "# A batch shell is no login shell: it may not know `module` yet.",
+            "# A batch shell is no login shell: `module` may not be defined yet.",
             "type -t module >/dev/null || . /etc/profile",
             f"module load {' '.join(map(shlex.quote, profile.modules))} || exit",
             "",

@@ -30,7 +30,7 @@ class SlurmCommandError(Exception):
     """A command failed or did not answer; the message is one line."""
 
 
-def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str:
+def query(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str:
     """Standard output of a command. Raises `SlurmCommandError`."""
     try:
         done = subprocess.run(
@@ -48,15 +48,17 @@ def question(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise SlurmCommandError(
-            said[-1].rpartition("error: ")[2] if said else f"{command[0]} failed without a word"
+            said[-1].rpartition("error: ")[2] if said else f"{command[0]} failed without a message"
         )
     return done.stdout
 
 
-def ask(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}) -> str | None:
-    """Standard output of a command; None where `question` would raise."""
+def query_or_none(
+    command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}
+) -> str | None:
+    """Standard output of a command; None where `query` would raise."""
     try:
-        return question(command, timeout_s, environ)
+        return query(command, timeout_s, environ)
     except SlurmCommandError:
         return None
 
@@ -65,7 +67,7 @@ def answers(timeout_s: float = PING_S) -> bool:
     """Whether a Slurm controller answers from here."""
     if shutil.which("sbatch") is None:
         return False
-    done = ask(["scontrol", "ping"], timeout_s)
+    done = query_or_none(["scontrol", "ping"], timeout_s)
     return done is not None and " is UP" in done
 
 
@@ -74,7 +76,7 @@ def comments() -> list[tuple[str, str]] | None:
 
     An array has a line for each of its tasks.
     """
-    return _pairs(ask(["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%k"]))
+    return _pairs(query_or_none(["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%k"]))
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,11 @@ def queue() -> dict[str, QueueEntry]:
     `scontrol ping` comes first, because squeue retries for long when the controller is down. Raises
     `SlurmCommandError`.
     """
-    ping = ask(["scontrol", "ping"], PING_S) or ""
+    ping = query_or_none(["scontrol", "ping"], PING_S) or ""
     if " is DOWN" in ping and " is UP" not in ping:  # there may be another that has taken over
         raise SlurmCommandError("scontrol ping: the controller is down")
     command = ["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%T|%S|%r"]
-    rows = [line.strip().split("|", 3) for line in question(command, environ=EPOCH).splitlines()]
+    rows = [line.strip().split("|", 3) for line in query(command, environ=EPOCH).splitlines()]
     return {row[0]: QueueEntry(row[1], time(row[2]), word(row[3])) for row in rows if len(row) == 4}
 
 
@@ -113,24 +115,26 @@ def word(text: str) -> str | None:
 
 def cancel(job_ids: list[str]) -> bool:
     """Cancel jobs; whether scancel accepted all of them. It refuses a job that has ended."""
-    return ask(["scancel", *job_ids]) is not None
+    return query_or_none(["scancel", *job_ids]) is not None
 
 
 def hostnames(nodelist: str) -> list[str] | None:
     """The nodes that a node list names, in Slurm's order."""
-    listing = ask(["scontrol", "show", "hostnames", nodelist])
+    listing = query_or_none(["scontrol", "show", "hostnames", nodelist])
     return None if listing is None else listing.split()
 
 
 def describe(job_id: str) -> str | None:
     """Output of `scontrol show job -d`."""
-    return ask(["scontrol", "show", "job", "-d", job_id], timeout_s=10)
+    return query_or_none(["scontrol", "show", "job", "-d", job_id], timeout_s=10)
 
 
 def job(job_id: str) -> AllocationFacts | None:
     """The state of one job; a query by the job itself."""
     squeue = ["squeue", "--noheader", "--states=all", "--jobs", job_id]
-    listing = ask([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _JOB_TIMEOUT_S, EPOCH)
+    listing = query_or_none(
+        [*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _JOB_TIMEOUT_S, EPOCH
+    )
     words = listing.split() if listing else []
     if len(words) < 4 or not words[1].isdigit():
         return None
@@ -146,7 +150,8 @@ def job(job_id: str) -> AllocationFacts | None:
 def time_limit_min(job_id: str) -> int | None:
     """Time limit of a job in whole minutes; None without a limit or an answer."""
     listing = (
-        ask(["squeue", "--noheader", "--states=all", "--jobs", job_id, "-o", "%l"], _JOB_TIMEOUT_S) or ""
+        query_or_none(["squeue", "--noheader", "--states=all", "--jobs", job_id, "-o", "%l"], _JOB_TIMEOUT_S)
+        or ""
     )
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):\d\d", listing.strip())
     if found is None:
@@ -157,13 +162,15 @@ def time_limit_min(job_id: str) -> int | None:
 
 def nodes_down(nodelist: str) -> list[str]:
     """Nodes of this list that are down; empty where the controller does not answer."""
-    pairs = _pairs(ask(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _JOB_TIMEOUT_S))
+    pairs = _pairs(
+        query_or_none(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _JOB_TIMEOUT_S)
+    )
     return sorted({node for node, state in pairs or [] if state.startswith("down") or state.endswith("*")})
 
 
 def kill_wait_s() -> float | None:
     """Seconds from SIGTERM to SIGKILL, by Slurm's KillWait."""
-    settings = ask(["scontrol", "show", "config"], _JOB_TIMEOUT_S) or ""
+    settings = query_or_none(["scontrol", "show", "config"], _JOB_TIMEOUT_S) or ""
     found = re.search(r"^KillWait\s*=\s*(\d+)", settings, re.MULTILINE)
     return float(found[1]) if found else None
 
@@ -171,7 +178,7 @@ def kill_wait_s() -> float | None:
 def requeue(job_id: str) -> str | None:
     """Requeue a job; None on success, else Slurm's message in one line."""
     try:
-        question(["scontrol", "requeue", job_id])
+        query(["scontrol", "requeue", job_id])
     except SlurmCommandError as why:
         return str(why)
     return None

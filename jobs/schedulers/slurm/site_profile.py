@@ -75,7 +75,7 @@ class Container(_Model):
     kind: Literal["pyxis", "apptainer"]
     """`pyxis` gives the image to srun (`--container-image`); `apptainer` runs `apptainer exec` under srun."""
     image: _Path
-    """What the container is made from: a file, or a name that the container's own tool knows."""
+    """Image of the container: a file, or a name for the container's own tool."""
     mounts: tuple[_Mount, ...] = ()
     """`SRC[:DST[:FLAGS]]`, besides the code and the runs, which are mounted where they are."""
     arguments: tuple[_Line, ...] = ()
@@ -203,7 +203,7 @@ def _check_options(given: dict[str, Literal[True] | str], reasons: dict[str, str
 
 @functools.cache
 def why_not_a_line(line: str) -> str | None:
-    """What bash holds against `line` as one complete line of a script; None where there is no bash to ask.
+    """The syntax error of `line` as one complete line of a script; None without bash.
 
     The second look puts it in a group: a line that takes the next one with it (a backslash at its end, a
     here-document) leaves the group open.

@@ -33,11 +33,11 @@ def quota() -> SubmitQuota:
     """How many jobs the controller takes now. An unanswered query sets no limit."""
     if not commands.answers():
         return SubmitQuota(array=DEFAULT_ARRAY)
-    limits = parse_config(commands.ask(["scontrol", "show", "config"]) or "")
+    limits = parse_config(commands.query_or_none(["scontrol", "show", "config"]) or "")
     array = max(1, limits.array or 1)
     listed = None
     if limits.jobs is not None:
-        listed = commands.ask(["squeue", "--noheader", "--array", "--states=all", "-o", "%i"])
+        listed = commands.query_or_none(["squeue", "--noheader", "--array", "--states=all", "-o", "%i"])
     if limits.jobs is None or listed is None:
         return SubmitQuota(array)
     left = max(0, limits.jobs - len(listed.split()))
