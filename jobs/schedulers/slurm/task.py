@@ -18,6 +18,7 @@ from pathlib import Path
 from disttrain.records.run_directory import RunDir
 from jobs.core import requeue_policy
 from jobs.node import agent
+from jobs.node.launch import NodeContext
 from jobs.schedulers import inherited_variables
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         del os.environ[name]  # options of the commands that ranks may call
     run = RunDir(given.run_dir.absolute())
     rank, job_id = allocation.node_rank, allocation.job_id
-    return agent.run_agent(agent.NodeContext(run, given.submission, rank, hosts, job_id, allocation))
+    return agent.run_agent(NodeContext(run, given.submission, rank, hosts, job_id, allocation))
 
 
 if __name__ == "__main__":
