@@ -1,4 +1,4 @@
-"""From `kind` and options in the config to the data source and the model they name."""
+"""Build the data and the model that `kind` and its options in the config name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from disttrain.runtime.process_group import World
 def build_source(config: DataConfig) -> Source:
     """The data source that `config` names. Raises `ConfigError`.
 
-    A callable of the user's own returns a `Source`, or a map-style classification or regression dataset.
+    A callable of another package returns a `Source`, or a map-style classification or regression dataset.
     """
     options = check_options("data", "data", config.kind, config.model_extra or {})
     built = _call(_resolve("data", "data", config.kind), "data", config.kind, options)
@@ -45,7 +45,7 @@ def build_data(config: Config, mesh: Mesh, world: World) -> TrainingData:
 def build_model(config: ModelConfig, source: Source) -> nn.Module:
     """The model that `config` names, for `source`. Raises `ConfigError`.
 
-    A callable of the user's own is given `source` if it has a parameter of that name.
+    A callable of another package receives `source` if it has a parameter of that name.
     """
     options = check_options("models", "model", config.kind, config.model_extra or {})
     build = _resolve("models", "model", config.kind)
@@ -72,13 +72,13 @@ def _resolve(package: str, key: str, kind: str) -> Callable[..., Any]:
 def _call(builder: Callable[..., Any], key: str, kind: str, options: Mapping[str, Any]) -> Any:
     try:
         inspect.signature(builder).bind(**options)
-    except TypeError as error:  # options that its source text did not tell
+    except TypeError as error:  # options that its source text does not show
         raise ConfigError(f"{key}.kind={kind} does not take these options: {error}") from None
     return builder(**options)
 
 
 def _source_of(dataset: Dataset[Any], kind: str) -> Source:
-    """What a bare dataset tells of itself: its first sample, and `classes` (a number, or a list of names)."""
+    """A source from a dataset: shape and task of its first sample, and `classes` (a number, or a list of names)."""
     try:
         size = sample_count(dataset)
         sample, target = dataset[0]

@@ -1,4 +1,4 @@
-"""What the model is asked to do: the loss that is minimised and the figures that are reported."""
+"""The task of a model: the loss that is minimised and the metrics that are reported."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""What passes an emulated layer's time.
+"""Ways to spend the seconds of an emulated layer.
 
 | work | on a CPU | on CUDA |
 |---|---|---|
 | `wait` | the rank waits and its processor is free | the device sleeps: a kernel that counts its clock |
 | `matmul` | matrix products, as many as take that long | the same, on the device |
 
-A device-side sleep keeps its time when several ranks share the device. Products do not: they are calibrated
-alone, and contend.
+Several ranks that share a device do not slow a device-side sleep. They slow products, which are calibrated
+alone.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CALIBRATION_S = 0.1
 
 
 class Device(Protocol):
-    """Passes the time of layers, one after the other."""
+    """Spends the seconds of layers, one after the other."""
 
     @property
     def timing_error_s(self) -> float | None:
-        """Seconds by which passes ended late, summed; null where that is not known."""
+        """Seconds by which passes ended late, summed; None where unknown."""
 
     def start(self) -> None:
         """A pass begins."""
@@ -111,16 +111,16 @@ class Multiplying:
 
 
 def make_device(work: Work, device: torch.device) -> Device:
-    """What passes the time on `device`. Calibrates where that is needed, which takes a moment."""
+    """The way to spend time on `device`. Products are calibrated first, which takes about 0.2 s."""
     if work == "matmul":
         return Multiplying(device)
     return Sleeping(device) if device.type == "cuda" else Waiting()
 
 
 def each_after(seconds: float, items: Iterator[_Item], device: Device) -> Iterator[_Item]:
-    """The same items, each behind so many seconds more of `device`.
+    """The same items, each delayed by `seconds` on `device`.
 
-    Of the device, because a host that waits alone is hidden where the device has work before it.
+    The device waits, because waiting on the host alone is hidden by earlier work of the device.
     """
     for item in items:
         device.start()

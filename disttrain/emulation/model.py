@@ -18,13 +18,13 @@ from disttrain.emulation.table import Layer, Table
 from disttrain.model_hooks import Item, ModelHooks
 
 _LEAST = 0.1
-"""However far jitter reaches down, a pass takes this share of its time."""
+"""Smallest factor of a pass, for jitter below its mean."""
 _DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How this rank differs from the table, in seconds of a forward and a backward pass together."""
+    """Deviation of this rank from the table, in seconds of a forward and a backward pass together."""
 
     rank: int = 0
     jitter_s: float = 0.0
@@ -34,7 +34,7 @@ class Speed:
     seed: int = 0
 
     def factor(self, step: int, pass_s: float) -> float:
-        """What every layer's seconds are multiplied by in this step; a function of rank and step alone."""
+        """Factor of every layer's seconds in this step; a function of rank and step alone."""
         if not pass_s:
             return 1.0
         extra_s = self.slow_s
@@ -60,7 +60,7 @@ class Emulated(nn.Module, ModelHooks):
         )
         self._output = (*source.shape, source.classes) if source.task == "language" else (source.classes,)
         self._steps = 0
-        self._error_before_s = 0.0  # by passes that belong to no step
+        self._error_before_s = 0.0  # of passes that belong to no step
         self._step_factor = speed.factor(0, table.forward_s + table.backward_s)
 
     def on_step(self, step: int) -> None:
@@ -116,8 +116,8 @@ class Emulated(nn.Module, ModelHooks):
     def forward(self, inputs: Tensor) -> Tensor:
         self.clock.begin(inputs.device, self.table.share(len(inputs)) * self._step_factor)
         device = self.clock.device
-        if isinstance(device, Waiting):  # other devices do work in the order in which it comes
-            sharded.watch(self, device)
+        if isinstance(device, Waiting):  # other devices work in stream order
+            sharded.pause_in_collectives(self, device)
         x = torch.zeros((), device=inputs.device, requires_grad=torch.is_grad_enabled())
         x = _Edge.apply(x, device.end)
         for layer in self.layers:
@@ -144,7 +144,7 @@ class EmulatedLayer(nn.Module):
 
 
 class EmulatedOptimizer(torch.optim.Optimizer):
-    """Takes the table's time and leaves the parameters as they are."""
+    """Takes the seconds of the table and leaves the parameters unchanged."""
 
     def __init__(self, model: Emulated, seconds: float) -> None:
         super().__init__(model.parameters(), {"lr": 0.0})
@@ -159,7 +159,7 @@ class EmulatedOptimizer(torch.optim.Optimizer):
 
 
 class _Clock:
-    """The device of a model's passes, made when the first one shows where the model lives."""
+    """The device of a model's passes, created in the first pass, which shows where the model is."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -186,8 +186,8 @@ class _Clock:
 
 
 class _LayerPass(torch.autograd.Function):
-    """One layer, forward and backward. The time passes before anything is handed on, so a gradient is
-    there when the layer's own time is over, and not before."""
+    """One layer, forward and backward. The seconds pass before the result is returned, so a gradient is ready
+    when its layer is done, and not before."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, layer: Layer, clock: _Clock) -> Tensor:
@@ -200,14 +200,14 @@ class _LayerPass(torch.autograd.Function):
         (gradient,) = gradients
         own = None
         if ctx.weight is not None:
-            # made within the time of the layer, as a device would
+            # allocated within the seconds of the layer, as on a device
             own = torch.empty_like(ctx.weight).fill_(gradient)
         ctx.clock.advance(ctx.layer.backward_s)
         return gradient, own, None, None
 
 
 class _Edge(torch.autograd.Function):
-    """Passes on what it gets; `passed` is called when the backward pass comes through here."""
+    """The identity; `passed` is called when the backward pass reaches it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, passed: Callable[[], None]) -> Tensor:

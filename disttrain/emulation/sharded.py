@@ -1,7 +1,7 @@
-"""An emulated model that `fully_shard` was applied to: while a collective runs, a rank that waits stops.
+"""Pauses the deadline timer of an emulated model during the collectives of `fully_shard`.
 
-On a CPU the thread that would compute is in each collective until that is done. For so long the deadlines of
-a pass are put off, and for nothing else: hooks and copies are on the host, as ever.
+On a CPU a collective blocks the computing thread until it is done, so deadlines are postponed by its duration.
+Hooks and copies run on the host and postpone nothing.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from disttrain.emulation.deadline_timer import DeadlineTimer
 from disttrain.parallel.fsdp_collectives import InterceptedCollective, Make, install, param_groups
 
 
-def watch(model: nn.Module, timer: DeadlineTimer) -> None:
-    """Have `timer` stop for each collective of the model, if it has any.
+def pause_in_collectives(model: nn.Module, timer: DeadlineTimer) -> None:
+    """Intercept the collectives of the model, if it has any, so that `timer` pauses in each.
 
-    For each pass again: who else exchanges FSDP2's objects puts back what was there before.
+    Called before every pass, because the telemetry restores FSDP2's own objects when it closes.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
             try:
-                _watch(module, timer)
-            except AttributeError:  # another torch
+                _intercept(module, timer)
+            except AttributeError:  # a version of torch with other private names
                 timer.restarts = True
 
 
-class _Stop:
-    """Makes collectives while `timer` stops."""
+class _Paused:
+    """Runs a collective while `timer` is paused."""
 
     def __init__(self, timer: DeadlineTimer) -> None:
         self._timer = timer
@@ -39,29 +39,29 @@ class _Stop:
         with self._timer.paused():
             work = make()
         if work is not None:
-            self._timer.restarts = True  # it is waited for elsewhere
+            self._timer.restarts = True  # asynchronous: the wait for it is not intercepted
         return work
 
 
-def _watch(module: FSDPModule, timer: DeadlineTimer) -> None:
+def _intercept(module: FSDPModule, timer: DeadlineTimer) -> None:
     groups = param_groups(module)
-    # an all-reduce is made through no object, and where a module has several groups, theirs stay
+    # FSDP2 has no custom object for an all-reduce, and one object per module, not per parameter group
     replicates = any(group.mesh_info.replicate_mesh_dim is not None for group in groups)
     if len(groups) > 1 or replicates or any(group._all_reduce_hook is not None for group in groups):
         timer.restarts = True
         return
     for group in groups:
         gather, scatter = (
-            _stopping(comm, timer) for comm in (group._all_gather_comm, group._reduce_scatter_comm)
+            _pausing(comm, timer) for comm in (group._all_gather_comm, group._reduce_scatter_comm)
         )
         install(module, gather, scatter)
 
 
-def _stopping(comm: Any, timer: DeadlineTimer) -> Any:
-    """What makes the calls of `comm` while `timer` stops: itself, if it or what it goes through does so."""
+def _pausing(comm: Any, timer: DeadlineTimer) -> Any:
+    """An object that calls `comm` while `timer` is paused; `comm` itself if it already does."""
     inner = comm
     while isinstance(inner, InterceptedCollective):
-        if isinstance(inner.call, _Stop):
+        if isinstance(inner.call, _Paused):
             return comm
         inner = inner.comm
-    return InterceptedCollective(comm, _Stop(timer))
+    return InterceptedCollective(comm, _Paused(timer))

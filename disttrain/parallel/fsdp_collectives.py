@@ -1,6 +1,6 @@
-"""The all-gathers and reduce-scatters of `fully_shard`, for others to be told where they are made.
+"""Interception of the all-gathers and reduce-scatters of `fully_shard`.
 
-FSDP2 makes them through objects that may be exchanged.
+FSDP2 calls them through objects that can be replaced (`set_custom_all_gather`, `set_custom_reduce_scatter`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 
 Make = Callable[[], dist.Work | None]
-"""Makes a collective. On a CPU it gives None when that is done, or at once what to wait for, if asked to."""
+"""Runs a collective. On a CPU it returns None when done, or at once the work to wait for if asynchronous."""
 
 
 class InterceptedCollective:
-    """One of FSDP2's objects for communication, which makes the same calls through `call`.
+    """One of FSDP2's communication objects, with every collective passed through `call`.
 
-    `call` gets what makes the collective and the group that it is among, and returns what that returned.
+    `call` receives a function that runs the collective, and its process group, and returns the function's result.
     """
 
     def __init__(self, comm: Any, call: Callable[[Make, dist.ProcessGroup], dist.Work | None]) -> None:
@@ -40,11 +40,12 @@ class InterceptedCollective:
 
 
 def install(module: FSDPModule, gather: Any, scatter: Any) -> None:
-    """Have a module make its all-gathers and reduce-scatters with these objects."""
+    """Replace the all-gather and reduce-scatter objects of a module."""
     module.set_custom_all_gather(gather)
     module.set_custom_reduce_scatter(scatter)
 
 
 def param_groups(module: FSDPModule) -> list[Any]:
-    """What of a module is communicated together. FSDP2 tells nobody else which objects it makes them with."""
+    """Parameter groups of a module, each gathered and scattered as one. Private in FSDP2: the only way to read the
+    communication objects in use."""
     return list(module._get_fsdp_state()._fsdp_param_groups)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from disttrain.emulation.deadline_timer import DeadlineTimer
-from disttrain.emulation.sharded import watch
+from disttrain.emulation.sharded import pause_in_collectives
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.fsdp_exposed import FsdpExposed, is_sharded, not_timed
 from disttrain.telemetry.step_clock import COMPUTE, HostClock
@@ -118,7 +118,7 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
 
     def stops() -> float:
         """For how long one of each puts off what is due."""
-        watch(model, timer)
+        pause_in_collectives(model, timer)
         timer.start()
         began, late_s = now[0], timer.timing_error_s
         for each in (group._all_gather_comm, group._reduce_scatter_comm):
@@ -159,21 +159,21 @@ def test_where_communication_cannot_be_seen_layers_begin_anew(module, change):
     timer, comm = DeadlineTimer(), Comm([0.0], None)
     model = module(comm)
     change(model._fsdp_param_groups[0])
-    watch(model, timer)
+    pause_in_collectives(model, timer)
     assert timer.restarts
     assert model._fsdp_param_groups[0]._reduce_scatter_comm is comm
 
 
 def test_several_groups_of_a_module_let_layers_begin_anew(module):
     timer, comm = DeadlineTimer(), Comm([0.0], None)
-    watch(module(comm, comm), timer)
+    pause_in_collectives(module(comm, comm), timer)
     assert timer.restarts
 
 
 def test_a_collective_that_is_waited_for_elsewhere_lets_layers_begin_anew(module):
     timer = DeadlineTimer()
     model = module(Comm([0.0], "work"))
-    watch(model, timer)
+    pause_in_collectives(model, timer)
     assert not timer.restarts
     [group] = model._fsdp_param_groups
     work = group._all_gather_comm(output_tensor=None, input_tensor=None, group=Group(4), async_op=True)
@@ -182,5 +182,5 @@ def test_a_collective_that_is_waited_for_elsewhere_lets_layers_begin_anew(module
 
 def test_a_model_that_is_not_sharded_is_left_alone():
     timer = DeadlineTimer()
-    watch(torch.nn.Linear(1, 1), timer)
+    pause_in_collectives(torch.nn.Linear(1, 1), timer)
     assert not timer.restarts
