@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from disttrain.checkpoint.state import dropped_gradients, preserve_state
+from disttrain.checkpoint.state_tensors import drop_gradients, preserve_state
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections import OptimConfig
 from disttrain.data.source import Batch
@@ -92,7 +92,7 @@ class Trainer:
         with ExitStack() as stack:
             stack.enter_context(preserve_state(self.model, self._device))
             stack.enter_context(self.strategy.no_comm(self.model))
-            stack.enter_context(dropped_gradients(self.model))
+            stack.enter_context(drop_gradients(self.model))
             stack.enter_context(self._model_hooks.uncounted())
             inputs, targets = self._load(iter([batch]))
             mark("forward")

@@ -8,7 +8,7 @@
       step-00000100.damaged/     in quarantine
 
 `saver` takes checkpoints while training continues; `resume` finds the checkpoint that a run starts from.
-`train_state` lists the parts that resume, `state` converts them to tensors by name and back, and `storage`
-writes and reads these tensors. `manifest` compares a checkpoint with the run, `integrity` verifies its files,
-`folder` names, commits and quarantines, `retention` deletes old ones.
+`train_state` lists the parts that resume, `state_tensors` converts them to tensors by name and back, and
+`storage` writes and reads these tensors. `manifest` compares a checkpoint with the run, `integrity` verifies
+its files, `folder` names, commits and quarantines, `retention` deletes old ones.
 """

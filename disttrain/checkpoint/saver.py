@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention, storage
-from disttrain.checkpoint.state import on_host
+from disttrain.checkpoint.state_tensors import copy_to_host
 from disttrain.checkpoint.storage import PlannedSave, State
 from disttrain.config.sections import CheckpointConfig
 from disttrain.errors import in_one_line
@@ -103,7 +103,7 @@ class CheckpointSaver:
         manifest = self._manifest.model_copy(update={"step": step, "valid_loss": valid_loss, "created": now})
         state = self._capture()
         try:
-            planned = storage.plan(lambda: on_host(state), path, self._world)
+            planned = storage.plan(lambda: copy_to_host(state), path, self._world)
         except FailedOnRank as error:
             self._fail(path, step, str(error))
             return
@@ -126,7 +126,7 @@ class CheckpointSaver:
             self._fail(now.path, step, problems[0])
             return
         try:
-            storage.finish(now.planned, [share.results for share in shares])
+            storage.write_metadata(now.planned, [share.results for share in shares])
             files = {name: file for share in shares for name, file in share.files.items()}
             files[folders.METADATA] = integrity.file_digest(now.path / folders.METADATA)
             for name, file in files.items():

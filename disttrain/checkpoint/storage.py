@@ -2,7 +2,7 @@
 
 `dcp.async_save` calls collectives from a background thread. Here only the main thread does: it plans a save
 with all ranks (`plan`), each rank writes its share alone (`write`), and rank 0 writes the metadata at a later
-step boundary (`finish`). The layout on disk is that of `dcp.save`.
+step boundary (`write_metadata`). The layout on disk is that of `dcp.save`.
 
 Only tensors are saved. DCP's reader unpickles `.metadata` and non-tensors without restrictions; `SafeReader`
 accepts only the classes that a checkpoint of tensors consists of.
@@ -74,7 +74,7 @@ def write(planned: PlannedSave) -> list[WriteResult]:
     return planned.writer.write_data(planned.plan, planned.planner).wait()
 
 
-def finish(planned: PlannedSave, results: Sequence[list[WriteResult]]) -> None:
+def write_metadata(planned: PlannedSave, results: Sequence[list[WriteResult]]) -> None:
     """Write `.metadata` on rank 0, from the results of all ranks."""
     assert planned.metadata is not None
     planned.writer.finish(planned.metadata, list(results))
@@ -95,7 +95,7 @@ def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
     }
 
 
-def load(state: State, path: Path) -> None:
+def load_tensors(state: State, path: Path) -> None:
     """Fill the tensors of `state` in place from the checkpoint, without collectives.
 
     Raises `DamagedCheckpoint`.

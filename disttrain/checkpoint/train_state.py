@@ -1,8 +1,8 @@
 """The state of training that resumes: one list of parts, each with `state_dict` and `load_state_dict`.
 
-Names in a checkpoint begin with `model.` or `optimizer.` (of all ranks), `history.` (of rank 0), `precision.`, or
-`rank-00000.` (of one rank). A part names what belongs to its rank alone from `rank.` on. The position in the order
-of samples and the learning rate follow from the step and need no state.
+Names in a checkpoint begin with `model.` or `optimizer.` (of all ranks), `history.` (of rank 0),
+`precision.`, or `rank-00000.` (of one rank). A part names what belongs to its rank alone from `rank.` on. The
+position in the order of samples and the learning rate follow from the step and need no state.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from disttrain.checkpoint import state as states
-from disttrain.checkpoint import storage
+from disttrain.checkpoint import state_tensors, storage
 from disttrain.checkpoint.folder import CommittedCheckpoint
 from disttrain.checkpoint.resume import ResumeSource
 from disttrain.checkpoint.storage import State
@@ -31,14 +30,15 @@ _RANK0 = "history."
 class Stateful(Protocol):
     """A part of the state, as `torch.distributed.checkpoint.stateful.Stateful` defines it.
 
-    `load_state_dict` receives the whole state of the checkpoint that this rank reads, and takes its own names.
+    `load_state_dict` receives the whole state of the checkpoint that this rank reads, and takes its own
+    names.
     """
 
     def state_dict(self) -> State:
-        """Tensors by name; they may share memory with what is alive. All ranks together."""
+        """Tensors by name; they may share memory with the live state. A collective."""
 
     def load_state_dict(self, state: State) -> None:
-        """Take up what `state_dict` gave. All ranks together."""
+        """Restore the part from a result of `state_dict`. A collective."""
 
 
 class RandomState:
@@ -49,7 +49,7 @@ class RandomState:
         self._loaded: State = {}
 
     def state_dict(self) -> State:
-        return {OWN + name: value for name, value in states.of_random(self._device).items()}
+        return {OWN + name: value for name, value in state_tensors.random_state(self._device).items()}
 
     def load_state_dict(self, state: State) -> None:
         """Keep the state until `restart`: building an iterator draws random numbers."""
@@ -58,9 +58,9 @@ class RandomState:
         }
 
     def restart(self, step: int, seed: int, world: World) -> None:
-        """Set the generators to where they were after `step`; on another number of ranks, to a new seed."""
+        """Set the generators to their state after `step`; on another number of ranks, to a new seed."""
         if self._loaded:
-            states.put_random(self._loaded, self._device)
+            state_tensors.set_random_state(self._loaded, self._device)
         elif step:
             seed_all(seed + 1 + world.rank + world.size * step)
 
@@ -77,34 +77,34 @@ class TrainState:
         self._world = world
 
     def capture(self) -> State:
-        """This rank's share of a checkpoint. All ranks together."""
+        """This rank's share of a checkpoint. A collective."""
         own = _own_prefix(self._world)
         # DDP broadcasts the buffers of rank 0
-        state = states.of_model(self._model, buffers=self._world.rank == 0)
-        state |= states.of_optimizer(self._model, self._optimizer)
+        state = state_tensors.model_tensors(self._model, buffers=self._world.rank == 0)
+        state |= state_tensors.optimizer_tensors(self._model, self._optimizer)
         for part in self._parts:
             for name, value in part.state_dict().items():
                 state[own + name.removeprefix(OWN) if name.startswith(OWN) else name] = value
         return state
 
     def restore(self, found: ResumeSource) -> int:
-        """Load the checkpoint; the step after which training goes on. All ranks together.
+        """Load the checkpoint and return the step after which training continues. A collective.
 
-        Raises `ConfigError` where it is of another model. Without the state of this rank, as another number of
-        ranks wrote it, training goes on from the same step with other random numbers.
+        Raises `ConfigError` for a checkpoint of another model. If another number of ranks wrote it, training
+        continues from the same step with a new random state.
         """
         world = self._world
         known = world.on_all_ranks(lambda: storage.shapes(found.path))[world.rank]
-        state = states.of_model(self._model)
+        state = state_tensors.model_tensors(self._model)
         refuse_other_model(found, state, known)
         if not found.only_model:
-            state |= states.empty_optimizer(self._model, known)
+            state |= state_tensors.empty_optimizer_tensors(self._model, known)
             state |= self._empty_parts(found, known)
-        world.on_all_ranks(lambda: storage.load(state, found.path))
+        world.on_all_ranks(lambda: storage.load_tensors(state, found.path))
         if found.only_model:
-            log.info("model taken", path=str(found.path))
+            log.info("model loaded", path=str(found.path))
             return 0
-        states.put_optimizer(self._model, self._optimizer, state)
+        state_tensors.load_optimizer(self._model, self._optimizer, state)
         own = _own_prefix(world)
         exact = any(name.startswith(own) for name in state)
         named = {OWN + k.removeprefix(own) if k.startswith(own) else k: v for k, v in state.items()}
@@ -114,8 +114,8 @@ class TrainState:
         log.info("resumed", step=step, path=str(found.path), exact=exact)
         return step
 
-    def _empty_parts(self, found: ResumeSource, known: states.Shapes) -> State:
-        """Tensors to load into, of the names that this rank reads beside the model and the optimizer."""
+    def _empty_parts(self, found: ResumeSource, known: state_tensors.Shapes) -> State:
+        """Empty tensors for the names that this rank reads besides model and optimizer."""
         prefixes = [_RANK0] if self._world.rank == 0 else []
         if found.manifest.world_size == self._world.size:
             prefixes.append(_own_prefix(self._world))
@@ -127,18 +127,20 @@ def _own_prefix(world: World) -> str:
     return f"rank-{world.rank:05d}."
 
 
-def refuse_other_model(found: CommittedCheckpoint, wanted: State, known: states.Shapes) -> None:
-    """Raise `ConfigError` unless the checkpoint holds the tensors of this model, no more, no fewer."""
+def refuse_other_model(found: CommittedCheckpoint, wanted: State, known: state_tensors.Shapes) -> None:
+    """Raise `ConfigError` unless the checkpoint holds exactly the tensors of this model, with equal
+    shapes."""
     for name, tensor in wanted.items():
         size = known[name][0] if name in known else None
         if size != tensor.shape:
             there = "is not in it" if size is None else f"has shape {tuple(size)} in it"
             raise ConfigError(
-                f"{found.path} is of another model: {name.removeprefix(states.MODEL)} {there}, "
+                f"{found.path} is of another model: {name.removeprefix(state_tensors.MODEL)} {there}, "
                 f"{tuple(tensor.shape)} is needed"
             )
     for name in known:
-        if name.startswith(states.MODEL) and name not in wanted:
+        if name.startswith(state_tensors.MODEL) and name not in wanted:
             raise ConfigError(
-                f"{found.path} is of another model: {name.removeprefix(states.MODEL)} is in it, not here"
+                f"{found.path} is of another model: it has "
+                f"{name.removeprefix(state_tensors.MODEL)}, which this model lacks"
             )

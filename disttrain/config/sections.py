@@ -48,7 +48,8 @@ class ModelConfig(Section):
     """A module of `disttrain.models` (gpt, mlp, resnet, emulated, huggingface), or
     `package.module:callable`."""
     transforms: tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...] = ()
-    """Functions from module to module, applied in this order before the strategy: `package.module:callable`."""
+    """Functions from module to module, applied in this order before the strategy:
+    `package.module:callable`."""
 
 
 class DataConfig(Section):
@@ -313,7 +314,8 @@ def keyed_values(config: Config) -> dict[str, Any]:
 
 
 def under_first_names(values: dict[str, Any]) -> dict[str, Any]:
-    """Keyed values as they were before keys were renamed or added, so that the key of a config stays the same."""
+    """Keyed values as they were before keys were renamed or added, so that the key of a config stays the
+    same."""
     for old, new in RENAMED.items():
         if get_key(values, new, ABSENT) is not ABSENT:
             set_default(values, old, pop_key(values, new))

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from disttrain.checkpoint.state import as_tensor, as_value
+from disttrain.checkpoint.state_tensors import decode_json, encode_json
 from disttrain.checkpoint.storage import State
 from disttrain.config.sections import Config
 from disttrain.records.causes import StopCause
@@ -119,7 +119,7 @@ class RunTelemetry:
         self._recorder.flush()
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if (window := self._recorder.open_aggregate()) is not None:
-            own["window"] = as_tensor(window)
+            own["window"] = encode_json(window)
         if not self.is_rank0:
             return {}, own
         loss_steps, losses = self._losses.tensors()
@@ -127,9 +127,9 @@ class RunTelemetry:
         return {
             "loss_steps": loss_steps,
             "losses": losses,
-            "evaluations": as_tensor([point.model_dump(mode="json") for point in self.eval_history]),
+            "evaluations": encode_json([point.model_dump(mode="json") for point in self.eval_history]),
             "durations": step_series.as_tensor(self._recorder.durations),
-            "left_out": as_tensor(self._left_out()),
+            "left_out": encode_json(self._left_out()),
             "sampled": torch.tensor(self._sampled_before + len(self._sampled())),
             "ratio_steps": ratio_steps,
             "ratios": ratios,
@@ -145,15 +145,15 @@ class RunTelemetry:
         if own:
             self._recorder.measured = own["measured"].tolist()
             if same_run and "window" in own:
-                self._recorder.resume(as_value(own["window"]))
+                self._recorder.resume(decode_json(own["window"]))
         if not history:
             return
         self._losses.extend(history["loss_steps"], history["losses"])
-        self.eval_history = [EvalPoint.model_validate(point) for point in as_value(history["evaluations"])]
+        self.eval_history = [EvalPoint.model_validate(point) for point in decode_json(history["evaluations"])]
         self._seconds_before = history["seconds"].item()
         if own:
             step_series.extend(self._recorder.durations, history["durations"])
-            self._left_out_before = [(first, last) for first, last in as_value(history["left_out"])]
+            self._left_out_before = [(first, last) for first, last in decode_json(history["left_out"])]
             self._sampled_before = int(history["sampled"].item())
             self._recorder.ratios.extend(history["ratio_steps"], history["ratios"])
 

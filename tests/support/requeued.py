@@ -13,9 +13,9 @@ import torch
 import yaml
 
 from analysis.series import read_steps
-from disttrain.checkpoint import state as states
+from disttrain.checkpoint import state_tensors
 from disttrain.checkpoint.folder import committed_paths
-from disttrain.checkpoint.storage import load, shapes
+from disttrain.checkpoint.storage import load_tensors, shapes
 from disttrain.records.json_files import read_json, read_json_or_none, read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.status.run_state import RunState, read_state
@@ -138,13 +138,13 @@ def steps_lost(run: RunDir, rank: int = 0) -> int:
 
 def final_tensors(run: RunDir) -> dict[str, torch.Tensor]:
     newest = committed_paths(run.checkpoints)[0]
-    names = (states.MODEL, states.OPTIMIZER)
+    names = (state_tensors.MODEL, state_tensors.OPTIMIZER)
     found = {
         name: torch.empty(size, dtype=dtype)
         for name, (size, dtype) in shapes(newest).items()
         if name.startswith(names)
     }
-    load(found, newest)
+    load_tensors(found, newest)
     return found
 
 

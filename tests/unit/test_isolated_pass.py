@@ -2,13 +2,13 @@
 
 import torch
 
-from disttrain.checkpoint.state import dropped_gradients
+from disttrain.checkpoint.state_tensors import drop_gradients
 from tests.support.small_models import FEATURES, Deep
 
 
 def test_gradients_of_an_isolated_pass_are_never_all_held_at_once():
     model = Deep()
-    with dropped_gradients(model):
+    with drop_gradients(model):
         model(torch.ones(4, FEATURES)).sum().backward()
         assert all(parameter.grad is None for parameter in model.parameters())
     model(torch.ones(4, FEATURES)).sum().backward()

@@ -1,7 +1,7 @@
-"""What is alive, as tensors by name, and back: model, optimizer, random numbers.
+"""State of model, optimizer and random generators as tensors by name, and back.
 
-Nothing else is needed of them: hyperparameters come from the config, the learning rate is a formula of
-the step, and so is the place in the order of samples.
+Hyperparameters are not part of it: they come from the config. The learning rate and the position in the order
+of samples follow from the step.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ MODEL, OPTIMIZER = "model.", "optimizer."
 Shapes = Mapping[str, tuple[torch.Size, torch.dtype]]
 
 
-def of_model(model: nn.Module, buffers: bool = True) -> State:
-    """Parameters and, if wanted, persistent buffers of the bare model; they share memory with it."""
+def model_tensors(model: nn.Module, buffers: bool = True) -> State:
+    """Parameters and, with `buffers`, persistent buffers of the unwrapped model. They share the model's
+    memory."""
     left_out = set() if buffers else {name for name, _ in model.named_buffers(remove_duplicate=False)}
     return {
         MODEL + name: value
@@ -33,8 +34,8 @@ def of_model(model: nn.Module, buffers: bool = True) -> State:
     }
 
 
-def of_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
-    """The optimizer's tensors under the names of the parameters they belong to, in the same memory."""
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
+    """The optimizer's tensors by the names of their parameters. They share the optimizer's memory."""
     return {
         f"{OPTIMIZER}{name}.{key}": value
         for name, parameter in model.named_parameters()
@@ -43,8 +44,8 @@ def of_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> State:
     }
 
 
-def empty_optimizer(model: nn.Module, shapes: Shapes) -> State:
-    """Tensors to load the optimizer's state into: before its first step it has none of its own."""
+def empty_optimizer_tensors(model: nn.Module, shapes: Shapes) -> State:
+    """Empty tensors for the optimizer's state, which an optimizer creates only at its first step."""
     state = {}
     for name, parameter in model.named_parameters():
         prefix = f"{OPTIMIZER}{name}."
@@ -56,8 +57,8 @@ def empty_optimizer(model: nn.Module, shapes: Shapes) -> State:
     return state
 
 
-def put_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
-    """Give the optimizer the loaded tensors of `empty_optimizer`."""
+def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, state: State) -> None:
+    """Load the filled tensors of `empty_optimizer_tensors` into the optimizer."""
     plain = optimizer.state_dict()
     owners = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in plain["param_groups"] for number in group["params"]]
@@ -75,24 +76,25 @@ def put_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, state: Sta
     optimizer.load_state_dict({"state": loaded, "param_groups": plain["param_groups"]})
 
 
-def of_random(device: torch.device) -> State:
-    """The state of every generator of random numbers in this process."""
+def random_state(device: torch.device) -> State:
+    """State of the random generators of torch, CUDA, NumPy and Python in this process."""
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state = {
         "torch": torch.get_rng_state(),
-        "python": as_tensor(random.getstate()),
-        "numpy": as_tensor([np.asarray(keys).tolist(), position, has_gauss, cached]),
+        "python": encode_json(random.getstate()),
+        "numpy": encode_json([np.asarray(keys).tolist(), position, has_gauss, cached]),
     }
     if device.type == "cuda":
         state["cuda"] = torch.cuda.get_rng_state(device)
     return state
 
 
-def put_random(state: State, device: torch.device) -> None:
+def set_random_state(state: State, device: torch.device) -> None:
+    """Restore the generators from `random_state`; the CUDA generator only if `state` has one."""
     torch.set_rng_state(state["torch"])
-    version, numbers, gauss = as_value(state["python"])
+    version, numbers, gauss = decode_json(state["python"])
     random.setstate((version, tuple(numbers), gauss))
-    keys, position, has_gauss, cached = as_value(state["numpy"])
+    keys, position, has_gauss, cached = decode_json(state["numpy"])
     np.random.set_state(("MT19937", np.array(keys, np.uint32), position, has_gauss, cached))
     if device.type == "cuda" and "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
@@ -100,9 +102,8 @@ def put_random(state: State, device: torch.device) -> None:
 
 @contextmanager
 def preserve_state(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Whatever happens within, random numbers, buffers and gradients are afterwards as they were (no
-    gradients)."""
-    numbers = of_random(device)
+    """Restore random state and buffers at the end of the block, and clear all gradients."""
+    numbers = random_state(device)
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     try:
         yield
@@ -111,12 +112,13 @@ def preserve_state(model: nn.Module, device: torch.device) -> Iterator[None]:
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
-        put_random(numbers, device)
+        set_random_state(numbers, device)
 
 
 @contextmanager
-def dropped_gradients(model: nn.Module) -> Iterator[None]:
-    """Within, each gradient is dropped as it comes, so that they need no memory beside DDP's buckets."""
+def drop_gradients(model: nn.Module) -> Iterator[None]:
+    """Drop each gradient as soon as it is accumulated, so that gradients need no memory beside DDP's
+    buckets."""
 
     def drop(parameter: Tensor) -> None:
         parameter.grad = None
@@ -129,18 +131,19 @@ def dropped_gradients(model: nn.Module) -> Iterator[None]:
             hook.remove()
 
 
-def on_host(state: State) -> State:
-    """A copy in host memory that training leaves alone."""
+def copy_to_host(state: State) -> State:
+    """A copy in host memory, independent of further training."""
     return {
         name: value.detach().to("cpu", copy=True) if value.is_cuda else value.detach().clone()
         for name, value in state.items()
     }
 
 
-def as_tensor(value: Any) -> Tensor:
-    """Plain data as bytes of JSON, so that a checkpoint is tensors and nothing else."""
+def encode_json(value: Any) -> Tensor:
+    """Plain data as a uint8 tensor of JSON, because a checkpoint holds only tensors."""
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
-def as_value(tensor: Tensor) -> Any:
+def decode_json(tensor: Tensor) -> Any:
+    """The plain data of `encode_json`."""
     return json.loads(tensor.numpy().tobytes())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.checkpoint.state import of_random, preserve_state, put_random
+from disttrain.checkpoint.state_tensors import preserve_state, random_state, set_random_state
 from disttrain.checkpoint.train_state import RandomState, TrainState
 from disttrain.runtime.process_group import World
 
@@ -30,10 +30,10 @@ def generators(monkeypatch) -> dict[torch.device, torch.Tensor]:
 
 
 def test_the_state_of_the_rank_s_own_gpu_is_kept_and_put_back(generators):
-    kept = of_random(DEVICE)
+    kept = random_state(DEVICE)
     assert kept["cuda"].tolist() == [1] * 16
     generators[DEVICE] += 5
-    put_random(kept, DEVICE)
+    set_random_state(kept, DEVICE)
     assert [state.tolist() for state in generators.values()] == [[0] * 16, [1] * 16]
 
 
@@ -57,5 +57,5 @@ def test_a_checkpoint_has_it_for_each_rank(generators):
 
 
 def test_a_checkpoint_written_on_cpus_is_taken_up_on_a_gpu(generators):
-    put_random(of_random(torch.device("cpu")), DEVICE)
+    set_random_state(random_state(torch.device("cpu")), DEVICE)
     assert generators[DEVICE].tolist() == [1] * 16
