@@ -1,4 +1,4 @@
-"""Beginning an attempt, beside others who write to the same run."""
+"""Opening an attempt while other processes write to the same run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def begin(run: RunDir, restart: int = 0) -> Attempt:
     return attempt
 
 
-def test_a_request_to_stop_counts_from_the_claim_on(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_request_counts_from_the_claim_on(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     claim = journal.claim
 
     def asked_at_once(*args: Any, **names: Any) -> int | None:

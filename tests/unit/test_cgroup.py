@@ -1,4 +1,4 @@
-"""What control groups tell of processes that the kernel ended."""
+"""The OOM counter of a control group, versions 1 and 2."""
 
 from __future__ import annotations
 

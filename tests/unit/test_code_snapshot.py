@@ -1,4 +1,4 @@
-"""The copy of the code that jobs run: what is in it, when it is made, when it is refused."""
+"""Code snapshots: their content, and when they are taken, refused and removed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_checkout_gives_what_git_tracks_as_it_is_now(source: Path) -> None:
+def test_in_a_checkout_it_holds_the_tracked_files_as_they_are_now(source: Path) -> None:
     git(source, "init")
     git(source, "add", ".")
     git(source, "commit", "-m", "first")
@@ -72,7 +72,7 @@ def test_a_checkout_gives_what_git_tracks_as_it_is_now(source: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [None, ""])
-def test_elsewhere_it_is_the_packages_files(
+def test_elsewhere_it_holds_the_files_of_the_packages(
     source: Path, path: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if path is not None:  # not even git is there
@@ -121,7 +121,7 @@ def test_an_altered_copy_is_not_used_again(
     assert f"{path} was altered" in capsys.readouterr().err
 
 
-def test_submitters_at_once(source: Path, tmp_path: Path) -> None:
+def test_two_submitters_write_one_snapshot(source: Path, tmp_path: Path) -> None:
     for each in range(3):
         (source / "jobs" / f"more{each}.py").write_text("y = 1\n" * 1000)
     root = tmp_path / "runs"
@@ -138,7 +138,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(source: Path, tmp_path: Pat
         code_snapshot.take_snapshot(tmp_path / "runs", source)
 
 
-def test_submitting_many_takes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_takes_one_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     take = code_snapshot.take_snapshot
     monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: taken.append(root) or take(root))
@@ -158,7 +158,7 @@ def run_of(root: Path, code: dict[str, str]) -> tuple[RunDir, dict]:
     return run, record
 
 
-def test_what_a_job_refuses(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_refuses_other_code(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "runs"
     code = code_snapshot.take_snapshot(root, source)
     run, record = run_of(root, code)
@@ -176,7 +176,7 @@ def test_what_a_job_refuses(source: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert code_snapshot.snapshot_problem(*run_of(root, {"hash": "planned by hand"})) is None
 
 
-def test_modules_that_are_not_in_it(source: Path) -> None:
+def test_modules_that_a_snapshot_lacks(source: Path) -> None:
     config = {
         "model": {"kind": "theirs.models:Net", "layers": 2},
         "data": {"kind": "mine:source", "path": "/data:/more"},
@@ -186,7 +186,9 @@ def test_modules_that_are_not_in_it(source: Path) -> None:
     assert code_snapshot.missing_modules(config, source) == ["other", "theirs.models"]
 
 
-def test_clean_moves_what_no_run_needs(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_moves_unreferenced_snapshots(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "runs"
     submit(sweep_plan("a", "b"), FakeScheduler(), root)
@@ -208,7 +210,9 @@ def test_clean_moves_what_no_run_needs(source: Path, tmp_path: Path, monkeypatch
     assert sorted(moved) == sorted([used.name, Path(other["path"]).name])
 
 
-def test_clean_leaves_what_is_submitted_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clean_keeps_a_snapshot_that_is_submitted_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "runs"
     submit(sweep_plan("a"), FakeScheduler(), root)
@@ -232,7 +236,7 @@ def test_clean_leaves_what_is_submitted_meanwhile(tmp_path: Path, monkeypatch: p
     assert word.exists()
 
 
-def test_the_command_line_runs_from_it(tmp_path: Path) -> None:
+def test_the_command_line_runs_from_a_snapshot(tmp_path: Path) -> None:
     """The job that writes a sweep's report does."""
     taken = code_snapshot.take_snapshot(tmp_path / "runs")
     program = tmp_path / "runs" / taken["path"] / "submit.py"

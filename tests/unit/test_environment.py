@@ -1,4 +1,4 @@
-"""The ranks' environment, and what of it is written down."""
+"""The environment of the ranks, and its record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def config(**env: str) -> dict:
     return Config.model_validate({"job": {"env": env}, "resources": {"threads_per_rank": 3}}).as_dict()
 
 
-def test_threads_are_the_same_whatever_the_shell_says() -> None:
+def test_threads_do_not_depend_on_the_shell() -> None:
     added = environment.added_variables(config(), {"OMP_NUM_THREADS": "64"})
     assert environment.rank_environment({"OMP_NUM_THREADS": "64"}, added)["OMP_NUM_THREADS"] == "3"
 
@@ -26,7 +26,7 @@ def test_loopback_only_where_all_nodes_are_one_machine() -> None:
     assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), {})
 
 
-def test_gloo_takes_the_interface_between_the_nodes_unless_the_site_says_another() -> None:
+def test_gloo_uses_the_interface_between_the_nodes_unless_the_site_sets_one() -> None:
     added = environment.added_variables(config(), {}, interface="ib0")
     assert added["GLOO_SOCKET_IFNAME"].value == "ib0"
     assert "NCCL_SOCKET_IFNAME" not in added
@@ -40,7 +40,7 @@ def test_gloo_takes_the_interface_between_the_nodes_unless_the_site_says_another
     )
 
 
-def test_the_user_wins() -> None:
+def test_job_env_overrides_the_site() -> None:
     added = environment.added_variables(config(GLOO_SOCKET_IFNAME="eth7"), {}, one_machine=True)
     assert (added["GLOO_SOCKET_IFNAME"].value, added["GLOO_SOCKET_IFNAME"].source) == ("eth7", "config")
 
@@ -65,7 +65,7 @@ def test_the_user_wins() -> None:
         ("HOME", True, True),
     ],
 )
-def test_what_leaks_from_the_shell(name: str, local: bool, slurm: bool) -> None:
+def test_variables_of_the_shell_that_are_removed(name: str, local: bool, slurm: bool) -> None:
     assert (name in environment.rank_environment(without_batch_system({name: "1"}), {})) is local
     within = environment.rank_environment({name: "1"}, {}).keys() - set(command_inputs({name: "1"}))
     assert (name in within) is slurm
@@ -116,7 +116,7 @@ def test_a_diff_without_its_secrets() -> None:
     )
 
 
-def test_what_is_submitted_from_is_no_job_and_no_launcher() -> None:
+def test_the_submitting_environment_has_no_variables_of_jobs_or_launchers() -> None:
     shell = {
         "HOME": "/home/ada",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
@@ -138,6 +138,6 @@ def test_what_is_submitted_from_is_no_job_and_no_launcher() -> None:
     assert within == {name: value for name, value in shell.items() if name != "CUDA_VISIBLE_DEVICES"}
 
 
-def test_what_the_user_told_sbatch_is_named_as_unused() -> None:
+def test_unused_variables_of_sbatch_are_named() -> None:
     shell = {"SBATCH_PARTITION": "gpu", "SBATCH_ACCOUNT": "a", "SBATCH_CLUSTERS": "big", "SLURM_JOB_ID": "1"}
     assert unused_by_sbatch(shell) == ["SBATCH_ACCOUNT", "SBATCH_PARTITION"]

@@ -1,4 +1,4 @@
-"""Why an attempt ended."""
+"""Classification of why an attempt ended."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_message_is_one_line_of_bounded_length() -> None:
     assert len(message) < 350
 
 
-def test_what_torchrun_says_of_a_killed_worker() -> None:
+def test_the_killed_worker_in_a_log_of_torchrun() -> None:
     assert root_cause_worker(TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)")) == (1, 9)
     assert root_cause_worker(TORCHRUN_SAYS.format(code=1, name="")) is None
     assert root_cause_worker("all is well") is None
@@ -147,7 +147,7 @@ def test_the_last_line_of_a_log_is_a_ranks() -> None:
     assert last_rank_line("") == ""
 
 
-def test_closing_an_attempt_reads_what_it_left(tmp_path: Path) -> None:
+def test_closing_an_attempt_reads_its_evidence(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "sweep" / "run")
     attempt = run.attempt(0)
     write_json(attempt.record, {"attempt": 0, "ended": None})
@@ -163,7 +163,7 @@ def test_closing_an_attempt_reads_what_it_left(tmp_path: Path) -> None:
     assert not run.done.exists()
 
 
-def test_the_kernel_ended_the_rank_of_a_node_that_had_no_memory_left(tmp_path: Path) -> None:
+def test_a_rank_killed_on_a_node_with_oom_kills_is_out_of_memory(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "sweep" / "run")
     attempt = run.attempt(0)
     write_json(attempt.record, {"attempt": 0, "ended": None})
@@ -175,7 +175,7 @@ def test_the_kernel_ended_the_rank_of_a_node_that_had_no_memory_left(tmp_path: P
     assert close_attempt(run, attempt, {0: 1, 1: 1}).cause == "out_of_memory"
 
 
-def test_ranks_that_left_in_good_order_say_why(tmp_path: Path) -> None:
+def test_the_cause_of_a_graceful_stop_is_that_of_the_metrics(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "sweep" / "run")
     metrics = {"status": "stopped", "stop_cause": "deadline", "attempt": 1, "steps": 3, "steps_total": 9}
     write_json(run.metrics, metrics)
@@ -185,7 +185,7 @@ def test_ranks_that_left_in_good_order_say_why(tmp_path: Path) -> None:
     assert close_attempt(run, run.attempt(2), {0: 0}).cause == "crashed"
 
 
-def test_metrics_of_an_earlier_attempt_prove_nothing(tmp_path: Path) -> None:
+def test_metrics_of_an_earlier_attempt_do_not_count(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "sweep" / "run")
     write_json(run.metrics, {"status": "completed", "attempt": 0})
     assert close_attempt(run, run.attempt(1), {0: 0}).cause == "crashed"

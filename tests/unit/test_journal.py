@@ -68,7 +68,7 @@ def test_each_start_of_a_job_has_a_claim(run: RunDir) -> None:
     assert journal.entry(run, number).claims() == entry.claims()
 
 
-def test_an_older_copy_of_a_job_is_outrun(run: RunDir) -> None:
+def test_an_older_copy_of_a_job_is_superseded(run: RunDir) -> None:
     number = journal.write_intent(run, {})
     assert claim(run, number, restart=1) == 0
     assert claim(run, number, restart=0) is None  # it was frozen before it could claim
@@ -84,7 +84,7 @@ def test_a_job_that_waits_for_its_requeue_can_be_revoked(run: RunDir) -> None:
     assert journal.revoke(run, number, "lost", "again", starts=1), "a second revocation changes nothing"
 
 
-def test_a_job_that_was_started_again_meanwhile_cannot(run: RunDir) -> None:
+def test_a_job_that_was_started_again_meanwhile_cannot_be_revoked(run: RunDir) -> None:
     number = journal.write_intent(run, {})
     claim(run, number)
     claim(run, number, restart=1)
@@ -92,7 +92,7 @@ def test_a_job_that_was_started_again_meanwhile_cannot(run: RunDir) -> None:
     assert not journal.is_revoked(journal.entry(run, number).claims())
 
 
-def test_one_start_at_a_time(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_starts_never_get_the_same_claim(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody claims between the look at the claims and the claim."""
     number = journal.write_intent(run, {})
     real, claimed = journal.create_exclusive, []
@@ -117,7 +117,7 @@ def test_attempts_count_claims_not_submissions(run: RunDir) -> None:
     assert journal.next_attempt(run) == 2
 
 
-def test_an_attempt_folder_counts_even_if_its_claim_is_gone(run: RunDir) -> None:
+def test_an_attempt_folder_counts_without_its_claim(run: RunDir) -> None:
     run.attempt(4).path.mkdir(parents=True)
     assert journal.next_attempt(run) == 5
 

@@ -1,4 +1,4 @@
-"""What is recorded of a node, from the files that kernels show."""
+"""The record of a node, from stand-ins for the kernel's files."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_processors_memory_and_network(root: Path) -> None:
     assert "torch" in found.packages
 
 
-def test_where_nothing_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_that_cannot_be_read_are_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a driver's library")
 

@@ -1,4 +1,4 @@
-"""States with Slurm's word on them, against stand-ins for its commands."""
+"""States corrected by Slurm's job states, against stand-ins for its commands."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def age(run: RunDir, seconds: float) -> None:
     os.utime(run.submissions, (time.time() - seconds,) * 2)
 
 
-def test_runs_that_are_over_ask_nothing(commands: Commands, tmp_path: Path) -> None:
+def test_runs_that_have_ended_need_no_query(commands: Commands, tmp_path: Path) -> None:
     done = on_slurm(tmp_path, claimed=True)
     outcome = {
         "cause": "finished",
@@ -73,7 +73,7 @@ def test_runs_that_are_over_ask_nothing(commands: Commands, tmp_path: Path) -> N
     assert not (commands.folder / "calls").exists()
 
 
-def test_one_question_for_all_runs(commands: Commands, tmp_path: Path) -> None:
+def test_one_query_for_all_runs(commands: Commands, tmp_path: Path) -> None:
     for number in range(3):
         on_slurm(tmp_path, f"s/n{number}", f"7_{number}", claimed=number == 1)
     squeue(commands, "7_0|PENDING|N/A|Priority", "7_1|RUNNING|100|None", "7_2|CONFIGURING|100|None")
@@ -143,7 +143,7 @@ def test_the_exit_code_of_a_job_that_failed_is_told(commands: Commands, tmp_path
     assert asked(run).message == "its job failed (signal 9)"
 
 
-def test_what_a_run_wrote_meanwhile_is_the_last_word(commands: Commands, tmp_path: Path) -> None:
+def test_an_outcome_recorded_meanwhile_takes_precedence(commands: Commands, tmp_path: Path) -> None:
     run = on_slurm(tmp_path, claimed=True)
     before = read_state(run)
     outcome = {
@@ -193,7 +193,9 @@ class NoSlurm(FakeScheduler):
 @pytest.mark.parametrize(
     "told", [[], [record("7", "RUNNING")], [record("8", "FAILED")], [record("7", "COMPLETED")]]
 )
-def test_no_word_is_lag_before_it_is_loss(commands: Commands, tmp_path: Path, told: list[str]) -> None:
+def test_a_job_not_found_is_lost_only_after_the_accounting_lag(
+    commands: Commands, tmp_path: Path, told: list[str]
+) -> None:
     run = on_slurm(tmp_path, claimed=True)
     squeue(commands)
     sacct(commands, *told)
@@ -203,7 +205,7 @@ def test_no_word_is_lag_before_it_is_loss(commands: Commands, tmp_path: Path, to
     assert (state.state, state.cause, state.retryable) == ("lost", "lost", True)
 
 
-def test_without_accounting_squeue_has_the_last_word(commands: Commands, tmp_path: Path) -> None:
+def test_without_accounting_squeue_decides(commands: Commands, tmp_path: Path) -> None:
     run = on_slurm(tmp_path, claimed=True)
     squeue(commands)
     commands.add("sacct", 'echo "Slurm accounting storage is disabled" >&2; exit 1')
@@ -235,7 +237,7 @@ def test_a_task_of_an_array_that_never_started_stands_with_others(commands: Comm
         ("exit 1", "squeue failed without a message"),
     ],
 )  # fmt: skip
-def test_a_controller_that_is_down_is_said_once_and_changes_nothing(
+def test_a_controller_that_is_down_is_reported_once_and_changes_no_state(
     commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str, why: str
 ) -> None:
     for number in range(2):
@@ -255,14 +257,14 @@ def test_a_controller_that_ping_calls_down_is_not_waited_for(commands: Commands,
     assert "squeue" not in commands.calls()
 
 
-def test_a_backup_controller_is_asked(commands: Commands) -> None:
+def test_a_backup_controller_is_queried(commands: Commands) -> None:
     primary, backup = ("Slurmctld(primary) at head is DOWN", "Slurmctld(backup) at spare is UP")
     commands.add("scontrol", f"echo '{primary}'; echo '{backup}'")
     squeue(commands, "1|RUNNING|100|None")
     assert SlurmScheduler().poll(["1"])["1"].status == "running"
 
 
-def test_where_slurm_is_not_installed_files_tell(
+def test_without_slurm_states_are_those_of_the_files(
     commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(commands.folder))  # Slurm may be installed here
@@ -274,7 +276,7 @@ def test_where_slurm_is_not_installed_files_tell(
     ]
 
 
-def test_a_receipt_found_is_written_only_by_who_submits(tmp_path: Path) -> None:
+def test_a_found_receipt_is_written_only_on_request(tmp_path: Path) -> None:
     run = on_slurm(tmp_path)
     journal.entry(run, 0).path("receipt").unlink()
     cluster = NoSlurm("pending", waits_for="Resources")
@@ -286,7 +288,7 @@ def test_a_receipt_found_is_written_only_by_who_submits(tmp_path: Path) -> None:
     assert (read_state(run).state, read_state(run).job_id) == ("queued", "7")
 
 
-def test_a_watch_goes_on_while_the_controller_is_down_and_ends_by_its_word(
+def test_a_watch_continues_while_the_controller_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 0.0)

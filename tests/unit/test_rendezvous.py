@@ -1,4 +1,4 @@
-"""Where the nodes meet."""
+"""Ports, endpoints and interfaces of the rendezvous."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_ports_lie_below_the_ephemeral_range() -> None:
     assert ports.start > 1024
 
 
-def test_a_reserved_port_is_nobody_elses_but_torchruns() -> None:
+def test_only_torchrun_can_take_a_reserved_port() -> None:
     with rendezvous.reserve_port() as reserved:
         port = reserved.getsockname()[1]
         for _ in range(2):  # neither a plain program nor another agent
@@ -32,7 +32,7 @@ def test_a_reserved_port_is_nobody_elses_but_torchruns() -> None:
             assert store.getsockname()[1] == port
 
 
-def test_a_taken_port_is_passed_over() -> None:
+def test_a_taken_port_is_skipped() -> None:
     with rendezvous.reserve_port() as taken:
         port = taken.getsockname()[1]
         with rendezvous.reserve_port(range(port, port + 30)) as reserved:
@@ -40,7 +40,7 @@ def test_a_taken_port_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "127.0.0.1", "::", "::1"])
-def test_whoever_holds_a_port_in_whatever_way_has_it(address: str) -> None:
+def test_a_port_held_on_any_address_is_taken(address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as squatter:
         squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -66,7 +66,7 @@ def test_the_last_free_port_is_found() -> None:
             assert reserved.getsockname()[1] == ports[-1]
 
 
-def test_published_and_found(tmp_path: Path) -> None:
+def test_a_published_endpoint_is_found(tmp_path: Path) -> None:
     attempt = Attempt(tmp_path / "000", 0)
     found: list[rendezvous.Endpoint] = []
     waiting = threading.Thread(

@@ -1,4 +1,4 @@
-"""What becomes of a run after each of its ends."""
+"""Actions and limits of the requeue policy."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def after(*starts: JobStart, max_attempts: int = 3, max_requeues: int = 100) -> 
     return decide_requeue(starts, max_attempts=max_attempts, max_requeues=max_requeues)
 
 
-def test_every_cause_has_its_rule() -> None:
+def test_every_cause_has_a_rule() -> None:
     assert set(RULES) == set(get_args(Cause))
 
 
-def test_the_document_says_what_the_table_says() -> None:
+def test_the_table_of_the_document_equals_the_rules() -> None:
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ([\w ]+) \| (yes|no) \|", DOCUMENT.read_text(), re.MULTILINE)
     said = {cause: requeue_policy.RequeueRule(then, again == "yes") for cause, then, again in rows}
     assert said == RULES
@@ -38,12 +38,12 @@ def test_the_document_says_what_the_table_says() -> None:
         assert f"| {getattr(requeue_policy, f'EXIT_{name}')} |" in DOCUMENT.read_text()
 
 
-def test_what_older_plans_do_not_say_is_the_default() -> None:
+def test_a_plan_without_max_requeues_has_the_default() -> None:
     assert JobConfig().max_requeues == requeue_policy.DEFAULT_MAX_REQUEUES
 
 
 @pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.action == "end"])
-def test_an_end_for_good(cause: str) -> None:
+def test_a_cause_that_ends_the_job(cause: str) -> None:
     assert not after(start(cause, **SAVED)).requeue
 
 
@@ -54,7 +54,7 @@ def test_requeued_as_often_as_needed(cause: str) -> None:
 
 
 @pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.action == "retry"])
-def test_retried_a_few_times_if_it_got_anywhere(cause: str) -> None:
+def test_retried_within_max_attempts_after_a_checkpoint(cause: str) -> None:
     failed = start(cause, **SAVED)
     assert after(failed, failed).requeue
     assert after(failed, failed, failed) == RequeueDecision(
@@ -64,17 +64,17 @@ def test_retried_a_few_times_if_it_got_anywhere(cause: str) -> None:
     assert after(start(cause)).reason == "not requeued: this start wrote no checkpoint"
 
 
-def test_starts_that_left_in_order_do_not_count_as_failures() -> None:
+def test_graceful_stops_do_not_count_as_failures() -> None:
     assert after(*[start("deadline", **SAVED)] * 9, start("crashed", **SAVED)).requeue
 
 
-def test_a_launch_that_fails_is_tried_again_where_the_run_has_trained_before() -> None:
+def test_a_failed_launch_is_retried_if_the_run_has_a_checkpoint() -> None:
     assert after(start("deadline", **SAVED), start("launch_failed", **STUCK)).requeue
     assert not after(start("launch_failed")).requeue
     assert not after(start("deadline", **SAVED), start("crashed", **STUCK)).requeue
 
 
-def test_three_starts_in_a_row_without_progress_are_the_end() -> None:
+def test_three_starts_without_a_new_checkpoint_end_the_job() -> None:
     stuck = start("preempted", **STUCK)
     assert after(stuck, stuck).requeue
     assert after(stuck, stuck, start("preempted", **SAVED), stuck, stuck).requeue

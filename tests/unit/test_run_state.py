@@ -1,4 +1,4 @@
-"""What became of a run, from its files alone."""
+"""The state of a run, from its files alone."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_run_by_hand_is_running_until_it_has_long_been_silent(run: RunDir) -> 
     assert found.message == "silent for 30 min"
 
 
-def test_a_run_by_hand_started_again_is_not_what_became_of_it_before(run: RunDir) -> None:
+def test_a_run_by_hand_started_again_has_a_new_state(run: RunDir) -> None:
     by_hand(run)
     outcome(run, "crashed", 0)
     assert read_state(run).state == "failed"
@@ -244,7 +244,7 @@ def test_a_corrupt_metrics_file_does_not_matter(run: RunDir) -> None:
     assert read_state(run).state == "lost"
 
 
-def test_runs_brought_here_without_their_journal(tmp_path: Path) -> None:
+def test_runs_copied_without_their_journal(tmp_path: Path) -> None:
     fake_sweep(tmp_path, nodes=(2, 16), repeats=1)
     found = read_runs(tmp_path, "default", code_hash="another")
     assert [state.state for state in found] == ["done", "done"]
@@ -275,7 +275,7 @@ def test_reading_states_needs_nothing_heavy() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_liveness_is_of_that_very_process() -> None:
+def test_liveness_is_of_that_process_and_not_of_its_pid() -> None:
     me = processes.current_process().as_dict()
     assert processes.is_alive(me) is True
     assert processes.is_alive(me | {"start_ticks": me["start_ticks"] - 1}) is False, "a recycled pid"

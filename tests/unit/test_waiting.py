@@ -1,4 +1,4 @@
-"""Waiting for node 0 ends with the job."""
+"""Waiting for another node ends with the job."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def facts(*, running: bool = True, restarts: int = 1) -> AllocationFacts:
     return AllocationFacts(running, restarts, None)
 
 
-def test_it_finds_what_comes_and_nothing_in_time() -> None:
+def test_polling_returns_a_value_or_none_after_the_timeout() -> None:
     assert poll_until(lambda: "word", LONG_S, None) == "word"
     assert poll_until(lambda: None, 0, None) is None
 
@@ -57,7 +57,7 @@ def test_it_finds_what_comes_and_nothing_in_time() -> None:
     ],
     ids=["nobody to ask", "interrupted", "ended", "taken back", "begun again"],
 )
-def test_a_job_that_is_ended_is_left(
+def test_a_job_that_is_being_ended_raises(
     send: Callable[[int], None], number: int, job: Mock | None, code: int
 ) -> None:
     send(number)
@@ -67,7 +67,7 @@ def test_a_job_that_is_ended_is_left(
 
 
 @pytest.mark.parametrize("answer", [facts(), None], ids=["running", "silent"])
-def test_a_warning_is_left_to_whoever_comes_after(
+def test_a_warning_stays_pending(
     send: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, answer: AllocationFacts | None
 ) -> None:
     """And the same signal, sent again, may be the end: Slurm is asked again."""
@@ -80,7 +80,7 @@ def test_a_warning_is_left_to_whoever_comes_after(
     assert signal.SIGTERM in signal.sigpending()
 
 
-def test_slurm_is_not_asked_all_the_time_nor_without_need(send: Callable[[int], None]) -> None:
+def test_the_scheduler_is_queried_rarely_and_only_after_a_signal(send: Callable[[int], None]) -> None:
     job, looked = scheduler(facts()), 0
 
     def look() -> str | None:
@@ -97,7 +97,7 @@ def test_slurm_is_not_asked_all_the_time_nor_without_need(send: Callable[[int], 
     assert job.facts.call_count == 1
 
 
-def test_a_job_by_hand_whose_node_0_says_nothing(
+def test_a_job_by_hand_without_an_answer_of_node_0(
     send: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = SlurmAllocation({"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1", "SLURM_NODEID": "1"})
