@@ -78,7 +78,8 @@ def _call(builder: Callable[..., Any], key: str, kind: str, options: Mapping[str
 
 
 def _source_of(dataset: Dataset[Any], kind: str) -> Source:
-    """A source from a dataset: shape and task of its first sample, and `classes` (a number, or a list of names)."""
+    """A source from a dataset: shape and task of its first sample, and `classes` (a number, or a list of
+    names)."""
     try:
         size = sample_count(dataset)
         sample, target = dataset[0]

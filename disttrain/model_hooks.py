@@ -1,7 +1,7 @@
 """Optional methods of a model that takes part in more than its forward pass. Every default does nothing.
 
-A model mixes `ModelHooks` into its `nn.Module` and overrides what it needs. The trainer, the optimizer and the
-telemetry look the hooks up on the unwrapped model (`hooks_of`), so that they import no particular model.
+A model mixes `ModelHooks` into its `nn.Module` and overrides what it needs. The trainer, the optimizer and
+the telemetry look the hooks up on the unwrapped model (`hooks_of`), so that they import no particular model.
 """
 
 from __future__ import annotations

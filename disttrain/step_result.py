@@ -9,7 +9,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One optimizer step on this rank. Tensors are scalars that stay on the device: reading one waits for it."""
+    """One optimizer step on this rank. Tensors are scalars that stay on the device: reading one waits for
+    it."""
 
     step: int
     """1 is the first step of the run."""

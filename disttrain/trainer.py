@@ -106,7 +106,8 @@ class Trainer:
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
 
     def _pass(self, inputs: Tensor, targets: Tensor, last: bool) -> Tensor:
-        """Forward and backward of one micro-batch; gradients travel with the last, carrying the sum of all."""
+        """Forward and backward of one micro-batch; gradients travel with the last, carrying the sum of
+        all."""
         with self.strategy.micro_step(self.model, last):
             loss = self._loss(inputs, targets)
             if last:

@@ -37,7 +37,8 @@ class TrainingData:
         return default_collate([self.source.train[i % samples] for i in range(self.plan.local)])
 
     def batches(self, start_step: int, device: torch.device) -> Iterator[Batch]:
-        """The micro-batches of this rank after `start_step` steps. Building the iterator draws random numbers."""
+        """The micro-batches of this rank after `start_step` steps. Building the iterator draws random
+        numbers."""
         seed, rank = self.config.train.seed, self.mesh.data_rank
         order = GlobalOrder(self.source.record.train_samples, seed)
         mine = RankBatches(order, self.plan, rank, self.steps, start_step)

@@ -28,7 +28,8 @@ class DeadlineTimer:
         self.timing_error_s = 0.0
         """Seconds by which passes ended late, summed over passes."""
         self.restarts = False
-        """Whether each layer starts when the host reaches it, because unseen communication may have delayed it."""
+        """Whether each layer starts when the host reaches it, because unseen communication may have delayed
+        it."""
 
     def start(self) -> None:
         """Start a pass now."""

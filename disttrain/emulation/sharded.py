@@ -1,7 +1,7 @@
 """Pauses the deadline timer of an emulated model during the collectives of `fully_shard`.
 
-On a CPU a collective blocks the computing thread until it is done, so deadlines are postponed by its duration.
-Hooks and copies run on the host and postpone nothing.
+On a CPU a collective blocks the computing thread until it is done, so deadlines are postponed by its
+duration. Hooks and copies run on the host and postpone nothing.
 """
 
 from __future__ import annotations

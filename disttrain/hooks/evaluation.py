@@ -38,7 +38,8 @@ class Validation:
     precision: Precision
 
     def run(self, model: nn.Module, step: int) -> EvalPoint:
-        """Validate the unwrapped `model`: DDP would wait for ranks that have fewer batches. All ranks together."""
+        """Validate the unwrapped `model`: DDP would wait for ranks that have fewer batches. All ranks
+        together."""
         began = time.monotonic()
         available = len(self.dataset)  # type: ignore[arg-type]
         count = min(self.max_samples or available, available)

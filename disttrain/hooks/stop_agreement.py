@@ -1,9 +1,9 @@
 """Step-boundary agreement: the ranks decide together whether to stop, and commit and take checkpoints.
 
-Each step costs one comparison (`next_step`). About every `job.stop_check_s` seconds, and where a checkpoint is
-due by its step, one small all-reduce gives all ranks the same view: requests to stop, writes in progress, time.
-One collective serves stopping and checkpointing, so both are one hook. All ranks act on the same view, and no
-rank enters a collective alone.
+Each step costs one comparison (`next_step`). About every `job.stop_check_s` seconds, and where a checkpoint
+is due by its step, one small all-reduce gives all ranks the same view: requests to stop, writes in progress,
+time. One collective serves stopping and checkpointing, so both are one hook. All ranks act on the same view,
+and no rank enters a collective alone.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ _SUPERSEDED = 1 + len(CAUSES)
 
 
 def best_loss(history: Sequence[EvalPoint], world: World) -> float | None:
-    """The loss of the best validation so far, on all ranks. Only rank 0 holds the history of earlier attempts."""
+    """The loss of the best validation so far, on all ranks. Only rank 0 holds the history of earlier
+    attempts."""
     known = [point.loss for point in history if point.loss is not None]
     best: float | None = world.all_gather_object(min(known, default=None))[0]
     return best
 
 
 class StopAgreement(Hook):
-    """Stopping and checkpointing of a run of `steps` steps; `best_loss` is that of the best validation so far."""
+    """Stopping and checkpointing of a run of `steps` steps; `best_loss` is that of the best validation so
+    far."""
 
     def __init__(
         self,

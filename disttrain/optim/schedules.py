@@ -8,7 +8,8 @@ from collections.abc import Callable
 from disttrain.config.sections import OptimConfig
 
 Schedule = Callable[[int, int, OptimConfig], float]
-"""(step after the warm-up, from 1; steps after the warm-up; options) to a factor of the peak learning rate."""
+"""(step after the warm-up, from 1; steps after the warm-up; options) to a factor of the peak learning
+rate."""
 
 
 def constant(step: int, steps: int, optim: OptimConfig) -> float:
@@ -22,7 +23,8 @@ def linear(step: int, steps: int, optim: OptimConfig) -> float:
 
 
 def cosine(step: int, steps: int, optim: OptimConfig) -> float:
-    """f + (1 - f)(1 + cos(pi t)) / 2, with t and f as in `linear` (Loshchilov and Hutter, arXiv 1608.03983)."""
+    """f + (1 - f)(1 + cos(pi t)) / 2, with t and f as in `linear` (Loshchilov and Hutter, arXiv
+    1608.03983)."""
     floor = optim.final_lr_ratio
     return floor + (1 - floor) * (1 + math.cos(math.pi * (step / steps))) / 2
 

@@ -16,8 +16,8 @@ from disttrain.parallel.strategy import Strategy
 from disttrain.runtime.process_group import World
 
 COMM_METHOD = "ddp_backward_tail"
-"""From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets still in
-flight. Contains waiting for peers and transfer; communication hidden under compute is not in it."""
+"""From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets
+still in flight. Contains waiting for peers and transfer; communication hidden under compute is not in it."""
 
 
 class DDP(Strategy):

@@ -19,7 +19,8 @@ Make = Callable[[], dist.Work | None]
 class InterceptedCollective:
     """One of FSDP2's communication objects, with every collective passed through `call`.
 
-    `call` receives a function that runs the collective, and its process group, and returns the function's result.
+    `call` receives a function that runs the collective, and its process group, and returns the function's
+    result.
     """
 
     def __init__(self, comm: Any, call: Callable[[Make, dist.ProcessGroup], dist.Work | None]) -> None:
@@ -46,6 +47,6 @@ def install(module: FSDPModule, gather: Any, scatter: Any) -> None:
 
 
 def param_groups(module: FSDPModule) -> list[Any]:
-    """Parameter groups of a module, each gathered and scattered as one. Private in FSDP2: the only way to read the
-    communication objects in use."""
+    """Parameter groups of a module, each gathered and scattered as one. Private in FSDP2: the only way to
+    read the communication objects in use."""
     return list(module._get_fsdp_state()._fsdp_param_groups)

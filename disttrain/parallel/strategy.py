@@ -34,11 +34,13 @@ class Strategy:
         return model.parameters()
 
     def micro_step(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
-        """Context of the forward and backward pass of one micro-batch; gradients travel with the `last` one."""
+        """Context of the forward and backward pass of one micro-batch; gradients travel with the `last`
+        one."""
         return nullcontext()
 
     def clip_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
-        """Scale the gradients to a global norm of at most `max_norm`; the norm before, a scalar on the device."""
+        """Scale the gradients to a global norm of at most `max_norm`; the norm before, a scalar on the
+        device."""
         return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 
     def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:

@@ -18,7 +18,8 @@ def reason_at_start(model: nn.Module) -> str:
 
 
 def add_model_report(model: nn.Module, telemetry: RunTelemetry, world: World) -> None:
-    """Record the largest value over ranks of each field of the report, or why it is null. All ranks together."""
+    """Record the largest value over ranks of each field of the report, or why it is null. All ranks
+    together."""
     for name, value in hooks_of(model).report().items():
         if isinstance(value, str):
             telemetry.background.late_reason = value

@@ -1,8 +1,8 @@
 """Transforms: functions `nn.Module -> nn.Module`, applied to a model before the strategy makes it parallel.
 
-Activation checkpointing, compilation and offload belong here. A transform keeps the names and the order of the
-parameters, so that a checkpoint fits with and without it. `model.transforms` names them, in the order in which
-they are applied, as `package.module:callable`.
+Activation checkpointing, compilation and offload belong here. A transform keeps the names and the order of
+the parameters, so that a checkpoint fits with and without it. `model.transforms` names them, in the order in
+which they are applied, as `package.module:callable`.
 """
 
 from __future__ import annotations
