@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, storage
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.checkpoint.saver import _delete_old
@@ -223,7 +222,9 @@ def test_what_one_node_alone_cannot_see_is_not_given_up(three_ranks: Ranks, tmp_
 
 def in_the_dark(world: World, made: Config, folder: Path) -> None:
     """As on a node whose view of a shared file system is an old one."""
-    with patch.object(folders, "digest", side_effect=FileNotFoundError) if world.rank else nullcontext():
+    with (
+        patch.object(integrity, "file_digest", side_effect=FileNotFoundError) if world.rank else nullcontext()
+    ):
         train_until(world, made, folder, 1, None)
 
 
