@@ -6,17 +6,16 @@ of samples follow from the step.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from disttrain.checkpoint.storage import State
+from disttrain.runtime.json_tensor import decode_json, encode_json
 
 MODEL, OPTIMIZER = "model.", "optimizer."
 
@@ -137,13 +136,3 @@ def copy_to_host(state: State) -> State:
         name: value.detach().to("cpu", copy=True) if value.is_cuda else value.detach().clone()
         for name, value in state.items()
     }
-
-
-def encode_json(value: Any) -> Tensor:
-    """Plain data as a uint8 tensor of JSON, because a checkpoint holds only tensors."""
-    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-
-
-def decode_json(tensor: Tensor) -> Any:
-    """The plain data of `encode_json`."""
-    return json.loads(tensor.numpy().tobytes())

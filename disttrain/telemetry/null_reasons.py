@@ -1,8 +1,7 @@
-"""Why what a summary holds is null: a pure function from the summary to the reasons.
+"""The reason of each null figure in a summary: pure functions.
 
-`disttrain.telemetry.throughput` and others give the reasons of what they work out themselves; the table
-here has all the rest. A null that needs none is a fact: nothing stopped the run, no checkpoint was gone on
-from.
+`disttrain.telemetry.throughput` gives the reasons of its own figures; the table here has all others. A null
+that states a fact needs no reason: nothing stopped the run, or no checkpoint was resumed.
 """
 
 from __future__ import annotations
@@ -17,44 +16,44 @@ from disttrain.telemetry.collective_stats import LARGEST_SHARE
 
 NOTHING_MEASURED = "no step was measured"
 NO_FLOPS = "the model's FLOPs could not be counted"
-ALONE = "one rank has nobody to communicate with"
+ALONE = "one rank has no peers to communicate with"
 NOT_EMULATED = "the model is not emulated"
-_NO_BYTES = "the profiler did not tell the bytes of a collective"
+_NO_BYTES = "the profiler did not record the bytes of a collective"
 _COLLECTIVES = {
     **dict.fromkeys(("comm.bytes", "comm.bus_bytes_per_s", "comm.collectives.bytes"), _NO_BYTES),
     **dict.fromkeys(
         ("comm.collectives.algorithm_bytes_per_s", "comm.collectives.bus_bytes_per_s"),
-        f"{_NO_BYTES}, or that it took any time",
+        f"{_NO_BYTES}, or its duration is zero",
     ),
 }
 
 
 @dataclass(frozen=True)
-class Sampling:
-    """How many steps were to be sampled for their collectives."""
+class ProfilingPlan:
+    """Numbers of steps that are profiled for their collectives."""
 
-    asked: int
-    """By `telemetry.profiled_steps`."""
+    requested: int
+    """`telemetry.profiled_steps`."""
     planned: int
-    """For a run of this length."""
+    """In a run of this length."""
     taken: int
-    """By this attempt, so far."""
+    """In this attempt so far."""
 
 
-def reasons(metrics: Metrics, sampling: Sampling, *, late: str, comm: str | None) -> dict[str, str]:
-    """Why each figure of `metrics` that is null is, by its name; the reasons it has already stay.
+def reasons(metrics: Metrics, profiling: ProfilingPlan, *, late: str, comm: str | None) -> dict[str, str]:
+    """The reason of each null figure of `metrics` by the figure's name, in addition to those it has.
 
-    A name in dots leads through records, an entry of a list goes by the list's name: `comm.collectives.bytes`
-    is null in some of them. `late` is why the emulation's error is not known, and `comm`, where this rank can
-    tell, why exposed communication is not; of use only if they are not.
+    A dotted name is a path through records; entries of a list share the list's name: `comm.collectives.bytes`
+    is null in some of them. `late` is the reason for a null `emulation_late_s`, and `comm`, where this rank has
+    one, that for null exposed communication.
     """
     why = {
         **dict.fromkeys(("measured_s", "step_time"), NOTHING_MEASURED),
         **{f"composition.{name}": NOTHING_MEASURED for name in PHASES},
-        **_communication(metrics, sampling, comm),
+        **_communication(metrics, profiling, comm),
         "emulation_late_s": late,
         **dict.fromkeys(("model_flops_per_sample", "flops_method"), NO_FLOPS),
-        "compute_dtypes": metrics.null_reasons.get("peak_flops", NO_FLOPS),  # as long as they are not known
+        "compute_dtypes": metrics.null_reasons.get("peak_flops", NO_FLOPS),  # set once they are known
         **dict.fromkeys(("loss_history.loss", "eval_history.loss"), "a loss that is not finite"),
         **{
             f"eval_history.metrics.{name}": "a metric that is not finite"
@@ -66,38 +65,38 @@ def reasons(metrics: Metrics, sampling: Sampling, *, late: str, comm: str | None
     return nulls | metrics.null_reasons
 
 
-def _communication(metrics: Metrics, sampling: Sampling, reason: str | None) -> dict[str, str]:
+def _communication(metrics: Metrics, profiling: ProfilingPlan, reason: str | None) -> dict[str, str]:
     exposed = ("communication_overhead_percent", "communication_computation_ratio")
     sampled = ("comm", "communication_time_per_step")
     if metrics.comm_method is None:
         alone = metrics.world_size == 1
-        why = reason or (ALONE if alone else "a rank did not see it")
+        why = reason or (ALONE if alone else "a rank could not measure it")
         parts = ("composition.comm_wait_s", "composition.comm_transfer_s")
         return {
             **dict.fromkeys(("comm_method", "comm_split", *exposed, *parts), why),
-            **dict.fromkeys(sampled, _no_samples(sampling) if sampling.planned else why),
+            **dict.fromkeys(sampled, _no_samples(profiling) if profiling.planned else why),
             **_COLLECTIVES,
         }
     no_compute = "a rank without compute in measured steps"
     return {
         **dict.fromkeys(exposed, no_compute if metrics.measured_steps else NOTHING_MEASURED),
-        **dict.fromkeys(sampled, _no_samples(sampling)),
+        **dict.fromkeys(sampled, _no_samples(profiling)),
         **_COLLECTIVES,
     }
 
 
-def _no_samples(sampling: Sampling) -> str:
-    if not sampling.asked:
+def _no_samples(profiling: ProfilingPlan) -> str:
+    if not profiling.requested:
         return "telemetry.profiled_steps is 0"
-    if not sampling.planned:
-        return f"no step is sampled: at most one in {LARGEST_SHARE} after the warm-up, none that is traced"
-    if not sampling.taken:
-        return "this attempt has not come to a step that is sampled"
-    return "no sampled step shows the same collectives on all ranks"
+    if not profiling.planned:
+        return f"no step is profiled: at most one in {LARGEST_SHARE} after the warm-up, none of a trace"
+    if not profiling.taken:
+        return "this attempt has not reached a profiled step"
+    return "no profiled step shows the same collectives on all ranks"
 
 
 def _is_null(value: Any, path: list[str]) -> bool:
-    """Whether what `path` leads to is null, or will be in strict JSON. Within what is null, nothing is."""
+    """Whether the value at `path` is null, or will be in strict JSON; false below a null record."""
     if isinstance(value, list):
         return any(_is_null(each, path) for each in value)
     if not path:

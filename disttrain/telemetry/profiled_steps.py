@@ -1,6 +1,6 @@
-"""A close look at some steps under PyTorch's profiler: samples of the communication, and a trace on request.
+"""Profile selected steps under PyTorch's profiler: the collectives of each, and a trace on request.
 
-These steps are recorded like any other and left out of all figures, on all ranks.
+Profiled steps are recorded like any other and left out of all figures, on all ranks.
 """
 
 from __future__ import annotations
@@ -26,47 +26,54 @@ from disttrain.runtime.process_group import World
 from disttrain.telemetry import trace as traces
 from disttrain.telemetry.collective_stats import CollectiveStats, describe, sampled_steps
 from disttrain.telemetry.json_lines import drop_if_disk_full
+from disttrain.telemetry.null_reasons import ProfilingPlan
 from disttrain.telemetry.step_clock import OTHER, PhaseSeconds, StepClock
 from disttrain.telemetry.trace import StepTrace
 from disttrain.telemetry.trace_comparison import compare
 
 
 class HasClock(Protocol):
-    """Whoever says on a clock what begins in a step."""
+    """A training loop that switches a step clock."""
 
     clock: StepClock
 
 
 class ProfiledSteps:
-    """Decides which steps are looked at, and looks at them."""
+    """Selects the steps to profile and profiles them."""
 
-    def __init__(self, config: Config, attempt: Attempt, world: World, *, samples: bool, steps: int) -> None:
+    def __init__(
+        self, config: Config, attempt: Attempt, world: World, *, times_collectives: bool, steps: int
+    ) -> None:
+        """`times_collectives`: whether `telemetry.profiled_steps` applies to this run of `steps` steps."""
+        self._requested = config.telemetry.profiled_steps
         self._world = world
         self._attempt = attempt
-        self._sampler = CollectiveStats(attempt.comm(world.rank), world)
+        self._collective_stats = CollectiveStats(attempt.comm(world.rank), world)
         first, last = config.profile.steps or (1, 0)
-        self._asked = range(first, last + 1)
-        self._traces = world.rank in config.profile.ranks
+        self._traced = range(first, last + 1)
+        self._writes_trace = world.rank in config.profile.ranks
         spread = sampled_steps(
-            config.telemetry.profiled_steps if samples else 0, config.telemetry.warmup_steps, steps
+            config.telemetry.profiled_steps if times_collectives else 0, config.telemetry.warmup_steps, steps
         )
-        self.sampled = spread - set(self._asked)
-        """Steps taken for their collectives."""
-        self.steps = self.sampled | set(self._asked)
-        """Steps to be taken within `at`."""
+        self.for_collectives = spread - set(self._traced)
+        """Steps profiled for `comm-RRRRR.jsonl`."""
+        self.steps = self.for_collectives | set(self._traced)
+        """All steps that run within `take`."""
         self._profiler: profile | None = None
-        self._seen: list[tuple[int, StepTrace]] = []
+        self._traced_steps: list[tuple[int, StepTrace]] = []
 
     @contextmanager
     def take(self, step: int, loop: HasClock) -> Iterator[None]:
-        """Within, `loop` takes `step`. It begins when all ranks are ready for it, and later ones of a trace
-        when this rank is; what happened since the last step belongs to none. All ranks together."""
-        if self._profiler is None and (step in self.sampled or self._traces):
+        """Within, `loop` takes `step` under the profiler. All ranks together.
+
+        The step begins when all ranks are ready; later steps of one trace begin when this rank is ready. Time
+        since the previous step belongs to no step."""
+        if self._profiler is None and (step in self.for_collectives or self._writes_trace):
             self._profiler = _profiler(self._world.device)
             self._profiler.start()
             self._drain()
-        if step in self.sampled or step in self._asked[:1]:
-            # the profiler takes longer to start on some ranks, for which the others would seem to wait
+        if step in self.for_collectives or step in self._traced[:1]:
+            # the profiler starts later on some ranks; without this, the others would wait within the step
             self._world.all_gather_object(None)
         loop.clock.start()
         if self._profiler is None:
@@ -77,40 +84,52 @@ class ProfiledSteps:
         mark(OTHER)
         try:
             yield
-            self._drain()  # the host runs ahead: what it asked for is of this step
+            self._drain()  # queued work belongs to this step
         finally:
             loop.clock = clock
             mark(traces.END)
 
     def step_done(self, step: int) -> None:
-        """After `step`, outside of any. All ranks together."""
-        if step in self._asked and step != self._asked[-1]:
+        """Call after `step`, outside of steps. All ranks together."""
+        if step in self._traced and step != self._traced[-1]:
             return
         trace = self._stop(step)
-        if step in self.sampled:
+        if step in self.for_collectives:
             read = _steps_of(trace, step)
-            self._sampler.add(describe(step, read[-1]) if read else None)  # before it may be one given up
+            self._collective_stats.add(
+                describe(step, read[-1]) if read else None
+            )  # the last of the steps in the trace
             return
         if trace is not None:
             read = _steps_of(trace, step)
-            self._seen = list(zip(range(step - len(read) + 1, step + 1), read, strict=True))
+            self._traced_steps = list(zip(range(step - len(read) + 1, step + 1), read, strict=True))
             packed = gzip.compress(json.dumps(trace).encode(), compresslevel=5)
             with drop_if_disk_full():
                 write_bytes(self._attempt.trace(self._world.rank), packed, durable=False)
-        self._world.all_gather_object(None)  # else the next step would show the others waiting for this
+        self._world.all_gather_object(
+            None
+        )  # without this, the others would wait for this rank within the next step
 
     def summary(self) -> CommSummary | None:
-        """Communication of a step, from the samples; None where there are none."""
-        return self._sampler.summary()
+        """Communication of a step, from the steps profiled for it; None where there are none."""
+        return self._collective_stats.summary()
+
+    def plan(self, first: int, last: int) -> ProfilingPlan:
+        """How many steps were to be profiled for their collectives, and were between `first` and `last`."""
+        return ProfilingPlan(
+            requested=self._requested,
+            planned=len(self.for_collectives),
+            taken=sum(first < step <= last for step in self.for_collectives),
+        )
 
     def finish(self, own: Mapping[int, PhaseSeconds]) -> None:
-        """Write what the profiler says of the traced steps beside what the step clock (`own`) says."""
-        if self._seen:
-            record = compare(self._world.rank, self._seen, own)
+        """Compare the profiler's phases of the traced steps with the step clock's (`own`) in `profile-RRRRR.json`."""
+        if self._traced_steps:
+            record = compare(self._world.rank, self._traced_steps, own)
             write_json(self._attempt.profile(self._world.rank), record.model_dump(mode="json"))
 
     def _drain(self) -> None:
-        """Wait for the device. The step is left out of all figures, so it may."""
+        """Wait for the device: permitted, since no figure covers the step."""
         if self._world.device.type == "cuda":
             torch.cuda.synchronize(self._world.device)
 
@@ -130,7 +149,7 @@ class ProfiledSteps:
 
 
 class MarkingClock:
-    """A step clock that also leaves a mark in the profiler's trace wherever a class begins."""
+    """A step clock that also marks the beginning of each phase in the profiler's trace."""
 
     def __init__(self, clock: StepClock) -> None:
         self._clock = clock
@@ -154,20 +173,20 @@ class MarkingClock:
 
 
 def mark(phase: int) -> None:
-    """Leave a mark in the trace that is being recorded."""
+    """Mark the beginning of `phase` in the trace."""
     with record_function(f"{traces.MARK}{phase}"):
         pass
 
 
 def _profiler(device: torch.device) -> profile:
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would announce each start and stop on stderr
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences a line on stderr at each start and stop
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
     return profile(activities=kinds, record_shapes=True)
 
 
 def _steps_of(trace: dict[str, Any] | None, step: int) -> list[StepTrace]:
-    """The steps in a trace that ends with `step`. None, with a line in the log, where it cannot be read:
-    a look at a step must not end the run."""
+    """The steps in a trace that ends with `step`. A trace that cannot be read is logged and gives none, so that
+    profiling never ends the run."""
     try:
         return traces.read(trace) if trace is not None else []
     except (ValueError, KeyError, TypeError) as error:

@@ -212,7 +212,7 @@ def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_
     attempt = RunDir(tmp_path).attempt(0)
     attempt.path.mkdir(parents=True)
     config = Config.model_validate({"profile": {"steps": [2, 3]}, "telemetry": {"warmup_steps": 4}})
-    closely = profiled_steps.ProfiledSteps(config, attempt, world, samples=True, steps=24)
+    closely = profiled_steps.ProfiledSteps(config, attempt, world, times_collectives=True, steps=24)
     starts: list[float] = []
     clock = SimpleNamespace(start=lambda: starts.append(device.host_ms), switch=lambda phase: None)
     loop = SimpleNamespace(clock=clock)

@@ -1,0 +1,95 @@
+"""Rank 0's live view of a run: one log line per second, `progress.json`, and scalars for the sinks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from disttrain.config.sections import Config
+from disttrain.records.json_files import write_json
+from disttrain.records.progress import Progress
+from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.runtime import log
+from disttrain.telemetry import sinks
+from disttrain.telemetry.json_lines import drop_if_disk_full, is_disk_full
+
+
+class LiveProgress:
+    """Writes the progress of a run. Times are readings of the monotonic clock in seconds."""
+
+    def __init__(self, run: RunDir, attempt: Attempt, config: Config, facts: Mapping[str, Any], now: float):
+        self._run = run
+        self._attempt = attempt
+        self._emulated = config.emulated
+        self._steps_total: int = facts["steps_total"]
+        self._global_batch: int = facts["global_batch_size"]
+        self._sinks = [sinks.open_sink(name, attempt) for name in config.telemetry.sinks]
+        self.written_at = now
+        self._step = 0
+        self._loss_step: int | None = None
+        self._samples_per_s: float | None = None
+
+    def restart(self, step: int, now: float) -> None:
+        """Count the live rate from `step` on, which is done at `now`."""
+        self._step, self.written_at = step, now
+
+    def exclude(self, seconds: float) -> None:
+        """Leave out of the live rate seconds that belong to no step."""
+        self.written_at += seconds
+
+    def write(
+        self, step: int, now: float, lr: float, loss: tuple[int, float] | None, hardware: dict[str, float]
+    ) -> None:
+        """Write the state after `step`. `loss` is the newest global loss with its step, up to `log_every` steps
+        back; `hardware` has the newest samples by their names in `Progress`."""
+        if now > self.written_at and step > self._step:
+            self._samples_per_s = (step - self._step) * self._global_batch / (now - self.written_at)
+        self.written_at, self._step = now, step
+        if self._attempt.superseded_by() is not None:
+            return  # the next stop agreement ends this attempt
+        left = (self._steps_total - step) * self._global_batch
+        progress = Progress(
+            attempt=self._attempt.number,
+            step=step,
+            steps=self._steps_total,
+            emulated=self._emulated,
+            samples_per_s=self._samples_per_s,
+            loss=loss[1] if loss else None,
+            eta_s=left / self._samples_per_s if self._samples_per_s else None,
+            updated=time.time(),
+            **hardware,
+        )
+        with drop_if_disk_full():
+            write_json(self._run.progress, progress.model_dump(mode="json"), durable=False)
+        live = {"lr": lr} | ({"samples_per_s": self._samples_per_s} if self._samples_per_s else {})
+        self.send(step, live | {_scalar_name(name): value for name, value in hardware.items()})
+        if loss:
+            if loss[0] != self._loss_step:
+                self.send(loss[0], {"loss/train": loss[1]})
+            self._loss_step = loss[0]
+            live |= {"loss": loss[1], "loss_step": loss[0]}
+        log.info("step", step=step, steps=self._steps_total, **live)
+
+    def send(self, step: int, values: Mapping[str, float | None]) -> None:
+        """Send the values that are not null to every sink. A full disk ends a sink."""
+        given = {name: value for name, value in values.items() if value is not None}
+        for sink in self._sinks[:]:
+            try:
+                sink.scalars(step, given)
+            except OSError as error:
+                if not is_disk_full(error):
+                    raise
+                log.error("no room on the disk: a sink ends", sink=type(sink).__module__)
+                self._sinks.remove(sink)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            with drop_if_disk_full():
+                sink.close()
+        self._sinks = []
+
+
+def _scalar_name(name: str) -> str:
+    """`gpu/power_w` for `gpu_power_w` of `Progress`; fields of the processes are below `host/`."""
+    return name.replace("gpu_", "gpu/", 1) if name.startswith("gpu_") else f"host/{name}"
