@@ -1,4 +1,4 @@
-"""A loop over an emulated model that `fully_shard` was applied to. What its steps take is known."""
+"""A training loop over an emulated model sharded by `fully_shard`, whose step time is known."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tests.support.injected_delays import WARM_UP, real_time_priority
 SOURCE = synthetic.build(shape=(8,), classes=2, samples=8)
 FORWARD_S, BACKWARD_S, OPTIMIZER_S = 0.01, 0.02, 0.01
 NUMBERS = (4096, 1001, 0, 2, 2048)
-"""Parameters by layer: one has none, and what cannot be divided among the ranks is filled up."""
+"""Parameters by layer: one layer has none, and FSDP2 pads a count that the ranks do not divide."""
 COMPUTE_S = len(NUMBERS) * (FORWARD_S + BACKWARD_S)
 STEPS = WARM_UP + 7
 
 
 def build(dtype_bytes: int = 4, late_s: dict[int, float] | None = None, **options: Any) -> Emulated:
-    """`late_s` is by layer: how much longer its backward pass takes."""
+    """Build the model; `late_s` holds additional seconds of the backward pass by layer."""
     layers = [
         {
             "name": str(place),
@@ -45,7 +45,7 @@ def build(dtype_bytes: int = 4, late_s: dict[int, float] | None = None, **option
 
 
 class Gather(DefaultAllGather):
-    """Takes `longer_s` seconds longer, and writes down each call with its elements."""
+    """An all-gather that takes `longer_s` seconds longer and records each call with its elements."""
 
     def __init__(self, longer_s: float, calls: list[tuple[str, int]]) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Gather(DefaultAllGather):
 
 
 class Scatter(DefaultReduceScatter):
-    """The same."""
+    """A reduce-scatter like `Gather`."""
 
     def __init__(self, longer_s: float, calls: list[tuple[str, int]]) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Scatter(DefaultReduceScatter):
 
 
 def shard(world: World, model: Emulated, build: str, longer_s: float = 0.0) -> list[tuple[str, int]]:
-    """Shard it, with collectives that take so much longer; they are listed as they are made."""
+    """Shard the model with collectives that take `longer_s` longer; the list grows with each call."""
     calls: list[tuple[str, int]] = []
     BUILD[build](world, model)
     for module in model.modules():
@@ -159,4 +159,4 @@ BUILD = {
     "root_resharded": partial(_root, reshard_after_forward=True),
     "replicated": _replicated,
 }
-"""How a model is sharded."""
+"""Ways to shard a model."""

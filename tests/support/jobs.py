@@ -36,8 +36,7 @@ from sweeps.expand import RunPlan, SweepPlan
 CODE = "c0dec0dec0de"
 STANDIN = Path(__file__).with_name("standin.sh")
 WITHIN_S = 300.0
-"""How long what must happen may take: nobody waits it out but where it never does, and the machine may be
-anybody's besides."""
+"""Timeout of every wait in seconds: long, because other processes may slow the machine down."""
 SMALL = """\
 model: {kind: mlp}
 data: {kind: digits}
@@ -76,7 +75,7 @@ def repeats(count: int, *names: str, nodes: int = 1, mode: str = "complete", **j
 
 
 def submit(plan: SweepPlan, cluster: Scheduler, root: Path, code: str = CODE) -> list[Action]:
-    """What `submit.py sweep` does once the sweep is expanded."""
+    """Submit an expanded sweep as `submit.py sweep` does."""
     with sweep_lock(root / plan.name):
         states = refresh(read_runs(root, plan.name), cluster, receipts=True)
         return carry_out(plan_actions(plan, states, code), cluster, root)
@@ -87,7 +86,7 @@ def states(root: Path) -> dict[str, RunState]:
 
 
 def settled(root: Path, within_s: float = WITHIN_S) -> dict[str, RunState]:
-    """The states once nothing is on its way any more."""
+    """Wait until no run is active; the states."""
     wait_until(lambda: not any(state.active for state in states(root).values()), within_s)
     return states(root)
 
@@ -121,14 +120,14 @@ def _started(run: RunDir) -> list[list[str]]:
 
 
 def status(job_id: object) -> JobStatus:
-    """What Slurm says of a job."""
+    """The status of a job according to Slurm."""
     from jobs.schedulers.slurm.scheduler import SlurmScheduler
 
     return SlurmScheduler().poll([str(job_id)])[str(job_id)].status
 
 
 def in_a_fork(act: Callable[[], Any]) -> int:
-    """Do something in a forked copy of this process, in a process group of its own; its pid."""
+    """Run `act` in a fork of this process, in its own process group; the pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -170,7 +169,7 @@ def killed_at(function: Callable[..., Any], *, after: bool, call: int = 1) -> Ca
 
 @contextmanager
 def ended_afterwards(root: Path, cluster: Scheduler) -> Iterator[None]:
-    """Leave no job behind, whatever happened in the block."""
+    """Cancel all jobs of the runs when the block ends, also when it fails."""
     from jobs.submission.actions import cancel
 
     try:

@@ -1,5 +1,5 @@
-"""A loop over a model that `fully_shard` was applied to, block by block. Its blocks wait where others
-compute, so two processors are enough for all ranks."""
+"""A training loop over a model sharded by `fully_shard`, block by block. Blocks sleep instead of computing, so
+two processors are enough for all ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PASS_S = 0.005
 
 
 class Block(nn.Module):
-    """Takes `PASS_S` seconds for a pass, and so much longer for those of `late_s`."""
+    """A layer whose passes take `PASS_S` seconds plus those of `late_s`."""
 
     def __init__(self, late_s: dict[str, float]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def train(
     accumulation: int = 1,
     unshard: bool = False,
 ) -> list[float]:
-    """The losses, of steps that are measured where there is a `folder`.
+    """Train and return the losses; with a `folder`, measure the steps.
 
     The second block of rank r is `late_s[r]["forward"]` and `late_s[r]["backward"]` seconds late.
     """
@@ -90,7 +90,7 @@ def train(
             if last:
                 optimizer.step()
                 optimizer.zero_grad()
-    assert comm_objects(model) == before, "what was there is there again"
+    assert comm_objects(model) == before, "telemetry restored the collectives of the model"
     return losses
 
 
@@ -132,4 +132,4 @@ BUILD = {
     "replicated": _replicated,
     "with_hook": _with_hook,
 }
-"""How a model is sharded."""
+"""Ways to shard a model."""
