@@ -268,7 +268,7 @@ def test_going_on_with_other_code_is_said(tmp_path: Path) -> None:
         patch.object(log, "info", wraps=log.info) as said,
     ):
         train_until(alone(), config(), tmp_path, 1, None)
-    (told,) = [call for call in said.call_args_list if call.args == ("going on is not exact",)]
+    (told,) = [call for call in said.call_args_list if call.args == ("resume is not exact",)]
     assert "and is 0ther" in told.kwargs["reason"]
 
 

@@ -196,7 +196,7 @@ def test_what_runs_started_by_hand_differ_in_is_an_axis(tmp_path: Path) -> None:
         run = fake_run(tmp_path / "by-hand" / name, nodes=1, local_batch_size=batch)
         record = read_json(run.run_json)
         record["axes"] = {}
-        record["config"]["train"]["log_every"] = every  # noise
+        record["config"]["train"]["log_every"] = every  # excluded from the key
         write_json(run.run_json, record)
     table = load([tmp_path / "by-hand"])
     assert swept_keys(table) == ["train.local_batch_size"]
