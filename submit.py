@@ -147,7 +147,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
         "KEY=VALUE[,VALUE...]",
         "config values; commas separate the values of an axis, [a, b] is one list value",
     )
-    parser.add_argument("--repeats", metavar="N", help="launches of each combination")
+    parser.add_argument("--repeats", metavar="N", help="repeats of each combination")
     parser.add_argument(
         "--scaling",
         metavar="weak|strong",
