@@ -1,0 +1,93 @@
+"""One optimizer step on one rank: its result, its precision, the hooks of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from disttrain.config.batch_plan import plan_batch
+from disttrain.config.sections import OptimConfig
+from disttrain.model_hooks import ModelHooks
+from disttrain.parallel.single import SingleRank
+from disttrain.precision import Precision
+from disttrain.task import Task
+from disttrain.telemetry.step_clock import HostClock
+from disttrain.trainer import Trainer
+
+
+class Skipping(Precision):
+    """A precision that skips every update, as a loss scale does after an overflow."""
+
+    def step(self, optimizer: torch.optim.Optimizer) -> bool:
+        return True
+
+
+class Counting(nn.Linear, ModelHooks):
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.steps: list[int] = []
+
+    def on_step(self, step: int) -> None:
+        self.steps.append(step)
+
+
+def trainer(model: nn.Module, precision: Precision | None = None, accumulation: int = 1, **optim) -> Trainer:
+    clock = HostClock()
+    clock.start()
+    config = OptimConfig(name="sgd", lr=0.5, momentum=0.0, **optim)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    plan = plan_batch(2, 2 * accumulation, 1)
+    task = Task("classification")
+    return Trainer(model, task, optimizer, config, SingleRank(), plan, 10, clock, precision)
+
+
+def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    while True:
+        yield torch.randn(2, 4, generator=generator), torch.tensor([0, 2])
+
+
+def test_a_step_returns_its_loss_and_its_learning_rate():
+    model = nn.Linear(4, 3)
+    inputs, targets = next(batches())
+    expected = nn.functional.cross_entropy(model(inputs), targets).item()
+    result = trainer(model, schedule="linear").step(2, batches())
+    assert (result.step, result.loss.item(), result.grad_norm, result.skipped) == (2, expected, None, False)
+    assert result.lr == pytest.approx(0.5 * 0.8)
+
+
+def test_the_gradient_norm_is_the_one_before_clipping():
+    model = nn.Linear(4, 3)
+    before = model.weight.detach().clone(), model.bias.detach().clone()
+    result = trainer(model, grad_clip=1e-3).step(1, batches())
+    moved = torch.cat([(model.weight - before[0]).flatten(), model.bias - before[1]]).norm()
+    assert result.grad_norm.item() > 1e-2
+    assert moved.item() == pytest.approx(0.5 * 1e-3, rel=1e-3)
+
+
+def test_the_loss_of_accumulated_micro_batches_is_their_mean():
+    model = nn.Linear(4, 3)
+    given = batches()
+    losses = [nn.functional.cross_entropy(model(x), y).item() for x, y in (next(given) for _ in range(3))]
+    result = trainer(model, accumulation=3).step(1, batches())
+    assert result.loss.item() == pytest.approx(sum(losses) / 3)
+
+
+def test_a_skipped_update_is_reported_and_leaves_the_parameters():
+    model = nn.Linear(4, 3)
+    before = model.weight.detach().clone()
+    result = trainer(model, Skipping()).step(1, batches())
+    assert result.skipped
+    assert torch.equal(model.weight, before)
+    assert model.weight.grad is None
+
+
+def test_the_hooks_of_the_model_are_called():
+    model = Counting()
+    made = trainer(model)
+    for step in (1, 2):
+        made.step(step, batches())
+    assert model.steps == [1, 2]
