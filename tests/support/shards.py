@@ -1,4 +1,4 @@
-"""A training loop over a model sharded by `fully_shard`, block by block. Blocks sleep instead of computing, so
+"""A training loop over a model sharded by `fully_shard`, block by block. Blocks sleep instead of computing:
 two processors are enough for all ranks."""
 
 from __future__ import annotations
