@@ -1,4 +1,4 @@
-"""A close look at a few steps: which collectives ran, how long, how much of them compute hid.
+"""Statistics of the collectives in profiled steps: kind, bytes, duration, and the share hidden by compute.
 
 A hook on every bucket would cost each step hundreds of microseconds. So a few steps, evenly spread over the
 run, are taken under the profiler instead. They are left out of all other figures, and counted.

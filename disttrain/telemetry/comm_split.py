@@ -1,4 +1,4 @@
-"""Exposed communication split into waiting for peers and transfer, without comparing clocks of different ranks.
+"""Exposed communication split into waiting and transfer, without comparing clocks of different ranks.
 
 All ranks leave a blocking collective together. The rank that arrives last waits for nobody, so its time in the
 collective is transfer, and the additional time of any other rank is waiting:

@@ -1,4 +1,4 @@
-"""The tail of DDP's backward pass in a loop that is not ours, heard from hooks on what the model returns."""
+"""Exposed communication of DDP in a user's loop, timed from hooks on the model's output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from disttrain.telemetry.step_clock import COMM, OTHER, StepClock
 
 
 class DdpExposed:
-    """Switches the clock in each backward pass of a DDP module, until `close`."""
+    """Switches the clock to COMM at the end of this rank's own backward pass, until `close`."""
 
     def __init__(self, model: nn.Module, clock: Callable[[], StepClock]) -> None:
         self._clock = clock

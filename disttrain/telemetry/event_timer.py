@@ -1,4 +1,4 @@
-"""Moments outside of steps: readings of the host's clock, or events on a CUDA device's stream."""
+"""Timestamps outside of steps: readings of the host's clock, or events on a CUDA stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @contextmanager
 def moments(device: torch.device) -> Iterator[tuple[Callable[[], int], Callable[[], list[float]]]]:
-    """A function that marks this moment and gives its number, and one that reads all moments, in seconds.
+    """A function that takes a timestamp and returns its number, and one that reads all of them, in seconds.
 
     Reading waits for the device.
     """

@@ -1,7 +1,7 @@
-"""The collectives of `fully_shard`, told to the step clock where they are made.
+"""Exposed communication of `fully_shard`: each of its collectives is timed on the step clock.
 
 On a CPU a call returns when the collective is done, so all of its time is exposed; and all ranks make the
-same ones in the same order, so each is a meeting that they can compare on its own.
+same ones in the same order, so the ranks compare each of them separately.
 """
 
 from __future__ import annotations

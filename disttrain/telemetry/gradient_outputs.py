@@ -1,4 +1,4 @@
-"""Where gradients begin: the tensors in what a model returned."""
+"""Tensors in a model's output at which a backward pass can begin."""
 
 from __future__ import annotations
 

@@ -23,7 +23,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from disttrain.config.renamed_keys import refusal
 from disttrain.config.sections import Config
+from disttrain.errors import ConfigError
 from disttrain.model_hooks import hooks_of
 from disttrain.parallel import ddp
 from disttrain.records.dataset import DatasetRecord
@@ -77,25 +79,10 @@ class LoopTelemetry:
         group = dist.is_initialized()
         self._world = World(**vars(rank_info()), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
-        cls = fsdp_exposed.original_class(bare)
         self._model = bare
         self._model_hooks = hooks_of(bare)
-        by_class = {"kind": f"{cls.__module__}:{cls.__qualname__}"}
-        model_config = self._model_hooks.model_section() or by_class
         local = samples_per_step // accumulation
-        config = Config.model_validate(
-            {
-                "model": model_config,
-                "train": {"steps": steps, "local_batch_size": local},
-                "resources": {
-                    "nodes": self._world.nodes,
-                    "gpus_per_node": self._world.local_size,
-                    "device": device.type,
-                    "threads_per_rank": torch.get_num_threads(),
-                },
-                "telemetry": telemetry or {},
-            }
-        )
+        config = _config(bare, self._world, steps, local, telemetry or {})
         self._output = RunOutput.by_hand(Path(run_dir), Path("loop"), config, self._world)
         work, background = _parallel(model, self._world)
         facts = {
@@ -103,7 +90,7 @@ class LoopTelemetry:
             **describe_machine(self._world, config),
             **work,
             "strategy_reason": "as the loop wraps its model",
-            "model": model_config["kind"],
+            "model": config.model.kind,
             "parameters": sum(p.numel() for p in bare.parameters()),
             "model_flops_per_sample": None,
             "flops_method": None,
@@ -134,7 +121,7 @@ class LoopTelemetry:
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
 
-        What happens between two passes, such as a validation, belongs to no step.
+        Time between two passes, for instance of a validation, belongs to no step.
         """
         batches = iter(loader)
         if self._step:
@@ -193,8 +180,31 @@ class LoopTelemetry:
         self.clock.switch(OPTIMIZER)
 
 
+def _config(
+    model: nn.Module, world: World, steps: int, local_batch_size: int, telemetry: dict[str, Any]
+) -> Config:
+    """The config that the records name. Raises `ConfigError` for a renamed or removed key of `telemetry`."""
+    for key in telemetry:
+        if message := refusal(f"telemetry.{key}"):
+            raise ConfigError(message)
+    cls = fsdp_exposed.original_class(model)
+    return Config.model_validate(
+        {
+            "model": hooks_of(model).model_section() or {"kind": f"{cls.__module__}:{cls.__qualname__}"},
+            "train": {"steps": steps, "local_batch_size": local_batch_size},
+            "resources": {
+                "nodes": world.nodes,
+                "gpus_per_node": world.local_size,
+                "device": world.device.type,
+                "threads_per_rank": torch.get_num_threads(),
+            },
+            "telemetry": telemetry,
+        }
+    )
+
+
 def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], RunMetadata]:
-    """How the ranks work together, and how what they communicate can be measured."""
+    """The strategy of the wrapped model as fields of `Metrics`, and how its communication is measured."""
     if world.size == 1:
         return {"strategy": "single", "comm_method": None}, RunMetadata()
     if isinstance(model, DistributedDataParallel):

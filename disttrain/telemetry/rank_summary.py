@@ -1,4 +1,4 @@
-"""What each rank brings to the summary of a run."""
+"""One rank's part of the summary of a run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class RankSummary:
 
     measured: PhaseSeconds
     device: str
-    """Names what it computes on, the same for ranks that share a GPU."""
+    """Name of its device, equal for ranks that share a GPU."""
     peak_memory_bytes: int
     reserved_memory_bytes: int | None
     device_memory_bytes: int | None
     usage: NodeSamples | None
-    """Of the whole node, from the rank that samples it."""
+    """Samples of the whole node, from the rank that takes them."""
 
 
 def rank_summary(measured: PhaseSeconds, device: str, world: World, usage: NodeSamples | None) -> RankSummary:
-    """This rank's, as of now."""
+    """The current summary of this rank."""
     if world.device.type != "cuda":
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB
         return RankSummary(measured, device, peak, None, None, usage)

@@ -1,4 +1,4 @@
-"""What is known of a run and is no field of `Metrics`: of use to work one out, or to say why it is null."""
+"""Constants of a run that are no fields of `Metrics`, but from which fields or null reasons follow."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from disttrain.telemetry.null_reasons import NOT_EMULATED
 @dataclass
 class RunMetadata:
     tokens_per_sample: int | None = None
-    """None where samples are not token sequences, or nobody knows."""
+    """None where samples are not token sequences, or that is unknown."""
     samples_are_images: bool = False
     peak_reason: str = "no peak was looked up"
-    """Why the device's peak is not known, where it is not."""
+    """Reason of a null `peak_flops`."""
     late_reason: str = NOT_EMULATED
-    """Why the error of the emulation is not known, where it is not."""
+    """Reason of a null `emulation_late_s`."""
     comm_reason: str | None = None
-    """Why exposed communication is not measured, where somebody can tell."""
+    """Reason why exposed communication is not measured, where there is a specific one."""
     samples_comm: bool = False
-    """Whether steps can be sampled for their collectives, even if exposed communication is not measured."""
+    """Whether steps are profiled for their collectives, even if exposed communication is not measured."""

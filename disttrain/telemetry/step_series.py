@@ -1,4 +1,4 @@
-"""One number a step, of very many steps, in little memory."""
+"""A series of one number per step, in 16 bytes per step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from disttrain.telemetry.summary import thin
 
 
 class StepSeries:
-    """Steps and their values: 16 bytes each. A value that is not finite counts as absent."""
+    """Steps and their values. A value that is not finite is read as None."""
 
     def __init__(self) -> None:
         self._steps, self._values = array("q"), array("d")
@@ -28,7 +28,7 @@ class StepSeries:
         return (self._steps[-1], self._values[-1]) if self._steps else None
 
     def thinned(self) -> list[tuple[int, float | None]]:
-        """As many as `summary.thin` leaves."""
+        """The points that `summary.thin` keeps."""
         places = thin(range(len(self._steps)))
         return [(self._steps[at], _finite(self._values[at])) for at in places]
 
@@ -37,7 +37,7 @@ class StepSeries:
         return as_tensor(self._steps), as_tensor(self._values)
 
     def extend(self, steps: Tensor, values: Tensor) -> None:
-        """Go on from what `tensors` gave."""
+        """Append the result of `tensors`."""
         extend(self._steps, steps)
         extend(self._values, values)
 
@@ -48,7 +48,7 @@ def as_tensor(numbers: array[int] | array[float]) -> Tensor:
 
 
 def extend(numbers: array[int] | array[float], by: Tensor) -> None:
-    """Append what `as_tensor` gave of an array of the same type."""
+    """Append the result of `as_tensor` of an array of the same type."""
     numbers.frombytes(by.numpy().tobytes())
 
 

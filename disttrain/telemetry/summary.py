@@ -1,4 +1,4 @@
-"""From sums and durations to the figures of `metrics.json`: pure functions."""
+"""Figures of `metrics.json` from sums and durations: pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 def step_time(durations: Sequence[float]) -> StepTime | None:
     """Distribution of step durations (seconds); None when there are none.
 
-    Percentiles interpolate linearly between order statistics. Nothing is left out as an outlier.
+    Percentiles interpolate linearly between order statistics. No outlier is removed.
     """
     if not len(durations):
         return None
@@ -38,7 +38,7 @@ def step_time(durations: Sequence[float]) -> StepTime | None:
 
 
 def composition(ranks: Sequence[PhaseSeconds], steps: int, measures_comm: bool) -> dict[str, float | None]:
-    """Mean seconds per step in each class over ranks, from each rank's sums over `steps` steps."""
+    """Mean seconds per step in each phase: mean over ranks of (the rank's sum / `steps`)."""
     if not steps:
         return dict.fromkeys(PHASES)
     means = (np.asarray(ranks).mean(axis=0) / steps).tolist()
@@ -49,7 +49,7 @@ def composition(ranks: Sequence[PhaseSeconds], steps: int, measures_comm: bool) 
 
 
 def communication(ranks: Sequence[PhaseSeconds], measures_comm: bool) -> dict[str, float | None]:
-    """Exposed communication against the step and against compute, from each rank's sums: means over ranks."""
+    """Means over ranks of 100 x exposed communication / step time, and of exposed communication / compute."""
     names = ("communication_overhead_percent", "communication_computation_ratio")
     if not measures_comm or not all(parts[COMPUTE] > 0 for parts in ranks):
         return dict.fromkeys(names)
@@ -60,7 +60,7 @@ def communication(ranks: Sequence[PhaseSeconds], measures_comm: bool) -> dict[st
 
 
 def thin(points: Sequence[_T], limit: int = 1000) -> list[_T]:
-    """At most `limit` of the points, evenly spaced, the first and the last among them."""
+    """At most `limit` evenly spaced points, with the first and the last."""
     if len(points) <= limit:
         return list(points)
     return [points[i * (len(points) - 1) // (limit - 1)] for i in range(limit)]

@@ -1,4 +1,4 @@
-"""Throughput, utilisation and memory as `metrics.json` names them: pure functions.
+"""Throughput, utilisation and memory of `metrics.json`: pure functions.
 
 Each gives fields of `Metrics`, and for those that are null the reason. `disttrain.telemetry.null_reasons`
 has the reasons of all other fields.
