@@ -1,7 +1,7 @@
 """Exposed communication split into waiting and transfer, without comparing clocks of different ranks.
 
-All ranks leave a blocking collective together. The rank that arrives last waits for nobody, so its time in the
-collective is transfer, and the additional time of any other rank is waiting:
+All ranks leave a blocking collective together. The rank that arrives last waits for nobody, so its time in
+the collective is transfer, and the additional time of any other rank is waiting:
 
     transfer = minimum over ranks of the time in the collective
     wait = own time - transfer
@@ -28,8 +28,8 @@ UNMEASURED = -1.0
 
 
 class CommSplit:
-    """Finds the transfer time of each step. Steps are compared in groups, which all ranks close after the same
-    step."""
+    """Finds the transfer time of each step. Steps are compared in groups, which all ranks close after the
+    same step."""
 
     def __init__(self, world: World) -> None:
         self._world = world

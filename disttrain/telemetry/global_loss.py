@@ -1,4 +1,5 @@
-"""The global loss curve: the mean over ranks of every step's loss, from one small all-reduce for many steps."""
+"""The global loss curve: the mean over ranks of every step's loss, from one small all-reduce for many
+steps."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ class GlobalLoss:
         """Reduce the losses added since the last call, without waiting for the device. All ranks together."""
         if self._local:
             steps = [step for step, _ in self._local]
-            # Sums of single-precision losses are exact in double precision. So the curve depends neither on the
-            # order of summation nor on how steps are grouped, and a resumed run has the same one to the last bit.
+            # Sums of single-precision losses are exact in double precision: the curve depends neither on the
+            # order of summation nor on the grouping of steps, and a resumed run repeats it bit by bit.
             losses = torch.stack([loss for _, loss in self._local]).double()
             self._local = []
             self._reductions.submit(steps, losses, dist.ReduceOp.SUM)

@@ -41,8 +41,8 @@ class LiveProgress:
     def write(
         self, step: int, now: float, lr: float, loss: tuple[int, float] | None, hardware: dict[str, float]
     ) -> None:
-        """Write the state after `step`. `loss` is the newest global loss with its step, up to `log_every` steps
-        back; `hardware` has the newest samples by their names in `Progress`."""
+        """Write the state after `step`. `loss` is the newest global loss with its step, up to `log_every`
+        steps back; `hardware` has the newest samples by their names in `Progress`."""
         if now > self.written_at and step > self._step:
             self._samples_per_s = (step - self._step) * self._global_batch / (now - self.written_at)
         self.written_at, self._step = now, step

@@ -44,8 +44,8 @@ def reasons(metrics: Metrics, profiling: ProfilingPlan, *, late: str, comm: str 
     """The reason of each null figure of `metrics` by the figure's name, in addition to those it has.
 
     A dotted name is a path through records; entries of a list share the list's name: `comm.collectives.bytes`
-    is null in some of them. `late` is the reason for a null `emulation_late_s`, and `comm`, where this rank has
-    one, that for null exposed communication.
+    is null in some of them. `late` is the reason for a null `emulation_late_s`, and `comm`, where this
+    rank has one, that for null exposed communication.
     """
     why = {
         **dict.fromkeys(("measured_s", "step_time"), NOTHING_MEASURED),

@@ -123,7 +123,8 @@ class ProfiledSteps:
         )
 
     def finish(self, own: Mapping[int, PhaseSeconds]) -> None:
-        """Compare the profiler's phases of the traced steps with the step clock's (`own`) in `profile-RRRRR.json`."""
+        """Compare the profiler's phases of the traced steps with the step clock's (`own`) in
+        `profile-RRRRR.json`."""
         if self._traced_steps:
             record = compare(self._world.rank, self._traced_steps, own)
             write_json(self._attempt.profile(self._world.rank), record.model_dump(mode="json"))
@@ -185,8 +186,8 @@ def _profiler(device: torch.device) -> profile:
 
 
 def _steps_of(trace: dict[str, Any] | None, step: int) -> list[StepTrace]:
-    """The steps in a trace that ends with `step`. A trace that cannot be read is logged and gives none, so that
-    profiling never ends the run."""
+    """The steps in a trace that ends with `step`. A trace that cannot be read is logged and gives none, so
+    that profiling never ends the run."""
     try:
         return traces.read(trace) if trace is not None else []
     except (ValueError, KeyError, TypeError) as error:

@@ -4,7 +4,8 @@ Every step costs a few clock readings and two list appends (`step_done`). All el
 
 - every `train.log_every` steps, all ranks reduce their losses and compare their communication
 - every second, rank 0 writes a log line and `progress.json`
-- every `telemetry.flush_every_s` seconds, each rank writes its step records and rank 0 an interim `metrics.json`
+- every `telemetry.flush_every_s` seconds, each rank writes its step records and rank 0 an interim
+  `metrics.json`
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ from disttrain.telemetry.step_series import StepSeries
 from disttrain.telemetry.timed_world import TimedWorld
 
 RECORDS_AT_ONCE = 256
-"""Steps read from the clock at once: a larger batch costs less per step, but stalls the step it falls into."""
+"""Steps read from the clock at once: a larger batch costs less per step, but stalls the step it falls
+into."""
 FLUSH_SHARE = 0.001
-"""Largest share of the time for interim summaries: their cost grows with the run, so their interval does, too."""
+"""Largest share of the time for interim summaries: their cost grows with the run, so their interval does,
+too."""
 PROGRESS_EVERY_S = 1.0
 """Seconds between two writes of the live progress."""
 Status = Literal["running", "completed", "stopped", "failed"]
@@ -178,8 +181,8 @@ class RunTelemetry:
         return metrics
 
     def abort(self) -> None:
-        """Write what this rank measured in a run that fails, without communication and without waiting for the
-        device. Raises nothing, so that the first error is the one that is reported."""
+        """Write what this rank measured in a run that fails, without communication and without waiting for
+        the device. Raises nothing, so that the first error is the one that is reported."""
         try:
             self._recorder.abandon()
             self.profiled.finish(self._recorder.profiled_phases)
@@ -222,8 +225,8 @@ class RunTelemetry:
     def resume(
         self, step: int, history: dict[str, Tensor], own: dict[str, Tensor], *, same_run: bool
     ) -> None:
-        """Continue after `step` from a `state`, of this run or of another one. Without `own`, another number of
-        ranks measured the steps before: figures of speed then cover the steps from here on."""
+        """Continue after `step` from a `state`, of this run or of another one. Without `own`, another
+        number of ranks measured the steps before: figures of speed then cover the steps from here on."""
         self._step = self._first_step = step
         self._recorder.warm_step = step + self.config.telemetry.warmup_steps
         self._left_out_before = [(1, step)]

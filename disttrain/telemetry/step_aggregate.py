@@ -47,7 +47,8 @@ class StepAccumulator:
         self.lr = lr
 
     def as_record(self, phases: Mapping[str, float | None], samples_per_step: int) -> dict[str, Any]:
-        """The content of a `StepAggregate` record; `phases` are the sums in seconds by the name of the phase."""
+        """The content of a `StepAggregate` record; `phases` are the sums in seconds by the name of the
+        phase."""
         return {
             "schema_version": SCHEMA_VERSION,
             "first": self.first,

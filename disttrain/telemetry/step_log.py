@@ -31,7 +31,8 @@ class _ClosedStep:
     start: float
     phases: PhaseSeconds
     exposed_s: list[float]
-    """Exposed communication: in the backward pass (may be UNMEASURED), then in each control synchronisation."""
+    """Exposed communication: in the backward pass (may be UNMEASURED), then in each control
+    synchronisation."""
     loss: float
     lr: float
 
@@ -150,8 +151,8 @@ class StepLog:
         self._file.flush()
 
     def open_aggregate(self) -> dict[str, Any] | None:
-        """The record of the aggregated steps that are in no line yet, for a checkpoint. Ending the aggregate at
-        each checkpoint instead would give as many short lines as there are checkpoints."""
+        """The record of the aggregated steps that are in no line yet, for a checkpoint. Ending the
+        aggregate at each checkpoint instead would give as many short lines as there are checkpoints."""
         return self._aggregate_record() if self._aggregate.steps else None
 
     def resume(self, aggregate: dict[str, Any]) -> None:

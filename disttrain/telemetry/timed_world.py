@@ -16,7 +16,8 @@ from disttrain.telemetry.step_clock import CONTROL_SYNC, StepClock
 
 @dataclass(frozen=True)
 class TimedWorld(World):
-    """Times collectives as CONTROL_SYNC, so that waiting for a late rank is not charged to the current phase."""
+    """Times collectives as CONTROL_SYNC, so that waiting for a late rank is not charged to the current
+    phase."""
 
     clock: StepClock
 

@@ -183,7 +183,8 @@ def process_summary(ranks: Sequence[ProcessAccumulator]) -> tuple[ProcessSummary
 def _over_devices(
     fields: Sequence[Field], devices: Sequence[Accumulator[Any]], absent: str
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Each figure over the devices, and the reason of each that is null: `absent`, or that no sample counts."""
+    """Each figure over the devices, and the reason of each that is null: `absent`, or that no sample
+    counts."""
     empty = Accumulated()
     figures: dict[str, Any] = {}
     reasons: dict[str, str] = {}

@@ -43,7 +43,8 @@ class Field:
     """In order of preference; a reader that is not supported gives way to the next."""
     figures: tuple[Figure, ...] = ()
     per_second: bool = False
-    """The readers give a counter; the sample has the counter's growth per second since the previous sample."""
+    """The readers give a counter; the sample has the counter's growth per second since the previous
+    sample."""
     since_start: bool = False
     """The sample has the reading less the first reading of the attempt."""
     slow_readers: tuple[Reader, ...] = ()

@@ -13,7 +13,8 @@ _FIELDS = [field for field in PROCESS_FIELDS if field.readers]
 
 
 class ProcessReader:
-    """The process of one rank. A reading that fails is null and leaves the others alone; nothing is raised."""
+    """The process of one rank. A reading that fails is null and leaves the others alone; nothing is
+    raised."""
 
     def __init__(self, pid: int) -> None:
         self.errors: dict[str, str] = {}
@@ -41,7 +42,8 @@ class ProcessReader:
 
 
 def host_memory() -> dict[str, Any]:
-    """Memory of the host in bytes: in total, and in use, which is all that is not available to new processes."""
+    """Memory of the host in bytes: in total, and in use, which is all that is not available to new
+    processes."""
     try:
         memory = psutil.virtual_memory()
     except Exception:

@@ -153,7 +153,8 @@ class GpuReader:
         return rates
 
     def _slow_readings(self) -> dict[str, Any]:
-        """In every `SLOW_EVERY`th sample: the readings of fields without a counter, which are the PCIe rates."""
+        """In every `SLOW_EVERY`th sample: the readings of fields without a counter, which are the PCIe
+        rates."""
         without = [name for name in self._slow_readers if not self._readers[name]]
         self.device.pcie_method = None if without else "counter"
         if any(self._slow_readers[name] for name in without):

@@ -69,7 +69,8 @@ class NodeSamples:
 class HardwareSampler:
     """Samples every `every_s` seconds from `start` to `close`.
 
-    `segment` gives the segment of measured steps that the loop is in (`disttrain.telemetry.hardware.aggregation`).
+    `segment` gives the segment of measured steps that the loop is in
+    (`disttrain.telemetry.hardware.aggregation`).
     """
 
     def __init__(
