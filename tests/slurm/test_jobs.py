@@ -50,9 +50,9 @@ def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_pa
     def accounted() -> bool:  # a job's records end a little after its run
         slurm.submit("report", cwd=tmp_path)
         report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
-        assert [row["unit"] for row in report["used"]] == ["GPU-hours"] * 3
-        assert all(row["hours"] > 0 for row in report["used"])
-        return all(row["source"] == "sacct" for row in report["used"])
+        assert [row["unit"] for row in report["run_costs"]] == ["GPU-hours"] * 3
+        assert all(row["hours"] > 0 for row in report["run_costs"])
+        return all(row["source"] == "sacct" for row in report["run_costs"])
 
     wait_until(accounted)
     page = (tmp_path / "runs" / "small" / "report" / "report.md").read_text()

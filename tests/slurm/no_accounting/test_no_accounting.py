@@ -92,10 +92,10 @@ def test_without_accounting_everything_works(
     assert [run["usage"]["source"] for run in told["runs"]] == ["timestamps", "timestamps"]
     on_plain.submit("report", "small", cwd=tmp_path)
     report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
-    assert [(row["attempts"], row["unit"], row["source"]) for row in report["used"]] == [
+    assert [(row["attempts"], row["unit"], row["source"]) for row in report["run_costs"]] == [
         (1, "GPU-hours", "timestamps")
     ] * 2
-    assert all(row["hours"] > 0 for row in report["used"])
+    assert all(row["hours"] > 0 for row in report["run_costs"])
 
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
     root = tmp_path / "cancelled"
