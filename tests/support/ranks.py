@@ -10,12 +10,17 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import socket
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from disttrain.config.sections import ResourcesConfig
+
+ANSWER_WITHIN_S = 300.0
+NO_ANSWER = (False, f"no answer within {ANSWER_WITHIN_S:g} s")
+"""A rank that raises may leave its peers in a collective for ever."""
 
 
 class RankFailed(AssertionError):
@@ -32,6 +37,7 @@ class Ranks:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self._pipes: list[Connection] = []
+        self._stuck: list[int] = []
         self._processes = []
         for rank in range(size):
             ours, theirs = context.Pipe()
@@ -44,19 +50,27 @@ class Ranks:
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> list[Any]:
         """Call `function(world, *arguments, **options)` on every rank at once; the results by rank."""
+        if self._stuck:
+            raise RankFailed(f"ranks did not answer an earlier call: {self._stuck}")
         for pipe in self._pipes:
             pipe.send((function, arguments, options))
-        answers = [pipe.recv() for pipe in self._pipes]
+        deadline = time.monotonic() + ANSWER_WITHIN_S
+        answers = [self._answer(pipe, deadline) for pipe in self._pipes]
         failures = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
+        self._stuck = [rank for rank, answer in enumerate(answers) if answer == NO_ANSWER]
         if failures:
             raise RankFailed("\n".join(failures))
         return [value for _, value in answers]
+
+    @staticmethod
+    def _answer(pipe: Connection, deadline: float) -> tuple[bool, Any]:
+        return pipe.recv() if pipe.poll(max(0.0, deadline - time.monotonic())) else NO_ANSWER
 
     def close(self) -> None:
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(timeout=20)
+            process.join(timeout=0 if self._stuck else 20)
             process.kill()
 
 
