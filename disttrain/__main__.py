@@ -24,7 +24,7 @@ from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
-from disttrain.runtime.failure_record import describe_failure
+from disttrain.runtime.rank_failure import describe_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.stop_signals import StopSignals
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from disttrain.builders import build_data, build_model
+from disttrain.build_by_kind import build_data, build_model
 from disttrain.checkpoint.manifest import build_manifest
 from disttrain.checkpoint.resume import ResumeSource, checkpoint_folder, find_resume_source
 from disttrain.checkpoint.saver import CheckpointSaver
@@ -19,17 +19,17 @@ from disttrain.config.sections import Config
 from disttrain.data.source import Batch
 from disttrain.data.training_data import TrainingData
 from disttrain.flops.model_cost import ModelCost, count_cost
+from disttrain.hooks.base import Hook
 from disttrain.hooks.evaluation import EvaluationHook, Validation
-from disttrain.hooks.hook import Hook
 from disttrain.hooks.layer_times import write_layer_times
 from disttrain.hooks.stop_agreement import StopAgreement, best_loss
 from disttrain.hooks.telemetry_hook import TelemetryHook
 from disttrain.model_hooks import hooks_of
 from disttrain.optim.optimizer import build_optimizer
+from disttrain.parallel.base import Strategy, build_strategy
 from disttrain.parallel.mesh import Mesh, build_mesh
-from disttrain.parallel.strategy import Strategy, build_strategy
 from disttrain.precision import Precision
-from disttrain.records.causes import StopCause
+from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import Metrics
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World

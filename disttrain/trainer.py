@@ -16,7 +16,7 @@ from disttrain.data.source import Batch
 from disttrain.model_hooks import hooks_of
 from disttrain.optim.optimizer import set_learning_rate
 from disttrain.optim.schedules import learning_rate
-from disttrain.parallel.strategy import Strategy
+from disttrain.parallel.base import Strategy
 from disttrain.precision import Precision
 from disttrain.step_result import StepResult
 from disttrain.task import Task

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 from disttrain.config.sections import DataConfig
 from disttrain.data.loader import make_loader
 from disttrain.data.source import Sample
-from disttrain.hooks.hook import Hook
+from disttrain.hooks.base import Hook
 from disttrain.parallel.mesh import Mesh
 from disttrain.precision import Precision
 from disttrain.records.metrics import EvalPoint

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.config.sections import Config
 from disttrain.errors import Superseded
-from disttrain.hooks.hook import Hook
-from disttrain.records.causes import StopCause
+from disttrain.hooks.base import Hook
+from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrain.hooks.hook import Hook
+from disttrain.hooks.base import Hook
 from disttrain.step_result import StepResult
 from disttrain.telemetry.run import RunTelemetry
 

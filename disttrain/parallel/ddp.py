@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.config.sections import DDPConfig, ParallelConfig
 from disttrain.parallel.backward_hooks import after_own_backward
+from disttrain.parallel.base import Strategy
 from disttrain.parallel.mesh import Mesh
-from disttrain.parallel.strategy import Strategy
 from disttrain.runtime.process_group import World
 
 COMM_METHOD = "ddp_backward_tail"

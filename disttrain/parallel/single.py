@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from disttrain.config.sections import ParallelConfig
-from disttrain.parallel.strategy import Strategy
+from disttrain.parallel.base import Strategy
 
 
 class SingleRank(Strategy):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from disttrain.records.base import Record
-from disttrain.records.causes import Cause, Next
+from disttrain.records.exit_causes import Cause, Next
 
 
 class AttemptRecord(Record):

@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from disttrain.records.base import Record
-from disttrain.records.causes import StopCause
 from disttrain.records.communication import CommSummary
 from disttrain.records.dataset import DatasetRecord
+from disttrain.records.exit_causes import StopCause
 from disttrain.records.hardware import GpuSummary, ProcessSummary
 
 

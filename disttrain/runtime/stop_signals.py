@@ -15,7 +15,7 @@ from types import FrameType
 from typing import get_args
 
 from disttrain.config.stop_time import stop_time
-from disttrain.records.causes import StopCause
+from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import read_json_or_none
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)

@@ -31,8 +31,8 @@ from disttrain.parallel import ddp
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.json_files import write_json
 from disttrain.records.metrics import Metrics
-from disttrain.runtime.failure_record import describe_failure
 from disttrain.runtime.process_group import World
+from disttrain.runtime.rank_failure import describe_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.step_result import StepResult

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from disttrain.config.sections import Config
-from disttrain.records.causes import StopCause
+from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import write_json
 from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint
 from disttrain.records.run_directory import Attempt, RunDir
@@ -38,7 +38,7 @@ from disttrain.telemetry.profiled_steps import ProfiledSteps
 from disttrain.telemetry.rank_summary import RankSummary, rank_summary
 from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import make_clock
-from disttrain.telemetry.step_log import StepLog
+from disttrain.telemetry.step_records import StepLog
 from disttrain.telemetry.step_series import StepSeries
 from disttrain.telemetry.timed_world import TimedWorld
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from jobs.cli.formatting import count, table
-from jobs.submission.actions import Action, Kind
+from jobs.submission.choose_actions import Action, Kind
 
 EXIT_RUNS_MISSING = 1
 """Exit code when a submission was refused or deferred, or a dry run's script was refused."""

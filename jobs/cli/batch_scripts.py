@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.schedulers.base import Scheduler, ScriptPreview
-from jobs.submission.actions import Action
+from jobs.submission.choose_actions import Action
 from jobs.submission.submit import PreparedRun, batch_of, grouped, prepare
 
 

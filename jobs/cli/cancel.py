@@ -15,7 +15,7 @@ from jobs.core.processes import host
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_state
-from jobs.submission.actions import cancel
+from jobs.submission.choose_actions import cancel
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from jobs.cli.json_output import print_json
 from jobs.cli.status_table import displayed_state
 from jobs.core import code_snapshot
 from jobs.status.run_state import RunState, runs_of
-from jobs.submission.actions import sweep_lock
+from jobs.submission.choose_actions import sweep_lock
 
 TRASH = ".trash"
 

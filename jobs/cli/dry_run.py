@@ -22,7 +22,7 @@ from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.base import Scheduler
 from jobs.status.run_state import read_runs
-from jobs.submission.actions import Action, plan_actions
+from jobs.submission.choose_actions import Action, plan_actions
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import RunPlan, SweepPlan
 from sweeps.run_names import strategy_of

@@ -13,7 +13,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import polling, run_lookup, submitting, target
 from jobs.schedulers.base import SubmitError
 from jobs.status.refresh import refresh
-from jobs.submission.actions import Action, resume_actions, sweep_lock
+from jobs.submission.choose_actions import Action, resume_actions, sweep_lock
 from jobs.submission.submit import carry_out
 
 

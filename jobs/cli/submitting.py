@@ -17,7 +17,7 @@ from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs, read_state
 from jobs.submission import report_job
-from jobs.submission.actions import Action, plan_actions, sweep_lock
+from jobs.submission.choose_actions import Action, plan_actions, sweep_lock
 from jobs.submission.request import sweep_name, write_sweep_record
 from jobs.submission.submit import carry_out
 from jobs.submission.warnings import warnings_for

@@ -17,7 +17,7 @@ from disttrain.records.json_files import read_json, read_json_or_none, write_jso
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from disttrain.records.run_json import read_run_json, read_run_json_or_none
 from jobs.core import journal, requeue_policy
-from jobs.core.exit_cause import ExitStatus, classify_exit
+from jobs.core.classify_exit import ExitStatus, classify_exit
 from jobs.core.exit_evidence import read_evidence
 from jobs.core.processes import current_process
 from jobs.core.requeue_policy import JobStart, RequeueDecision

@@ -9,7 +9,7 @@ from typing import Any
 
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
-from jobs.core.exit_cause import ExitEvidence, last_rank_line, root_cause_worker
+from jobs.core.classify_exit import ExitEvidence, last_rank_line, root_cause_worker
 
 _LOG_TAIL_BYTES = 32 * 1024
 

@@ -54,7 +54,7 @@ RULES: dict[str, RequeueRule] = {
     "out_of_memory": RequeueRule("end", retryable=False),  # the same shape will not fit later
     "refused": RequeueRule("end", retryable=False),  # the same config will be refused again
 }
-"""By exit cause (`disttrain.records.causes.Cause`)."""
+"""By exit cause (`disttrain.records.exit_causes.Cause`)."""
 
 GRACEFUL_CAUSES = ("stopped", "deadline", "preempted")
 """Causes of starts that stopped on request: they do not count towards `job.max_attempts`."""

@@ -21,7 +21,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import journal, processes, requeue_policy
 from jobs.core.attempt import DoNotRestart, close_attempt, is_current, open_attempt, record_requeue_failure
-from jobs.core.exit_cause import ExitStatus
+from jobs.core.classify_exit import ExitStatus
 from jobs.node import peers, torchrun
 from jobs.node.allocation import Allocation
 from jobs.node.launch import CANNOT_START, LOOPBACK, NodeContext, launch

@@ -110,7 +110,7 @@ class Job:
     message: str | None = None
     """One line: how the job ended, or what holds it up; why the scheduler did not answer."""
     cause: str | None = None
-    """Why the job ended, where the scheduler knows (`disttrain.records.causes.Cause`)."""
+    """Why the job ended, where the scheduler knows (`disttrain.records.exit_causes.Cause`)."""
     waits_for: str | None = None
     """Reason of a pending job, in the scheduler's own word."""
     start_expected: float | None = None

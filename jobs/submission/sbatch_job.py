@@ -36,7 +36,7 @@ from jobs.schedulers.base import CurrentAllocation, SubmitError
 from jobs.schedulers.select import current_allocation, scheduler_named
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
-from jobs.submission.actions import plan_actions, sweep_lock
+from jobs.submission.choose_actions import plan_actions, sweep_lock
 from jobs.submission.request import run_plan, sweep_name, write_sweep_record
 from jobs.submission.submit import carry_out
 from jobs.submission.warnings import warnings_for

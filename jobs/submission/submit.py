@@ -36,7 +36,7 @@ from jobs.schedulers.base import (
     Unreachable,
     submission_tag,
 )
-from jobs.submission.actions import Action
+from jobs.submission.choose_actions import Action
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import run as run_module
-from disttrain.telemetry.step_log import StepLog
+from disttrain.telemetry.step_records import StepLog
 from tests.support.stopping import alone, config, train_until
 
 pytestmark = pytest.mark.multiprocess

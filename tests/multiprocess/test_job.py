@@ -15,7 +15,7 @@ from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.status.run_state import read_state
-from jobs.submission.actions import cancel
+from jobs.submission.choose_actions import cancel
 from tests.support.jobs import WITHIN_S, FakeScheduler, started_pids, starts, submit, sweep_plan, wait_until
 from tests.support.scheduler import Scheduler
 

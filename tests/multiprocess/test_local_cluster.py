@@ -26,7 +26,7 @@ from jobs.core import journal as ledger
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import read_runs, read_state
 from jobs.submission import report_job
-from jobs.submission.actions import cancel
+from jobs.submission.choose_actions import cancel
 from sweeps.expand import RunPlan, SweepPlan
 from tests.support.jobs import (
     STANDIN,

@@ -12,7 +12,7 @@ from jobs.schedulers.base import Submission
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
-from jobs.submission.actions import cancel
+from jobs.submission.choose_actions import cancel
 from tests.support.jobs import (
     SMALL,
     settled,

@@ -13,7 +13,7 @@ from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import state_note
-from jobs.schedulers.slurm import accounting
+from jobs.schedulers.slurm import sacct
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.gpu_hours import record_usage as note_usage
 from jobs.status.gpu_hours import usage_of_runs
@@ -143,7 +143,7 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     wait_until(lambda: len(starts(run)) == 2)
     on_slurm.ask("scancel", job)
     wait_until(lambda: not asked(root).active)
-    wait_until(lambda: all(each.ended for each in accounting.records([job])))
+    wait_until(lambda: all(each.ended for each in sacct.records([job])))
 
     own, told = gpu_hours.read(run), usage_of_runs([run])[run.path]
     assert own is not None
@@ -153,7 +153,7 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
         assert ours.devices == theirs.devices == 1
         assert abs(gpu_hours.seconds_between(ours.started, theirs.started)) < 10
         assert abs(gpu_hours.seconds_between(ours.ended, theirs.ended)) < 15  # KillWait, and a busy machine
-    assert told.hours == pytest.approx(sum(each.elapsed_s for each in accounting.records([job])) / 3600)
+    assert told.hours == pytest.approx(sum(each.elapsed_s for each in sacct.records([job])) / 3600)
     assert own.hours == pytest.approx(told.hours, abs=25 / 3600)
     assert told.queue_wait_s is not None
     assert told.queue_wait_s >= 5, "the wait of a requeued job, at least"

@@ -20,7 +20,7 @@ from jobs.schedulers.base import Submission, submission_tag
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import read_runs
 from jobs.submission import report_job
-from jobs.submission.actions import cancel
+from jobs.submission.choose_actions import cancel
 from tests.support.jobs import (
     SMALL,
     STANDIN,

@@ -29,7 +29,7 @@ from jobs.schedulers.base import (
 )
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
-from jobs.submission.actions import Action, plan_actions, sweep_lock
+from jobs.submission.choose_actions import Action, plan_actions, sweep_lock
 from jobs.submission.submit import carry_out
 from sweeps.expand import RunPlan, SweepPlan
 
@@ -170,7 +170,7 @@ def killed_at(function: Callable[..., Any], *, after: bool, call: int = 1) -> Ca
 @contextmanager
 def ended_afterwards(root: Path, cluster: Scheduler) -> Iterator[None]:
     """Cancel all jobs of the runs when the block ends, also when it fails."""
-    from jobs.submission.actions import cancel
+    from jobs.submission.choose_actions import cancel
 
     try:
         yield

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
 from disttrain.telemetry.step_clock import CHECKPOINT, COMM, COMPUTE, CONTROL_SYNC, HostClock
-from disttrain.telemetry.step_log import StepLog
+from disttrain.telemetry.step_records import StepLog
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 ON_DEVICE = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cuda"), backend="nccl")

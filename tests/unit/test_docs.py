@@ -11,11 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain import builders
+from disttrain import build_by_kind
 from disttrain.config import builder_options
 from disttrain.config.sections import DataConfig, ModelConfig, ParallelConfig
+from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
-from disttrain.parallel.strategy import build_strategy
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import sinks
@@ -55,8 +55,8 @@ def test_the_document_has_one_example_of_each():
 
 
 def test_the_model_and_the_data_source_train_together(installed):
-    source = builders.build_source(DataConfig(kind="parity", bits=4))
-    model = builders.build_model(ModelConfig(kind="linear", bias=False), source)
+    source = build_by_kind.build_source(DataConfig(kind="parity", bits=4))
+    model = build_by_kind.build_model(ModelConfig(kind="linear", bias=False), source)
     assert [p.shape for p in model.parameters()] == [torch.Size([2, 4])]
     inputs, targets = source.train[0]
     assert model(inputs[None]).shape == (1, 2)

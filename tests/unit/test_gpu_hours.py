@@ -16,8 +16,8 @@ from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
-from jobs.schedulers.slurm import accounting
-from jobs.schedulers.slurm.accounting import JobRecord
+from jobs.schedulers.slurm import sacct
+from jobs.schedulers.slurm.sacct import JobRecord
 from jobs.status.gpu_hours import accounted_usage, record_usage, usage_of_runs
 from tests.support.commands import Commands
 
@@ -94,7 +94,7 @@ def test_what_the_hours_are_of(cluster: str, wanted: str, device: str | None, un
     ],
 )
 def test_gpus_of_an_allocation(tres: str, gpus: int | None) -> None:
-    assert accounting.gpus(tres) == gpus
+    assert sacct.gpus(tres) == gpus
 
 
 def record(
@@ -111,7 +111,7 @@ def record(
 
 
 def by_sacct(records: list[JobRecord], jobs: list[str], attempts: list[dict[str, Any]]) -> Any:
-    starts = {job: [each.as_start() for each in accounting.of_job(records, job)] for job in jobs}
+    starts = {job: [each.as_start() for each in sacct.of_job(records, job)] for job in jobs}
     return accounted_usage(starts, "sacct", RUN, attempts)
 
 
@@ -154,7 +154,7 @@ def made(root: Path, *, name: str = "s/a", attempts: int = 1) -> RunDir:
     return run
 
 
-def sacct(commands: Commands, *, ended: bool = True) -> None:
+def add_sacct(commands: Commands, *, ended: bool = True) -> None:
     end = str(T0 + 160) if ended else "Unknown"
     row = f"7|COMPLETED|0:0|{T0}|{T0 + 58}|{end}|102|billing=8,gres/gpu=8|2"
     commands.add("sacct", f"echo '{row}'")
@@ -164,11 +164,11 @@ def test_what_accounting_says_is_noted_once_it_is_final_and_read_without_slurm(
     commands: Commands, tmp_path: Path
 ) -> None:
     run = made(tmp_path)
-    sacct(commands, ended=False)
+    add_sacct(commands, ended=False)
     record_usage([run])
     assert not run.usage.exists()
     assert gpu_hours.read(run).source == "timestamps"  # type: ignore[union-attr]
-    sacct(commands)
+    add_sacct(commands)
     record_usage([run])
     RunGpuHours.model_validate(read_json(run.usage))
     asked = commands.calls().count("sacct")
@@ -197,7 +197,7 @@ def test_without_accounting_the_attempts_own_times_tell(
 def test_runs_of_this_machine_ask_no_accounting(commands: Commands, tmp_path: Path) -> None:
     run = made(tmp_path)
     write_json(run.attempt(0).record, attempt(0, 0, 60, 160, cluster="local"))
-    sacct(commands)
+    add_sacct(commands)
     assert usage_of_runs([run])[run.path].source == "timestamps"
     assert not (commands.folder / "calls").exists()
 
@@ -224,7 +224,7 @@ def test_status_long_shows_runs_and_sums_and_writes_nothing(
             "retryable": False,
         }
         write_json(run.done, outcome)
-    sacct(commands)
+    add_sacct(commands)
     before = sorted(tmp_path.rglob("*.json"))
     assert command_line.main(["status", "--long", "--runs", str(tmp_path)]) == 0
     out = capsys.readouterr().out

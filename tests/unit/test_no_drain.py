@@ -13,7 +13,7 @@ from disttrain.runtime.process_group import World
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.step_clock import HostClock
-from disttrain.telemetry.step_log import StepLog
+from disttrain.telemetry.step_records import StepLog
 
 ON_DEVICE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cuda", 0), backend=None)
 

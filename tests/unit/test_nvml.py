@@ -7,7 +7,7 @@ import pynvml
 import pytest
 import torch
 
-from disttrain.telemetry.hardware.fields import throttle_names
+from disttrain.telemetry.hardware.metric_table import throttle_names
 from disttrain.telemetry.hardware.nvml import GpuId, GpuReader, Nvml, Unavailable, identify
 from tests.support import nvml
 from tests.support.nvml import LOST, WELL, raising

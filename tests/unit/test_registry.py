@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.builders import build_model, build_source
+from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.builder_options import builder_of, builtin_kinds
 from disttrain.config.sections import DataConfig, ModelConfig
 from disttrain.errors import ConfigError

@@ -24,7 +24,7 @@ from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.step_clock import COMPUTE, HostClock
-from disttrain.telemetry.step_log import StepLog
+from disttrain.telemetry.step_records import StepLog
 from disttrain.telemetry.step_series import StepSeries
 from disttrain.telemetry.summary import composition, step_time, thin
 

@@ -29,7 +29,7 @@ from jobs.schedulers.base import (
     Unreachable,
     asks_for_gpus,
 )
-from jobs.schedulers.slurm import accounting, commands, job_states, profile_selection, submit_quota
+from jobs.schedulers.slurm import commands, job_states, profile_selection, sacct, submit_quota
 from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, check_path, render
 from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
 from jobs.schedulers.slurm.sbatch import Backoff, submit_with_backoff
@@ -126,7 +126,7 @@ class SlurmScheduler:
         jobs = {job_id: job_states.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
         rest = [job_id for job_id in job_ids if job_id not in jobs]
         try:
-            records = accounting.records(rest)
+            records = sacct.records(rest)
         except commands.SlurmCommandError:
             return jobs | dict.fromkeys(rest, Job("ended"))
         return jobs | {job_id: job_states.from_accounting(records, job_id, queue) for job_id in rest}
@@ -140,12 +140,10 @@ class SlurmScheduler:
 
     def accounted(self, job_ids: Sequence[str]) -> dict[str, list[AccountedStart]]:
         try:
-            records = accounting.records(job_ids)
+            records = sacct.records(job_ids)
         except commands.SlurmCommandError as why:
             raise Unreachable(str(why)) from None
-        return {
-            job_id: [record.as_start() for record in accounting.of_job(records, job_id)] for job_id in job_ids
-        }
+        return {job_id: [record.as_start() for record in sacct.of_job(records, job_id)] for job_id in job_ids}
 
     def uses_gpus(self, device: str, ranks: int) -> bool:
         return asks_for_gpus(device)

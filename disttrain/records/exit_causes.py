@@ -1,4 +1,8 @@
-"""Causes of the end of an attempt, as recorded."""
+"""Causes of the end of an attempt, as recorded.
+
+A new cause is a name here, the place that finds it (`disttrain.runtime.rank_failure` on a rank,
+`jobs.core.classify_exit` on a node) and a rule in `jobs.core.requeue_policy`.
+"""
 
 from __future__ import annotations
 

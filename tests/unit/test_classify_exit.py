@@ -11,7 +11,7 @@ import pytest
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core.attempt import close_attempt
-from jobs.core.exit_cause import ExitEvidence, ExitStatus, classify_exit, last_rank_line, root_cause_worker
+from jobs.core.classify_exit import ExitEvidence, ExitStatus, classify_exit, last_rank_line, root_cause_worker
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, RULES
 
 TORCHRUN_SAYS = """\

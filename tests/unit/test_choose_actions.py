@@ -20,7 +20,7 @@ from jobs.schedulers.base import Job, JobStatus, SubmitError
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, StateName, read_state
-from jobs.submission.actions import cancel, plan_actions, resume_actions, sweep_lock
+from jobs.submission.choose_actions import cancel, plan_actions, resume_actions, sweep_lock
 from jobs.submission.submit import carry_out
 from tests.support.jobs import (
     CODE,

@@ -7,7 +7,7 @@ import traceback
 
 from disttrain.errors import ConfigError
 from disttrain.records.attempt import RankError
-from disttrain.records.causes import Cause
+from disttrain.records.exit_causes import Cause
 
 
 def describe_failure(error: BaseException, rank: int) -> RankError:

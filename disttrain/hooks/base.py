@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrain.records.causes import StopCause
+from disttrain.records.exit_causes import StopCause
 from disttrain.step_result import StepResult
 
 

@@ -18,7 +18,7 @@ from disttrain.records.steps import PHASES, Step, StepAggregate
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
-from disttrain.telemetry.step_log import AGGREGATE_STEPS, StepLog
+from disttrain.telemetry.step_records import AGGREGATE_STEPS, StepLog
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 
