@@ -121,7 +121,7 @@ class ParallelModel:
     data: TrainingData
     cost: ModelCost
     strategy: Strategy
-    facts: dict[str, Any]
+    metrics_fields: dict[str, Any]
     """The strategy as fields of `Metrics`."""
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -182,8 +182,8 @@ def build_parallel_model(config: Config, world: World) -> ParallelModel:
     strategy = build_strategy(name, config.parallel)
     model = strategy.apply(model, mesh, world)
     optimizer = build_optimizer(strategy.parameters(model), config.optim, hooks_of(strategy.unwrap(model)))
-    facts = {"strategy": name, "strategy_reason": reason, "comm_method": strategy.comm_method}
-    return ParallelModel(mesh, data, cost, strategy, facts, model, optimizer)
+    metrics_fields = {"strategy": name, "strategy_reason": reason, "comm_method": strategy.comm_method}
+    return ParallelModel(mesh, data, cost, strategy, metrics_fields, model, optimizer)
 
 
 def build_telemetry(
@@ -191,34 +191,34 @@ def build_telemetry(
 ) -> RunTelemetry:
     """The telemetry, and the first line of the log. All ranks together."""
     data, cost = built.data, built.cost
-    facts = {
+    metrics_fields = {
         **output.identity(),
         **describe_machine(world, config),
-        **built.facts,
+        **built.metrics_fields,
         "model": config.model.kind,
-        **cost.facts(),
-        **data.facts(),
+        **cost.metrics_fields(),
+        **data.metrics_fields(),
         "resumed_step": origin.step if origin else None,
     }
     metadata = RunMetadata(
         tokens_per_sample=data.source.tokens_per_sample,
         samples_are_images=data.source.images,
         peak_reason=cost.peak.reason,
-        samples_comm=built.strategy.comm_method is not None,
-        late_reason=reason_at_start(built.model),
+        profiles_collectives=built.strategy.comm_method is not None,
+        emulation_late_reason=reason_at_start(built.model),
     )
     log.info(
         "start",
         model=config.model.kind,
         parameters=cost.parameters,
         steps=data.steps,
-        strategy=built.facts["strategy"],
-        reason=built.facts["strategy_reason"],
+        strategy=built.metrics_fields["strategy"],
+        reason=built.metrics_fields["strategy_reason"],
         device=str(world.device),
         world_size=world.size,
         batch=f"{data.plan.local} x {data.plan.accumulation} x {data.plan.world} = {data.plan.global_}",
     )
-    return RunTelemetry(output.run, output.attempt, world, config, facts, metadata)
+    return RunTelemetry(output.run, output.attempt, world, config, metrics_fields, metadata)
 
 
 def build_stopping(

@@ -48,7 +48,7 @@ class TrainingData:
             )
         )
 
-    def facts(self) -> dict[str, Any]:
+    def metrics_fields(self) -> dict[str, Any]:
         """As fields of `Metrics`."""
         return {
             "dataset": self.source.record,

@@ -22,7 +22,7 @@ class ModelCost:
     flops_per_sample: int | None
     peak: Peak
 
-    def facts(self) -> dict[str, Any]:
+    def metrics_fields(self) -> dict[str, Any]:
         """As fields of `Metrics`."""
         return {
             "parameters": self.parameters,

@@ -1,7 +1,7 @@
-"""What each layer takes: passes beside the training, cut at the moments where layers end.
+"""Time each layer in isolated passes after the last step: forward and backward seconds.
 
-A layer is a module with trained parameters of its own. Hooks on each would cost too much in every step, so
-these are passes of their own, after the last one. On CUDA the moments are events on the stream.
+A layer is a module with trainable parameters of its own. The passes are isolated because hooks on every layer
+would slow each training step.
 """
 
 from __future__ import annotations
@@ -15,37 +15,38 @@ from torch import nn
 from disttrain.data.source import Batch
 from disttrain.records.json_files import write_json
 from disttrain.records.layers import Layers, LayerTime
-from disttrain.telemetry.event_timer import moments
+from disttrain.telemetry.event_timer import EventTimer
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.trainer import Trainer
 
 _WARM_UP = 2
+"""Untimed passes before the timed ones."""
 
 
 @dataclass
 class Timeline:
-    """One pass: when each layer's forward ended, and when its last gradient was there."""
+    """Times of one pass, in seconds from an arbitrary origin."""
 
     forward: list[tuple[str, float]] = field(default_factory=list)
-    """In the order of time; a layer that is used twice is there twice."""
+    """End of each layer's forward, in order of time; a layer that is called twice has two entries."""
     backward: list[tuple[str, float]] = field(default_factory=list)
-    """One entry a parameter."""
+    """Layer and time of each parameter's accumulated gradient."""
     begins: dict[str, float] = field(default_factory=dict)
-    """`forward`, `backward`, `end`."""
+    """Starts of `forward` and `backward`, and the `end` of the pass."""
 
 
 def write_layer_times(trainer: Trainer, batch: Batch, telemetry: RunTelemetry) -> None:
-    """Time every layer on all ranks together, as in training; write those of rank 0."""
+    """Time every layer and write the times of rank 0. All ranks together."""
     passes = telemetry.config.telemetry.layer_passes
     layers = layer_times(trainer, batch, passes)
     if telemetry.world.rank != 0 or telemetry.attempt.superseded_by() is not None:
         return
     found = Layers(
         attempt=telemetry.attempt.number,
-        device=telemetry.facts["device"],
+        device=telemetry.metrics_fields["device"],
         emulated=telemetry.config.emulated,
         passes=passes,
-        samples=telemetry.facts["local_batch_size"],
+        samples=telemetry.metrics_fields["local_batch_size"],
         dtype_bytes=next(trainer.unwrapped_model.parameters()).element_size(),
         layers=layers,
     )
@@ -62,11 +63,13 @@ def layer_times(trainer: Trainer, batch: Batch, passes: int) -> list[LayerTime]:
         if index >= _WARM_UP:
             lines.append(line)
     sizes = {name: sum(p.numel() * p.element_size() for p in own) for name, own in _distinct(owned).items()}
-    return summarize(lines, sizes)
+    return mean_layer_times(lines, sizes)
 
 
-def summarize(lines: list[Timeline], sizes: dict[str, int]) -> list[LayerTime]:
-    """Cut each pass at its layers' ends: their seconds sum to the pass."""
+def mean_layer_times(lines: list[Timeline], sizes: dict[str, int]) -> list[LayerTime]:
+    """Mean seconds of each layer, in order of the forward pass; `sizes` are the layers' bytes.
+
+    Each pass is divided at the ends of its layers, so the seconds of all layers sum to the pass."""
     forward, backward = dict.fromkeys(sizes, 0.0), dict.fromkeys(sizes, 0.0)
     ready: dict[str, float] = dict.fromkeys(sizes, 0.0)
     for line in lines:
@@ -101,7 +104,7 @@ def _trained(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _distinct(owned: dict[str, list[nn.Parameter]]) -> dict[str, list[nn.Parameter]]:
-    """Parameters that layers share belong to the first of them alone; who has no others is no layer."""
+    """Assign a shared parameter to its first layer; omit layers without other parameters."""
     seen: set[int] = set()
     found = {}
     for name, own in owned.items():
@@ -115,33 +118,33 @@ def _distinct(owned: dict[str, list[nn.Parameter]]) -> dict[str, list[nn.Paramet
 def _timed(trainer: Trainer, batch: Batch, names: list[str]) -> Timeline:
     model = trainer.unwrapped_model
     device = next(model.parameters()).device
-    with moments(device) as (mark, read):
-        forward: list[tuple[str, int]] = []
-        backward: list[tuple[str, int]] = []
-        begins: dict[str, int] = {}
-        with ExitStack() as hooks:
-            modules = {name: model.get_submodule(name) for name in names}
-            for name, module in modules.items():
+    timer = EventTimer(device)
+    forward: list[tuple[str, int]] = []
+    backward: list[tuple[str, int]] = []
+    begins: dict[str, int] = {}
+    with ExitStack() as hooks:
+        modules = {name: model.get_submodule(name) for name in names}
+        for name, module in modules.items():
 
-                def ended(*_: object, name: str = name) -> None:
-                    forward.append((name, mark()))
+            def ended(*_: object, name: str = name) -> None:
+                forward.append((name, timer.record()))
 
-                hooks.callback(module.register_forward_hook(ended).remove)
-            for name, own in _distinct({name: _trained(module) for name, module in modules.items()}).items():
+            hooks.callback(module.register_forward_hook(ended).remove)
+        for name, own in _distinct({name: _trained(module) for name, module in modules.items()}).items():
 
-                def ready(_: torch.Tensor, name: str = name) -> None:
-                    backward.append((name, mark()))
+            def ready(_: torch.Tensor, name: str = name) -> None:
+                backward.append((name, timer.record()))
 
-                for parameter in own:
-                    hooks.callback(parameter.register_post_accumulate_grad_hook(ready).remove)
+            for parameter in own:
+                hooks.callback(parameter.register_post_accumulate_grad_hook(ready).remove)
 
-            def begun(what: str) -> None:
-                begins[what] = mark()
+        def begun(part: str) -> None:
+            begins[part] = timer.record()
 
-            trainer.isolated_pass(batch, begun)
-        times = read()
+        trainer.isolated_pass(batch, begun)
+    times = timer.times_s()
     return Timeline(
         [(name, times[number]) for name, number in forward],
         [(name, times[number]) for name, number in backward],
-        {what: times[number] for what, number in begins.items()},
+        {part: times[number] for part, number in begins.items()},
     )

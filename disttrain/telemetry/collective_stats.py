@@ -22,14 +22,14 @@ LARGEST_SHARE = 20
 """At most one step in so many is sampled."""
 
 
-def sampled_steps(count: int, warmup: int, steps: int) -> frozenset[int]:
+def steps_to_profile(count: int, warmup: int, steps: int) -> frozenset[int]:
     """`count` steps at equal distances after the warm-up; fewer where they would be too large a share."""
     first, last = warmup + 1, steps
     count = min(count, (last - first + 1) // LARGEST_SHARE)
     return frozenset(first + (last - first + 1) * (2 * i + 1) // (2 * count) for i in range(count))
 
 
-def describe(step: int, trace: StepTrace) -> CommSample:
+def comm_sample(step: int, trace: StepTrace) -> CommSample:
     """One rank's record of a sampled step."""
     union = merged(each.interval for each in trace.collectives)
     total, hidden = length(union), overlap(union, trace.compute)
@@ -80,10 +80,10 @@ class CollectiveStats:
 
     def summary(self) -> CommSummary | None:
         """Means over sampled steps and ranks; None where nothing was sampled."""
-        return summarise(self._seen, self._world.size)
+        return comm_summary(self._seen, self._world.size)
 
 
-def summarise(samples: list[list[CommSample]], ranks: int) -> CommSummary | None:
+def comm_summary(samples: list[list[CommSample]], ranks: int) -> CommSummary | None:
     """From the samples of each step by rank. Ranks saw the same collectives in each of these steps.
 
     A rank that comes early waits inside the collective. So what a transfer took is the least over ranks.

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 
 
-@contextmanager
-def moments(device: torch.device) -> Iterator[tuple[Callable[[], int], Callable[[], list[float]]]]:
-    """A function that takes a timestamp and returns its number, and one that reads all of them, in seconds.
+class EventTimer:
+    """Records timestamps: `time.perf_counter` on a CPU, events on the current stream on CUDA."""
 
-    Reading waits for the device.
-    """
-    if device.type != "cuda":
-        times: list[float] = []
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._times: list[float] = []
+        self._events: list[torch.cuda.Event] = []
 
-        def mark() -> int:
-            times.append(time.perf_counter())
-            return len(times) - 1
-
-        yield mark, lambda: times
-        return
-    events: list[torch.cuda.Event] = []
-
-    def record() -> int:
+    def record(self) -> int:
+        """Record a timestamp; its index in `times_s`."""
+        if self._device.type != "cuda":
+            self._times.append(time.perf_counter())
+            return len(self._times) - 1
         event = torch.cuda.Event(enable_timing=True)
         event.record()
-        events.append(event)
-        return len(events) - 1
+        self._events.append(event)
+        return len(self._events) - 1
 
-    def read() -> list[float]:
-        torch.cuda.synchronize(device)
-        return [events[0].elapsed_time(event) / 1e3 for event in events]
-
-    yield record, read
+    def times_s(self) -> list[float]:
+        """All timestamps, in seconds from an arbitrary origin. Waits for the device."""
+        if self._device.type != "cuda":
+            return self._times
+        torch.cuda.synchronize(self._device)
+        return [self._events[0].elapsed_time(event) / 1e3 for event in self._events]

@@ -18,12 +18,14 @@ from disttrain.telemetry.json_lines import drop_if_disk_full, is_disk_full
 class LiveProgress:
     """Writes the progress of a run. Times are readings of the monotonic clock in seconds."""
 
-    def __init__(self, run: RunDir, attempt: Attempt, config: Config, facts: Mapping[str, Any], now: float):
+    def __init__(
+        self, run: RunDir, attempt: Attempt, config: Config, metrics_fields: Mapping[str, Any], now: float
+    ):
         self._run = run
         self._attempt = attempt
         self._emulated = config.emulated
-        self._steps_total: int = facts["steps_total"]
-        self._global_batch: int = facts["global_batch_size"]
+        self._steps_total: int = metrics_fields["steps_total"]
+        self._global_batch: int = metrics_fields["global_batch_size"]
         self._sinks = [sinks.open_sink(name, attempt) for name in config.telemetry.sinks]
         self.written_at = now
         self._step = 0

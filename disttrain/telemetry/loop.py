@@ -1,13 +1,12 @@
-"""The telemetry around a training loop that is not ours, in three lines:
+"""Telemetry for a user's own training loop, in three lines:
 
     with LoopTelemetry("runs/mine/n2", model, optimizer, steps=1000, samples_per_step=32) as telemetry:
         for inputs, targets in telemetry.steps(loader):
             ...  # forward, backward, optimizer.step(), as before
-            telemetry.note(loss)  # optional: the loss curve
+            telemetry.record_loss(loss)  # optional: the loss curve
 
-What begins when is heard from hooks: `next(loader)`, the model's forward pass, the end of backward, the
-optimizer's step, the collectives of `fully_shard`. The records, `metrics.json` and the report are those of
-any run.
+Hooks find the phases of a step: `next(loader)`, the forward pass, the end of backward, the optimizer's
+step, the collectives of `fully_shard`. Records, `metrics.json` and report have the same form as for `train`.
 """
 
 from __future__ import annotations
@@ -48,15 +47,18 @@ T = TypeVar("T")
 
 
 class LoopTelemetry:
-    """Measures a loop over steps of one `model` and `optimizer`. Made and left on all ranks together.
+    """Measures a loop over steps of one `model` and `optimizer`. All ranks enter and leave it together.
 
     Args:
-        run_dir: where the records go; on all ranks rank 0's choice counts.
-        model: wrapped in `DistributedDataParallel` or sharded by `fully_shard` by the caller, or alone.
+        run_dir: run directory; rank 0's value is used on all ranks.
+        model: a `DistributedDataParallel` module, a module sharded by `fully_shard`, or any on one rank.
         steps: optimizer steps of the whole loop.
         samples_per_step: samples that this rank trains on in one optimizer step.
         accumulation: batches that share one optimizer step.
-        telemetry: keys of the config section of that name, such as `warmup_steps`.
+        telemetry: keys of the config section `telemetry`, such as `warmup_steps`.
+
+    Raises:
+        ConfigError: for a renamed or removed key of `telemetry`.
     """
 
     def __init__(
@@ -84,8 +86,8 @@ class LoopTelemetry:
         local = samples_per_step // accumulation
         config = _config(bare, self._world, steps, local, telemetry or {})
         self._output = RunOutput.by_hand(Path(run_dir), Path("loop"), config, self._world)
-        work, background = _parallel(model, self._world)
-        facts = {
+        work, metadata = _parallel(model, self._world)
+        metrics_fields = {
             **self._output.identity(),
             **describe_machine(self._world, config),
             **work,
@@ -102,9 +104,9 @@ class LoopTelemetry:
             "accumulation": accumulation,
             "global_batch_size": samples_per_step * self._world.size,
         }
-        background.late_reason = reason_at_start(bare)
+        metadata.emulation_late_reason = reason_at_start(bare)
         self._telemetry = RunTelemetry(
-            self._output.run, self._output.attempt, self._world, config, facts, background
+            self._output.run, self._output.attempt, self._world, config, metrics_fields, metadata
         )
         self.clock: StepClock = self._telemetry.clock
         self._hooks = [
@@ -121,7 +123,7 @@ class LoopTelemetry:
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
 
-        Time between two passes, for instance of a validation, belongs to no step.
+        Time between two passes, such as a validation, belongs to no step.
         """
         batches = iter(loader)
         if self._step:
@@ -147,9 +149,13 @@ class LoopTelemetry:
             self._telemetry.step_done(StepResult(step, loss, lr), missed)
             self._stepped = False
 
-    def note(self, loss: Tensor) -> None:
-        """The mean loss of this rank's samples in this step, for the loss curve."""
+    def record_loss(self, loss: Tensor) -> None:
+        """Record the mean loss of this rank's samples in this step, a scalar, for the loss curve."""
         self._loss = loss.detach()
+
+    def note(self, loss: Tensor) -> None:
+        """Raises `AttributeError`: the former name of `record_loss`."""
+        raise AttributeError("LoopTelemetry.note(loss) was renamed: use record_loss(loss)")
 
     def __enter__(self) -> LoopTelemetry:
         return self
@@ -183,7 +189,7 @@ class LoopTelemetry:
 def _config(
     model: nn.Module, world: World, steps: int, local_batch_size: int, telemetry: dict[str, Any]
 ) -> Config:
-    """The config that the records name. Raises `ConfigError` for a renamed or removed key of `telemetry`."""
+    """The config of the run's records. Raises `ConfigError` for a renamed or removed key of `telemetry`."""
     for key in telemetry:
         if message := refusal(f"telemetry.{key}"):
             raise ConfigError(message)
@@ -208,13 +214,13 @@ def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], RunMetada
     if world.size == 1:
         return {"strategy": "single", "comm_method": None}, RunMetadata()
     if isinstance(model, DistributedDataParallel):
-        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, RunMetadata(samples_comm=True)
+        return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, RunMetadata(profiles_collectives=True)
     if not fsdp_exposed.is_sharded(model):
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
-        return {"strategy": "unknown", "comm_method": None}, RunMetadata(comm_reason=why)
+        return {"strategy": "unknown", "comm_method": None}, RunMetadata(exposed_comm_reason=why)
     elsewhere = fsdp_exposed.not_among_all(model, world)
     why_not = elsewhere or fsdp_exposed.not_timed(model, world)
     return (
         {"strategy": "fsdp2", "comm_method": None if why_not else fsdp_exposed.COMM_METHOD},
-        RunMetadata(comm_reason=why_not, samples_comm=elsewhere is None),
+        RunMetadata(exposed_comm_reason=why_not, profiles_collectives=elsewhere is None),
     )

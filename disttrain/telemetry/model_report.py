@@ -22,6 +22,6 @@ def add_model_report(model: nn.Module, telemetry: RunTelemetry, world: World) ->
     together."""
     for name, value in hooks_of(model).report().items():
         if isinstance(value, str):
-            telemetry.background.late_reason = value
+            telemetry.metadata.emulation_late_reason = value
         else:
-            telemetry.facts[name] = world.all_reduce_max([value])[0]
+            telemetry.metrics_fields[name] = world.all_reduce_max([value])[0]

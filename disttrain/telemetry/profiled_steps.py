@@ -24,12 +24,12 @@ from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import trace as traces
-from disttrain.telemetry.collective_stats import CollectiveStats, describe, sampled_steps
+from disttrain.telemetry.collective_stats import CollectiveStats, comm_sample, steps_to_profile
 from disttrain.telemetry.json_lines import drop_if_disk_full
 from disttrain.telemetry.null_reasons import ProfilingPlan
 from disttrain.telemetry.step_clock import OTHER, PhaseSeconds, StepClock
 from disttrain.telemetry.trace import StepTrace
-from disttrain.telemetry.trace_comparison import compare
+from disttrain.telemetry.trace_comparison import compare_with_clock
 
 
 class HasClock(Protocol):
@@ -52,7 +52,7 @@ class ProfiledSteps:
         first, last = config.profile.steps or (1, 0)
         self._traced = range(first, last + 1)
         self._writes_trace = world.rank in config.profile.ranks
-        spread = sampled_steps(
+        spread = steps_to_profile(
             config.telemetry.profiled_steps if times_collectives else 0, config.telemetry.warmup_steps, steps
         )
         self.for_collectives = spread - set(self._traced)
@@ -97,7 +97,7 @@ class ProfiledSteps:
         if step in self.for_collectives:
             read = _steps_of(trace, step)
             self._collective_stats.add(
-                describe(step, read[-1]) if read else None
+                comm_sample(step, read[-1]) if read else None
             )  # the last of the steps in the trace
             return
         if trace is not None:
@@ -126,7 +126,7 @@ class ProfiledSteps:
         """Compare the profiler's phases of the traced steps with the step clock's (`own`) in
         `profile-RRRRR.json`."""
         if self._traced_steps:
-            record = compare(self._world.rank, self._traced_steps, own)
+            record = compare_with_clock(self._world.rank, self._traced_steps, own)
             write_json(self._attempt.profile(self._world.rank), record.model_dump(mode="json"))
 
     def _drain(self) -> None:
@@ -189,7 +189,7 @@ def _steps_of(trace: dict[str, Any] | None, step: int) -> list[StepTrace]:
     """The steps in a trace that ends with `step`. A trace that cannot be read is logged and gives none, so
     that profiling never ends the run."""
     try:
-        return traces.read(trace) if trace is not None else []
+        return traces.parse_trace(trace) if trace is not None else []
     except (ValueError, KeyError, TypeError) as error:
         _lost(step, error)
         return []

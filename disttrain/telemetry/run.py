@@ -55,23 +55,23 @@ Status = Literal["running", "completed", "stopped", "failed"]
 
 @dataclass
 class RunTelemetry:
-    """Built after the model. `facts` are the fields of `Metrics` that are constant over the run, `background`
-    is the other metadata that figures and null reasons need."""
+    """Built after the model. `metrics_fields` are the fields of `Metrics` that are constant over the run;
+    `metadata` has other constants that figures and null reasons need."""
 
     run: RunDir
     attempt: Attempt
     world: World
     config: Config
-    facts: dict[str, Any]
-    background: RunMetadata = field(default_factory=RunMetadata)
+    metrics_fields: dict[str, Any]
+    metadata: RunMetadata = field(default_factory=RunMetadata)
     eval_history: list[EvalPoint] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        settings, facts = self.config.telemetry, self.facts
+        settings, metrics_fields = self.config.telemetry, self.metrics_fields
         self.clock = make_clock(self.world.device)
-        self._measures_comm = facts["comm_method"] is not None
+        self._measures_comm = metrics_fields["comm_method"] is not None
         if self._measures_comm:
-            facts["comm_split"] = comm_split.METHOD
+            metrics_fields["comm_split"] = comm_split.METHOD
         self.timed_world = (
             TimedWorld(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
         )
@@ -80,13 +80,13 @@ class RunTelemetry:
             self.config,
             self.attempt,
             self.world,
-            times_collectives=self.background.samples_comm,
-            steps=facts["steps_total"],
+            times_collectives=self.metadata.profiles_collectives,
+            steps=metrics_fields["steps_total"],
         )
         self._recorder = StepLog(
             self.attempt.steps(self.world.rank),
             self.clock,
-            samples_per_step=facts["local_batch_size"] * facts["accumulation"],
+            samples_per_step=metrics_fields["local_batch_size"] * metrics_fields["accumulation"],
             warmup_steps=settings.warmup_steps,
             split=comm_split.CommSplit(self.timed_world) if self._measures_comm else None,
             full_records=settings.full_records,
@@ -100,7 +100,9 @@ class RunTelemetry:
         self._began = time.monotonic()
         self._flush_due = self._began + settings.flush_every_s
         self._progress = (
-            LiveProgress(self.run, self.attempt, self.config, facts, self._began) if self.is_rank0 else None
+            LiveProgress(self.run, self.attempt, self.config, metrics_fields, self._began)
+            if self.is_rank0
+            else None
         )
         # of earlier attempts
         self._first_step = 0
@@ -122,15 +124,15 @@ class RunTelemetry:
             self._progress.restart(self._step, self._began)
         self.clock.start()
 
-    def step_done(self, result: StepResult, comm_reason: str | None = None) -> None:
+    def step_done(self, result: StepResult, exposed_comm_reason: str | None = None) -> None:
         """Close the optimizer step of `result`.
 
-        `comm_reason` is given where part of the step's communication escaped the clock.
+        `exposed_comm_reason` is given where part of the step's communication escaped the clock.
         """
         step, loss, lr = result.step, result.loss, result.lr
-        self._recorder.record(step, loss, lr, comm_measured=comm_reason is None)
-        if comm_reason is not None and self.background.comm_reason is None:
-            self.background.comm_reason = comm_reason
+        self._recorder.record(step, loss, lr, comm_measured=exposed_comm_reason is None)
+        if exposed_comm_reason is not None and self.metadata.exposed_comm_reason is None:
+            self.metadata.exposed_comm_reason = exposed_comm_reason
         self._global_loss.add(step, loss)
         self._step, self._lr = step, lr
         self.clock.end_step()
@@ -165,7 +167,7 @@ class RunTelemetry:
 
     def checkpointed(self, committed_step: int | None, failed: int) -> None:
         """Take the newest committed checkpoint and the number of failed ones of this attempt."""
-        self.facts |= {"checkpoint_step": committed_step, "checkpoints_failed": failed}
+        self.metrics_fields |= {"checkpoint_step": committed_step, "checkpoints_failed": failed}
 
     def finish(self, stop_cause: StopCause | None = None) -> Metrics:
         """Write all records and the final `metrics.json`. All ranks together."""
@@ -305,22 +307,27 @@ class RunTelemetry:
         self, status: Status, ranks: list[RankSummary], stop_cause: StopCause | None = None
     ) -> Metrics:
         """The summary over `ranks`: all at the end, rank 0 alone while the run goes on."""
-        recorder, background = self._recorder, self.background
+        recorder, metadata = self._recorder, self.metadata
         steps, left_out, comm = len(recorder.durations), self._left_out(), self.profiled.summary()
         profiled = self._profiled_before + len(self._profiled())
         measured = [rank.measured for rank in ranks]
         measured_s = sum(map(sum, measured)) / len(ranks) if steps else None
-        samples_per_s = steps * self.facts["global_batch_size"] / measured_s if measured_s else None
-        facts, seconds = dict(self.facts), self._seconds()
+        samples_per_s = steps * self.metrics_fields["global_batch_size"] / measured_s if measured_s else None
+        metrics_fields, seconds = dict(self.metrics_fields), self._seconds()
         fields, reasons = throughput.of_run(
-            facts, background, samples_per_s, self._node.devices, ranks, self.config.telemetry.gpu_every_s
+            metrics_fields,
+            metadata,
+            samples_per_s,
+            self._node.devices,
+            ranks,
+            self.config.telemetry.gpu_every_s,
         )
         comm_known = self._measures_comm and not recorder.comm_unmeasured
         if not comm_known:
-            facts |= {"comm_method": None, "comm_split": None}
+            metrics_fields |= {"comm_method": None, "comm_split": None}
         ratios = recorder.ratios.thinned() if comm_known else []
         metrics = Metrics(
-            **facts,
+            **metrics_fields,
             **fields,
             null_reasons=reasons,
             status=status,
@@ -347,6 +354,6 @@ class RunTelemetry:
         )
         profiling = self.profiled.plan(self._first_step, self._step)
         reasons = null_reasons.reasons(
-            metrics, profiling, late=background.late_reason, comm=background.comm_reason
+            metrics, profiling, late=metadata.emulation_late_reason, comm=metadata.exposed_comm_reason
         )
         return metrics.model_copy(update={"null_reasons": reasons})

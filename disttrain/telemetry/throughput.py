@@ -20,30 +20,30 @@ Figures = tuple[dict[str, Any], dict[str, str]]
 
 
 def of_run(
-    facts: Mapping[str, Any],
-    background: RunMetadata,
+    metrics_fields: Mapping[str, Any],
+    metadata: RunMetadata,
     samples_per_s: float | None,
     devices: int,
     totals: Sequence[RankSummary],
     every_s: float,
 ) -> Figures:
     """All of them."""
-    ranks = facts["world_size"]
+    ranks = metrics_fields["world_size"]
     parts = [
         throughput(
             samples_per_s,
             ranks,
             devices,
-            tokens_per_sample=background.tokens_per_sample,
-            images=background.samples_are_images,
+            tokens_per_sample=metadata.tokens_per_sample,
+            images=metadata.samples_are_images,
         ),
         utilisation(
             samples_per_s,
             ranks,
             devices,
-            flops_per_sample=facts["model_flops_per_sample"],
-            peak_flops=facts.get("peak_flops"),
-            peak_reason=background.peak_reason,
+            flops_per_sample=metrics_fields["model_flops_per_sample"],
+            peak_flops=metrics_fields.get("peak_flops"),
+            peak_reason=metadata.peak_reason,
         ),
         memory(totals),
         usage([rank.usage for rank in totals if rank.usage], every_s),

@@ -68,7 +68,7 @@ class StepTrace:
     """By their begin; none lasts longer than the step."""
 
 
-def read(trace: Mapping[str, Any]) -> list[StepTrace]:
+def parse_trace(trace: Mapping[str, Any]) -> list[StepTrace]:
     """The steps in a trace, each up to a mark of its end. Raises `ValueError` for a trace without marks."""
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     marks = sorted((_begin(event), int(event["name"][len(MARK) :])) for event in events if _is_mark(event))

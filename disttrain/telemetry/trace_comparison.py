@@ -17,7 +17,7 @@ _NOTHING_COMPUTED = dict.fromkeys(
 )
 
 
-def compare(
+def compare_with_clock(
     rank: int, seen: Iterable[tuple[int, StepTrace]], own: Mapping[int, PhaseSeconds]
 ) -> ProfileRecord:
     """`seen` are the profiler's steps, `own` the seconds in each class that the step clock measured of them.

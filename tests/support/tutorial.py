@@ -119,7 +119,7 @@ def train(
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                telemetry.note(loss)
+                telemetry.record_loss(loss)
             model.eval()
             with torch.no_grad():
                 model(inputs)  # a validation, which belongs to no step

@@ -151,7 +151,7 @@ def test_when_nothing_can_be_sampled_the_thread_ends(tmp_path, monkeypatch):
     told = []
     monkeypatch.setattr(log, "error", lambda message, **fields: told.append((message, fields["error"])))
     monkeypatch.setattr(node_sampler, "host_memory", lambda: 1 / 0)
-    monkeypatch.setattr(node_sampler, "_GpuSource", raising(ValueError("odd")))
+    monkeypatch.setattr(node_sampler, "_GpuReader", raising(ValueError("odd")))
     sampler = HardwareSampler(RunDir(tmp_path).attempt(0), ranks_on(None), 0.01, lambda: None)
     sampler.start()
     sampler._thread.join(20)

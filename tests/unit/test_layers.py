@@ -14,7 +14,7 @@ from disttrain.config.batch_plan import plan_batch
 from disttrain.config.sections import OptimConfig
 from disttrain.emulation.table import parse
 from disttrain.errors import ConfigError
-from disttrain.hooks.layer_times import Timeline, layer_times, summarize
+from disttrain.hooks.layer_times import Timeline, layer_times, mean_layer_times
 from disttrain.parallel.single import SingleRank
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.layers import Layers, LayerTime
@@ -33,7 +33,7 @@ def test_a_pass_is_cut_without_gap_or_overlap():
         backward=[("b", 8.0), ("b", 9.0), ("a", 13.0)],
         begins={"forward": 0.5, "backward": 5.0, "end": 14.0},
     )
-    first, last = summarize([line, line], {"a": 4, "b": 8})
+    first, last = mean_layer_times([line, line], {"a": 4, "b": 8})
     assert (first.name, first.bytes, first.forward_s, first.backward_s) == ("a", 4, 0.5 + 1.0, 5.0)
     assert (last.name, last.bytes, last.forward_s, last.backward_s) == ("b", 8, 3.0, 4.0)
     assert first.forward_s + last.forward_s == 4.5

@@ -22,6 +22,7 @@ from disttrain.telemetry import run as run_module
 from disttrain.telemetry import sinks
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
+from disttrain.telemetry.loop import LoopTelemetry
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.step_clock import COMPUTE, HostClock
 from disttrain.telemetry.step_records import StepLog
@@ -171,7 +172,7 @@ class Clockwork:
         return self.now
 
 
-def facts() -> dict:
+def metrics_fields() -> dict:
     data = DatasetRecord(name="d", version=None, sha256=None, train_samples=1, valid_samples=0)
     machine = {"nodes": 1, "ranks_per_node": 1, "world_size": 1, "device": "cpu", "backend": None}
     machine |= {"torch": "2", "nccl": None, "cpu_count": 2, "oversubscribed": False}
@@ -187,7 +188,7 @@ def telemetry(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "time", clockwork)
     run = RunDir(tmp_path)
     config = Config.model_validate({"telemetry": {"sinks": [], "gpu_every_s": 0, "warmup_steps": 0}})
-    made = RunTelemetry(run, run.attempt(0), ALONE, config, facts())
+    made = RunTelemetry(run, run.attempt(0), ALONE, config, metrics_fields())
     made.start()
     return made, clockwork
 
@@ -269,3 +270,9 @@ def test_validation_does_not_lower_the_live_rate(telemetry):
         clockwork.now += 60
     take_steps(made, clockwork, 11, 20, 0.05)
     assert read_json(made.run.progress)["samples_per_s"] == pytest.approx(4 / 0.05, rel=0.01)
+
+
+def test_former_name_of_record_loss_is_refused():
+    telemetry = object.__new__(LoopTelemetry)
+    with pytest.raises(AttributeError, match=r"use record_loss\(loss\)"):
+        telemetry.note(torch.tensor(1.0))

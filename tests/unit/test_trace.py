@@ -16,10 +16,10 @@ from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import profiled_steps
 from disttrain.telemetry import trace as traces
-from disttrain.telemetry.collective_stats import CollectiveStats, describe, sampled_steps, summarise
+from disttrain.telemetry.collective_stats import CollectiveStats, comm_sample, comm_summary, steps_to_profile
 from disttrain.telemetry.step_clock import COMM, COMPUTE, OPTIMIZER, OTHER
 from disttrain.telemetry.trace import MARK, bus_factor, length, merged, overlap
-from disttrain.telemetry.trace_comparison import compare
+from disttrain.telemetry.trace_comparison import compare_with_clock
 from tests.support.stopping import alone
 
 
@@ -49,13 +49,13 @@ def gloo(kind, begin_ms, ms, floats):
 
 
 def only(trace):
-    [step] = traces.read(trace)
+    [step] = traces.parse_trace(trace)
     return step
 
 
 def test_what_compute_hides_and_what_it_waits_for():
     events = [*HOST, gloo("all_reduce", 45, 20, 500), gloo("all_reduce", 20, 20, 1000)]
-    sample = describe(7, only({"traceEvents": events, "distributedInfo": {"world_size": 2}}))
+    sample = comm_sample(7, only({"traceEvents": events, "distributedInfo": {"world_size": 2}}))
     assert (sample.step, sample.step_s, sample.compute_s) == pytest.approx((7, 0.08, 0.04))
     assert (sample.total_s, sample.hidden_s, sample.exposed_s) == pytest.approx((0.04, 0.025, 0.015))
     first, second = sample.collectives
@@ -65,7 +65,7 @@ def test_what_compute_hides_and_what_it_waits_for():
 
 def test_collectives_at_the_same_time_are_merged_not_summed():
     events = [*HOST, gloo("all_reduce", 40, 20, 1), gloo("all_reduce", 45, 20, 1)]
-    sample = describe(1, only({"traceEvents": events}))
+    sample = comm_sample(1, only({"traceEvents": events}))
     assert sample.total_s == pytest.approx(0.025)
     assert sum(each.duration_s for each in sample.collectives) == pytest.approx(0.04)
 
@@ -73,7 +73,7 @@ def test_collectives_at_the_same_time_are_merged_not_summed():
 def test_a_collective_is_over_when_the_rank_stops_waiting_for_it():
     late = gloo("all_reduce", 45, 27, 1)  # gloo's thread closed it 2 ms after backward() had returned
     after = gloo("all_reduce", 75, 10, 1)  # somebody's own, past the end of the step
-    sample = describe(1, only({"traceEvents": [*HOST, late, after]}))
+    sample = comm_sample(1, only({"traceEvents": [*HOST, late, after]}))
     assert [each.duration_s for each in sample.collectives] == pytest.approx([0.025, 0.005])
     assert (sample.hidden_s, sample.exposed_s) == pytest.approx((0.005, 0.025))
 
@@ -96,8 +96,8 @@ def test_no_communication_is_longer_than_its_step_nor_exposed_beyond_itself(at, 
     ]
     events = [*marks(*zip(phases, sorted(at), strict=True)), operator(BACKWARD, 1, 50), *found]
     trace = only({"traceEvents": events})
-    sample = describe(1, trace)
-    figures = compare(0, [(1, trace)], {}).steps[0].profiler
+    sample = comm_sample(1, trace)
+    figures = compare_with_clock(0, [(1, trace)], {}).steps[0].profiler
     tiny = 1e-9
     for each in (sample, figures):
         total_s = sample.total_s if each is sample else figures.comm_s
@@ -120,7 +120,7 @@ def test_a_device_trace_is_about_its_kernels():
         kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 30, 20, **sizes),
         kernel("ncclDevKernel_AllGather_RING_LL", 60, 5, **gathered, **{"Out msg nelems": 800}),
     ]
-    sample = describe(1, only({"traceEvents": events}))
+    sample = comm_sample(1, only({"traceEvents": events}))
     assert sample.compute_s == pytest.approx(0.03)
     assert (sample.hidden_s, sample.exposed_s) == pytest.approx((0.01, 0.015))
     assert [(each.kind, each.bytes) for each in sample.collectives] == [
@@ -130,19 +130,19 @@ def test_a_device_trace_is_about_its_kernels():
 
 def test_a_size_the_trace_does_not_tell_is_null():
     events = [*HOST, kernel("ncclDevKernel_SendRecv", 30, 20)]
-    [found] = describe(1, only({"traceEvents": events})).collectives
+    [found] = comm_sample(1, only({"traceEvents": events})).collectives
     assert found.bytes is None
 
 
 def test_a_trace_without_marks_is_refused():
     with pytest.raises(ValueError, match="no marks"):
-        traces.read({"traceEvents": [gloo("all_reduce", 0, 1, 1)]})
+        traces.parse_trace({"traceEvents": [gloo("all_reduce", 0, 1, 1)]})
 
 
 def test_several_steps_in_one_trace_each_have_their_own():
     later = [event | {"ts": event["ts"] + 0.1e6} for event in HOST]
     events = [*HOST, gloo("all_reduce", 45, 10, 1), *later, gloo("all_reduce", 160, 5, 1)]
-    first, second = traces.read({"traceEvents": events})
+    first, second = traces.parse_trace({"traceEvents": events})
     assert [each.interval for each in first.collectives] == [pytest.approx((0.045, 0.055))]
     assert [each.interval for each in second.collectives] == [pytest.approx((0.06, 0.065))]
 
@@ -167,7 +167,7 @@ def test_on_a_cpu_the_profilers_compute_is_its_operators():
 def test_without_a_backward_pass_the_profiler_cannot_tell_compute():
     own = [0.04, 0.0, 0.004, 0.012, 0.01, 0.0, 0.014]
     trace = only({"traceEvents": [*HOST, operator("aten::mm", 12, 10), gloo("all_reduce", 45, 20, 500)]})
-    [step] = compare(3, [(7, trace)], {7: own}).steps
+    [step] = compare_with_clock(3, [(7, trace)], {7: own}).steps
     assert (step.profiler.compute_s, step.profiler.exposed_s, step.difference.exposed_s) == (None,) * 3
     assert step.profiler.comm_s == pytest.approx(0.02)
     for name in ("profiler.compute_s", "profiler.hidden_s", "profiler.exposed_s"):
@@ -240,7 +240,9 @@ def test_kernels_that_the_host_ran_ahead_of_stay_in_their_step(monkeypatch, tmp_
 def test_the_profilers_figures_stand_beside_the_clocks_with_their_difference():
     events = [*HOST, gloo("all_reduce", 45, 20, 500), operator("aten::mm", 10, 35), operator(BACKWARD, 46, 4)]
     own = [0.04, 0.0, 0.004, 0.012, 0.01, 0.0, 0.014]
-    record = compare(3, [(7, only({"traceEvents": events})), (8, only({"traceEvents": events}))], {7: own})
+    record = compare_with_clock(
+        3, [(7, only({"traceEvents": events})), (8, only({"traceEvents": events}))], {7: own}
+    )
     first, second = record.steps
     assert (record.rank, first.step, first.profiler.hidden_s) == (3, 7, pytest.approx(0.004))
     assert (first.clock.exposed_s, first.clock.hidden_s) == (pytest.approx(0.016), None)
@@ -264,7 +266,7 @@ def test_interval_arithmetic_is_that_of_sets(a, b):
 
 @given(st.integers(0, 50), st.integers(1, 300), st.integers(0, 5000))
 def test_sampled_steps_are_few_and_spread(count, first, more):
-    steps = sampled_steps(count, first - 1, first + more)
+    steps = steps_to_profile(count, first - 1, first + more)
     assert len(steps) <= min(count, (more + 1) / 20)
     assert all(first <= step <= first + more for step in steps)
     if more + 1 >= 20 * count:
@@ -281,11 +283,11 @@ def sample(wait_ms: float) -> CommSample:
     """A rank that comes `wait_ms` earlier than the last one to a transfer of 10 ms of 1,000 bytes, which gloo
     closes 2 ms late."""
     events = [*HOST, gloo("all_reduce", 60 - wait_ms, 12 + wait_ms, 250)]
-    return describe(1, only({"traceEvents": events}))
+    return comm_sample(1, only({"traceEvents": events}))
 
 
 def test_waiting_for_peers_does_not_lower_the_bandwidth():
-    summary = summarise([[sample(0), sample(8)], [sample(4), sample(0)]], ranks=2)
+    summary = comm_summary([[sample(0), sample(8)], [sample(4), sample(0)]], ranks=2)
     assert summary.bus_bytes_per_s == pytest.approx(1000 / 0.01)
     [bucket] = summary.collectives
     assert (bucket.transfer_s, bucket.total_s) == pytest.approx((0.01, 0.013))
@@ -294,7 +296,7 @@ def test_waiting_for_peers_does_not_lower_the_bandwidth():
 
 
 def test_nothing_sampled_nothing_said():
-    assert summarise([], ranks=2) is None
+    assert comm_summary([], ranks=2) is None
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")

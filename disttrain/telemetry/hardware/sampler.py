@@ -114,9 +114,9 @@ class HardwareSampler:
 
     def _run(self) -> None:
         arguments = (self._attempt, self._node, self._ranks, self._accumulated)
-        opened: dict[str, _Source | None] = {
-            "GPUs": _attempted("GPUs", lambda: _GpuSource(*arguments, self._every_s)),
-            "processes": _attempted("processes", lambda: _ProcessSource(*arguments)),
+        opened: dict[str, _SampleReader | None] = {
+            "GPUs": _attempted("GPUs", lambda: _GpuReader(*arguments, self._every_s)),
+            "processes": _attempted("processes", lambda: _ProcessReader(*arguments)),
         }
         sources = {name: source for name, source in opened.items() if source}
         due = time.monotonic()
@@ -130,7 +130,7 @@ class HardwareSampler:
         for name, source in sources.items():
             _attempted(name, source.close)
 
-    def _sample(self, sources: dict[str, _Source]) -> None:
+    def _sample(self, sources: dict[str, _SampleReader]) -> None:
         """Take a sample of each source; remove a source that fails."""
         segment = self._segment()
         samples: list[GpuSample | HostSample] = []
@@ -143,7 +143,7 @@ class HardwareSampler:
         self._live = _live(samples)
         self._live_at = time.monotonic()
 
-    def _take(self, source: _Source, segment: int | None) -> list[GpuSample | HostSample]:
+    def _take(self, source: _SampleReader, segment: int | None) -> list[GpuSample | HostSample]:
         found = source.read()
         with self._lock:
             for accumulator, sample in found:
@@ -151,7 +151,7 @@ class HardwareSampler:
         return [sample for _, sample in found]
 
 
-class _Source(Protocol):
+class _SampleReader(Protocol):
     """The GPUs or the processes of the node."""
 
     def read(self) -> Sequence[tuple[Accumulator[Any], GpuSample | HostSample]]:
@@ -190,7 +190,7 @@ class _SampleFile:
         self._file.close()
 
 
-class _GpuSource:
+class _GpuReader:
     """The GPUs of the node. Opened in the thread, since a driver may take seconds to wake."""
 
     def __init__(
@@ -273,7 +273,7 @@ class _GpuSource:
         write_json(self._path, devices.model_dump(mode="json"))
 
 
-class _ProcessSource:
+class _ProcessReader:
     """The processes of the node's ranks."""
 
     def __init__(self, attempt: Attempt, node: int, ranks: Sequence[LocalRank], into: NodeSamples) -> None:
