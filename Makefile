@@ -54,7 +54,7 @@ test-slow: $(STAMP) slurm-tests  ## the slow tests alone
 test-all: $(STAMP) slurm-tests  ## every test
 	@$(PYTEST)
 
-lint: $(STAMP)  ## ruff, mypy, which room imports which, lengths, and whether generated documents are current
+lint: $(STAMP)  ## ruff, mypy, import contracts, lengths, and whether generated documents are current
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""The rooms that the login node uses load without torch, third-party imports included."""
+"""The packages that the login node uses load without torch, third-party imports included."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ ALONE = (
 )
 
 
-def test_the_torch_free_rooms_load_without_torch() -> None:
-    rooms = (disttrain.config, disttrain.records)
+def test_the_torch_free_packages_load_without_torch() -> None:
+    packages = (disttrain.config, disttrain.records)
     names = [
-        f"{room.__name__}.{found.name}" for room in rooms for found in pkgutil.iter_modules(room.__path__)
+        f"{package.__name__}.{found.name}"
+        for package in packages
+        for found in pkgutil.iter_modules(package.__path__)
     ]
     assert len(names) > 20
     code = f"import sys, {', '.join([*names, *ALONE])}; print('torch' in sys.modules)"
