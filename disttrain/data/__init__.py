@@ -1,1 +1,1 @@
-"""What is trained on: one module per data kind, each with a `build` that returns a `Source`."""
+"""Data kinds: one module each, with a `build` that returns a `Source`."""

@@ -1,6 +1,6 @@
-"""The 1,797 handwritten digits that come with scikit-learn: 8x8 grey-scale images in ten classes.
+"""Digits of scikit-learn: 1,797 grey-scale images of 8x8 pixels in ten classes.
 
-Every fifth image of each class is held out (364 of them), the same ones always.
+Every fifth image of each class is held out for validation: always the same 364.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def build(*, size: int = 8) -> Source:
 
     Parameters
     ----------
-    size : pixels on a side; other than 8, images are resized bilinearly.
+    size : pixels on a side; images are resized bilinearly if it is not 8.
     """
-    import sklearn  # half a second, so only where digits are asked for
+    import sklearn  # takes half a second, so imported only for this data kind
     from sklearn.datasets import load_digits
 
     if size < 1:

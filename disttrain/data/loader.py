@@ -1,4 +1,4 @@
-"""From a dataset and a batch sampler to a PyTorch `DataLoader`."""
+"""Build a PyTorch `DataLoader` from a dataset and a batch sampler."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def make_loader(
 ) -> DataLoader[Sample]:
     """A loader that yields `(inputs, targets)` for every list of indices in `batches`, in that order.
 
-    `batches` is meant to cover the whole training (`RankBatches` does): one iterator, started once, never
-    drained at an epoch's end. Batches are pinned for a CUDA device. What the dataset draws at random in a
-    loader process depends on `seed` and the number of the batch, of which `first` is the first one's: so
-    it is the same in a run that was resumed, and with any number of loader processes.
+    `batches` should cover the whole training, as `RankBatches` does: one iterator then serves all epochs and
+    loader processes never restart. Batches are pinned for a CUDA device. Random numbers that the dataset
+    draws in a loader process depend only on `seed` and the number of the batch, counted from `first`. A
+    resumed run and any number of loader processes therefore draw the same.
     """
     sampler: Iterable[Any] = batches
     processes: dict[str, Any] = {}
@@ -51,7 +51,7 @@ def make_loader(
 
 
 class _Numbered:
-    """Each batch with its number."""
+    """Pairs each batch with its number."""
 
     def __init__(self, batches: Iterable[list[int]], first: int) -> None:
         self._batches = batches
@@ -62,7 +62,7 @@ class _Numbered:
 
 
 class _Seeded(Dataset[Sample]):
-    """Takes a numbered batch, and draws the same random numbers for it wherever and whenever."""
+    """Seeds the random number generators by the number of the batch before loading it."""
 
     def __init__(self, dataset: Dataset[Sample], seed: Sequence[int]) -> None:
         self._dataset = dataset
@@ -76,7 +76,7 @@ class _Seeded(Dataset[Sample]):
 
 
 def _outlive_stop_signals(_worker: int) -> None:
-    # A stop signal reaches every process of the job, but the rank has a step to finish and needs its batches.
-    # Loader processes leave when the rank closes them, or when they see that it is gone.
+    # A stop signal reaches every process of the job, but the rank needs batches to finish its step. Loader
+    # processes exit when the rank closes them or ends.
     for number in (signal.SIGINT, *SIGNALS):
         signal.signal(number, signal.SIG_IGN)

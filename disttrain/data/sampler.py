@@ -1,14 +1,14 @@
-"""Which rank reads which sample, and when.
+"""Batch sampler: the sample indices of each rank and step.
 
-One endless stream of sample indices, the same on every rank: epoch after epoch, each a permutation seeded
-by (seed, epoch). An optimizer step takes the next `global` positions of the stream and each rank a part of
-them, so the number of ranks changes who reads a sample, never which samples form a step:
+All ranks share one endless stream of sample indices. Each epoch of the stream is a permutation seeded by
+(seed, epoch). An optimizer step takes the next `global` positions of the stream, and each rank reads a part
+of them. The samples of a step are therefore the same for any number of ranks:
 
     samples 5, global batch 4      stream  3 0 4 1 2 | 2 1 3 0 4 | ...
-    step 0: 3 0 4 1   step 1: 2 2 1 3   (nothing is dropped where an epoch ends)
+    step 0: 3 0 4 1   step 1: 2 2 1 3   (no sample is dropped at the end of an epoch)
     2 ranks, local batch 1:        rank 0 reads 3, 4, then 2, 1;   rank 1 reads 0, 1, then 2, 3
 
-To resume is to start at a later step: no state beyond the step number.
+A resumed run starts at a later step; the step number is the only state.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.errors import ConfigError
 
 _BLOCK = 64
-"""Micro-steps whose indices are looked up at once: a few at a time would cost tens of microseconds each."""
+"""Micro-steps per look-up of indices; single look-ups would cost tens of microseconds each."""
 
 
 class GlobalOrder:
-    """The endless stream of epochs over `samples` indices."""
+    """The endless stream of epochs over `samples` indices.
+
+    Raises `ConfigError` if there are no samples.
+    """
 
     def __init__(self, samples: int, seed: int) -> None:
         if samples < 1:
@@ -36,7 +39,7 @@ class GlobalOrder:
         self._permutation = np.empty(0, np.int64)
 
     def take(self, start: int, stop: int) -> np.ndarray:
-        """Sample indices at the stream positions [start, stop)."""
+        """Sample indices at the stream positions [start, stop), of shape (stop - start,)."""
         parts = []
         while start < stop:
             epoch, offset = divmod(start, self.samples)
@@ -46,17 +49,17 @@ class GlobalOrder:
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _of_epoch(self, epoch: int) -> np.ndarray:
-        if epoch != self._epoch:  # readers move forward, so the current epoch is all they need
+        if epoch != self._epoch:  # positions only increase, so one epoch is kept
             self._permutation = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
             self._epoch = epoch
         return self._permutation
 
 
 class RankBatches:
-    """Batch sampler of one rank: for each micro-step of steps [start_step, steps), its `plan.local` indices.
+    """Batch sampler of one rank: yields the `plan.local` indices of each micro-step in [start_step, steps).
 
     Step s covers the stream positions [s*G, (s+1)*G) for a global batch G; in it, micro-step m of rank r
-    takes the `local` positions from s*G + (m*world + r)*local on.
+    takes the `local` positions that start at s*G + (m*world + r)*local.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class RankBatches:
 
     @property
     def first(self) -> int:
-        """Number of the first micro-step: they are evenly spaced, across steps too."""
+        """Number of the first micro-step; micro-steps are numbered across steps."""
         return self.start_step * self.plan.accumulation
 
     def __len__(self) -> int:

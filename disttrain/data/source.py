@@ -1,7 +1,7 @@
-"""What every data kind hands to the trainer and to the models: datasets, and what is in them.
+"""Data source: the result of every data kind, with its datasets and their description.
 
-A dataset is map-style: `ds[i]` is `(input, target)` without a batch dimension. `__getitems__`, which
-PyTorch's loader prefers where it is defined, returns a list of such pairs, copied in one go.
+A dataset is map-style: `ds[i]` is `(input, target)` without a batch dimension. PyTorch's loader prefers
+`__getitems__` where it is defined: it returns a list of such pairs from a single copy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Source:
-    """A data source: what to train on, what to validate on, and what a model needs to know of it."""
+    """A data source: training and validation split, and the shapes from which a model is built."""
 
     train: Dataset[Sample]
     valid: Dataset[Sample] | None
@@ -34,21 +34,21 @@ class Source:
     shape: tuple[int, ...]
     """Shape of one input, without the batch dimension: `(seq_len,)` for language."""
     classes: int
-    """Vocabulary for language, number of classes, or number of outputs for regression."""
+    """Size of the vocabulary (language), number of classes, or number of outputs (regression)."""
     record: DatasetRecord
     tokens_per_sample: int | None = None
-    """Predicted tokens in one sample; null where samples are no token sequences."""
+    """Predicted tokens in one sample; None where samples are not token sequences."""
     bytes_per_token: float | None = None
-    """Bytes of text that one token stands for, to state a loss in bits per byte; null where unknown."""
+    """Mean bytes of text per token, for a loss in bits per byte; None where unknown."""
 
     @property
     def images(self) -> bool:
-        """Whether a sample is an image: (channels, height, width), to classify."""
+        """Whether a sample is an image of shape (channels, height, width) to classify."""
         return self.task == "classification" and len(self.shape) == 3
 
 
 class Arrays(Dataset[Sample]):
-    """Samples held in memory as two tensors whose first dimension counts them."""
+    """Samples in memory: two tensors whose first dimension is the sample."""
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
         self.inputs = inputs
@@ -66,10 +66,11 @@ class Arrays(Dataset[Sample]):
 
 
 class Windows(Dataset[Sample]):
-    """A token stream cut into samples: sample i reads tokens [i*L, (i+1)*L) and predicts each's successor.
+    """A token stream cut into samples of L = `seq_len` tokens.
 
-    Inputs do not overlap, so every token but the first is predicted exactly once; what is left at the end,
-    less than one window, is not used. Tokens stay in their own small type until they are asked for.
+    Sample i has the input tokens [i*L, (i+1)*L), and the next token of each as target; both have shape (L,)
+    and dtype int64. Inputs do not overlap, so every token but the first is predicted once. A remainder of
+    less than one window is not used. Tokens keep their stored dtype until they are read.
     """
 
     def __init__(self, tokens: np.ndarray, seq_len: int) -> None:
@@ -94,7 +95,8 @@ class Windows(Dataset[Sample]):
         return list(zip(windows[:, :-1], windows[:, 1:], strict=True))
 
     def __getstate__(self) -> dict[str, Any]:
-        # A loader process that is not forked gets a pickle: send where a mapped file is, not its content.
+        # A spawned loader process unpickles the dataset: pickle the location of a mapped file, not its
+        # content.
         tokens: Any = self.tokens
         if isinstance(tokens, np.memmap):
             tokens = {
@@ -113,7 +115,8 @@ class Windows(Dataset[Sample]):
 
 
 def windows_or_refuse(tokens: np.ndarray, seq_len: int, what: str) -> Windows:
-    """`Windows`, or a `ConfigError` when `what` (say, "the validation split") does not fill a single one."""
+    """The `Windows` of `tokens`. Raises `ConfigError` if `what`, such as "the validation split", fills
+    none."""
     windows = Windows(tokens, seq_len)
     if not len(windows):
         raise ConfigError(

@@ -1,6 +1,6 @@
-"""Made-up data of any shape, for throughput: cheap enough never to be what a step waits for.
+"""Synthetic data of any shape, for measurements of throughput: loading takes microseconds.
 
-A sample depends on the seed and its index alone. There is something to learn in it, so a falling loss still
+A sample depends only on the seed and its index. Targets can be learned from the inputs, so a falling loss
 shows that training works.
 """
 
@@ -21,13 +21,13 @@ from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.waiting import wait_until
 
 _ROW = 1 << 20
-"""Numbers in the row that images are cut from (4 MiB), beside one image's size."""
+"""Values (4 MiB) in the row from which images are cut, in addition to the size of one image."""
 _SHORTEST_PERIOD = 64
-"""Of the wave, in numbers of the row."""
+"""Shortest period of the wave, in values of the row."""
 _SPREAD = 40_507
-"""A prime near 2**16 / golden ratio: consecutive indices land far apart."""
+"""A prime near 2**16 / golden ratio: consecutive indices map to distant positions."""
 _STRIDES = 4
-"""Each made-up sentence counts up by one of this many strides, which its first two tokens give away."""
+"""Number of strides of a sentence; its first two tokens determine the stride."""
 
 
 def build(
@@ -43,15 +43,19 @@ def build(
     delay_s: float = 0.0,
     delay_ranks: tuple[int, ...] = (),
 ) -> Source:
-    """Made-up samples.
+    """Synthetic samples of any shape.
 
     Parameters
     ----------
     task : classification of `shape` into `classes`, or language of `seq_len` tokens out of `vocab`.
     samples, valid_samples : number of samples in each split.
-    delay_s : seconds that loading a training batch takes longer, as from a slow store; such a run counts as
+    delay_s : additional seconds of loading a training batch, as from slow storage; the run then counts as
         emulated.
-    delay_ranks : ranks whose loading is slow; none named is all of them.
+    delay_ranks : ranks with this delay; empty for all ranks.
+
+    Raises
+    ------
+    ConfigError : a size or a delay is out of range.
     """
     sizes = {"classes": classes, "vocab": vocab, "seq_len": seq_len, "samples": samples}
     for name, value in sizes.items():
@@ -89,7 +93,7 @@ def build(
 
 
 class Delayed(Dataset[Sample]):
-    """Another dataset, each batch of which takes longer to load."""
+    """Adds `delay_s` seconds to the loading of each batch of another dataset."""
 
     def __init__(self, dataset: Dataset[Sample], samples: int, delay_s: float) -> None:
         self.dataset, self.samples, self.delay_s = dataset, samples, delay_s
@@ -106,7 +110,8 @@ class Delayed(Dataset[Sample]):
 
 
 class Waves(Dataset[Sample]):
-    """A wave under noise, its phase the class (i % classes): a view into one long row, nothing computed."""
+    """Noisy waves whose phase encodes the class (i % classes): views into one long row, without
+    computation."""
 
     def __init__(self, samples: int, shape: tuple[int, ...], classes: int, seed: int) -> None:
         self.samples, self.shape, self.classes = samples, shape, classes
@@ -128,7 +133,7 @@ class Waves(Dataset[Sample]):
 
 
 class Sentences(Dataset[Sample]):
-    """Tokens that count up, modulo the vocabulary, from a start and by a stride that the index decides."""
+    """Arithmetic token sequences modulo the vocabulary; the index determines start and stride."""
 
     def __init__(self, samples: int, seq_len: int, vocab: int, seed: int) -> None:
         self.samples, self.vocab, self.seed = samples, vocab, seed

@@ -1,9 +1,9 @@
-"""Text as bytes, for language modelling. The default corpus is on every machine: Python's own source.
+"""Text for language modelling, as bytes or as tokens. The default corpus is the source of Python itself.
 
-Files are read in the order of their relative paths, each content once, empty ones not at all. The
-validation split is made of whole files: those with the smallest SHA-256 of their content, passing over
-any that no longer fits, up to `valid_share` of all bytes. If none fits (one file, or few large ones) it is
-the end of the last file. So the split depends on the content alone, and no file is in both.
+Files are read in the order of their relative paths; duplicates and empty files are left out. The validation
+split consists of whole files in the order of the SHA-256 of their content, up to `valid_share` of all bytes;
+a file that no longer fits is skipped. If no file fits, the split is the end of the last file. The split
+therefore depends only on the content, and no file is in both splits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
 _STDLIB_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
-"""Installed packages; and tests, which some distributions leave out and whose tables are no prose."""
+"""Installed packages, and tests, which some distributions do not install."""
 
 
 def build(
@@ -41,13 +41,13 @@ def build(
     ----------
     path : folder (read recursively, hidden files and folders left out) or single file.
     pattern : file names to read, such as `*.txt`; by default `*.py` of the standard library, else all.
-    seq_len : tokens a sample predicts.
-    valid_share : share of the bytes held out for validation, from 0 to 0.5; 0 holds out none.
+    seq_len : predicted tokens of a sample.
+    valid_share : share of the bytes held out for validation, from 0 to 0.5.
     tokenizer : `bytes` (256 tokens), or the local folder of a Hugging Face tokenizer.
 
     Raises
     ------
-    ConfigError : nothing to read, or less than one sample of it.
+    ConfigError : no text was found, or less than one sample.
     """
     if seq_len < 1:
         raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
@@ -81,9 +81,9 @@ def build(
 
 
 def unigram_entropy_bits(contents: list[bytes]) -> float:
-    """Entropy of the bytes of `contents` taken one by one, in bits per byte."""
+    """Shannon entropy of the distribution of single bytes in `contents`, in bits per byte."""
     counts = np.zeros(256, np.int64)
-    for content in contents:  # file by file: `bincount` widens its input to eight bytes a value
+    for content in contents:  # by file, because `bincount` casts its input to eight bytes per value
         counts += np.bincount(np.frombuffer(content, np.uint8), minlength=256)
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log2(share)).sum())
@@ -103,7 +103,7 @@ class _Tokens:
 
 def _read_stdlib(pattern: str) -> list[bytes]:
     root = Path(sysconfig.get_path("stdlib"))
-    # Written when Python was built, with the paths of that machine in it.
+    # Python's build writes this module with paths of its machine.
     names = [name for name in _walk(root, pattern, _STDLIB_LEFT_OUT) if "_sysconfigdata" not in name]
     return _contents(root, names, f"the standard library's source (pattern {pattern!r})")
 
@@ -119,7 +119,7 @@ def _read(path: Path, pattern: str) -> list[bytes]:
 
 
 def _walk(root: Path, pattern: str, left_out: set[str]) -> list[str]:
-    """Relative paths, `/` between their parts, sorted: the same order on every machine."""
+    """Sorted relative paths with `/` as separator, so that the order is the same on every machine."""
     found = []
     for folder, folders, names in os.walk(root):
         folders[:] = [
@@ -169,7 +169,7 @@ def _as_bytes(contents: list[bytes]) -> _Tokens:
 
 
 def _tokenizer(folder: str) -> Callable[[list[bytes]], _Tokens]:
-    """An encoder made of a local Hugging Face tokenizer; it encodes file by file."""
+    """An encoder from a local Hugging Face tokenizer; it encodes each file separately."""
     try:
         from transformers import AutoTokenizer
     except ImportError:

@@ -1,8 +1,8 @@
-"""Token files, already tokenized, mapped into memory: training reads from the disk cache only what it needs.
+"""Tokenized files, mapped into memory, so that training reads only the samples it uses.
 
-A `.npy` file holds a one-dimensional integer array; any other file is raw numbers of `dtype`. A folder is
-its token files (`*.npy`, `*.bin`) in the order of their names; samples never span two files. Validation
-is `valid_path`, or else the last `valid_share` of the samples.
+A `.npy` file holds a one-dimensional integer array; any other file holds raw numbers of `dtype`. The token
+files of a folder (`*.npy`, `*.bin`) are read in the order of their names; no sample spans two files. The
+validation split is `valid_path`, or else the last `valid_share` of the samples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
 _HASHED_BYTES = 1 << 30
-"""Data up to this size is hashed at start, on every rank, in about a second."""
+"""Largest size of data that every rank hashes at start, in about a second."""
 
 
 def build(
@@ -36,14 +36,18 @@ def build(
 
     Parameters
     ----------
-    vocab : number of tokens in the vocabulary; every token is below it.
-    dtype : of the numbers in raw files; `.npy` files say it themselves.
-    seq_len : tokens a sample predicts.
+    vocab : size of the vocabulary; every token is smaller.
+    dtype : dtype of raw files; a `.npy` file contains its own.
+    seq_len : predicted tokens of a sample.
     valid_path : token file or folder to validate on.
-    valid_share : share of the samples held out where `valid_path` is not given, from 0 to 0.5.
-    bytes_per_token : mean bytes of text per token; with it the validation loss is stated in bits per byte.
+    valid_share : share of the samples held out without `valid_path`, from 0 to 0.5.
+    bytes_per_token : mean bytes of text per token, for a validation loss in bits per byte.
 
-    The record's `sha256` is of the files' bytes in order, null beyond 1 GiB.
+    Raises
+    ------
+    ConfigError : a file is missing, fills no sample, or holds a token outside of the vocabulary.
+
+    The record's `sha256` is the hash of the files' bytes in order; null above 1 GiB.
     """
     if seq_len < 1:
         raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
@@ -97,7 +101,7 @@ def _samples(files: list[Path], dtype: str, seq_len: int, vocab: int) -> ConcatD
     for file in files:
         tokens = _map(file, dtype)
         windows.append(windows_or_refuse(tokens, seq_len, f"token file {file.name}"))
-        largest = int(tokens[: 1 << 20].max())  # a glance: a wrong dtype or vocabulary shows at once
+        largest = int(tokens[: 1 << 20].max())  # the first tokens reveal a wrong dtype or vocabulary
         if largest >= vocab:
             raise ConfigError(
                 f"data.vocab={vocab}, but {file.name} holds token {largest}; check data.vocab and data.dtype"

@@ -1,4 +1,4 @@
-"""The data of a run on this rank: its source, its share of each global batch, and its batches by step."""
+"""The data of a run on this rank: source, batch plan, and batches by step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from disttrain.runtime.process_group import World
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Samples go to the data-parallel ranks of `mesh`, not to the ranks of the world."""
+    """Data of one rank; samples are distributed over the data-parallel ranks of `mesh`."""
 
     source: Source
     plan: BatchPlan
@@ -32,13 +32,13 @@ class TrainingData:
     config: Config
 
     def example(self) -> Batch:
-        """A micro-batch in host memory, outside of the order of samples."""
+        """A micro-batch of the first samples, in host memory; it does not advance the sampler."""
         samples = self.source.record.train_samples
         return default_collate([self.source.train[i % samples] for i in range(self.plan.local)])
 
     def batches(self, start_step: int, device: torch.device) -> Iterator[Batch]:
-        """The micro-batches of this rank after `start_step` steps. Building the iterator draws random
-        numbers."""
+        """The micro-batches of this rank after `start_step` steps. Draws from torch's random number
+        generator."""
         seed, rank = self.config.train.seed, self.mesh.data_rank
         order = GlobalOrder(self.source.record.train_samples, seed)
         mine = RankBatches(order, self.plan, rank, self.steps, start_step)
@@ -49,7 +49,7 @@ class TrainingData:
         )
 
     def metrics_fields(self) -> dict[str, Any]:
-        """As fields of `Metrics`."""
+        """Data and batch sizes as fields of `Metrics`."""
         return {
             "dataset": self.source.record,
             "steps_total": self.steps,
@@ -60,9 +60,9 @@ class TrainingData:
 
 
 def spread_source(source: Source, config: Config, mesh: Mesh, world: World) -> TrainingData:
-    """The batches of `source` for this run. All ranks together.
+    """Distribute `source` over the ranks. All ranks together.
 
-    Raises `ConfigError` where ranks have different data, or where the batch sizes do not divide.
+    Raises `ConfigError` if the data differs between ranks, or if the global batch size is not divisible.
     """
     refuse_unequal_data(source, world)
     plan = plan_batch(config.train.local_batch_size, config.train.global_batch_size, mesh.data_size)
@@ -72,7 +72,7 @@ def spread_source(source: Source, config: Config, mesh: Mesh, world: World) -> T
 def refuse_unequal_data(source: Source, world: World) -> None:
     """Raise `ConfigError` on all ranks if the data of any rank differs.
 
-    Nodes with different versions of Python have different default corpora, and no later check would notice.
+    Nodes with different versions of Python have different default corpora; no later check would find that.
     """
     found = [
         (record.name, record.version, record.sha256) for record in world.all_gather_object(source.record)

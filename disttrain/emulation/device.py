@@ -1,12 +1,12 @@
-"""Ways to spend the seconds of an emulated layer.
+"""Implementations of the seconds of an emulated layer.
 
 | work | on a CPU | on CUDA |
 |---|---|---|
-| `wait` | the rank waits and its processor is free | the device sleeps: a kernel that counts its clock |
-| `matmul` | matrix products, as many as take that long | the same, on the device |
+| `wait` | the rank waits and its processor is idle | a kernel counts the cycles of the device |
+| `matmul` | matrix products for that long | the same, on the device |
 
-Several ranks that share a device do not slow a device-side sleep. They slow products, which are calibrated
-alone.
+Ranks that share a device slow matrix products, which are calibrated on an idle device, but not device-side
+sleeps.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ _Item = TypeVar("_Item")
 
 _SLEEP_CYCLES = 50_000_000
 _PRODUCT = {"cpu": 128, "cuda": 1024}
-"""Width of the square products: well below a millisecond each, so that layers' seconds are met."""
+"""Width of the square matrices: one product takes well below 1 ms, which bounds the rounding error."""
 _CALIBRATION_S = 0.1
 
 
 class Device(Protocol):
-    """Spends the seconds of layers, one after the other."""
+    """Emulates the layers of a pass one after the other."""
 
     @property
     def timing_error_s(self) -> float | None:
-        """Seconds by which passes ended late, summed; None where unknown."""
+        """Seconds by which passes ended late, summed over passes; None where unknown."""
 
     def start(self) -> None:
-        """A pass begins."""
+        """Begin a pass."""
 
     def advance(self, seconds: float) -> None:
-        """A layer computes for so long."""
+        """Compute a layer for `seconds`."""
 
     def end(self) -> None:
-        """The pass is over."""
+        """End the pass."""
 
 
 class Waiting(DeadlineTimer):
-    """A CPU rank that waits."""
+    """Waits on the CPU."""
 
 
 class Sleeping:
-    """A CUDA device that sleeps between the kernels around it, in the order of the current stream."""
+    """Sleeps on a CUDA device, in the order of the current stream."""
 
     timing_error_s = None
 
@@ -69,7 +69,7 @@ class Sleeping:
 
 
 class Multiplying:
-    """Real products, as many as take a layer's seconds; the remainder is carried to the next layer."""
+    """Multiplies matrices for a layer's seconds and carries the rounding error to the next layer."""
 
     timing_error_s = None
 
@@ -98,7 +98,7 @@ class Multiplying:
                 torch.mm(self._left, self._left, out=self._result)
 
     def _calibrate(self, device: torch.device) -> float:
-        """Seconds of one product when many follow each other."""
+        """Seconds of one product in a long sequence of products."""
         count, taken = 8, 0.0
         while taken < _CALIBRATION_S:  # the first rounds warm up
             count *= 2
@@ -111,16 +111,16 @@ class Multiplying:
 
 
 def make_device(work: Work, device: torch.device) -> Device:
-    """The way to spend time on `device`. Products are calibrated first, which takes about 0.2 s."""
+    """The implementation of `work` on `device`. Calibration of matrix products takes about 0.2 s."""
     if work == "matmul":
         return Multiplying(device)
     return Sleeping(device) if device.type == "cuda" else Waiting()
 
 
 def each_after(seconds: float, items: Iterator[_Item], device: Device) -> Iterator[_Item]:
-    """The same items, each delayed by `seconds` on `device`.
+    """Yield `items`, each delayed by `seconds` on `device`.
 
-    The device waits, because waiting on the host alone is hidden by earlier work of the device.
+    The device waits, because queued work of the device would hide a wait on the host.
     """
     for item in items:
         device.start()
@@ -129,10 +129,10 @@ def each_after(seconds: float, items: Iterator[_Item], device: Device) -> Iterat
 
 
 def _cycles_per_second(device: torch.device) -> float:
-    """The rate of the counter that a device-side sleep counts."""
+    """Cycles per second of the counter of a device-side sleep."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     with torch.cuda.device(device):
-        torch.cuda._sleep(_SLEEP_CYCLES)  # the clock rises with the first work
+        torch.cuda._sleep(_SLEEP_CYCLES)  # an idle device raises its clock with the first work
         begin.record()
         torch.cuda._sleep(_SLEEP_CYCLES)
         end.record()

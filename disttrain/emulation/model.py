@@ -1,4 +1,4 @@
-"""The emulated model: layers that take their table's time and have real parameters and gradients."""
+"""The emulated model: layers that take the seconds of a table and have real parameters and gradients."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Emulated(nn.Module, ModelHooks):
             x = layer(x)
         if torch.is_grad_enabled():
             device.end()
-        # its own tensor, not a view: fully_shard hangs its hook on it
+        # a tensor of its own, not a view, because fully_shard registers a hook on it
         return _Edge.apply(x.expand(len(inputs), *self._output), device.start)
 
 
@@ -159,7 +159,7 @@ class EmulatedOptimizer(torch.optim.Optimizer):
 
 
 class _Clock:
-    """The device of a model's passes, created in the first pass, which shows where the model is."""
+    """The device of a model's passes. Created in the first pass, when the model's placement is known."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -172,7 +172,7 @@ class _Clock:
 
     @property
     def device(self) -> Device:
-        assert self._device is not None, "the first forward pass makes it"
+        assert self._device is not None, "created in the first forward pass"
         return self._device
 
     def begin(self, device: torch.device, factor: float) -> None:
@@ -186,8 +186,8 @@ class _Clock:
 
 
 class _LayerPass(torch.autograd.Function):
-    """One layer, forward and backward. The seconds pass before the result is returned, so a gradient is ready
-    when its layer is done, and not before."""
+    """Forward and backward of one layer. Each returns after its seconds, so a gradient is ready when its
+    layer is done."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, layer: Layer, clock: _Clock) -> Tensor:
@@ -200,7 +200,7 @@ class _LayerPass(torch.autograd.Function):
         (gradient,) = gradients
         own = None
         if ctx.weight is not None:
-            # allocated within the seconds of the layer, as on a device
+            # allocated before `advance`, so that the layer's seconds include it
             own = torch.empty_like(ctx.weight).fill_(gradient)
         ctx.clock.advance(ctx.layer.backward_s)
         return gradient, own, None, None

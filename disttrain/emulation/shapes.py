@@ -1,10 +1,9 @@
-"""Tables of known models, from the true shapes of their layers: bytes, and seconds at a stated rate.
+"""Tables of named models from the shapes of their layers: bytes, and seconds at a stated rate.
 
-Forward FLOPs are those of matrix products and convolutions (a multiply-add is 2), attention not halved for
-causality; backward takes twice the forward: one product for the inputs' gradient, one for the weights'.
-Norms, activations and look-ups take no time of their own. So the seconds are those of a device that reaches
-the stated rate in every layer: real ones differ by layer, which a table made by `submit.py emulate` has.
-Imports without torch.
+Forward FLOPs count matrix products and convolutions (a multiply-add is 2); causal attention counts in full.
+The backward pass has twice the FLOPs of the forward pass: one product for the gradient of the inputs, one for
+that of the weights. Norms, activations and embedding look-ups count as 0. The seconds assume the same rate in
+every layer; a table from `submit.py emulate` has measured rates. Imports without torch.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _IMAGE, _IMAGE_CLASSES = 224, 1000
 
 @dataclass(frozen=True)
 class Shape:
-    """One layer: its parameters and the forward FLOPs of one sample."""
+    """One layer: number of parameters, and forward FLOPs of one sample."""
 
     name: str
     parameters: int
@@ -29,7 +28,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class GPTShape:
-    """A decoder with learned positions, biases and a tied output layer, as GPT-2 and GPT-3 have them."""
+    """A decoder with learned positions, biases and a tied output layer, as in GPT-2 and GPT-3."""
 
     layers: int
     width: int
@@ -46,7 +45,10 @@ NAMES = ("resnet50", *GPTS)
 
 
 def known(name: str, rate_tflops: float | None, dtype_bytes: int) -> Table:
-    """The table of the model of that name on a device that reaches `rate_tflops`, for one sample."""
+    """The table of model `name` for one sample, on a device of `rate_tflops` (1e12 FLOP/s).
+
+    Raises `ConfigError` for an unknown name or a missing rate.
+    """
     if name not in NAMES:
         raise ConfigError(
             f"model.table={name!r} is neither a file (.yaml, .yml, .json) nor one of {', '.join(NAMES)}"
@@ -102,15 +104,15 @@ def resnet50() -> Iterator[Shape]:
 def gpt(shape: GPTShape) -> Iterator[Shape]:
     """The layers of a GPT (Radford et al. 2019; Brown et al. 2020, arXiv:2005.14165).
 
-    The output layer shares the embedding's weights, so they travel once, when the embedding's gradient is
-    there: at the very end. A norm belongs to the layer that follows it.
+    The output layer shares the embedding's weights, so their gradient is reduced once, at the end of the
+    backward pass. A norm belongs to the layer that follows it.
     """
     width, context, vocabulary = shape.width, shape.context, shape.vocabulary
     norm = 2 * width
     yield Shape("embedding", vocabulary * width + context * width, 0)
     for block in range(shape.layers):
         linear = 2 * context * width * width
-        scores = 2 * context * context * width  # queries by keys; as many again for weights by values
+        scores = 2 * context * context * width  # queries x keys; weights x values has the same
         yield Shape(f"block{block}.qkv", norm + 3 * width * width + 3 * width, 3 * linear + 2 * scores)
         yield Shape(f"block{block}.out", width * width + width, linear)
         yield Shape(f"block{block}.up", norm + 4 * width * width + 4 * width, 4 * linear)
@@ -119,6 +121,6 @@ def gpt(shape: GPTShape) -> Iterator[Shape]:
 
 
 def _convolution(name: str, inputs: int, outputs: int, kernel: int, size: int) -> Shape:
-    """A convolution to a map of `size` x `size`, without bias, and its batch norm."""
+    """A convolution without bias to `size` x `size` outputs, and its batch norm."""
     weights = inputs * outputs * kernel * kernel
     return Shape(name, weights + 2 * outputs, 2 * weights * size * size)

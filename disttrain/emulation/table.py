@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 class Entry(BaseModel):
-    """Base of the table and its layers: closed to unknown keys."""
+    """Base of the table and its layers; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -30,29 +30,29 @@ class Layer(Entry):
 
     name: str
     bytes: NonNegativeInt
-    """Of its parameters, and so of the gradients that travel."""
+    """Bytes of its parameters, and so of its gradients."""
     forward_s: NonNegativeFloat
     backward_s: NonNegativeFloat
-    """Its gradients are there when these have passed."""
+    """Seconds until its gradients are ready."""
 
 
 class Table(Entry):
-    """The layers of a model and what they take on some device."""
+    """The layers of a model and their seconds on some device."""
 
     layers: tuple[Layer, ...] = Field(min_length=1)
     samples: PositiveInt | None = None
-    """Samples that the seconds are for, others in proportion; null: the same for any number of samples."""
+    """Samples per micro-batch for which the seconds hold; others scale in proportion. Null: any number."""
     dtype_bytes: PositiveInt = 4
-    """Of one parameter: 4 or 2."""
+    """Bytes of one parameter: 4 or 2."""
     optimizer_s: NonNegativeFloat | None = None
     """Seconds of the optimizer; null: a real optimizer updates the parameters."""
     input_s: NonNegativeFloat | None = None
-    """Seconds that a micro-batch is waited for; null: only as long as loading it takes."""
+    """Additional seconds of loading a micro-batch; null: none."""
     source: str | None = None
-    """Where the numbers are from."""
+    """Source of the numbers."""
 
     def share(self, samples: int) -> float:
-        """What seconds are multiplied by where so many samples are in a micro-batch."""
+        """Factor of the seconds for a micro-batch of `samples`."""
         return samples / self.samples if self.samples else 1.0
 
     @property
@@ -69,7 +69,7 @@ class Table(Entry):
 
 
 def uniform(layers: int, layer_mb: float, forward_s: float, backward_s: float) -> Table:
-    """Equal layers of `layer_mb` MiB; the seconds are of the whole passes."""
+    """Equal layers of `layer_mb` MiB; the seconds are those of whole passes. Raises `ConfigError`."""
     if layers < 1:
         raise ConfigError(f"model.layers={layers}: must be at least 1")
     for name, value in {"layer_mb": layer_mb, "forward_s": forward_s, "backward_s": backward_s}.items():
@@ -80,7 +80,7 @@ def uniform(layers: int, layer_mb: float, forward_s: float, backward_s: float) -
 
 
 def parse(value: Any) -> Table:
-    """A table given as plain data: a mapping of its fields, or the list of its layers alone."""
+    """A table from a mapping of its fields, or from the list of its layers. Raises `ConfigError`."""
     fields = {"layers": value} if isinstance(value, list) else value
     try:
         return Table.model_validate(fields)

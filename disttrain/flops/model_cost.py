@@ -23,7 +23,7 @@ class ModelCost:
     peak: Peak
 
     def metrics_fields(self) -> dict[str, Any]:
-        """As fields of `Metrics`."""
+        """Parameters, FLOPs and peak as fields of `Metrics`."""
         return {
             "parameters": self.parameters,
             "model_flops_per_sample": self.flops_per_sample,

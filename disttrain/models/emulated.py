@@ -1,4 +1,4 @@
-"""A model that takes stated times instead of computing: an emulated accelerator (docs/emulation.md)."""
+"""Emulated model: its layers take stated seconds instead of computing (docs/emulation.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from disttrain.errors import ConfigError
 from disttrain.runtime.rank_info import rank_info
 
 FILE_OPTIONS = ("table",)
-"""Options that may name a YAML or JSON file; its content is what the run is planned with."""
+"""Options that may name a YAML or JSON file; the run stores the content of the file."""
 
 
 def build(
@@ -34,27 +34,32 @@ def build(
     seed: int = 0,
     work: Literal["wait", "matmul"] = "wait",
 ) -> Emulated:
-    """Layers that take stated seconds, with real parameters and gradients; everything around them is real.
+    """Layers that take stated seconds, with real parameters, gradients and communication.
 
     Parameters
     ----------
-    table : a file (.yaml, .json) or the value itself: layers with name, bytes, forward_s and backward_s, and
-        what is common to them (docs/emulation.md); or resnet50, gpt-124m, gpt-350m or gpt-1.3b, at
-        `rate_tflops`. Null: equal layers, by the next options.
-    layers : number of equal layers; this and the next three only without `table`.
-    layer_mb : parameters of each, in MiB.
-    forward_s, backward_s : seconds of a whole pass, for any batch size.
-    rate_tflops : rate of the emulated device on a table known by name, in 1e12 FLOP/s.
+    table : a file (.yaml, .json) or its content: layers with name, bytes, forward_s and backward_s, and
+        shared fields (docs/emulation.md); or, with `rate_tflops`, resnet50, gpt-124m, gpt-350m or gpt-1.3b.
+        Null: equal layers from the next four options.
+    layers : number of equal layers, without `table`.
+    layer_mb : parameters of each equal layer, in MiB.
+    forward_s, backward_s : seconds of a whole pass through equal layers, for any batch size.
+    rate_tflops : rate of the emulated device for a named table, in 1e12 FLOP/s.
     dtype_bytes : bytes of a parameter and its gradient: 4 for float32, 2 for bfloat16; not with a file.
-    optimizer_s : seconds of an emulated optimizer, which leaves the parameters unchanged; null: the value of
-        the file, or else the real one of `optim`.
-    jitter_s : standard deviation, in seconds, of a forward and backward pass together: normal, drawn for each
-        step and rank from `seed`; all layers stretch alike.
-    slow_ranks : ranks that the next three apply to; ranks beyond the world are ignored.
-    slow_s : additional seconds of a forward and backward pass together on these ranks.
-    slow_factor : factor of the seconds of their layers.
-    slow_optimizer_s : additional seconds of their emulated optimizer.
-    work : wait leaves the processor to others (a GPU sleeps); matmul computes as long, calibrated at start.
+    optimizer_s : seconds of an emulated optimizer, which leaves the parameters unchanged. Null: the value of
+        the file, or else the real optimizer of `optim`.
+    jitter_s : standard deviation of the seconds of a forward and a backward pass together: normal, drawn for
+        each step and rank from `seed`; one factor for all layers.
+    slow_ranks : ranks to which slow_s, slow_factor and slow_optimizer_s apply; ranks beyond the world are
+        ignored.
+    slow_s : additional seconds of a forward and a backward pass together on slow ranks.
+    slow_factor : factor of the layers' seconds on slow ranks.
+    slow_optimizer_s : additional seconds of the emulated optimizer on slow ranks.
+    work : wait leaves the processor idle (a GPU sleeps); matmul multiplies matrices, calibrated at start.
+
+    Raises
+    ------
+    ConfigError : an option is out of range, or the table is wrong or has no parameters.
     """
     found = _table(table, (layers, layer_mb, forward_s, backward_s), rate_tflops, dtype_bytes)
     seconds = {"jitter_s": jitter_s, "slow_s": slow_s, "slow_optimizer_s": slow_optimizer_s}
@@ -100,7 +105,7 @@ def _table(
     rate_tflops: float | None,
     dtype_bytes: int,
 ) -> Table:
-    """The table of the options. Raises `ConfigError` where it has no parameters."""
+    """The table of the options. Raises `ConfigError` for a table without parameters."""
     found = _read_table(table, equal, rate_tflops, dtype_bytes)
     if not found.bytes:
         raise ConfigError("model.table has no parameters: give at least one layer some bytes")

@@ -1,7 +1,7 @@
 """A decoder-only transformer: pre-norm, rotary positions, causal attention, tied embedding.
 
-LayerNorm and linear layers carry no bias. From a hundred thousand parameters to billions by
-`layers` and `width`: `layers=24 width=2048 heads=16` with a vocabulary of 50,304 is 1.3 billion.
+LayerNorm and linear layers have no bias. `layers=24 width=2048 heads=16` with a vocabulary of 50,304 has
+1.3 billion parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from disttrain.errors import ConfigError
 
 _INIT_STD = 0.02
 _ROTARY_BASE = 10_000.0
-"""Longest wavelength of a position, in units of 2 pi tokens."""
+"""Longest wavelength of the rotary positions, in units of 2 pi tokens."""
 
 
 def build(
@@ -28,13 +28,17 @@ def build(
     dropout: float = 0.0,
     tie_weights: bool = True,
 ) -> GPT:
-    """GPT for a language source, which gives the vocabulary and the context.
+    """GPT with the vocabulary of a language source.
 
     Parameters
     ----------
-    width : of the residual stream; a multiple of 2 * heads.
+    width : width of the residual stream; a multiple of 2 * heads.
     mlp_ratio : width of the MLP's hidden layer / `width`.
-    tie_weights : the output layer shares the embedding's weights.
+    tie_weights : whether the output layer shares the embedding's weights.
+
+    Raises
+    ------
+    ConfigError : the source is not a language source, or a size is out of range.
     """
     if source.task != "language":
         raise ConfigError(
@@ -51,7 +55,7 @@ def build(
 
 
 class GPT(nn.Module):
-    """Token ids of shape (batch, length) to logits of shape (batch, length, vocabulary)."""
+    """Maps token ids of shape (batch, length) to logits of shape (batch, length, vocabulary)."""
 
     def __init__(
         self,
@@ -78,7 +82,7 @@ class GPT(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
                 nn.init.normal_(module.weight, std=_INIT_STD)
-        # Every block adds two terms to the residual stream; scaled so, its variance does not grow with depth.
+        # Each block adds two terms to the residual stream; the scale keeps its variance independent of depth.
         for block in self.blocks:
             assert isinstance(block, Block)
             for last in (block.attention.out, block.mlp.down):
@@ -93,7 +97,7 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each added to the residual stream."""
+    """Attention and MLP with residual connections; shapes (batch, length, width)."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float) -> None:
         super().__init__()
@@ -146,8 +150,8 @@ class MLP(nn.Module):
 def rotary_angles(length: int, head_width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosine and sine of position x frequency, each of shape (length, head_width / 2).
 
-    Computed in every forward pass (microseconds) rather than kept as a buffer, which DDP would broadcast and
-    a model built on the meta device would lose.
+    Computed in every forward pass (microseconds): DDP would broadcast a buffer, and a model built on the meta
+    device would lose it.
     """
     frequency = _ROTARY_BASE ** -(torch.arange(0, head_width, 2, device=device) / head_width)
     angle = torch.outer(torch.arange(length, device=device), frequency)
@@ -155,9 +159,9 @@ def rotary_angles(length: int, head_width: int, device: torch.device) -> tuple[T
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the pairs (x[i], x[i + half]) of the last dimension by their position's angles.
+    """Rotate the pairs (x[i], x[i + half]) of the last dimension by the angles of their position.
 
-    The product of a query and a key then depends on their distance (Su et al. 2021, arXiv:2104.09864).
+    The product of a query and a key then depends only on their distance (Su et al. 2021, arXiv:2104.09864).
     """
     cosine, sine = (part.to(x.dtype) for part in rotation)
     first, second = x.chunk(2, dim=-1)

@@ -1,7 +1,7 @@
-"""Models of the package transformers, from a local folder or from a config; nothing is ever downloaded.
+"""Models of the package transformers, from a local folder or from a config, without downloads.
 
-The source decides the head: a causal language model for language, sequence classification for token inputs
-with a class, image classification for images.
+The task of the source determines the head: causal language model, sequence classification of tokens, or image
+classification.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ def build(
     model_type: str | None = None,
     config: dict[str, Any] | None = None,
 ) -> Logits:
-    """A Hugging Face model with the head the source needs, in float32.
+    """A Hugging Face model in float32 with the head for the source.
 
     Parameters
     ----------
-    path : folder with a config and weights, as `save_pretrained` leaves it.
-    model_type : a name transformers knows (`gpt2`, `llama`, `vit`, ...), initialised anew. Vocabulary, number
-        of labels and image size come from the source. Give this or `path`.
+    path : folder with config and weights, as written by `save_pretrained`.
+    model_type : a model type of transformers (`gpt2`, `llama`, `vit`, ...) with new weights. The source
+        determines vocabulary, number of labels and image size. Exclusive with `path`.
     config : fields of the model's config to set (`{n_layer: 2, n_embd: 128}`).
 
     Raises
     ------
-    ConfigError : transformers is not installed, the folder or config is no model, or does not fit the source.
+    ConfigError : transformers is not installed, or folder or config give no model, or none for the source.
     """
     if (path is None) == (model_type is None):
         raise ConfigError(f"model.path={path} and model.model_type={model_type}: give exactly one of them")
@@ -66,12 +66,12 @@ def build(
         raise ConfigError(
             f"{given} cannot be made a {head.removeprefix('AutoModelFor')} model: {error}"
         ) from None
-    model.config.use_cache = False  # keys and values are kept for generating, which training does not
+    model.config.use_cache = False  # the cache of keys and values serves generation only
     return Logits(model.float(), argument)
 
 
 class Logits(nn.Module):
-    """A Hugging Face model that takes one tensor and returns the logits alone."""
+    """Wraps a Hugging Face model: one input tensor, and only the logits as output."""
 
     def __init__(self, model: nn.Module, argument: str) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class Logits(nn.Module):
 
 
 def _head(source: Source) -> tuple[str, str, dict[str, Any]]:
-    """The auto class, the name of its input, and the config fields that the source decides."""
+    """The auto class, the name of its input, and the config fields that the source determines."""
     fields: dict[str, Any]
     if source.task == "language":
         fields = {"vocab_size": source.classes, **_NO_SPECIAL_TOKENS}
@@ -102,7 +102,7 @@ def _head(source: Source) -> tuple[str, str, dict[str, Any]]:
 
 
 _NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-"""Defaults such as GPT-2's 50256 lie outside of the vocabulary of another source."""
+"""Default special tokens, such as 50256 of GPT-2, may lie outside of the source's vocabulary."""
 
 
 def _check_fit(settings: Any, source: Source, given: str) -> None:

@@ -18,7 +18,11 @@ def build(
     activation: Literal["relu", "gelu"] = "relu",
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Linear layers of the widths `hidden`, then one to the source's classes (or outputs, for regression)."""
+    """Linear layers of the widths `hidden`, and an output layer of the source's classes or regression
+    outputs.
+
+    Raises `ConfigError` for a language source or a width below 1.
+    """
     if source.task == "language":
         raise ConfigError(
             f"model.kind=mlp takes numbers, but data.kind gives language ({source.record.name}); "

@@ -1,7 +1,7 @@
 """Residual networks for images (He et al. 2015, arXiv:1512.03385), with stride in the 3x3 of a bottleneck.
 
-Inputs smaller than 64 pixels on their shorter side get a stem that keeps their size (3x3, stride 1, no
-pooling), as is usual for CIFAR; larger ones the original stem (7x7, stride 2, then 3x3 max-pooling).
+Inputs below 64 pixels on their shorter side use the stem common for CIFAR, which keeps their size (3x3,
+stride 1, no pooling). Larger inputs use the original stem (7x7, stride 2, then 3x3 max-pooling).
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ def build(source: Source, *, depth: Literal[18, 50] = 18, width: int = 64) -> Re
     Parameters
     ----------
     width : channels of the first stage; the other three have 2, 4 and 8 times as many.
+
+    Raises
+    ------
+    ConfigError : samples are not images, or the width is below 1.
     """
     if source.task != "classification" or len(source.shape) != 3:
         raise ConfigError(
@@ -37,7 +41,7 @@ def build(source: Source, *, depth: Literal[18, 50] = 18, width: int = 64) -> Re
 
 
 class ResNet(nn.Module):
-    """Images of shape (batch, channels, height, width) to logits of shape (batch, classes)."""
+    """Maps images of shape (batch, channels, height, width) to logits of shape (batch, classes)."""
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        # Each block starts as the identity, which trains better (Goyal et al. 2017, arXiv:1706.02677).
+        # Each residual block starts as the identity (Goyal et al. 2017, arXiv:1706.02677, section 5.1).
         for block in self.blocks:
             assert isinstance(block, BasicBlock | Bottleneck)
             nn.init.zeros_(block.last_norm.weight)
@@ -96,7 +100,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1 down, 3x3, 1x1 up to four times the width, and a shortcut."""
+    """1x1, 3x3 and 1x1 convolutions, the last to four times the width, and a shortcut."""
 
     expansion = 4
 
@@ -116,12 +120,12 @@ class Bottleneck(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Module:
-    """A convolution that keeps the size but for its stride; no bias, for a batch norm follows."""
+    """A convolution with padding `size` // 2, without bias, since a batch norm follows."""
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
 def projection(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """The shortcut: the identity where shapes agree, else a 1x1 convolution."""
+    """The shortcut: the identity for equal shapes, else a 1x1 convolution."""
     if inputs == outputs and stride == 1:
         return nn.Identity()
     return nn.Sequential(convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
