@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticUndefined
 
 from disttrain.config.builder_options import BUILT_SECTIONS, check_options
 from disttrain.config.dotted_keys import ABSENT, flat_values
@@ -48,15 +49,24 @@ def first_difference(recorded: dict[str, Any], now: dict[str, Any]) -> str | Non
     """`<key> was <old> and is now <new>` for the first key in which two base configs differ, or None.
 
     Fields excluded from the config key are ignored: a sweep can be extended under a longer time limit.
-    `base_ranks` is ignored too: the first `sweep` command fixes it for later ones.
+    `base_ranks` is ignored too: the first `sweep` command fixes it for later ones. A key that the config did
+    not have when `recorded` was written counts as its default, as it does in the config key.
     """
     before, after = _by_key(recorded), _by_key(now)
+    added = {key: value for key, value in _defaults().items() if key in after and key not in before}
+    before |= added
     ignored = {"sweep.base_ranks"} | {key for key, field in config_fields() if is_excluded_from_key(field)}
     for key in [*after, *(key for key in before if key not in after)]:
         old, new = before.get(key, ABSENT), after.get(key, ABSENT)
         if old != new and key not in ignored:
             return f"{key} was {_shown(old)} and is now {_shown(new)}"
     return None
+
+
+def _defaults() -> dict[str, Any]:
+    """Default of every key that has one."""
+    defaults = {key: field.get_default(call_default_factory=True) for key, field in config_fields()}
+    return _by_key({key: value for key, value in defaults.items() if value is not PydanticUndefined})
 
 
 def _by_key(base: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """Checks and signals of a task's first moment, before anything else is imported.
 
-`sbatch jobs/train.sbatch` may find any Python, so this module uses no syntax newer than Python 3.7.
-Standard library only.
+`sbatch jobs/train.sbatch` may find any Python. So this module and `jobs.submission.sbatch_entry` use no
+syntax newer than Python 3.6, which is the `python3` of RHEL 8. Standard library only.
 """
-
-from __future__ import annotations
 
 import platform
 import signal

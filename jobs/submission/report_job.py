@@ -56,12 +56,12 @@ def _submit(journal: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, 
         "after": [state.job_id for state in awaited],
     }
     number = ledger.write_intent(journal, intent)
-    last = awaited[-1].run
-    record = read_json_or_none(last.run_json) or {}
+    newest = max(awaited, key=_submitted).run  # its code can read the records of all the runs
+    record = read_json_or_none(newest.run_json) or {}
     try:
         job_id = scheduler.submit_after(
             Submission(journal, number, tag),
-            [str(code_snapshot.code_of_run(last, record) / "submit.py"), "report", *arguments],
+            [str(code_snapshot.code_of_run(newest, record) / "submit.py"), "report", *arguments],
             [str(state.job_id) for state in awaited],
             record.get("profile"),
         )
@@ -72,6 +72,13 @@ def _submit(journal: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, 
         raise
     ledger.write_receipt(journal, number, job_id)
     return job_id
+
+
+def _submitted(state: RunState) -> str:
+    """Time of the newest submission of a run: UTC, ISO 8601."""
+    if state.submission is None:
+        return ""
+    return str((ledger.entry(state.run, state.submission).read("intent") or {}).get("time", ""))
 
 
 def _alive(journal: RunDir, scheduler: Scheduler) -> dict[int, str]:

@@ -33,6 +33,7 @@ from jobs.schedulers.base import (
     SiteProfile,
     Submission,
     SubmitError,
+    SubmitQuota,
     Unreachable,
     submission_tag,
 )
@@ -108,11 +109,9 @@ def prepare(
 def _submit_all(
     prepared: Sequence[PreparedRun], scheduler: Scheduler, current_job: str | None
 ) -> Iterator[tuple[int, Action]]:
-    quota = scheduler.quota()
+    quota = scheduler.quota() if current_job is None else SubmitQuota()
     todo = deque(grouped(prepared, quota.array))
     left, limit = quota.jobs, quota.limit
-    if current_job is not None:
-        left = None
     while todo:
         group = todo.popleft()
         if left is not None and left < len(group):

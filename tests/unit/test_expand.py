@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -221,6 +222,14 @@ def test_the_base_excludes_shape_axes_and_fields_outside_the_key() -> None:
     assert first_difference(one, expanded(draft(), "model.dropout=0.5").base) == (
         "model.dropout was 0.0 and is now 0.5"
     )
+
+
+def test_a_base_recorded_before_a_key_was_added_differs_only_if_the_key_is_not_its_default() -> None:
+    recorded = copy.deepcopy(expanded(draft(), nodes="1 2").base)
+    del recorded["model"]["transforms"]
+    assert first_difference(recorded, expanded(draft(), nodes="4").base) is None
+    changed = expanded(draft(), "model.transforms=[package:function]").base
+    assert first_difference(recorded, changed) == "model.transforms was [] and is now ['package:function']"
 
 
 @pytest.mark.parametrize(

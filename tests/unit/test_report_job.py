@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
+from jobs.core import code_snapshot
 from jobs.core import journal as ledger
 from jobs.schedulers.base import Job, SubmitError
 from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
@@ -26,6 +29,28 @@ def test_it_waits_for_all_runs_on_their_way_and_is_one(tmp_path: Path) -> None:
     assert cluster.followed == [("demo", ["elsewhere:1"]), ("demo", ["elsewhere:1", "elsewhere:2"])]
     assert cluster.cancelled == ["later:1"]
     assert report_job.ensure(tmp_path, "demo", cluster, anew=False) == "later:2"
+
+
+def test_it_runs_the_code_of_the_newest_submission(tmp_path: Path) -> None:
+    cluster = FakeScheduler()
+    submit(sweep_plan("b"), cluster, tmp_path)
+    older = RunDir(tmp_path / "demo" / "b")
+    record = read_json(older.run_json)
+    newest = code_snapshot.code_of_run(older, record)
+    record["provenance"]["code"]["path"] = ".code/older"
+    write_json(older.run_json, record)
+    intent = ledger.entry(older, 0).path("intent")
+    write_json(intent, read_json(intent) | {"time": "2020-01-01T00:00:00.000+00:00"})
+    submit(sweep_plan("b", "a"), cluster, tmp_path)
+    commands: list[str] = []
+
+    def follow(job: object, command: Sequence[str], *given: object) -> str:
+        commands.append(command[0])
+        return "later:1"
+
+    cluster.submit_after = follow  # type: ignore[method-assign]
+    report_job.ensure(tmp_path, "demo", cluster, anew=True)
+    assert commands == [str(newest / "submit.py")]
 
 
 def test_one_whose_receipt_was_lost_is_found_and_replaced(tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import os
 import platform
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -127,6 +130,13 @@ def test_an_old_python_says_so(tmp_path: Path) -> None:
     start = "runpy.run_module('jobs.submission.sbatch_entry', run_name='__main__')"
     old = f"import runpy, sys; sys.version_info = (3, 9); {start}"
     assert " is Python 3.9, 3.11 or newer is needed; " in _refused(["-c", old], tmp_path)
+
+
+@pytest.mark.parametrize("module", [startup, sbatch_entry])
+def test_a_python_as_old_as_36_can_compile_what_refuses_it(module: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(module), feature_version=(3, 6))
+    imports = {each.module for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}
+    assert "__future__" not in imports, "3.6 has no `annotations`"
 
 
 def _refused(arguments: list[str], folder: Path) -> str:

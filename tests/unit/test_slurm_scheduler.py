@@ -24,7 +24,7 @@ from jobs.schedulers.base import (
 )
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.schedulers.slurm.allocation import SlurmAllocation
-from jobs.schedulers.slurm.commands import answers
+from jobs.schedulers.slurm.commands import answers, query
 from jobs.schedulers.slurm.sbatch import Backoff
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import RunState
@@ -274,3 +274,7 @@ def test_a_start_without_the_gpus_it_asked_for(environ: dict[str, str], lacks: s
     record = {"config": {"resources": resources}, "profile": {"gpus": environ.pop("gpus", "gpus-per-node")}}
     said = SlurmAllocation(environ).missing_gpus(record)
     assert said == (lacks and f"Slurm gave this node {lacks} GPUs that the job asked for")
+
+
+def test_output_that_is_not_utf_8_is_read() -> None:
+    assert query(["printf", r"a\377b"]) == "a\N{REPLACEMENT CHARACTER}b"

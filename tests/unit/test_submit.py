@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from jobs.submission.actions import plan_actions
 
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
@@ -18,6 +19,7 @@ from jobs.schedulers.base import (
     submission_tag,
 )
 from jobs.schedulers.slurm.site_profile import Profile
+from jobs.submission.submit import carry_out
 from tests.support.jobs import CODE, FakeScheduler, repeats, states, submit, sweep_plan
 
 
@@ -128,6 +130,35 @@ def test_a_limit_that_only_shows_in_a_refusal(tmp_path: Path) -> None:
     ]
     assert "AssocGrpSubmitJobsLimit" in actions[2].reason
     assert [state.state for state in states(tmp_path).values()] == ["queued", "queued", "planned"]
+
+
+@pytest.mark.parametrize("fit", range(8))
+def test_below_an_unknown_limit_as_many_runs_as_fit_are_submitted_and_none_twice(
+    fit: int, tmp_path: Path
+) -> None:
+    cluster = Arrays()
+    cluster.has_room = SubmitQuota(array=7)
+    accepted: list[str] = []
+
+    def limited(batch: Batch) -> list[str]:
+        if len(accepted) + len(batch.submissions) > fit:
+            raise LimitReached("the limit of jobs")
+        accepted.extend(each.run.name for each in batch.submissions)
+        return [f"{batch.submissions[0].tag}_{index}" for index in range(len(batch.submissions))]
+
+    cluster.submit = limited  # type: ignore[method-assign]
+    actions = submit(repeats(7, "a"), cluster, tmp_path)
+    assert accepted == [f"a-r{number}" for number in range(fit)]
+    assert [action.kind for action in actions] == ["submit"] * fit + ["deferred"] * (7 - fit)
+    found = states(tmp_path)
+    assert [found[f"a-r{number}"].state for number in range(7)] == ["queued"] * fit + ["planned"] * (7 - fit)
+
+
+def test_a_job_that_journals_itself_queries_no_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = FakeScheduler()
+    monkeypatch.setattr(cluster, "quota", lambda: pytest.fail("it submits nothing"))
+    (action,) = carry_out(plan_actions(sweep_plan("a"), [], CODE), cluster, tmp_path, current_job="7")
+    assert (action.job_id, cluster.submitted) == ("7", [])
 
 
 def test_a_refusal_settles_the_whole_batch(tmp_path: Path) -> None:

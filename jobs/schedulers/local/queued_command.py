@@ -2,12 +2,14 @@
 
     python -m jobs.schedulers.local.queued_command JOURNAL --submission N --ticket T COMMAND...
 
-The command is arguments of Python. It is not run if the submission was revoked while it waited.
+The command is a file of a copy of the code, and its arguments: it imports that copy. It is not run if the
+submission was revoked while it waited.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +37,10 @@ def main(argv: list[str] | None = None) -> int:
         slot.wait_turn()
         if journal.entry(folder, given.submission).read("claim") is not None:
             return 0
-        return subprocess.run([sys.executable, *given.command], check=False).returncode
+        code = str(Path(given.command[0]).parent)
+        path = os.pathsep.join([code, *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [sys.executable, *given.command]
+        return subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False).returncode
 
 
 if __name__ == "__main__":

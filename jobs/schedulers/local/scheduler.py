@@ -70,11 +70,14 @@ class LocalScheduler:
         job_ids: Sequence[str],
         profile: Mapping[str, Any] | None,
     ) -> str:
-        """The queue keeps the order of submission, so the job's turn comes after `job_ids`."""
+        """The queue keeps the order of submission, so the job's turn comes after `job_ids`.
+
+        The process that waits runs this code. `command[0]` may be in a copy of older code.
+        """
         ticket = fifo_queue.take(ticket_label(job.run, job.number))
         own = ["jobs.schedulers.local.queued_command", str(job.run.path.absolute())]
         own += ["--submission", str(job.number), "--ticket", str(ticket), "--", *command]
-        _start(job.run, job.number, ticket, Path(command[0]).parent, own)
+        _start(job.run, job.number, ticket, code_snapshot.CODE_ROOT, own)
         return f"{processes.host()}:{ticket}"
 
     def find(self, submissions: Sequence[Submission]) -> list[str | None]:

@@ -38,6 +38,7 @@ def query(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str
             env={**outside_job(os.environ), **environ},
             capture_output=True,
             text=True,
+            errors="replace",  # a job's name or comment may have any bytes
             timeout=timeout_s,
             check=False,
         )
