@@ -16,6 +16,8 @@ from jobs.minicluster.config import ClusterFolder
 _ROOT = Path("/run")
 _PREFIX = "disttrain-"
 _INIT_MODULE = "jobs.minicluster.namespace_init"
+_INIT_MODULES = (_INIT_MODULE, "jobs.minicluster.keeper")
+"""Also the former name, so that `down` ends a cluster that older code brought up."""
 _REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 HEAD = "head"
@@ -78,7 +80,7 @@ def namespace_processes(folder: ClusterFolder) -> list[NamespaceProcess]:
             continue
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-            if words[-3:-1] == [_INIT_MODULE, str(folder.path)]:
+            if len(words) > 3 and words[-3] in _INIT_MODULES and words[-2] == str(folder.path):
                 found.append(NamespaceProcess(int(entry), words[-1], words[0] != "unshare"))
     return found
 

@@ -54,9 +54,6 @@ def test_slurm_reads_what_was_meant_and_runs_nothing(
     assert list(quiet.iterdir()) == []
 
 
-STRANGE = 'it\'s "odd" $(touch canary) `touch canary`; touch canary # é %j ~ *'
-
-
 def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: MiniCluster) -> None:
     strange = 'it\'s "odd" $(touch canary) `touch canary`; touch canary # é %j ~ *'
     home = quiet.parent / strange

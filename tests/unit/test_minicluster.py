@@ -97,12 +97,13 @@ def test_addresses_differ() -> None:
     assert all(address.startswith("10.213.3.") for address in addresses)
 
 
-def test_a_cluster_is_found_by_the_command_lines_of_its_processes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["jobs.minicluster.namespace_init", "jobs.minicluster.keeper"])
+def test_a_cluster_is_found_by_the_command_lines_of_its_processes(module: str, tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path)
-    command = discovery.init_command(folder, "3")
+    _, *arguments = discovery.init_command(folder, "3")[-3:]  # less the module, which older code named keeper
     script = "import sys; print(flush=True); sys.stdin.read()"
     # The same last arguments as a namespace init.
-    started = [sys.executable, "-c", script, *command[-3:]]
+    started = [sys.executable, "-c", script, module, *arguments]
     with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()

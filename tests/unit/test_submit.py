@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs.submission.actions import plan_actions
 
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
@@ -19,6 +18,7 @@ from jobs.schedulers.base import (
     submission_tag,
 )
 from jobs.schedulers.slurm.site_profile import Profile
+from jobs.submission.choose_actions import plan_actions
 from jobs.submission.submit import carry_out
 from tests.support.jobs import CODE, FakeScheduler, repeats, states, submit, sweep_plan
 
