@@ -102,9 +102,9 @@ def _parameters(doc: str) -> dict[str, str]:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    """A Markdown table; a line break within a cell becomes a space, because it would end the row."""
+    lines = [[" ".join(cell.split()).replace("|", "\\|") for cell in row] for row in rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *lines))
 
 
 def type_name(annotation: Any) -> str:

@@ -25,6 +25,7 @@ from disttrain.runtime.seeding import seed_all
 OWN = "rank."
 """Prefix of the names that belong to one rank, as its parts use it."""
 _RANK0 = "history."
+_SHARED = "precision."
 
 
 class Stateful(Protocol):
@@ -116,7 +117,7 @@ class TrainState:
 
     def _empty_parts(self, found: ResumeSource, known: state_tensors.Shapes) -> State:
         """Empty tensors for the names that this rank reads besides model and optimizer."""
-        prefixes = [_RANK0] if self._world.rank == 0 else []
+        prefixes = [_SHARED, _RANK0] if self._world.rank == 0 else [_SHARED]
         if found.manifest.world_size == self._world.size:
             prefixes.append(_own_prefix(self._world))
         wanted = {name: shape for name, shape in known.items() if name.startswith(tuple(prefixes))}

@@ -1,6 +1,6 @@
 """What a profiler trace says of one step: when collectives ran, and what of them compute hid. Pure functions.
 
-A trace is the JSON that `torch.profiler` exports. FsdpExposed are gloo's annotations on a CPU, NCCL's kernels
+A trace is the JSON that `torch.profiler` exports. Collectives are gloo's annotations on a CPU, NCCL's kernels
 on a device. Compute is the union of the other kernels there, but for the optimizer's; on a CPU it is the time
 that the step clock was in its class `compute`, which leaves marks in the trace. Several collectives may run
 at once, so intervals are merged before they are measured, never summed.

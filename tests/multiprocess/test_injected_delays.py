@@ -41,6 +41,7 @@ def clean(three_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> list[
 def test_one_late_rank(three_ranks, clean, tmp_path, delay):
     found = delays.medians(run(three_ranks, tmp_path, **delay.sections), RANKS)
     assert_added(found, clean, delays.one_late(RANKS, LATE_S, delay.phase), LATE_S)
+    assert max(delays.other_share(tmp_path, rank) for rank in range(RANKS)) < 0.2
 
 
 def test_an_optimizer_slow_on_every_rank_makes_no_rank_wait(three_ranks, clean, tmp_path):

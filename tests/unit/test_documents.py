@@ -96,3 +96,8 @@ def test_check_tells_what_is_out_of_date_and_a_plain_call_mends_it(tmp_path, mon
     ]
     assert documents.main([]) == 0
     assert documents.main(["--check"]) == 0
+
+
+def test_a_line_break_in_a_meaning_does_not_end_the_row_of_a_table():
+    rendered = documents.table(["key", "meaning"], [["`a.b`", "One line,\nor two | three."]])
+    assert rendered.splitlines()[2:] == [r"| `a.b` | One line, or two \| three. |"]

@@ -1,0 +1,66 @@
+"""The state that resumes: every part is written to a checkpoint and read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from disttrain.checkpoint import storage
+from disttrain.checkpoint.resume import ResumeSource
+from disttrain.checkpoint.train_state import RandomState, TrainState
+from disttrain.precision import Precision
+from disttrain.records.checkpoint import Checkpoint
+from disttrain.runtime.process_group import World
+
+CPU = torch.device("cpu")
+ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=CPU, backend=None)
+
+
+class LossScale(Precision):
+    """A precision with a state, as float16 has one."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = torch.tensor(scale)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"precision.scale": self.scale}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.scale = state["precision.scale"]
+
+
+def state_of(precision: Precision) -> TrainState:
+    model = nn.Linear(2, 3)
+    return TrainState(model, torch.optim.SGD(model.parameters()), [precision, RandomState(CPU)], ALONE)
+
+
+def saved(state: TrainState, path: Path, world_size: int) -> ResumeSource:
+    """A checkpoint of step 5, as written by `world_size` ranks."""
+    planned = storage.plan(state.capture, path, ALONE)
+    storage.write_metadata(planned, [storage.write(planned)])
+    manifest = Checkpoint(
+        step=5,
+        attempt=0,
+        config_key="",
+        code_hash="",
+        world_size=world_size,
+        global_batch_size=4,
+        seed=0,
+        dataset="",
+        dataset_sha256=None,
+        valid_loss=None,
+        created="",
+        torch=torch.__version__,
+        files={},
+    )
+    return ResumeSource(path, manifest)
+
+
+def test_the_state_of_a_precision_resumes_on_any_number_of_ranks(tmp_path):
+    for world_size in (1, 2):
+        source = saved(state_of(LossScale(1024.0)), tmp_path / str(world_size), world_size)
+        precision = LossScale(1.0)
+        assert state_of(precision).restore(source) == 5
+        assert precision.scale.item() == 1024.0
