@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
-from disttrain.records.json_files import to_json
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.json_lines import drop_if_disk_full
+from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.trace import StepTrace, bus_factor, length, merged, overlap
 
 METHOD = "profiler_samples"
@@ -72,8 +71,9 @@ class CollectiveStats:
     def add(self, sample: CommSample | None) -> None:
         """All ranks together."""
         if sample is not None:
-            with drop_if_disk_full(), open(self._path, "a") as file:
-                file.write(to_json(sample.model_dump(mode="json")) + "\n")
+            file = JsonLinesWriter(self._path)
+            file.add(sample.model_dump(mode="json"))
+            file.close()
         ranks = [each for each in self._world.all_gather_object(sample) if each is not None]
         if self._world.rank == 0 and len(ranks) == self._world.size and len(set(map(_layout, ranks))) == 1:
             self._seen.append(ranks)

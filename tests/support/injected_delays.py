@@ -129,6 +129,12 @@ def medians_after_saving(folder: Path, ranks: int) -> list[Phases]:
     return [medians_of([line for line in each if line["step"] % SAVE_EVERY == 1]) for each in every]
 
 
+def other_share(folder: Path, rank: int) -> float:
+    """Share of a rank's time that is in no named phase; of sums, so that rare events count."""
+    every = measured_steps(folder, rank)
+    return sum(line["other_s"] for line in every) / sum(line["step_s"] for line in every)
+
+
 def one_late(ranks: int, seconds: float, phase: str) -> list[Phases]:
     """The additional seconds of each rank: the late rank's in `phase`, its peers' as waiting."""
     return [{phase: seconds} if rank == LATE_RANK else {"comm_wait_s": seconds} for rank in range(ranks)]
