@@ -7,11 +7,12 @@ alternate screen, so that a resize leaves no old lines behind. Other outputs get
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -105,14 +106,13 @@ def _show_live_table(runs: RunSource, out: TextIO) -> list[RunState]:
     from rich.live import Live
 
     console = Console(file=out)
-    with _resize_event() as wake, Live(console=console, screen=True, auto_refresh=False) as live:
+    with _resize_waiter() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             states = runs.read()
             live.update(live_table(states, console.size.height, runs.notice), refresh=True)
             if all_ended(states):
                 return states
-            wake.wait(POLL_INTERVAL_S)
-            wake.clear()
+            wait(POLL_INTERVAL_S)
 
 
 def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Table:
@@ -150,13 +150,27 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
 
 
 @contextlib.contextmanager
-def _resize_event() -> Iterator[threading.Event]:
-    wake = threading.Event()
-    before = signal.signal(signal.SIGWINCH, lambda *_: wake.set())
+def _resize_waiter() -> Iterator[Callable[[float], None]]:
+    """A function that waits that many seconds, or until the window is resized.
+
+    The interpreter writes a byte to a pipe for each signal. A handler that set a `threading.Event` would
+    deadlock where the signal interrupts the event's own methods.
+    """
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    handler = signal.signal(signal.SIGWINCH, lambda *_: None)
+    wakeup_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def wait(seconds: float) -> None:
+        if select.select([reader], [], [], seconds)[0]:
+            os.read(reader, 4096)
+
     try:
-        yield wake
+        yield wait
     finally:
-        signal.signal(signal.SIGWINCH, before)
+        signal.set_wakeup_fd(wakeup_fd)
+        signal.signal(signal.SIGWINCH, handler)
+        os.close(reader)
+        os.close(writer)
 
 
 def _print_changes(runs: RunSource, out: TextIO) -> list[RunState]:

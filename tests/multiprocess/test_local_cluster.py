@@ -172,6 +172,7 @@ def test_it_outlives_ctrl_c(root: Path) -> None:
     """The submitter's whole process group is interrupted right after it has submitted."""
 
     def interrupted() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a process of pytest-xdist ignores it
         submit(sweep_plan("a", "b"), LocalScheduler(), root)
         os.killpg(0, signal.SIGINT)
 

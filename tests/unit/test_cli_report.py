@@ -53,7 +53,7 @@ def test_a_report_with_a_bad_argument_writes_nothing(
 ) -> None:
     make_run(RUNS, "a/n1")
     Path("file").write_text("")
-    monkeypatch.setattr(report, "note", lambda runs: pytest.fail("usage.json is written"))
+    monkeypatch.setattr(report, "record_usage", lambda runs: pytest.fail("usage.json is written"))
     for flags, why in (("--base 7", "base='7' names no"), ("--out file/here", "cannot write the report to")):
         assert submit.main(["report", *flags.split()]) == 2
         assert capsys.readouterr().err.startswith(f"error: {why}")
