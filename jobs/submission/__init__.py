@@ -1,1 +1,1 @@
-"""Runs on the login node: from the runs that are wanted to submitted jobs."""
+"""Submission on the login node: plan runs, choose an action for each, submit jobs."""

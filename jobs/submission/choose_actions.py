@@ -28,14 +28,14 @@ Kind = Literal["submit", "retry", "up_to_date", "in_progress", "outdated", "bloc
 
 @dataclass(frozen=True)
 class Action:
-    """What to do about one planned run, and why."""
+    """The action for one planned run, and its reason."""
 
     kind: Kind
     sweep: str
     name: str
     reason: str
     plan: RunPlan | None = None
-    """None where a run starts again from its own `run.json`."""
+    """None for a run that starts again from its own `run.json`."""
     state: RunState | None = None
     job_id: str | None = None
     """The submitted job; set by `submit.carry_out`."""
@@ -46,7 +46,7 @@ class Action:
 
 
 def plan_actions(plan: SweepPlan, states: Sequence[RunState], code_hash: str) -> list[Action]:
-    """The action for each run of `plan`, given the existing runs and the present code's hash."""
+    """The action for each run of `plan`, given the existing runs and the hash of the present code."""
     by_key = {state.config_key: state for state in states if state.config_key}
     by_name = {state.name: state for state in states}
     actions = []
@@ -64,10 +64,11 @@ def plan_actions(plan: SweepPlan, states: Sequence[RunState], code_hash: str) ->
 def resume_actions(
     states: Sequence[RunState], code_hash: str, named: Collection[Path] = frozenset()
 ) -> list[Action]:
-    """The action that continues each of these runs, from their own `run.json`.
+    """The action that continues each of these runs from its own `run.json`.
 
-    The user asked for it, so neither `job.max_attempts` nor the cause of the last failure counts. A silent
-    run is started again only if its folder is in `named`, because only the user can know that it is dead.
+    `resume` is an explicit request, so neither `job.max_attempts` nor the cause of the last failure counts. A
+    silent run on another host is started again only if its folder is in `named`: this host cannot check
+    whether its processes have ended.
     """
     actions = []
     for state in states:
@@ -75,13 +76,13 @@ def resume_actions(
         if not state.journaled and state.state not in ("running", "done", "corrupt"):
             kind, reason = "blocked", "not submitted by submit.py: started by hand, or brought from elsewhere"
         elif state.silent and state.run.path in named:
-            kind, reason = "retry", f"{state.message}, and taken for dead"
+            kind, reason = "retry", f"{state.message}, and presumed dead"
         actions.append(Action(kind, state.sweep, state.name, reason, None, state))
     return actions
 
 
 def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) -> tuple[Kind, str]:
-    """`max_attempts` None: start every failed run."""
+    """Kind and reason of a run's action. With `max_attempts` None, every failed run starts again."""
     if state is None:
         return "submit", "new"
     same_code = state.code_hash == code_hash
@@ -101,7 +102,7 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
         )
     why = f"{state.cause}: {state.message}" if state.message else str(state.cause)
     if state.state == "lost" and not state.journaled:
-        return "blocked", f"{why}; started by hand, so whether it still runs is not known"
+        return "blocked", f"{why}; started by hand, so whether it still runs is unknown"
     if max_attempts is None:
         return "retry", why
     if not same_code:
@@ -114,7 +115,7 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
 
 
 def cancel(states: Sequence[RunState], scheduler: Scheduler) -> list[RunState]:
-    """End the jobs of these runs, pending or running; the runs that had one. Does not wait for their end."""
+    """Cancel the pending and running jobs of these runs, without waiting; return the runs that had a job."""
     hit = [state for state in states if state.active]
     for state in hit:
         if state.state != "running" and state.submission is not None:
@@ -128,7 +129,7 @@ def cancel(states: Sequence[RunState], scheduler: Scheduler) -> list[RunState]:
 
 @contextlib.contextmanager
 def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
-    """Lock a sweep's folder against other submitters; the folder is made if missing.
+    """Lock a sweep's folder against other submitters. Creates the folder if missing.
 
     Raises `ConfigError` when the folder cannot be written, or when another process holds the lock for longer
     than `wait_s` seconds. The kernel releases the lock of a process that dies.

@@ -1,9 +1,10 @@
-"""The report job: it runs `submit.py report` for a sweep after its runs have ended.
+"""Submit the report job of a sweep, which runs `submit.py report` after all runs have ended.
 
-    runs/<sweep>/.report/submissions/    its journal, like a run's (`jobs.core.journal`), but never claimed
+    runs/<sweep>/.report/submissions/    journal of the report job (`jobs.core.journal`), without claims
 
-A sweep has one report job at a time. When more runs are submitted, another report job that waits for all of
-them takes its place. A report that is written twice or too early does no harm.
+A sweep has one report job at a time. When more runs are submitted, a new report job that waits for all of
+them replaces the former one. A report may be written twice, or before the last run ends; the next `report`
+replaces it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def journal_of(root: Path, sweep: str) -> RunDir:
 
 
 def ensure(root: Path, sweep: str, scheduler: Scheduler, *, anew: bool) -> str | None:
-    """Have a report job for the active runs of a sweep; its id, None where no run is active.
+    """Make sure that a report job waits for the active runs of a sweep; its id, or None without such runs.
 
     `anew`: runs were submitted that the present report job does not wait for. The caller holds `sweep_lock`.
     Raises `SubmitError`.
@@ -42,7 +43,7 @@ def ensure(root: Path, sweep: str, scheduler: Scheduler, *, anew: bool) -> str |
     job_id = _submit(journal, awaited, scheduler, [sweep, "--runs", str(root.absolute())])
     scheduler.cancel(list(there.values()))
     for number in there:
-        ledger.revoke(journal, number, "cancelled", "another one waits for more runs")
+        ledger.revoke(journal, number, "cancelled", "replaced by a report job that waits for more runs")
     return job_id
 
 
@@ -82,7 +83,7 @@ def _submitted(state: RunState) -> str:
 
 
 def _alive(journal: RunDir, scheduler: Scheduler) -> dict[int, str]:
-    """Report jobs that are pending or running, by submission number; the others are revoked."""
+    """Pending and running report jobs by submission number. Revokes the submissions of all others."""
     found: dict[int, str] = {}
     lost = []
     for entry in ledger.entries(journal):
@@ -104,5 +105,5 @@ def _alive(journal: RunDir, scheduler: Scheduler) -> dict[int, str]:
     jobs_now = scheduler.poll(list(found.values()))
     over = {number for number, job_id in found.items() if jobs_now[job_id].status in ("ended", "not_found")}
     for number in over:
-        ledger.revoke(journal, number, "lost", "it is over")
+        ledger.revoke(journal, number, "lost", "its job has ended")
     return {number: job_id for number, job_id in found.items() if number not in over}

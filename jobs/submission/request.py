@@ -30,7 +30,7 @@ _SWEEP_FILES = Path(__file__).resolve().parents[2] / "sweeps"
 
 
 def sweep_name(args: argparse.Namespace) -> str:
-    """The sweep's name: `--name`, or the file's without its suffix."""
+    """The sweep's name: `--name`, or the file name without its suffix."""
     name: str = args.name or Path(args.file).stem
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
         flag = "--name" if args.name else "sweep file"
@@ -66,8 +66,8 @@ def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     """The plan of `submit.py run`: one run on the file's base, with batch sizes as given.
 
-    Each override is an axis of one value: it takes part in the run's name and not in the base, so that
-    the next call with another value is another run of the same sweep.
+    Each override is an axis of one value. Axes are part of the run's name and not of the base, so another
+    call with another value makes another run of the same sweep.
     """
     draft = _load(args.file)
     section = draft.data.get("sweep")
@@ -144,7 +144,7 @@ def _recorded_base(path: Path) -> dict[str, Any] | None:
         raise ConfigError(f"{error}; move the sweep aside or use another --name") from None
     except (KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path} lacks or garbles {error}; move the sweep aside or use another --name"
+            f"{path} has a missing or invalid {error}; move the sweep aside or use another --name"
         ) from None
 
 

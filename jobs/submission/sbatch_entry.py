@@ -1,6 +1,6 @@
 """The task of `sbatch jobs/train.sbatch`: `python -m jobs.submission.sbatch_entry ARGUMENTS...`.
 
-Refuses an interpreter that cannot train, then leaves the rest to `jobs.submission.sbatch_job`.
+This module refuses an interpreter that cannot train, and then calls `jobs.submission.sbatch_job`.
 """
 
 from jobs.node import startup
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one node of the run that the arguments describe; the exit code of the task."""
+    """Run one node of the run that the arguments describe; return the exit code of the task."""
     startup.require_packages()
     from jobs.submission import sbatch_job
 

@@ -1,4 +1,4 @@
-"""The job of `sbatch jobs/train.sbatch`, which plans its own run.
+"""Plan and start the run of a job that was submitted by `sbatch jobs/train.sbatch`.
 
     sbatch --nodes 2 jobs/train.sbatch --config my.yaml [--name SWEEP] [--train.steps 50 ...]
 
@@ -8,8 +8,8 @@ nodes:
 
     runs/.by-hand/<job>-<restart>-<step>.json
 
-Every node continues as the task of a submitted job, with the copy of the code that node 0 has made. A
-requeued job finds its submission in the file of an earlier start.
+Every node continues as the task of a submitted job, with the code copy that node 0 has made. A requeued
+job reads its submission from the file of an earlier start.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _WAIT_S = 180.0
 
 
 def plan_file(allocation: CurrentAllocation, root: Path) -> Path:
-    """The file in which node 0 writes what this start of the job does."""
+    """File with run and submission of this start of the job; node 0 writes it, the other nodes read it."""
     start = f"{allocation.job_id}-{allocation.restart}-{allocation.step}"
     return root / FOLDER / f"{start}.json"
 
@@ -70,7 +70,7 @@ def former_submission(allocation: CurrentAllocation, root: Path) -> dict[str, An
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
-    """Start the run that the arguments describe on one node of its job; returns only if there is none."""
+    """Start the run that the arguments describe on one node of its job. Returns only if there is no run."""
     allocation = current_allocation(environ)
     root = allocation.submit_folder / "runs"
     former = former_submission(allocation, root)
@@ -79,12 +79,12 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
         request = read_request(argv, allocation)
         plan = run_plan(request, read_runs(root, sweep_name(request))).runs[0]
         secrets = mask_config(plan.config.as_dict())[1]
-    except ConfigError as error:  # found by every node, before anything is written
+    except ConfigError as error:  # every node finds the error before anything is written
         if former is None:
             if allocation.node_rank == 0:
                 print(f"error: {error}", file=sys.stderr)
             return EXIT_DO_NOT_REQUEUE
-        print(f"warning: {error}; job {allocation.job_id} goes on as it was planned", file=sys.stderr)
+        print(f"warning: {error}; job {allocation.job_id} continues as planned", file=sys.stderr)
     if allocation.node_rank == 0:
         planned = _write_plan(allocation, root, former, request)
     else:
@@ -98,7 +98,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
 def plans_without_run(root: Path) -> list[Path]:
     """Plan files of jobs whose runs were moved away."""
     plans = {path: read_json_or_none(path) or {} for path in sorted((root / FOLDER).glob("*.json"))}
-    # A job makes its run before its plan file. The file is read first, and the run looked for then.
+    # A job creates its run before its plan file, so a run is missing only if it was moved away.
     return [
         path
         for path, plan in plans.items()
@@ -129,7 +129,7 @@ def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse
     )
     for key, allocated, option in given_to_sbatch:
         if allocated and key in keys:
-            raise ConfigError(f"{key} is what the job has: sbatch {option} {keys[key]}", at=f"--{key}")
+            raise ConfigError(f"{key} is set by the job: use sbatch {option} {keys[key]}", at=f"--{key}")
     return argparse.Namespace(
         file=str(file),
         name=given.name,
@@ -151,12 +151,12 @@ def _write_plan(
     former: dict[str, Any] | None,
     request: argparse.Namespace | None,
 ) -> dict[str, Any]:
-    """Decide on node 0 what this start of the job does, and write it for the other nodes."""
+    """On node 0, choose run and submission of this start of the job, and write them for the other nodes."""
     planned: dict[str, Any] = {"run": None, "submission": None, "exit": EXIT_LAUNCH_FAILED}
     job_id = allocation.job_id
     try:
         if former is not None:
-            print(f"job {job_id} goes on with {former['run']}", flush=True)
+            print(f"job {job_id} continues {former['run']}", flush=True)
             planned |= former
         elif request is not None:
             planned |= _plan(allocation, request)
@@ -188,7 +188,7 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
             (action,) = carry_out(actions, scheduler, root, current_job=job_id)
         if action.job_id is not None:
             number = journal.entries(RunDir(root / label))[-1].number
-            print(f"{label}: with the code as it is now, edits since sbatch included", flush=True)
+            print(f"{label}: runs the present code, including edits made since sbatch", flush=True)
             return {"run": label, "submission": number}
     if action.kind in ("up_to_date", "outdated"):
         print(f"{label}: {action.reason}; nothing to do", flush=True)
@@ -199,7 +199,7 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
 
 
 def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
-    """The plan with the time limit of its job in place of the config's; unchanged for None."""
+    """The plan with `job.time_limit_min` replaced by the time limit of the job; unchanged for None."""
     if limit_min is None:
         return plan
     (run,) = plan.runs
@@ -209,7 +209,7 @@ def _limited(plan: SweepPlan, limit_min: int | None) -> SweepPlan:
 
 
 def _wait_for_plan(allocation: CurrentAllocation, root: Path) -> dict[str, Any]:
-    """The plan that node 0 writes."""
+    """The plan that node 0 writes; after a time-out or the end of the job, one without a run."""
     try:
         planned = poll_until(lambda: _read_plan(plan_file(allocation, root)), _WAIT_S, allocation)
     except JobEnded as why:
@@ -230,7 +230,7 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
 def _become_task(
     module: str, run: RunDir, submission: int, secrets: Mapping[str, str], environ: Mapping[str, str]
 ) -> int:
-    """Replace this process by the task of a submitted job, with the run's copy of the code."""
+    """Replace this process by the task of a submitted job, with the run's code copy (`os.execve`)."""
     code = code_snapshot.code_of_run(run, read_json(run.run_json))
     paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
     env = {**environ, **secrets, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}

@@ -1,7 +1,7 @@
-"""Submit runs: plan, announce in the journal, hand over to the scheduler, note the job ids.
+"""Submit runs: write an intent, submit to the scheduler, write a receipt with the job id.
 
-Each step is journaled (`jobs.core.journal`), so the same command continues after a submitter was killed
-anywhere. The caller holds `sweep_lock` from reading the states on.
+Each step is journaled (`jobs.core.journal`), so repeating the command continues after a submitter was killed
+at any point. The caller holds `sweep_lock` from reading the states on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from jobs.submission.choose_actions import Action
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A run with all that its submission needs."""
+    """A run with the record, profile and secrets of its submission."""
 
     position: int
     """Index of its action."""
@@ -54,7 +54,7 @@ class PreparedRun:
     secrets: Mapping[str, str]
 
     def may_join(self, other: PreparedRun) -> bool:
-        """Whether one batch script serves both: repeats of one run."""
+        """Whether both runs can share a batch script. Repeats of one run can."""
         names = ("config", "profile", "provenance")
         same = all(self.record.get(name) == other.record.get(name) for name in names)
         return same and self.secrets == other.secrets
@@ -63,12 +63,12 @@ class PreparedRun:
 def carry_out(
     actions: Sequence[Action], scheduler: Scheduler, root: Path, *, current_job: str | None = None
 ) -> list[Action]:
-    """Submit the runs that are to start; the actions with their job ids.
+    """Submit the runs whose action is `submit` or `retry`; return all actions, with job ids.
 
     Runs lie in `root/<sweep>/<run>`. A run that has started in the meantime becomes `in_progress`, one whose
-    `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. With `current_job`, the job of
-    this process, the run is journaled as that job's and nothing is submitted. Raises `SubmitError` at the
-    first refusal.
+    `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. With `current_job`, the id of
+    the job that this process belongs to, the run is journaled under this id and nothing is submitted. Raises
+    `SubmitError` at the first refusal.
     """
     if not any(action.submits for action in actions):
         return list(actions)
@@ -93,7 +93,7 @@ def carry_out(
 def prepare(
     actions: Sequence[Action], scheduler: Scheduler, root: Path, provenance: Mapping[str, Any]
 ) -> Iterator[PreparedRun | Action]:
-    """For each action the prepared run, or the action where nothing is submitted. Writes nothing."""
+    """Yield the prepared run of each action, or the action itself if nothing is submitted. Writes nothing."""
     for position, action in enumerate(actions):
         if not action.submits:
             yield action
@@ -126,7 +126,7 @@ def _submit_all(
             if half == 0:
                 todo.appendleft(group)
                 break
-            todo.extendleft((group[half:], group[:half]))  # as many as fit, by bisection
+            todo.extendleft((group[half:], group[:half]))  # bisection: submit as many as fit
             continue
         left = None if left is None else left - len(group)
         yield from done
@@ -137,7 +137,7 @@ def _submit_all(
 
 
 def grouped(prepared: Sequence[PreparedRun], most: int) -> list[list[PreparedRun]]:
-    """Runs that are submitted together, at most `most`, ordered by the first of each group."""
+    """Groups of at most `most` runs that are submitted together, ordered by the first of each group."""
     found: list[list[PreparedRun]] = []
     for each in prepared:
         joined = next((group for group in found if len(group) < most and each.may_join(group[0])), None)
@@ -149,7 +149,7 @@ def grouped(prepared: Sequence[PreparedRun], most: int) -> list[list[PreparedRun
 
 
 def batch_of(group: Sequence[PreparedRun]) -> Batch:
-    """The batch of these runs, with the submissions that would be announced next."""
+    """The batch of these runs, with their next submission numbers."""
     first = group[0]
     tag = submission_tag(first.run, journal.next_submission(first.run))
     submissions = [
@@ -162,16 +162,16 @@ def batch_of(group: Sequence[PreparedRun]) -> Batch:
 def _submit_group(
     group: Sequence[PreparedRun], scheduler: Scheduler, current_job: str | None
 ) -> list[tuple[int, Action]]:
-    """Announce all runs of a group, submit them, note their job ids.
+    """Write the intents of a group, submit it, write the receipts.
 
-    After a kill anywhere between, the tag in each announcement finds the jobs.
+    After a kill between two of these steps, the tag in each intent identifies the jobs.
     """
     results = []
     settled = []
     for each in group:
         state = each.action.state
         if state is not None and state.submission is not None:
-            # Its job was not found, or is not requeued yet; revoked, that job starts nothing.
+            # Its job was not found, or is not requeued yet. A job with a revoked submission exits.
             message = "submitted again"
             if not journal.revoke(each.run, state.submission, "lost", message, starts=state.starts):
                 late = dataclasses.replace(each.action, kind="in_progress", reason="started in the meantime")
@@ -184,10 +184,10 @@ def _submit_group(
     for each, submission in zip(settled, batch.submissions, strict=True):
         _announce(each, submission, scheduler)
     try:
-        with child_environment(settled[0].secrets):  # the only way by which secrets travel
+        with child_environment(settled[0].secrets):  # secrets reach the job only by its environment
             job_ids = [current_job] if current_job else scheduler.submit(batch)
     except Unreachable:
-        raise  # there may be jobs: the next command looks for them
+        raise  # jobs may exist: the next command searches for them
     except (SubmitError, ConfigError) as error:
         for submission in batch.submissions:
             journal.revoke(submission.run, submission.number, "launch_failed", str(error))
@@ -222,7 +222,7 @@ def _announce(prepared: PreparedRun, submission: Submission, scheduler: Schedule
 def _record(
     action: Action, run: RunDir, scheduler: Scheduler, provenance: Mapping[str, Any]
 ) -> tuple[dict[str, Any], SiteProfile | None, dict[str, str]]:
-    """Content of `run.json` (`records.RunRecord`), the site profile, and the unrecorded secrets."""
+    """Content of `run.json` (`records.RunRecord`), the site profile, and the secrets (not recorded)."""
     if action.plan is None:
         record = read_run_json(run)
         secrets: dict[str, str] = {}
@@ -249,9 +249,9 @@ def _record(
 
 
 def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
-    """Write `run.json` unless it has this content already and keeps the provenance of its first plan.
+    """Write `run.json`, unless the existing one differs at most in provenance other than the code's path.
 
-    A former `run.json` of other content (code, scheduler, a raised limit) moves to the folder of the last
+    A former `run.json` of other content (code, scheduler, a raised limit) is copied to the folder of the last
     attempt.
     """
     former = read_json_or_none(run.run_json)
@@ -259,12 +259,12 @@ def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
         if _what_counts(former) == _what_counts(record):
             return
         attempts = run.attempts()
-        if attempts:  # fails where it is there already: then no attempt was made with the former one
+        if attempts:  # keeps an existing copy: then no attempt was made with the former record
             create_exclusive(attempts[-1].path / "run.json", former)
     write_json(run.run_json, record)
 
 
 def _what_counts(record: Mapping[str, Any]) -> dict[str, Any]:
-    """All but the provenance, of which the path of the code counts: jobs run the code there."""
+    """The record with its provenance reduced to the path of the code copy, which jobs run."""
     code = (record.get("provenance") or {}).get("code") or {}
     return {**record, "provenance": code.get("path")}

@@ -1,4 +1,4 @@
-"""Warnings before runs start: one line for each condition that would spoil their figures."""
+"""Warnings before submission, about conditions under which the figures of a run are not valid."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
         if crowded:
             found.append(
                 f"{_names(list(crowded))}: up to {max(crowded.values())} busy threads (ranks x threads and "
-                f"loader workers) on {processors} processors: timings will tell about this machine, "
-                "not about scaling"
+                f"loader workers) on {processors} processors: timings will describe this machine, "
+                "not scaling"
             )
     found += scheduler.warnings(os.environ)
     unmeasured = [run for run in runs if _is_all_warm_up(run)]
@@ -39,14 +39,14 @@ def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
 
 
 def _busy_threads(run: RunPlan) -> int:
-    """As `Metrics.oversubscribed` counts them."""
+    """Busy threads of a run, counted as for `Metrics.oversubscribed`."""
     config = run.config
     own = 0 if model_waits(config) else config.resources.threads_per_rank
     return config.world_size * (own + config.data.workers)
 
 
 def _is_all_warm_up(run: RunPlan) -> bool:
-    """Not known for a length in epochs: the login node does not load the data."""
+    """Whether all steps are warm-up. False for a length in epochs: the login node does not load the data."""
     steps = run.config.train.steps
     return steps is not None and steps <= run.config.telemetry.warmup_steps
 

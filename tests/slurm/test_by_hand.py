@@ -202,7 +202,7 @@ def test_a_requeued_job_goes_on_with_its_submission(folder: Path, on_slurm: Mini
         (("--config", "missing.yaml"), "no file"),
         (("--config", "my.yaml", "--train.step", "5"), "did you mean 'train.steps'?"),
         (("--config", "my.yaml", "--nme", "x"), "unknown argument '--nme'; did you mean '--name'?"),
-        (("--config", "my.yaml", "--resources.nodes", "4"), "is what the job has: sbatch --nodes 4"),
+        (("--config", "my.yaml", "--resources.nodes", "4"), "is set by the job: use sbatch --nodes 4"),
     ],
 )
 def test_bad_input_is_one_line(

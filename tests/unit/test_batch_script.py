@@ -180,7 +180,7 @@ def test_a_job_whose_code_is_gone_says_so(tmp_path: Path) -> None:
     """An agent that some other copy gives refuses; without any, Python has no better words."""
     (tmp_path / "script").write_text(render(batch(tmp_path)))
     done = subprocess.run(["bash", tmp_path / "script"], capture_output=True, text=True, check=False)
-    first = f"the copy of the code that this was submitted with is gone: {tmp_path}/code"
+    first = f"the code copy of this job is missing: {tmp_path}/code"
     assert done.stderr.splitlines()[0] == first
 
 

@@ -100,7 +100,7 @@ def test_a_silent_run_is_started_again_only_by_its_name() -> None:
     silent = known("running", silent=True, message="silent for 12 min")
     assert [action.kind for action in resume_actions([silent], CODE)] == ["in_progress"]
     (action,) = resume_actions([silent], CODE, {silent.run.path})
-    assert (action.kind, action.reason) == ("retry", "silent for 12 min, and taken for dead")
+    assert (action.kind, action.reason) == ("retry", "silent for 12 min, and presumed dead")
     assert [action.kind for action in resume_actions([known("running")], CODE, {silent.run.path})] == [
         "in_progress"
     ]

@@ -125,7 +125,7 @@ def test_another_base_under_the_same_name(capsys: pytest.CaptureFixture[str]) ->
     Path("runs/tiny/sweep.json").write_text("{")
     assert "runs/tiny/sweep.json is not valid JSON" in refused(capsys, "sweep", "tiny.yaml", "--nodes", "1")
     Path("runs/tiny/sweep.json").write_text('{"base": 5}')
-    assert "runs/tiny/sweep.json lacks or garbles 'base'" in refused(
+    assert "runs/tiny/sweep.json has a missing or invalid 'base'" in refused(
         capsys, "sweep", "tiny.yaml", "--nodes", "1"
     )
 

@@ -57,7 +57,7 @@ def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["resources.nodes", "resources.gpus_per_node", "job.time_limit_min"])
 def test_a_shape_beside_it_is_refused(key: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"--{key}: {key} is what the job has: sbatch --"):
+    with pytest.raises(ConfigError, match=f"--{key}: {key} is set by the job: use sbatch --"):
         request(tmp_path, f"--{key}", "8", SLURM_GPUS_ON_NODE="4")
 
 

@@ -273,7 +273,7 @@ def test_a_start_without_the_gpus_it_asked_for(environ: dict[str, str], lacks: s
     resources = {"device": environ.pop("device", "auto"), "gpus_per_node": 4}
     record = {"config": {"resources": resources}, "profile": {"gpus": environ.pop("gpus", "gpus-per-node")}}
     said = SlurmAllocation(environ).missing_gpus(record)
-    assert said == (lacks and f"Slurm gave this node {lacks} GPUs that the job asked for")
+    assert said == (lacks and f"this node has {lacks} GPUs that the job requested")
 
 
 def test_output_that_is_not_utf_8_is_read() -> None:

@@ -1,1 +1,1 @@
-"""This machine as a scheduler: a first-in-first-out queue and a supervisor for each job."""
+"""The scheduler for a machine without Slurm: a first-in-first-out queue and a supervisor for each job."""

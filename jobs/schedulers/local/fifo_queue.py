@@ -1,12 +1,12 @@
-"""The queue of this user on this host: runs go one at a time, in the order of submission.
+"""First-in-first-out queue of this user on this host; runs execute one at a time.
 
 The submitter takes a numbered ticket, a small file. The job holds an flock on its ticket while it waits and
 runs, and waits for its turn by a blocking flock on the ticket before its own. The kernel releases the lock of
-a process that dies, so a dead job frees the queue. A ticket whose job never starts is discarded after
-`GRACE_S`, or once the file exists that its label names as `settled_by`.
+a process that dies, so a dead job does not block the queue. If a ticket's job never starts, the ticket is
+discarded after `GRACE_S` seconds, or once the file exists that the label names as `settled_by`.
 
-The folder is under /tmp, whatever TMPDIR is, so that all runs of a user on this host share it. Runs of other
-users are not waited for. `DISTTRAIN_QUEUE_DIR` names another folder. Standard library only.
+The folder is under /tmp, independent of TMPDIR, so that all runs of a user on this host share it. Runs of
+other users have queues of their own. `DISTTRAIN_QUEUE_DIR` names another folder. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ GRACE_S = 120.0
 _DIGITS = 12
 
 TicketState = Literal["held", "expected", "expired"]
-"""A ticket that a live job holds, one whose job may still start, one that no job holds any more."""
+"""`held`: by a live job. `expected`: the job may still start. `expired`: no job holds it."""
 
 
 class QueueFolderError(ConfigError):
-    """The queue's folder cannot be used, or others can write to it."""
+    """The queue's folder cannot be used, or other users can write to it."""
 
 
 def folder() -> Path:
-    """The queue's folder, made if missing. Raises `QueueFolderError` for one that others can write to."""
+    """The queue's folder, created if missing. Raises `QueueFolderError` if other users can write to it."""
     given = os.environ.get("DISTTRAIN_QUEUE_DIR")
     path = Path(given) if given else Path(f"/tmp/disttrain-{os.getuid()}/queue")
     try:
@@ -61,7 +61,7 @@ def _tickets() -> list[int]:
 
 
 def take(label: dict[str, Any]) -> int:
-    """Take the next ticket, with `label` as its content. Numbers only grow, also across restarts of the host.
+    """Take the next ticket, with `label` as its content. Numbers increase, also across reboots of the host.
 
     Raises `QueueFolderError`.
     """
@@ -77,7 +77,7 @@ def _take(label: dict[str, Any]) -> int:
         fcntl.flock(counter, fcntl.LOCK_EX)
         last = int(os.pread(counter, _DIGITS, 0) or 0)
         ticket = max(last + 1, int(time.time()))
-        os.pwrite(counter, b"%0*d" % (_DIGITS, ticket), 0)  # one write: killed here, it is old or new
+        os.pwrite(counter, b"%0*d" % (_DIGITS, ticket), 0)  # one write: the number is the old or the new one
         create_exclusive(_path(ticket), label)
     finally:
         os.close(counter)
@@ -85,17 +85,17 @@ def _take(label: dict[str, Any]) -> int:
 
 
 def label(ticket: int) -> dict[str, Any] | None:
-    """Content of a ticket; None when it is discarded."""
+    """Content of a ticket; None for a discarded ticket."""
     return read_json_or_none(_path(ticket))
 
 
 def find(wanted: dict[str, Any]) -> int | None:
-    """The ticket with this label that a live job holds."""
+    """The newest ticket with this label that a live job holds; None without one."""
     return next((t for t in reversed(_tickets()) if label(t) == wanted and ticket_state(t) == "held"), None)
 
 
 def discard(ticket: int) -> None:
-    """Discard a ticket: later jobs no longer wait for its job."""
+    """Discard a ticket, so that later jobs no longer wait for its job."""
     for path in (_path(ticket), _path(ticket).with_suffix(".shown")):
         path.unlink(missing_ok=True)
 
@@ -116,7 +116,7 @@ def ticket_state(ticket: int) -> TicketState:
 
 
 def _expired(file: int, ticket: int) -> bool:
-    """Whether a ticket without a holder stays without one."""
+    """Whether a ticket that no job holds has no place in the queue any more."""
     settled_by = (label(ticket) or {}).get("settled_by")
     return (
         _path(ticket).with_suffix(".shown").exists()
@@ -132,14 +132,14 @@ class QueueSlot:
     ticket: int
 
     def wait_turn(self) -> None:
-        """Return when no earlier ticket is left. A signal handler that raises ends the wait."""
+        """Wait until no earlier ticket is left. An exception from a signal handler ends the wait."""
         while before := [ticket for ticket in _tickets() if ticket < self.ticket]:
             _wait_for_end(before[-1])
 
 
 @contextlib.contextmanager
 def hold(ticket: int) -> Iterator[QueueSlot | None]:
-    """Hold a ticket until the end of the block; None if it was discarded before."""
+    """Hold a ticket until the end of the block. Yields None for a discarded ticket."""
     try:
         file = os.open(_path(ticket), os.O_RDONLY)
     except FileNotFoundError:
@@ -162,7 +162,7 @@ def _wait_for_end(ticket: int) -> None:
     except FileNotFoundError:
         return
     try:
-        fcntl.flock(file, fcntl.LOCK_SH)  # blocks for as long as its job lives
+        fcntl.flock(file, fcntl.LOCK_SH)  # blocks until its job ends
         if _expired(file, ticket):
             discard(ticket)  # under the lock: a job that starts now finds no ticket
             return

@@ -1,9 +1,9 @@
-"""A command that waits for its turn in this machine's queue:
+"""Run a command at its turn in this machine's queue:
 
     python -m jobs.schedulers.local.queued_command JOURNAL --submission N --ticket T COMMAND...
 
-The command is a file of a copy of the code, and its arguments: it imports that copy. It is not run if the
-submission was revoked while it waited.
+COMMAND is a file of a code copy, with its arguments; it imports that copy. If the submission is revoked during
+the wait, the command does not run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jobs.schedulers.local import fifo_queue
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command after all jobs that were submitted before have ended; its exit code."""
+    """Run the command after all jobs submitted earlier have ended; return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m jobs.schedulers.local.queued_command", description=main.__doc__
     )

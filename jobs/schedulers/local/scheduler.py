@@ -1,6 +1,6 @@
-"""This machine as a scheduler: a queue, and a supervisor for each job.
+"""The local scheduler: the interface of `jobs.schedulers.base` on the queue of this machine.
 
-Jobs are detached processes. They are no children of the submitter and outlive its terminal.
+Jobs are detached processes, not children of the submitter, and continue when its terminal closes.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ class LocalScheduler:
         job_ids: Sequence[str],
         profile: Mapping[str, Any] | None,
     ) -> str:
-        """The queue keeps the order of submission, so the job's turn comes after `job_ids`.
+        """Queue the command. `job_ids` were submitted earlier, so they run first.
 
-        The process that waits runs this code. `command[0]` may be in a copy of older code.
+        The waiting process runs this code. `command[0]` may be in a copy of older code.
         """
         ticket = fifo_queue.take(ticket_label(job.run, job.number))
         own = ["jobs.schedulers.local.queued_command", str(job.run.path.absolute())]
@@ -95,9 +95,9 @@ class LocalScheduler:
                 continue
             holder = journal.entry(RunDir(Path(label["run"])), label["submission"]).read("holder")
             if holder is None:
-                fifo_queue.discard(ticket)  # a job that starts later finds no ticket and ends
+                fifo_queue.discard(ticket)  # a job that starts later has no ticket, and exits
             elif processes.is_alive(holder["process"]):
-                with contextlib.suppress(ProcessLookupError):  # ended since
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
                     os.kill(holder["process"]["pid"], signal.SIGTERM)
 
     def host_of(self, job_id: str) -> str | None:
@@ -107,7 +107,7 @@ class LocalScheduler:
         return {}
 
     def uses_gpus(self, device: str, ranks: int) -> bool:
-        """`auto` takes the GPUs of this machine if there is one for each rank."""
+        """`auto` uses the GPUs of this machine if there is one for each rank."""
         return count_gpus() >= ranks if device == "auto" else asks_for_gpus(device)
 
     def processors(self) -> int | None:
@@ -127,7 +127,7 @@ class LocalScheduler:
 
     def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
         if test:
-            raise ConfigError("--test-only asks Slurm, and these runs go to this machine")
+            raise ConfigError("--test-only needs Slurm, and these runs go to this machine")
         return []
 
 
@@ -161,7 +161,7 @@ def _status(job_id: str) -> JobStatus:
 
 
 def _start(run: RunDir, submission: int, ticket: int, code: Path, module: Sequence[str]) -> None:
-    """Start the process that holds a ticket: a module of the copy `code`, with its arguments."""
+    """Start the process that holds a ticket: a module of the code copy `code`, with its arguments."""
     log = run.submissions.absolute() / f"{submission:04d}.log"
     path = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
     environ = without_batch_system(os.environ) | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
@@ -173,7 +173,7 @@ def _start(run: RunDir, submission: int, ticket: int, code: Path, module: Sequen
 
 
 def start_detached(command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:
-    """Start a process in a session of its own that is adopted by init; its output goes to `log`.
+    """Start a process in its own session, adopted by init, with its output in `log`.
 
     Raises `OSError`.
     """
@@ -203,7 +203,7 @@ def start_detached(command: Sequence[str], log: Path, environ: Mapping[str, str]
 
 @contextlib.contextmanager
 def _terminal_signals_blocked() -> Iterator[None]:
-    """Ctrl-C and the terminal's end wait until the block is over; processes started within block them too."""
+    """Block SIGINT and SIGHUP in this block and in the processes started within it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     try:
         yield

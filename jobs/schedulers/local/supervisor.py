@@ -1,8 +1,8 @@
-"""The job on a machine without Slurm: `python -m jobs.schedulers.local.supervisor RUN_DIR ...`.
+"""Supervisor of a local job: `python -m jobs.schedulers.local.supervisor RUN_DIR ...`.
 
-Waits for its turn in the host's queue, claims its submission, starts a `jobs.node.agent` for each node,
-enforces the time limit, ends the agents on request, and records how the attempt ended. The supervisor has a
-session of its own and outlives the terminal; none of its descendants outlives it.
+The supervisor waits for its turn in the host's queue, claims its submission, starts a `jobs.node.agent` for
+each node, enforces the time limit, ends the agents on request, and records how the attempt ended. It has its
+own session, so it continues when the terminal closes, and it kills all its descendants before it exits.
 
 Standard library only, because many supervisors may wait at once.
 """
@@ -26,7 +26,7 @@ from jobs.core.attempt import close_attempt, open_attempt
 from jobs.schedulers.local import fifo_queue
 
 SHUTDOWN_S = 10.0
-"""Seconds for agents to end their ranks before all processes are killed."""
+"""Seconds in which agents may end their ranks before all processes are killed."""
 
 _ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _endable() -> Iterator[None]:
-    """Within the block a request to end raises `_AskedToEnd`; outside it stays pending."""
+    """Raise `_AskedToEnd` on a request to end within the block; outside it the signal stays pending."""
 
     def raise_it(*_: object) -> None:
         raise _AskedToEnd
@@ -80,7 +80,7 @@ def _endable() -> Iterator[None]:
 
 
 def supervise(run: RunDir, submission: int, job_id: str) -> None:
-    """Claim the submission and run one attempt to its end; do nothing if it was revoked."""
+    """Claim the submission and run one attempt to its end; do nothing for a revoked submission."""
     try:
         record = read_run_json(run)
         config = record["config"]
@@ -127,9 +127,10 @@ class _Agents:
                 self._node_of[processes.spawn(command, log=log.fileno())] = node
 
     def watch(self, limit_s: float) -> str | None:
-        """Wait until all have ended; `timeout` or `cancelled` where they were ended, else None.
+        """Wait for the end of all agents. Returns `timeout` or `cancelled` if the supervisor ended them.
 
-        After one has failed, the others have `SHUTDOWN_S` to end; after one was killed, none.
+        After one agent fails, the others have `SHUTDOWN_S` seconds to end. After one is killed by a signal,
+        the others are killed at once.
         """
         stopped = None
         deadline = time.monotonic() + limit_s
@@ -158,7 +159,7 @@ class _Agents:
 
     def _note(self, ended: dict[int, int]) -> None:
         for pid, code in ended.items():
-            if pid in self._node_of:  # else an adopted orphan
+            if pid in self._node_of:  # others are adopted orphans
                 self.exit_codes[self._node_of[pid]] = code
 
     def _terminate(self) -> None:

@@ -1,4 +1,4 @@
-"""The Slurm job that this process belongs to. Standard library only."""
+"""State and limits of the Slurm job that this process belongs to. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.schedulers.slurm import commands
 _KILL_WAIT_S = 30.0
 """Slurm's default of KillWait, in seconds."""
 _FINAL = re.compile(r"disabled|not permitted|denied|invalid (user|job)|no such file", re.IGNORECASE)
-"""Refusals that are final; any other may come from an absent controller."""
+"""Messages of final refusals. Any other message may be due to an unreachable controller."""
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 10.0
 
@@ -39,7 +39,7 @@ class SlurmAllocation:
         self._environ = environ
 
     def hosts(self) -> list[str] | None:
-        """Names of the job's nodes in rank order; None where scontrol does not answer."""
+        """Names of the job's nodes in rank order; None if scontrol does not answer."""
         return commands.hostnames(self._nodes)
 
     def time_limit_min(self) -> int | None:
@@ -52,11 +52,14 @@ class SlurmAllocation:
         return commands.job(self.job_id)
 
     def missing_gpus(self, record: Mapping[str, Any]) -> str | None:
-        """A requeued job may start without its GPUs, and would train on processors."""
+        """Message if this node has fewer GPUs than the job requested, else None.
+
+        Slurm may start a requeued job without its GPUs; the ranks would then train on the CPU.
+        """
         asked, given = _gpus_asked(self._environ, record), _gpus_given(self._environ)
         if asked <= given:
             return None
-        return f"Slurm gave this node {given} of the {asked} GPUs that the job asked for"
+        return f"this node has {given} of the {asked} GPUs that the job requested"
 
     def nodes_down(self) -> list[str]:
         return commands.nodes_down(self._nodes) if self._nodes else []
@@ -64,7 +67,7 @@ class SlurmAllocation:
     def end_time(self) -> float | None:
         if self._end.isdigit():
             return float(self._end)
-        facts = self.facts()  # before 23.02 it is not in the environment
+        facts = self.facts()  # Slurm before 23.02 does not set the variable
         return facts.end if facts else None
 
     def kill_wait_s(self) -> float:
@@ -76,7 +79,7 @@ class SlurmAllocation:
         while (refusal := commands.requeue(self.job_id)) is not None:
             facts = self.facts()
             if facts is not None and facts.restarts > self.restart:
-                return True  # the answer got lost, or Slurm has done it by itself
+                return True  # the reply was lost, or Slurm requeued the job itself
             last = _FINAL.search(refusal) is not None or time.time() + pause_s > until
             then = "giving up" if last else f"trying again in {pause_s:g} s"
             print(f"scontrol requeue {self.job_id}: {refusal}; {then}", flush=True)
@@ -88,7 +91,7 @@ class SlurmAllocation:
 
 
 def _gpus_asked(environ: Mapping[str, str], record: Mapping[str, Any]) -> int:
-    """GPUs per node. Only `--gpus-per-node` leaves a variable; `--gres` is known by the site's profile."""
+    """Requested GPUs per node, from `SLURM_GPUS_PER_NODE`, or for `--gres` from config and site profile."""
     resources = record["config"]["resources"]
     if not asks_for_gpus(resources["device"]):
         return 0
@@ -106,7 +109,7 @@ def _gpus_given(environ: Mapping[str, str]) -> int:
 
 
 def job_id(environ: Mapping[str, str]) -> str:
-    """Job id, with the index for an array task: the id alone means the whole array."""
+    """Job id; for an array task with the index, because the id alone is that of the whole array."""
     if "SLURM_ARRAY_TASK_ID" in environ:
         return f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
     return environ["SLURM_JOB_ID"]

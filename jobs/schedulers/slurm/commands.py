@@ -1,6 +1,6 @@
-"""Queries to Slurm's commands, with named fields and a time limit. Their `--json` output is not parsed.
+"""Calls of Slurm's commands with named fields and a time limit. Their `--json` output is not used.
 
-None means that Slurm did not answer, never that there is no such job. Standard library only.
+The result None means that Slurm did not answer, never that a job does not exist. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jobs.schedulers.inherited_variables import outside_job
 
 TIMEOUT_S = 30.0
 _JOB_TIMEOUT_S = 5.0
-"""Limit of a query by the job itself, which may have seconds to live."""
+"""Time limit of a query by the job itself, which Slurm may kill within seconds."""
 _AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
 MINE = ("--user", str(os.getuid()))
-"""By number, because the user's name in the environment may differ from Slurm's."""
+"""The user id is a number, because the user name in the environment may differ from Slurm's."""
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
-"""Slurm's commands then print seconds since the epoch. The default is the host's time without its zone."""
+"""Makes Slurm's commands print seconds since the epoch. The default is local time without a time zone."""
 PING_S = 5.0
 
 
@@ -45,7 +45,7 @@ def query(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str
     except OSError as error:
         raise SlurmCommandError(f"{command[0]}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise SlurmCommandError(f"{command[0]}: nothing for {timeout_s:g} s") from None
+        raise SlurmCommandError(f"{command[0]}: no answer within {timeout_s:g} s") from None
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise SlurmCommandError(
@@ -57,7 +57,7 @@ def query(command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str
 def query_or_none(
     command: list[str], timeout_s: float = TIMEOUT_S, environ: Mapping[str, str] = {}
 ) -> str | None:
-    """Standard output of a command; None where `query` would raise."""
+    """Standard output of a command; None if `query` raises."""
     try:
         return query(command, timeout_s, environ)
     except SlurmCommandError:
@@ -65,7 +65,7 @@ def query_or_none(
 
 
 def answers(timeout_s: float = PING_S) -> bool:
-    """Whether a Slurm controller answers from here."""
+    """Whether sbatch is installed and a Slurm controller answers."""
     if shutil.which("sbatch") is None:
         return False
     done = query_or_none(["scontrol", "ping"], timeout_s)
@@ -73,9 +73,9 @@ def answers(timeout_s: float = PING_S) -> bool:
 
 
 def comments() -> list[tuple[str, str]] | None:
-    """(job id, comment) of this user's jobs that the controller lists, ended ones included.
+    """(job id, comment) of this user's jobs that the controller lists, including ended jobs.
 
-    An array has a line for each of its tasks.
+    Each task of an array has an entry.
     """
     return _pairs(query_or_none(["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%k"]))
 
@@ -94,11 +94,11 @@ class QueueEntry:
 def queue() -> dict[str, QueueEntry]:
     """This user's jobs that the controller lists, including those that ended minutes ago.
 
-    `scontrol ping` comes first, because squeue retries for long when the controller is down. Raises
+    `scontrol ping` is called first, because squeue retries for minutes if the controller is down. Raises
     `SlurmCommandError`.
     """
     ping = query_or_none(["scontrol", "ping"], PING_S) or ""
-    if " is DOWN" in ping and " is UP" not in ping:  # there may be another that has taken over
+    if " is DOWN" in ping and " is UP" not in ping:  # a backup controller may have taken over
         raise SlurmCommandError("scontrol ping: the controller is down")
     command = ["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%T|%S|%r"]
     rows = [line.strip().split("|", 3) for line in query(command, environ=EPOCH).splitlines()]
@@ -120,7 +120,7 @@ def cancel(job_ids: list[str]) -> bool:
 
 
 def hostnames(nodelist: str) -> list[str] | None:
-    """The nodes that a node list names, in Slurm's order."""
+    """Names of the nodes in a node list, in Slurm's order."""
     listing = query_or_none(["scontrol", "show", "hostnames", nodelist])
     return None if listing is None else listing.split()
 
@@ -149,7 +149,7 @@ def job(job_id: str) -> AllocationFacts | None:
 
 
 def time_limit_min(job_id: str) -> int | None:
-    """Time limit of a job in whole minutes; None without a limit or an answer."""
+    """Time limit of a job in whole minutes; None without a limit, or if Slurm does not answer."""
     listing = (
         query_or_none(["squeue", "--noheader", "--states=all", "--jobs", job_id, "-o", "%l"], _JOB_TIMEOUT_S)
         or ""
@@ -162,7 +162,7 @@ def time_limit_min(job_id: str) -> int | None:
 
 
 def nodes_down(nodelist: str) -> list[str]:
-    """Nodes of this list that are down; empty where the controller does not answer."""
+    """Nodes of this list that are down; empty if the controller does not answer."""
     pairs = _pairs(
         query_or_none(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _JOB_TIMEOUT_S)
     )
@@ -170,7 +170,7 @@ def nodes_down(nodelist: str) -> list[str]:
 
 
 def kill_wait_s() -> float | None:
-    """Seconds from SIGTERM to SIGKILL, by Slurm's KillWait."""
+    """Seconds from SIGTERM to SIGKILL (Slurm's KillWait); None if the controller does not answer."""
     settings = query_or_none(["scontrol", "show", "config"], _JOB_TIMEOUT_S) or ""
     found = re.search(r"^KillWait\s*=\s*(\d+)", settings, re.MULTILINE)
     return float(found[1]) if found else None

@@ -1,6 +1,6 @@
-"""Documents made from site profiles and scripts: `python -m jobs.schedulers.slurm.documents [--check]`.
+"""Generate documents from site profiles and scripts: `python -m jobs.schedulers.slurm.documents [--check]`.
 
-`docs/schemas/site-profile.json`, the keys in `docs/profiles.md`, and `jobs/train.sbatch`.
+The documents are `docs/schemas/site-profile.json`, the keys in `docs/profiles.md`, and `jobs/train.sbatch`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEYS = re.compile(r"(?<=<!-- keys, made by `make schemas` -->\n).*(?=<!-- end o
 def documents() -> dict[Path, str]:
     """Every generated file and its text."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Profile.model_json_schema()}
-    schema["required"].remove("name")  # a file is named, and run.json has it besides
+    schema["required"].remove("name")  # the file's name is the name; run.json has it as a field
     page = DOCS / "profiles.md"
     return {
         DOCS / "schemas" / "site-profile.json": json.dumps(schema, indent=2) + "\n",
@@ -57,7 +57,7 @@ def _rows(prefix: str, model: type[BaseModel]) -> list[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write them; with `--check` list those that are out of date."""
+    """Write the documents; with `--check` list those that are out of date."""
     return update_files(documents(), [], arguments)
 
 

@@ -13,18 +13,18 @@ _ENDINGS: dict[str, tuple[str | None, str]] = {
     "CANCELLED": ("cancelled", "its job was cancelled"),
     "TIMEOUT": ("timeout", "its job was ended at its time limit"),
     "DEADLINE": ("timeout", "its job was ended at the deadline that it was submitted with"),
-    "OUT_OF_MEMORY": ("out_of_memory", "its job took more memory than it was given"),
+    "OUT_OF_MEMORY": ("out_of_memory", "its job used more memory than it requested"),
     "PREEMPTED": ("preempted", "its job was pre-empted, and not requeued"),
     "NODE_FAIL": ("lost", "a node of its job failed"),
     "BOOT_FAIL": ("launch_failed", "a node of its job did not boot"),
     "FAILED": (None, "its job failed"),
     "REVOKED": (None, "its job went to another cluster of the federation"),
 }
-"""Cause and message of each final state. Without a cause, the progress of the run decides it."""
+"""Cause and message of each final state. A cause of None is derived from the progress of the run."""
 
 
 def from_queue(queued: QueueEntry) -> Job:
-    """A job by squeue."""
+    """The job of an entry of squeue."""
     if queued.state in _PENDING:
         return Job("pending", waits_for=queued.reason, start_expected=queued.start)
     if queued.state in ("STOPPED", "SUSPENDED"):
@@ -33,12 +33,12 @@ def from_queue(queued: QueueEntry) -> Job:
 
 
 def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[str] = ()) -> Job:
-    """A job by sacct that squeue does not list; `queue` are the jobs that it lists."""
+    """A job that squeue does not list, from its sacct records; `queue` holds the jobs that squeue lists."""
     own = of_job(records, job_id)
     if not own:
         array, task, _ = job_id.partition("_")
         if task and any(other.startswith(f"{array}_") for other in queue):
-            return Job("ended", "its task was taken out of the array before it started", "cancelled")
+            return Job("ended", "its task was removed from the array before it started", "cancelled")
         return Job("not_found", "neither squeue nor sacct lists its job")
     last = own[-1]
     job = _ended(last.state, last.exit_code)
@@ -46,8 +46,8 @@ def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[s
 
 
 def _ended(state: str, exit_code: str = "") -> Job | None:
-    if state == "COMPLETED":  # the agent's record of how may reach the file system later
-        return Job("not_found", "its job completed without a record of how")
+    if state == "COMPLETED":  # the agent's record of the end may reach the file system later
+        return Job("not_found", "its job completed without a recorded end")
     if state not in _ENDINGS:
         return None
     cause, message = _ENDINGS[state]

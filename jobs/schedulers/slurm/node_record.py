@@ -1,7 +1,7 @@
 """The record of a node of a Slurm job: `python -m jobs.schedulers.slurm.node_record ATTEMPT_DIR NODE`.
 
-`jobs.node.node_info` collects the hardware. Added are the `SLURM_*` variables and, on node 0, the output of
-`scontrol show job`; secrets are masked.
+The record extends that of `jobs.node.node_info` (hardware) by the `SLURM_*` variables and, on node 0, by the
+output of `scontrol show job`. Secrets are masked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def collect_node_record(
     environ: Mapping[str, str] = os.environ,
     describe: Callable[[str], str | None] = commands.describe,
 ) -> dict[str, Any]:
-    """`node_info.collect_node_info` with `slurm` and `scontrol`; `describe` gives the text of a job id."""
+    """`node_info.collect_node_info` with `slurm` and `scontrol`; `describe` returns the text of a job id."""
     job_id = environ.get("SLURM_JOB_ID")
     text = describe(job_id) if job_id and node == 0 else None
     return {

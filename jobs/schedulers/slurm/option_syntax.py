@@ -1,6 +1,6 @@
-"""Syntax of the values in a batch script, and the options that a site profile cannot set.
+"""Syntax of the values in a batch script, and options that a site profile cannot set.
 
-A checked value cannot end its line: it holds no control character, and `batch_script` quotes it. Pure
+A checked value cannot end its line, because it holds no control character and `batch_script` quotes it. Pure
 functions, standard library only.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]*"
 NAMES = rf"{_WORD}(,{_WORD})*"
-"""Partitions, accounts, qualities of service, reservations: one, or several with commas."""
+"""A partition, account, QOS or reservation, or several separated by commas."""
 _NODE = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]|\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\])*"
 NODES = rf"{_NODE}(,{_NODE})*"
 """A node list, such as `gpu[01-04,7],login1`."""
@@ -25,11 +25,11 @@ VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 OPTION = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 """A long option of sbatch or srun, without its dashes."""
 
-_OWN_RECORDS = "the state of the run is found by it"
+_OWN_RECORDS = "the run's state is read by means of it"
 _OWN_SHAPE = "the shape of the job comes from resources.nodes and resources.gpus_per_node"
 _OWN_GPUS = "set the profile's gpus and gpu_type"
 _OWN_ENVIRONMENT = "the environment of a run is in its env.json: set the profile's environment"
-_ONE_SHOT = "it would change what sbatch answers"
+_ONE_SHOT = "it would change the output of sbatch"
 
 SBATCH_TAKEN: dict[str, str] = {
     "nodes": _OWN_SHAPE,
@@ -51,7 +51,7 @@ SBATCH_TAKEN: dict[str, str] = {
     "export-file": _OWN_ENVIRONMENT,
     "get-user-env": _OWN_ENVIRONMENT,
     "chdir": "a run has full paths of its folders",
-    "clusters": "submit where that cluster is the default one: job ids are looked for there",
+    "clusters": "submit where that cluster is the default one: only its jobs are queried",
     "wrap": _ONE_SHOT,
     "test-only": "give submit.py --test-only",
     "parsable": _ONE_SHOT,
@@ -77,10 +77,10 @@ SBATCH_TAKEN: dict[str, str] = {
     "wckey": "set the profile's wckey",
     "container": "set the profile's container",
 }
-"""Options of sbatch that a profile cannot give besides, and why."""
+"""Options of sbatch that a profile cannot set, each with the reason or the key to set instead."""
 
 _ALL_NODES = "one task runs on each node of the job"
-_TOLERANT = "a node that fails waits for the others to write down how they ended"
+_TOLERANT = "after one node fails, the others need time to record how they ended"
 
 SRUN_TAKEN: dict[str, str] = {
     "nodes": _ALL_NODES,
@@ -104,7 +104,7 @@ SRUN_TAKEN: dict[str, str] = {
     "chdir": "a run has full paths of its folders",
     "jobid": "a run starts in its own job",
     "no-allocate": "a run starts in its own job",
-    "multi-prog": "what runs is ours",
+    "multi-prog": "srun starts the agent on each node",
     "preserve-env": "the environment would override the script",
     "pty": "a job has no terminal",
     "test-only": "give submit.py --test-only",
@@ -114,16 +114,16 @@ SRUN_TAKEN: dict[str, str] = {
     "container-image": "set the profile's container",
     "container-mounts": "set the profile's container",
 }
-"""The same for srun."""
+"""Options of srun that a profile cannot set, each with the reason or the key to set instead."""
 
 
 def unprintable(text: str) -> str | None:
-    """The first character that ends a line or is invisible in it; None if there is none."""
+    """The first control character or line separator; None without one."""
     return next((char for char in text if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp")), None)
 
 
 def clean(text: str) -> str:
-    """`text` itself. Raises `ValueError` if it cannot be a part of one line."""
+    """Return `text`. Raises `ValueError` for a character that ends or garbles a line."""
     bad = unprintable(text)
     if bad is not None:
         raise ValueError(f"holds a control character ({bad!r}), which would end or garble its line")
@@ -131,48 +131,48 @@ def clean(text: str) -> str:
 
 
 def matching(text: str, pattern: str, what: str) -> str:
-    """`text` itself. Raises `ValueError` unless all of it matches."""
+    """Return `text`. Raises `ValueError` unless the whole text matches `pattern`."""
     if not re.fullmatch(pattern, clean(text)):
         raise ValueError(f"is not {what}")
     return text
 
 
 def paired(text: str) -> str:
-    """`text` itself. Raises `ValueError` where a bracket or parenthesis has no counterpart."""
+    """Return `text`. Raises `ValueError` for a bracket or parenthesis without its counterpart."""
     awaited = []
     for sign in text:
         if sign in "[(":
             awaited.append("])"["[(".index(sign)])
         elif sign in "])" and (not awaited or awaited.pop() != sign):
-            raise ValueError(f"has a {sign!r} that closes nothing")
+            raise ValueError(f"has an unmatched {sign!r}")
     if awaited:
         raise ValueError(f"lacks a {awaited[-1]!r}")
     return text
 
 
 def command(text: str) -> str:
-    """`text` itself. Raises `ValueError` for a leading dash, which makes a command or file an option."""
+    """Return `text`. Raises `ValueError` for a leading dash, which would make a command or file an option."""
     if clean(text).startswith("-"):
-        raise ValueError("begins with a dash: it would be taken for an option")
+        raise ValueError("begins with a dash, like an option")
     return text
 
 
 def taken(option: str, reasons: Mapping[str, str]) -> str | None:
-    """Why this option cannot be given; None where it can.
+    """Why a profile cannot set this option; None if it can.
 
-    Slurm takes any beginning of a long option for it, where no other begins so: `requ` is `requeue`.
+    Slurm accepts unique prefixes of long options, such as `requ` for `requeue`, so these are checked, too.
     """
     if option in reasons:
         return reasons[option]
     meant = next((name for name in reasons if name.startswith(option)), None)
-    return None if meant is None else f"it is the beginning of {meant}: {reasons[meant]}"
+    return None if meant is None else f"it abbreviates {meant}: {reasons[meant]}"
 
 
 def sbatch_word(text: str) -> str:
     """`text` as one argument of a `#SBATCH` line.
 
-    sbatch splits such a line much as a shell does, but a backslash counts within either kind of quotes, an
-    unquoted `#` ends the line, and nothing is ever expanded.
+    sbatch splits such a line like a shell, with three exceptions: a backslash escapes within both kinds of
+    quotes, an unquoted `#` ends the line, and sbatch expands nothing.
     """
     if re.fullmatch(r"[A-Za-z0-9_@%+=:,./&|*()\[\]!-]+", text):
         return text
@@ -180,10 +180,10 @@ def sbatch_word(text: str) -> str:
 
 
 def file_pattern(path: str) -> str:
-    """A path as Slurm's file patterns have it, in which `%` stands for itself.
+    """A path as a file pattern of Slurm, with each `%` escaped as `%%`.
 
-    Raises `ValueError` for a backslash, which turns such patterns off.
+    Raises `ValueError` for a backslash, which switches file patterns off.
     """
     if "\\" in path:
-        raise ValueError("holds a backslash, which Slurm takes for an order about file patterns")
+        raise ValueError("holds a backslash, which switches Slurm's file patterns off")
     return path.replace("%", "%%")

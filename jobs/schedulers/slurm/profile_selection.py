@@ -1,6 +1,6 @@
-"""Find and read site profiles, and select the one of a submission.
+"""Find and read site profiles, and select the profile of a submission.
 
-A name is a file of `~/.config/disttrain/profiles/` or of `jobs/profiles/`, the user's own first.
+A name refers to a file in `~/.config/disttrain/profiles/` or, after that, in `jobs/profiles/`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from jobs.schedulers.slurm.site_profile import GENERIC, Container, Profile, Vari
 SHIPPED = Path(__file__).resolve().parents[2] / "profiles"
 VARIABLE = "DISTTRAIN_PROFILE"
 _OF_PYDANTIC = r"literal\[|function-|constrained-"
-"""Parts of an error's location that name an alternative of a type and no key."""
+"""Parts of an error's location that name an alternative of a union type, not a key."""
 _SECTIONS = ("sbatch", "srun", "environment", "container")
 _SETTABLE = [name for name in Profile.model_fields if name != "name"]
 
 
 def resolve(selection: ProfileSelection, recorded: Mapping[str, Any] | None = None) -> Profile:
-    """The profile of a submission; `--profile` wins over `recorded`, the profile of a run that is resumed.
+    """The profile of a submission: `--profile`, else `recorded` (of a resumed run), else the default.
 
     Raises `ConfigError`.
     """
@@ -54,7 +54,7 @@ def names() -> dict[str, Path]:
 
 
 def read(word: str, origin: str) -> Draft:
-    """An unchecked profile by its name or file. Raises `ConfigError`."""
+    """The unchecked profile of this name or file. Raises `ConfigError`."""
     if word.endswith((".yaml", ".yml")) or "/" in word:
         path = Path(word).expanduser()
     else:
@@ -73,7 +73,7 @@ def read(word: str, origin: str) -> Draft:
 
 
 def check(draft: Draft) -> Profile:
-    """The checked profile. Raises `ConfigError`, one line."""
+    """The checked profile. Raises `ConfigError` with a message of one line."""
     try:
         return Profile.model_validate(draft.data)
     except ValidationError as error:
@@ -127,7 +127,7 @@ def _is_text(annotation: Any) -> bool:
 
 
 def _one_line(error: ValidationError, draft: Draft) -> ConfigError:
-    found = error.errors()  # of alternatives, the one that says what is wrong with the value
+    found = error.errors()  # of the errors of a union type, the one about the value itself
     telling = ("value_error", "extra_forbidden")
     detail = next((each for each in found if each["type"] in telling), found[0])
     place = [str(part) for part in detail["loc"] if not re.match(_OF_PYDANTIC, str(part))]

@@ -1,4 +1,4 @@
-"""The batch script of a report job, which runs after other jobs have ended. Pure functions."""
+"""Render the batch script of a report job, which starts after other jobs have ended. Pure functions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class ReportScript:
 
     name: str
     comment: str
-    """Finds the job again when its receipt is lost."""
+    """Tag by which `find` identifies the job if its receipt is lost."""
     after: Sequence[str]
-    """Jobs to wait for, whatever their result. A requeued job has not ended."""
+    """Ids of the jobs to wait for (`afterany`). A requeued job has not ended."""
     command: Sequence[str]
     """Arguments of Python."""
     logs: Path
@@ -32,7 +32,7 @@ class ReportScript:
 
 
 def render_report_script(job: ReportScript) -> str:
-    """The script that `sbatch` gets. Raises `ConfigError` for a path that no script can hold."""
+    """The text of the script. Raises `ConfigError` for a path that a script cannot contain."""
     check_path("--runs", job.logs)
     profile = job.profile
     options: dict[str, str | int | bool | None] = {
@@ -54,14 +54,14 @@ def render_report_script(job: ReportScript) -> str:
         "reservation": profile.reservation,
         "wckey": profile.wckey,
     }
-    # A profile with a container has its Python in there; this is a job without one.
+    # `python` of a profile with a container is a path in the image; this job runs without a container.
     python = job.python if profile.container else profile.python or job.python
     lines = [
         "#!/bin/bash",
         *directives(options),
         "",
         *site(profile),
-        # `command` in front: a bare `x=1` would be an assignment.
+        # Without `command`, the shell would read a path with `=` as an assignment.
         f"command {shlex.join([python, *job.command])}",
         "",
     ]

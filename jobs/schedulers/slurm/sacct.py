@@ -1,4 +1,4 @@
-"""Job records of Slurm's accounting (`sacct`): one for each start of a requeued job."""
+"""Job records of Slurm's accounting (`sacct`). A requeued job has one record for each start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GPUS = re.compile(r"gres/gpu(:[^=,]+)?=(\d+)")
 
 @dataclass(frozen=True)
 class JobRecord:
-    """A line of sacct: one start of a job, or its wait for one. Times are seconds since the epoch."""
+    """A line of sacct: one start of a job, or a pending job. Times are seconds since the epoch."""
 
     job_id: str
     """A task of an array is `ARRAYID_INDEX`; tasks that never started share a line: `ARRAYID_[0-3,5]`."""
@@ -28,18 +28,18 @@ class JobRecord:
     ended: float | None
     elapsed_s: float
     gpus: int | None
-    """None where accounting counts no GPUs."""
+    """None if accounting does not count GPUs."""
     nodes: int
 
     def is_of(self, job_id: str) -> bool:
-        """Whether this line is about that job."""
+        """Whether this record belongs to the job `job_id`."""
         if "[" not in self.job_id:
             return self.job_id == job_id
         array, _, index = job_id.partition("_")
         return self.job_id.partition("_")[0] == array and index.isdigit() and int(index) in self._indices()
 
     def as_start(self) -> AccountedStart:
-        """The fields that any scheduler has."""
+        """The record without the fields that only Slurm has."""
         return AccountedStart(
             self.job_id, self.submitted, self.started, self.ended, self.elapsed_s, self.gpus
         )
@@ -53,7 +53,7 @@ class JobRecord:
 
 
 def records(job_ids: Iterable[str]) -> list[JobRecord]:
-    """Every record of these jobs, and of other tasks of their arrays, oldest first.
+    """All records of these jobs and of the other tasks of their arrays, oldest first.
 
     Raises `SlurmCommandError`.
     """
@@ -68,7 +68,7 @@ def records(job_ids: Iterable[str]) -> list[JobRecord]:
 
 
 def of_job(found: Sequence[JobRecord], job_id: str) -> list[JobRecord]:
-    """Records of one job: its own, else those of its array's tasks that never started."""
+    """Records of one job. Without any, the shared record of the tasks of its array that never started."""
     own = [record for record in found if record.job_id == job_id]
     return own or [record for record in found if record.is_of(job_id)]
 
@@ -89,7 +89,7 @@ def _record(row: Sequence[str]) -> JobRecord:
 
 
 def gpus(tres: str) -> int | None:
-    """The GPUs of an AllocTRES: `billing=8,gres/gpu=8,gres/gpu:h100=8` has 8, one without has None."""
+    """Number of GPUs in AllocTRES: 8 for `billing=8,gres/gpu=8,gres/gpu:h100=8`; None without `gres/gpu`."""
     found = _GPUS.findall(tres)
     if not found:
         return None

@@ -20,13 +20,13 @@ _TRANSIENT = re.compile(
 
 
 def is_transient(message: str) -> bool:
-    """Whether an error message of Slurm is transient."""
+    """Whether an error message of Slurm reports a transient error."""
     return _TRANSIENT.search(message) is not None
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses between attempts, in seconds: they double from `first_s` to `most_s`, for `within_s` in all."""
+    """Pauses between attempts, doubled from `first_s` to `most_s` seconds; `within_s` seconds in all."""
 
     within_s: float = 180.0
     first_s: float = 1.0
@@ -35,18 +35,18 @@ class Backoff:
     sleep: Callable[[float], None] = time.sleep
 
     def pause_s(self, failures: int) -> float:
-        """Pause after so many failures. Half is random, so that many submitters do not retry at once."""
+        """Pause in seconds after `failures` retries. Half is random, to spread concurrent submitters."""
         return min(self.most_s, self.first_s * 2.0**failures) * random.uniform(0.5, 1.0)
 
 
 def submit_with_backoff(
     submit: Callable[[], str], find: Callable[[], str | None], backoff: Backoff | None = None
 ) -> str:
-    """The id of the job that `submit` makes.
+    """Call `submit` until it succeeds; return the job id.
 
-    After a transient error `find` looks for the job first, since the controller may have accepted it and
-    answered too late. `submit` is called again only if there is none. Raises `SubmitError` when there is no
-    job, `Unreachable` when the time was up before that was known.
+    After a transient error `find` searches for the job, since the controller may have accepted the job and
+    answered too late. `submit` is called again only if no job was found. Raises `SubmitError` for a final
+    refusal, and `Unreachable` if the errors outlast `backoff`, so that a job may exist.
     """
     backoff = backoff or Backoff()
     deadline = backoff.clock() + backoff.within_s
@@ -69,7 +69,7 @@ def submit_with_backoff(
 
 
 def _try(submit: Callable[[], str]) -> str | SubmitError:
-    """The job, or a transient refusal. Raises any other."""
+    """The job id, or the transient error as `Unreachable`. Raises `SubmitError` for any other error."""
     try:
         return submit()
     except SubmitError as error:

@@ -1,4 +1,4 @@
-"""Slurm behind the interface of `jobs.schedulers.base`: submitit calls sbatch, one task runs on each node."""
+"""The Slurm scheduler: the interface of `jobs.schedulers.base` on sbatch (by submitit), squeue and sacct."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _UNAVAILABLE = "no Slurm controller answers"
 
 
 class SlurmScheduler:
-    """Submits a job for each run, those of one batch as an array. Job ids are Slurm's."""
+    """Submits one job for each run, and the runs of a batch as a job array. Job ids are those of Slurm."""
 
     name: str = "slurm"
     title: str = "Slurm"
@@ -48,7 +48,7 @@ class SlurmScheduler:
     accounting: Literal["sacct"] | None = "sacct"
 
     def __init__(self, selection: ProfileSelection | None = None, backoff: Backoff | None = None) -> None:
-        """With a selection, raises `ConfigError` if its profile cannot be had."""
+        """Raises `ConfigError` if the profile of `selection` cannot be read."""
         self._selection = selection or ProfileSelection()
         self._backoff = backoff
         self._profiles: dict[str, Profile] = {}
@@ -62,7 +62,7 @@ class SlurmScheduler:
         check_path("--runs", path.absolute())
 
     def profile(self, recorded: Mapping[str, Any] | None) -> Profile:
-        """Parsed once for each recorded profile: a sweep has one."""
+        """The site profile of a submission. Cached: the runs of a sweep share one."""
         key = json.dumps(recorded, sort_keys=True)
         if key not in self._profiles:
             self._profiles[key] = profile_selection.resolve(self._selection, recorded)
@@ -159,13 +159,11 @@ class SlurmScheduler:
 
     def warnings(self, environ: Mapping[str, str]) -> list[str]:
         unused = unused_by_sbatch(environ)
-        return [f"{', '.join(unused)} of this shell: not used; a site profile says it, or --slurm"] * bool(
-            unused
-        )
+        return [f"{', '.join(unused)} of this shell: not used; use a site profile or --slurm"] * bool(unused)
 
     def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
         if test and not commands.answers():
-            raise ConfigError(f"--test-only asks Slurm, and {_UNAVAILABLE} (`scontrol ping`)")
+            raise ConfigError(f"--test-only needs Slurm, and {_UNAVAILABLE} (`scontrol ping`)")
         environment = inherited_variables.outside_job(os.environ)
         found = []
         for batch in batches:
@@ -181,7 +179,7 @@ def script_fields(batch: Batch) -> ScriptFields:
     """The fields of a batch's script."""
     first = batch.submissions[0].run
     folder = first.submissions
-    if len(batch.submissions) > 1:  # which outlives each of the runs: a requeued job opens its log again
+    if len(batch.submissions) > 1:  # logs outlive single runs: a requeued job opens its log again
         folder = first.path.parent / ".arrays"
     profile = batch.profile or GENERIC
     assert isinstance(profile, Profile)
@@ -198,7 +196,7 @@ def script_fields(batch: Batch) -> ScriptFields:
 
 
 def sbatch(script: str, name: str, folder: Path) -> str:
-    """Submit a script once; the id of its job or array. Files of submitit go to `folder`.
+    """Submit a script once; return the id of its job or array. submitit writes its files to `folder`.
 
     Raises `SubmitError`, or `LimitReached`.
     """
@@ -207,7 +205,7 @@ def sbatch(script: str, name: str, folder: Path) -> str:
     from jobs.schedulers.slurm import task
     from jobs.schedulers.slurm.submitit_executor import ScriptExecutor
 
-    discarded = io.StringIO()  # the exception has the same text
+    discarded = io.StringIO()  # the exception contains the same text
     try:
         with environment_for_submission(), contextlib.redirect_stderr(discarded):
             job = ScriptExecutor(folder, script).submit(task.main, [])
@@ -221,13 +219,13 @@ def sbatch(script: str, name: str, folder: Path) -> str:
 
 
 def environment_for_submission() -> contextlib.AbstractContextManager[None]:
-    """Within the block, child processes inherit no variable of another job or launcher."""
+    """A context in which child processes inherit no variables of another job or launcher."""
     kept = inherited_variables.outside_job(os.environ)
     return child_environment(dict.fromkeys(os.environ.keys() - kept.keys()))
 
 
 def unused_by_sbatch(inherited: Mapping[str, str]) -> list[str]:
-    """Options of sbatch in the environment, which `submit.py` does not pass on."""
+    """Variables of the environment that set options of sbatch, and that `submit.py` does not pass on."""
     kept = inherited_variables.outside_job(inherited)
     return sorted(name for name in inherited if name.startswith("SBATCH_") and name not in kept)
 

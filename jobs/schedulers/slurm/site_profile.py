@@ -1,7 +1,7 @@
-"""A site profile: options of sbatch and srun at one site, and the environment of its nodes.
+"""Site profile: options of sbatch and srun at one site, and the environment of its nodes.
 
-A profile does not change what a run computes, so no key includes it. `profile_selection` reads profiles from
-files, `batch_script` writes them into scripts. Imports without torch.
+A profile does not change the results of a run, so neither config key nor run key includes it.
+`profile_selection` reads profiles from files, `batch_script` writes them into scripts. Imports without torch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _matches(pattern: str, what: str) -> AfterValidator:
     return AfterValidator(lambda text: option_syntax.matching(text, pattern, what))
 
 
-_NUMBER_TOO = WithJsonSchema({"type": ["string", "number"]})  # YAML has `memory: 0` for a number
+_NUMBER_TOO = WithJsonSchema({"type": ["string", "number"]})  # YAML reads `memory: 0` as a number
 _Line = Annotated[str, StringConstraints(min_length=1), AfterValidator(option_syntax.clean)]
 _Path = Annotated[_Line, AfterValidator(option_syntax.command)]
 _NAMES_MEANT = "a name, or several with commas (letters, digits, '_', '.', ':', '@', '+', '-')"
@@ -64,22 +64,22 @@ class Variable(_Model):
     """One environment variable that ranks get at this site."""
 
     value: Annotated[str, AfterValidator(option_syntax.clean), _NUMBER_TOO]
-    """What it is set to."""
+    """Value of the variable."""
     reason: _Line
-    """Why: it is kept beside the value in each run's `env.json`."""
+    """Reason for the value; each run's `env.json` records both."""
 
 
 class Container(_Model):
-    """The container that the ranks of a node run in, where the site has one."""
+    """The container in which the ranks of a node run."""
 
     kind: Literal["pyxis", "apptainer"]
-    """`pyxis` gives the image to srun (`--container-image`); `apptainer` runs `apptainer exec` under srun."""
+    """`pyxis` passes the image to srun (`--container-image`); `apptainer`: srun runs `apptainer exec`."""
     image: _Path
-    """Image of the container: a file, or a name for the container's own tool."""
+    """Image of the container: a file, or a name that pyxis or apptainer resolves."""
     mounts: tuple[_Mount, ...] = ()
-    """`SRC[:DST[:FLAGS]]`, besides the code and the runs, which are mounted where they are."""
+    """`SRC[:DST[:FLAGS]]`, besides the code and the runs, which are mounted at their paths on the host."""
     arguments: tuple[_Line, ...] = ()
-    """More arguments, of srun for `pyxis` and of `apptainer exec` for `apptainer` (such as `--nv`)."""
+    """Further arguments: of srun for `pyxis`; of `apptainer exec`, such as `--nv`, for `apptainer`."""
 
 
 def _one_or_more(value: object) -> object:
@@ -91,14 +91,14 @@ def _with_commas(value: object) -> object:
 
 
 class Profile(_Model):
-    """How jobs are submitted at one site. Every key may be left out."""
+    """Options for submitting jobs at one site. Every key is optional."""
 
     name: Annotated[str, _matches(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a name of letters, digits, '_', '.', '-'")]
     """The file's name without its suffix; not given in the file."""
     description: _Line | None = None
-    """For people."""
+    """Free text."""
     partition: _Names | None = None
-    """Partition, or several of which Slurm takes the first that is free; null leaves it to the site."""
+    """Partition, or several, of which Slurm uses the first that is free; null: the site's default."""
     account: _Names | None = None
     """Account that is charged."""
     qos: _Names | None = None
@@ -106,49 +106,49 @@ class Profile(_Model):
     constraint: _Features | None = None
     """Features that nodes must have."""
     reservation: _Names | None = None
-    """Reservation to run in."""
+    """Reservation that the job uses."""
     exclude: Annotated[str, _matches(option_syntax.NODES, "a node list such as gpu[01-04,7]")] | None = None
-    """Nodes that are not wanted."""
+    """Nodes that the job must not use."""
     gpus: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
-    """How GPUs are asked for: `--gpus-per-node`, `--gres=gpu`, or not at all where nodes come with theirs."""
+    """Option that requests GPUs: `--gpus-per-node`, `--gres=gpu`, or none if nodes come with theirs."""
     gpu_type: Annotated[str, _matches(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a type such as h100")] | None = None
     """Type of GPU, as the site's generic resources name it."""
     cpus_per_task: PositiveInt | None = None
-    """Processors of each node, given to sbatch and to srun; null: as many as its ranks have threads and
-    loader processes."""
+    """Processors of each node, for sbatch and srun; null: one for each thread and loader process of its
+    ranks."""
     memory: _Memory | None = None
-    """Memory of each node, such as 64G; 0 is all of it. Null leaves it to the site."""
+    """Memory of each node, such as 64G; 0 is all of it; null: the site's default."""
     exclusive: bool = False
-    """Whether nodes are shared with no other job."""
+    """Exclusive use: no other job shares the nodes."""
     mail_user: Annotated[str, _matches(option_syntax.ADDRESS, "a mail address or a user's name")] | None = (
         None
     )
-    """Whom Slurm writes to (by default the user who submits)."""
+    """Recipient of Slurm's mail; null: the user who submits."""
     mail_type: Annotated[tuple[MailType, ...], BeforeValidator(_with_commas)] = ()
-    """About what it writes."""
+    """Events about which Slurm sends mail."""
     wckey: _Names | None = None
     """Workload characterization key."""
     sbatch: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}
-    """More options of sbatch, by their long names: `hint: nomultithread`; `contiguous: true` has no value."""
+    """Further options of sbatch by long name, such as `hint: nomultithread`; true for one without a value."""
     srun: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}
-    """More options of the srun that starts the nodes: `cpu-bind: none`, `mpi: none`."""
+    """Further options of the srun that starts the agents, such as `cpu-bind: none`."""
     modules: Annotated[tuple[_Module, ...], BeforeValidator(_one_or_more)] = ()
     """Modules that the job loads, in this order."""
     setup: Annotated[tuple[_Line, ...], BeforeValidator(_one_or_more)] = ()
-    """Lines of shell that the job runs after that, each complete in itself."""
+    """Shell lines that the job runs after loading the modules. Each line is complete by itself."""
     environment: dict[str, Variable] = {}
-    """Variables of every rank, each with its reason; `job.env` of a run wins over them."""
+    """Variables of every rank, each with its reason; `job.env` of a config takes precedence."""
     python: _Path | None = None
-    """Python that runs a job; null: the one that submits, or `python3` in a container."""
+    """Python interpreter of the job; null: the one that submits, or `python3` in a container."""
     container: Container | None = None
-    """Container to run in."""
+    """Container in which the ranks run."""
 
     @field_validator("sbatch")
     @classmethod
     def _check_sbatch(cls, given: dict[str, Literal[True] | str]) -> dict[str, Literal[True] | str]:
         _check_options(given, option_syntax.SBATCH_TAKEN)
         if str(given.get("gres", "")).startswith("gpu"):
-            raise ValueError("gres: GPUs are asked for by the profile's gpus and gpu_type")
+            raise ValueError("gres: request GPUs by the profile's gpus and gpu_type")
         return given
 
     @field_validator("srun")
@@ -164,9 +164,9 @@ class Profile(_Model):
             if not re.fullmatch(option_syntax.VARIABLE, name):
                 raise ValueError(f"{name!r} is not the name of a variable")
             if is_set_by_launcher(name) or name == "PYTHONPATH":
-                raise ValueError(f"{name} is set by the launcher, for each rank by itself")
+                raise ValueError(f"{name} is set by the launcher for each rank")
             if is_secret(name):
-                raise ValueError(f"{name} looks like a secret, which a run would write down; use job.env")
+                raise ValueError(f"{name} looks like a secret, and run.json records profiles; use job.env")
         return given
 
     @field_validator("setup")
@@ -190,7 +190,7 @@ class Profile(_Model):
 
 
 GENERIC = Profile(name="generic")
-"""What any Slurm should take."""
+"""A profile without options, for any Slurm."""
 
 
 def _check_options(given: dict[str, Literal[True] | str], reasons: dict[str, str]) -> None:
@@ -198,15 +198,15 @@ def _check_options(given: dict[str, Literal[True] | str], reasons: dict[str, str
         option_syntax.matching(option, option_syntax.OPTION, f"a long option without dashes: {option!r}")
         why = option_syntax.taken(option, reasons)
         if why is not None:
-            raise ValueError(f"{option} is not yours to give: {why}")
+            raise ValueError(f"{option} is reserved: {why}")
 
 
 @functools.cache
 def why_not_a_line(line: str) -> str | None:
     """The syntax error of `line` as one complete line of a script; None without bash.
 
-    The second look puts it in a group: a line that takes the next one with it (a backslash at its end, a
-    here-document) leaves the group open.
+    The second check puts the line into a group. A line that continues on the next one (a backslash at its
+    end, a here-document) leaves the group open.
     """
     bash = shutil.which("bash")
     if bash is None:

@@ -1,7 +1,7 @@
-"""Limits of jobs: sizes to submit by, read from the controller, and refusals of sbatch that name a limit.
+"""Limits on the number of jobs: from the controller's configuration, and from refusals of sbatch.
 
-Limits of an account or a QOS are not read: sbatch refuses the first job above them and names them. The number
-of all jobs is read, because sbatch waits for minutes when that limit is reached.
+Limits of an account or a QOS are not read, because sbatch refuses the first job above such a limit with its
+name. MaxJobCount is read, because sbatch waits for minutes when this limit is reached.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from jobs.schedulers.base import SubmitQuota
 from jobs.schedulers.slurm import commands
 
 DEFAULT_ARRAY = 1001
-"""Slurm's default of MaxArraySize, for a dry run where no controller answers."""
+"""Slurm's default of MaxArraySize, for a dry run without a controller."""
 _NAMED = re.compile(r"\b(?:Assoc|QOS)\w+")
 _UNNAMED = "job submit limit"
-"""Part of every refusal by a limit of an association or QOS: of a size or a time as well as of jobs."""
+"""Part of every refusal due to a limit of an association or QOS, be it on jobs, sizes or times."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class ControllerLimits:
     array: int | None = None
     """Tasks of one array."""
     jobs: int | None = None
-    """Jobs of all users together, including those that ended a moment ago."""
+    """Jobs of all users together, including those that ended minutes ago."""
 
 
 def quota() -> SubmitQuota:
-    """How many jobs the controller takes now. An unanswered query sets no limit."""
+    """Number of jobs that the controller accepts now. If a query fails, its limit is left out."""
     if not commands.answers():
         return SubmitQuota(array=DEFAULT_ARRAY)
     limits = parse_config(commands.query_or_none(["scontrol", "show", "config"]) or "")
@@ -45,7 +45,7 @@ def quota() -> SubmitQuota:
 
 
 def exceeded_limit(message: str) -> str | None:
-    """The limit of jobs that a refusal of sbatch names, one that fewer jobs undo; None for other refusals."""
+    """The limit on the number of jobs that caused a refusal of sbatch; None for other refusals."""
     named = _NAMED.search(message)
     if named is not None:
         return f"the limit of jobs ({named[0]})" if "Submit" in named[0] else None

@@ -1,4 +1,4 @@
-"""submitit's Slurm executor with a batch script of our own: sbatch, job id and files are submitit's."""
+"""Slurm executor of submitit that submits a given batch script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import submitit
 
 
 class ScriptExecutor(submitit.SlurmExecutor):
-    """Submits this script. It starts what it starts by itself: no job waits for a pickle."""
+    """Submits `script`, which starts the task itself and needs no pickle of submitit."""
 
     def __init__(self, folder: Path, script: str) -> None:
         super().__init__(folder=folder, max_num_timeout=0)

@@ -1,7 +1,7 @@
 """The task that srun starts on each node: `python -m jobs.schedulers.slurm.task RUN_DIR --submission N`.
 
-Reads the job from Slurm's variables and becomes `jobs.node.agent`. The agent is the task itself and not a
-child, because Slurm sends its signals to the task.
+The task reads the job from Slurm's variables and runs `jobs.node.agent` in its own process, not in a child,
+because Slurm sends its signals to the task.
 """
 
 from jobs.node import startup
@@ -24,7 +24,7 @@ from jobs.schedulers.slurm.allocation import SlurmAllocation
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one node's share of a run; the exit code of the task."""
+    """Run the agent of one node; return the exit code of the task."""
     parser = argparse.ArgumentParser(prog="python -m jobs.schedulers.slurm.task", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--submission", type=int, required=True)
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"cannot start: node {rank} of {nodes}, and scontrol lists {len(hosts)} nodes", file=sys.stderr)
         return requeue_policy.EXIT_LAUNCH_FAILED
     for name in inherited_variables.command_inputs(os.environ):
-        del os.environ[name]  # options of the commands that ranks may call
+        del os.environ[name]  # they set options of Slurm commands that ranks may call
     run = RunDir(given.run_dir.absolute())
     return agent.run_agent(NodeContext(run, given.submission, rank, hosts, job_id, allocation))
 

@@ -10,7 +10,7 @@ from jobs.schedulers.slurm.commands import TIMEOUT_S
 
 
 def check_script(script: str, environment: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> ScriptCheck:
-    """Whether sbatch would accept this script, submitted from this environment. Nothing is queued or run."""
+    """Whether sbatch would accept this script from this environment. Nothing is queued."""
     try:
         done = subprocess.run(
             ["sbatch", "--test-only"],
