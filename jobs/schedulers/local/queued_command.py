@@ -2,8 +2,8 @@
 
     python -m jobs.schedulers.local.queued_command JOURNAL --submission N --ticket T COMMAND...
 
-COMMAND is a file of a code copy, with its arguments; it imports that copy. If the submission is revoked during
-the wait, the command does not run.
+COMMAND is a file of a code copy, with its arguments; it imports that copy. If the submission is revoked
+during the wait, the command does not run.
 """
 
 from __future__ import annotations
