@@ -110,7 +110,7 @@ def read_losses(run: Path, ranks: int) -> dict[str, list[str]]:
         lines = (run / "attempts" / "000" / f"steps-{rank:05d}.jsonl").read_text().splitlines()
         steps = [json.loads(line) for line in lines]
         if [step["step"] for step in steps] != list(range(1, STEPS + 1)):
-            raise SystemExit(f"{run}: rank {rank} has not the records of {STEPS} steps")
+            raise SystemExit(f"{run}: rank {rank} lacks records of some of {STEPS} steps")
         found[f"rank {rank}"] = [repr(step["loss"]) for step in steps]
     evaluations = json.loads((run / "metrics.json").read_text())["eval_history"]
     found["validation"] = [repr(point["loss"]) for point in evaluations]
@@ -150,11 +150,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--code", type=Path, default=ROOT, help="the tree whose `disttrain` trains")
+    parser.add_argument("--code", type=Path, default=ROOT, help="source tree of `disttrain`")
     parser.add_argument("--out", type=Path, help="write the losses to this JSON file")
     parser.add_argument("--compare", type=Path, help="compare with this JSON file")
-    parser.add_argument("--only", nargs="+", help="these trainings alone, such as 'gpt on 3'")
-    parser.add_argument("--keep", type=Path, help="leave the run directories here")
+    parser.add_argument("--only", nargs="+", help="only these trainings, such as 'gpt on 3'")
+    parser.add_argument("--keep", type=Path, help="keep the run directories here")
     return parser.parse_args()
 
 

@@ -71,7 +71,7 @@ _CODE = re.compile(r"`[^`\n]+`")
 
 
 class BadCitation(Exception):
-    """A citation whose record, path, unit or value does not agree; the message says which."""
+    """A citation whose record, path, unit or value does not agree; the message names it."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ WARM_UP = 3
 
 
 class Switch:
-    """Whether the hook of the copy sends."""
+    """Whether the communication hook of the copy sends."""
 
     sends = True
 
@@ -53,7 +53,7 @@ def hook(switch: Switch, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     return work.get_future().then(lambda done: done.value()[0])
 
 
-def compare(world: World, model: Emulated, bucket_mb: float, rounds: int) -> dict[str, float]:
+def median_exposed_s(world: World, model: Emulated, bucket_mb: float, rounds: int) -> dict[str, float]:
     """Median seconds of exposed communication on this rank, by method; a collective call."""
     return {name: statistics.median(s) for name, s in measure(world, model, bucket_mb, rounds).items()}
 
@@ -65,28 +65,28 @@ def measure(world: World, model: Emulated, bucket_mb: float, rounds: int) -> dic
     switch = Switch()
     copy = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
     copy.register_comm_hook(switch, hook)
-    tails, logged, sending, silent = [], [], [], []
+    exposed, logged, sending, no_comm = [], [], [], []
     for _ in range(WARM_UP + rounds):
-        tails.append(_pass(world, measured)[1])
-        if len(tails) > WARM_UP + 1:
+        exposed.append(_pass(world, measured)[1])
+        if len(exposed) > WARM_UP + 1:
             logged.append(_logged(measured))
         switch.sends = True
         sending.append(_pass(world, copy)[0])
         switch.sends = False
-        silent.append(_pass(world, copy)[0])
-    without = [with_ - less for with_, less in zip(sending, silent, strict=True)]
+        no_comm.append(_pass(world, copy)[0])
+    without = [with_ - less for with_, less in zip(sending, no_comm, strict=True)]
     return {
-        "ddp_backward_tail": tails[WARM_UP:-1],
+        "ddp_backward_tail": exposed[WARM_UP:-1],
         "ddp_logger": logged,
         "no_communication": without[WARM_UP:],
     }
 
 
 def _pass(world: World, model: DistributedDataParallel) -> tuple[float, float]:
-    """Seconds of a forward and a backward pass, and of the tail of the backward pass."""
+    """Seconds of a forward and a backward pass, and of its exposed communication."""
     own_end = 0.0
 
-    def note() -> None:
+    def own_backward_done() -> None:
         nonlocal own_end
         own_end = time.perf_counter()
 
@@ -94,14 +94,14 @@ def _pass(world: World, model: DistributedDataParallel) -> tuple[float, float]:
     world.all_gather_object(None)
     began = time.perf_counter()
     loss = model(torch.zeros(1, 8)).sum()
-    after_own_backward([loss], note)
+    after_own_backward([loss], own_backward_done)
     loss.backward()
     ended = time.perf_counter()
     return ended - began, ended - own_end
 
 
 def _logged(model: DistributedDataParallel) -> float:
-    """Seconds of the pass before the last one: the logger reads a pass when the next one begins."""
+    """Exposed seconds of the pass before the last one; DDP's logger reads a pass when the next one begins."""
     found = model._get_ddp_logging_data()
     return float(found["backward_comm_time"] - found["backward_compute_comm_overlap_time"]) / 1e9
 

@@ -1,4 +1,4 @@
-"""The time of a data-parallel step by calculation. Imports nothing: measurements are compared with it."""
+"""Calculated seconds of a data-parallel step, independent of the measured code."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def step_s(
     layers_per_bucket: int,
     link_bytes_per_s: float,
 ) -> float:
-    """Seconds of a step of equal layers whose gradients travel in buckets, one after the other around a ring.
+    """Seconds of a step of equal layers with a ring all-reduce per bucket, one after the other.
 
-    A bucket starts when its last gradient is there and the bucket before it has arrived. In a ring all-reduce
+    A bucket starts when its last gradient is ready and the previous bucket has arrived. In a ring all-reduce
     over N ranks each link carries 2 (N - 1) / N of a bucket's bytes (Patarasu and Yuan, 2009). The optimizer
     takes no time.
     """

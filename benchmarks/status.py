@@ -1,7 +1,7 @@
 """Wall time of `submit.py status` over many runs: `python benchmarks/status.py [--runs 1000]`.
 
-Goal: under 1 s. The runs are made in a temporary folder: done, running, queued and failed ones, each with the
-journal that a submission leaves.
+Goal: under 1 s. The runs in a temporary folder are done, running, queued and failed, each with the journal of
+a submission.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Accuracy of the telemetry: seconds that are injected into a run, and the seconds that its records show.
+"""Accuracy of the telemetry: seconds injected into a run, beside the seconds in its records.
 
     python -m benchmarks.truth ranks                    three ranks of this machine: phases, profiler, shards
     sudo .venv/bin/python -m benchmarks.truth links     mini-cluster: transfer over links of 1 Gbit/s
 
 A check compares one figure of one rank with its known value: a delay in its phase, 0 in every other phase,
 the time of a bucket on a link of measured rate. Goal: each figure within 2 ms or 5 % of its known value.
-Ranks wait where real ones compute, and run at real-time priority if the user is root.
+Ranks wait instead of computing, and run at real-time priority if the user is root.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def summary(checks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def added(scenario: str, found: list[Phases], base: list[Phases], expected: list[Phases]) -> Iterator[Check]:
-    """What each phase of each rank has more than in the run without delays."""
+    """Each phase of each rank less that of the run without delays."""
     for rank, phases in enumerate(found):
         for name in PHASES:
             more_s = phases[name] - base[rank][name]
@@ -107,7 +107,7 @@ def of_ranks(folder: Path, steps: int) -> Iterator[Check]:
 
 
 def train(ranks: Ranks, folder: Path, steps: int, **sections: dict[str, Any]) -> list[Phases]:
-    """Medians by rank."""
+    """Median seconds of each phase, by rank."""
     given = {**sections, "train": {"steps": WARM_UP + steps}}
     ranks.call(delays.train_rank, delays.config(ranks.size, **given), folder)
     return delays.medians(folder, ranks.size)
@@ -139,7 +139,7 @@ def of_jitter(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
 
 
 def of_checkpoints(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
-    """A blocking checkpoint that one rank is slow to write, beside one that all write quickly."""
+    """A blocking checkpoint with one slow rank, beside one without."""
     quick, slow = folder / "saving", folder / "slow-saving"
     train(ranks, quick, steps, **delays.SAVING)
     train(ranks, slow, steps, **delays.SLOW_SAVING)
@@ -193,7 +193,7 @@ def of_methods(ranks: Ranks, steps: int) -> Iterator[Check]:
 def compare_methods(world: World, rounds: int) -> dict[str, float]:
     model = exposed.build(layers=4, layer_mb=1.0, forward_s=0.01, backward_s=0.02, late_s=LATE_S)
     with delays.real_time_priority():
-        return exposed.compare(world, model, bucket_mb=1.0, rounds=rounds)
+        return exposed.median_exposed_s(world, model, bucket_mb=1.0, rounds=rounds)
 
 
 def of_shards(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""Validation: every held-out sample once, spread over the ranks, outside of any timed step."""
+"""Validation: each held-out sample once, distributed over the ranks, between timed steps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Validation:
         began = time.monotonic()
         available = len(self.dataset)  # type: ignore[arg-type]
         count = min(self.max_samples or available, available)
-        # a stride spreads a limited number of samples over the whole split, the same ones every time
+        # a constant stride covers the whole split with a limited number of samples, the same each time
         chosen = [i * available // count for i in range(count)][self.mesh.data_rank :: self.mesh.data_size]
         batches = [chosen[at : at + self.batch_size] for at in range(0, len(chosen), self.batch_size)]
         tally = torch.zeros(3, dtype=torch.float64, device=self.world.device)

@@ -26,7 +26,7 @@ from disttrain.step_result import StepResult
 from disttrain.telemetry.step_clock import CHECKPOINT, OTHER, StepClock
 
 MAX_STRIDE = 1000
-"""Largest number of steps between two agreements: quick steps may turn slow."""
+"""Largest number of steps between two agreements, because steps may become slower."""
 _SUPERSEDED = 1 + len(CAUSES)
 
 
@@ -115,12 +115,12 @@ class StopAgreement(Hook):
         return cause
 
     def _own_view(self, step: int, now: float) -> list[float]:
-        leads = self._world.rank == 0
+        is_rank0 = self._world.rank == 0
         request = self._requests.pending()
-        if leads and self._attempt.superseded_by() is not None:
+        if is_rank0 and self._attempt.superseded_by() is not None:
             request = _SUPERSEDED
         every_s = self._config.every_s
-        time_is_up = leads and every_s is not None and now - self._saved >= every_s
+        time_is_up = is_rank0 and every_s is not None and now - self._saved >= every_s
         step_s = (now - self._synced) / (step - self._synced_step) if step > self._synced_step else 0.0
         return [request, self._saver.writing, time_is_up, step_s]
 

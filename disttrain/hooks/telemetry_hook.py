@@ -1,4 +1,4 @@
-"""The telemetry as the first hook: it closes each step on the clock."""
+"""Telemetry as the first hook: closes each step on the clock."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Statistics of the collectives in profiled steps: kind, bytes, duration, and the share hidden by compute.
 
-A hook on every bucket would cost each step hundreds of microseconds. So a few steps, evenly spread over the
-run, are taken under the profiler instead. They are left out of all other figures, and counted.
+A few steps, evenly spaced over the run, are profiled and excluded from all other figures. A hook on every
+bucket would add hundreds of microseconds to each step instead.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from disttrain.telemetry.trace import StepTrace, bus_factor, length, merged, ove
 
 METHOD = "profiler_samples"
 LARGEST_SHARE = 20
-"""At most one step in so many is sampled."""
+"""At most one step in this many is profiled."""
 
 
 def steps_to_profile(count: int, warmup: int, steps: int) -> frozenset[int]:
-    """`count` steps at equal distances after the warm-up; fewer where they would be too large a share."""
+    """`count` evenly spaced steps after the warm-up, but at most one in `LARGEST_SHARE`."""
     first, last = warmup + 1, steps
     count = min(count, (last - first + 1) // LARGEST_SHARE)
     return frozenset(first + (last - first + 1) * (2 * i + 1) // (2 * count) for i in range(count))
 
 
 def comm_sample(step: int, trace: StepTrace) -> CommSample:
-    """One rank's record of a sampled step."""
+    """One rank's record of a profiled step."""
     union = merged(each.interval for each in trace.collectives)
     total, hidden = length(union), overlap(union, trace.compute)
     seen: dict[str, int] = {}
@@ -61,7 +61,7 @@ def comm_sample(step: int, trace: StepTrace) -> CommSample:
 
 
 class CollectiveStats:
-    """Keeps the sampled steps of a run: each rank its own in a file, rank 0 the sums over ranks."""
+    """Collects profiled steps: each rank writes its own to a file, rank 0 keeps those of all ranks."""
 
     def __init__(self, path: Path, world: World) -> None:
         self._path = path
@@ -69,7 +69,10 @@ class CollectiveStats:
         self._seen: list[list[CommSample]] = []
 
     def add(self, sample: CommSample | None) -> None:
-        """All ranks together."""
+        """Add this rank's record of a step, None if it was lost. All ranks together.
+
+        A step counts only if all ranks recorded the same collectives.
+        """
         if sample is not None:
             file = JsonLinesWriter(self._path)
             file.add(sample.model_dump(mode="json"))
@@ -79,14 +82,15 @@ class CollectiveStats:
             self._seen.append(ranks)
 
     def summary(self) -> CommSummary | None:
-        """Means over sampled steps and ranks; None where nothing was sampled."""
+        """Means over profiled steps and ranks; None without any."""
         return comm_summary(self._seen, self._world.size)
 
 
 def comm_summary(samples: list[list[CommSample]], ranks: int) -> CommSummary | None:
-    """From the samples of each step by rank. Ranks saw the same collectives in each of these steps.
+    """Means over `samples`, which hold for each step the records of all ranks; None without collectives.
 
-    A rank that comes early waits inside the collective. So what a transfer took is the least over ranks.
+    All ranks have the same collectives in a step. An early rank waits inside the collective, so the transfer
+    time is the minimum over ranks.
     """
     whole = [step for step in samples if step[0].collectives]
     if not whole:
@@ -114,7 +118,7 @@ def comm_summary(samples: list[list[CommSample]], ranks: int) -> CommSummary | N
 
 
 def _layout(sample: CommSample) -> tuple[tuple[str, int, int | None], ...]:
-    """What was communicated, in order: the same on all ranks."""
+    """Kind, bucket and bytes of each collective in order; equal on all ranks."""
     return tuple((each.kind, each.bucket, each.bytes) for each in sample.collectives)
 
 

@@ -18,16 +18,16 @@ class DdpExposed:
 
     def __init__(self, model: nn.Module, clock: Callable[[], StepClock]) -> None:
         self._clock = clock
-        self._heard = False
-        self._why_not = "no gradient came by way of what the model returned"
+        self._detected = False
+        self._reason = "no gradient passed through the output of the model"
         self._last_gradient = _LastGradient(model)
         self._hook = model.register_forward_hook(self._forward_done)
 
     def missed(self, stepped: bool) -> str | None:
-        """At the end of a step: why no tail was heard in it; None if one was, or if the optimizer has not
-        stepped, as where there was nothing to learn from."""
-        heard, self._heard = self._heard, False
-        return self._why_not if stepped and not heard else None
+        """At the end of a step: the reason why its exposed communication was not measured. None if it was, or
+        if the optimizer has not `stepped`."""
+        detected, self._detected = self._detected, False
+        return self._reason if stepped and not detected else None
 
     def close(self) -> None:
         self._hook.remove()
@@ -39,41 +39,42 @@ class DdpExposed:
         outputs = list(grad_tensors(output))
         after_own_backward(outputs, self._own_backward_done)
         if not outputs:
-            self._why_not = (
-                f"in the {type(output).__name__} that the model returned no tensor was found that requires a "
-                "gradient, so when its own backward pass ends is not known"
+            self._reason = (
+                "no tensor that requires a gradient was found in the model's output "
+                f"({type(output).__name__}), so the end of the rank's own backward pass is unknown"
             )
 
     def _own_backward_done(self) -> None:
         if self._last_gradient.was_nested():
-            self._why_not = (
-                "the last gradients come from a reentrant checkpoint, within which DDP waits for the others; "
-                "with use_reentrant=False that would be seen"
+            self._reason = (
+                "the last gradients come from a reentrant checkpoint, within which DDP waits for other "
+                "ranks; use_reentrant=False makes exposed communication measurable"
             )
             return
-        self._heard = True
+        self._detected = True
         self._clock().switch(COMM)
-        # the reducer's own callback is queued by now, so this one runs when it is done
+        # runs after the reducer's callback, which is already queued
         at_end_of_backward(lambda: self._clock().switch(OTHER))
 
 
 class _LastGradient:
-    """Whether the last gradient of the first backward pass came in a pass within it.
+    """Whether the last gradient of the first backward pass was computed in a nested pass.
 
-    A reentrant checkpoint makes one. DDP's callback then runs at the end of that pass, not of the outer one.
+    A reentrant checkpoint starts a nested pass. DDP's callback then runs at the end of that pass, not of the
+    outer one.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._pass: int | None = None
         self._nested: bool | None = None
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(self._note)
+            parameter.register_post_accumulate_grad_hook(self._record)
             for parameter in model.parameters()
             if parameter.requires_grad
         ]
 
     def was_nested(self) -> bool:
-        """To be asked at the end of each outer pass; found out in the first, as all are alike."""
+        """Call at the end of each outer pass; the result of the first pass holds for all."""
         if self._nested is None and self._pass is not None:
             self._nested = self._pass != torch._C._current_graph_task_id()
             self.close()
@@ -83,5 +84,5 @@ class _LastGradient:
         for hook in self._hooks:
             hook.remove()
 
-    def _note(self, parameter: Tensor) -> None:
+    def _record(self, parameter: Tensor) -> None:
         self._pass = torch._C._current_graph_task_id()

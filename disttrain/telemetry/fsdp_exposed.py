@@ -1,7 +1,7 @@
-"""Exposed communication of `fully_shard`: each of its collectives is timed on the step clock.
+"""Exposed communication of `fully_shard`: the step clock times each collective.
 
-On a CPU a call returns when the collective is done, so all of its time is exposed; and all ranks make the
-same ones in the same order, so the ranks compare each of them separately.
+On a CPU a call returns when the collective is done, so all of its time is exposed. All ranks call the same
+collectives in the same order, so the ranks compare each collective separately.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from disttrain.telemetry.step_clock import (
 )
 
 COMM_METHOD = "fsdp_custom_collectives"
-"""The time that the calls of FSDP2's all-gathers and reduce-scatters took, wherever in a step they were."""
+"""Method: duration of each call of FSDP2's all-gather and reduce-scatter, anywhere in a step."""
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether `fully_shard` was applied to the model, or to some module in it."""
+    """Whether `fully_shard` was applied to the model or to a module in it."""
     return any(isinstance(module, FSDPModule) for module in model.modules())
 
 
 def original_class(model: nn.Module) -> type:
-    """The model's class as it was before `fully_shard` put one of its own in front."""
+    """The class of the model before `fully_shard` replaced it by a subclass."""
     return next(cls for cls in type(model).__mro__ if not issubclass(cls, FSDPModule))
 
 
 def not_among_all(model: nn.Module, world: World) -> str | None:
-    """Why some collective may be of another kind, or among fewer than all ranks; None where none is."""
+    """Reason why a collective may be of another kind or among fewer than all ranks; None if none is."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         if not isinstance(parameter, DTensor):
-            return f"{name} is not sharded, and how its gradient travels is not known"
+            return f"{name} is not sharded, and the communication of its gradient is unknown"
         mesh = parameter.device_mesh
         if mesh.ndim != 1:
-            return f"{name} is laid over a mesh of {mesh.ndim} dimensions, of which only one can be seen"
+            return f"{name} is on a mesh of {mesh.ndim} dimensions, of which only one can be timed"
         if not parameter.placements[0].is_shard():
-            return f"{name} is whole on each rank, and the all-reduce of its gradient cannot be seen"
+            return f"{name} is replicated, and the all-reduce of its gradient cannot be timed"
         if mesh.size() != world.size:
             return f"{name} is sharded over {mesh.size()} of {world.size} ranks"
     return None
 
 
 def not_timed(model: nn.Module, world: World) -> str | None:
-    """Why `FsdpExposed` would not show what compute waits for; None where they do."""
+    """Reason why `FsdpExposed` cannot measure exposed communication; None if it can."""
     if world.device.type != "cpu":
         return (
-            f"on {world.device.type} the collectives of fully_shard run beside the compute: how long a call "
-            "takes is not what compute waits for"
+            f"on {world.device.type} the collectives of fully_shard run concurrently with compute, so the "
+            "duration of a call is not the time that compute waits"
         )
     try:
         groups = [param_groups(module) for module in model.modules() if isinstance(module, FSDPModule)]
@@ -69,20 +69,20 @@ def not_timed(model: nn.Module, world: World) -> str | None:
             return "fully_shard was given a shard_placement_fn that makes several groups of one module"
         for group in (group for each in groups for group in each):
             if group._all_reduce_hook is not None:
-                return "what set_all_reduce_hook was given may communicate, which cannot be seen"
+                return "the hook of set_all_reduce_hook may communicate, which cannot be timed"
             _ = group._all_gather_comm, group._reduce_scatter_comm
         _ = FSDPModule.set_custom_all_gather, FSDPModule.set_custom_reduce_scatter
     except AttributeError:
-        return f"torch {torch.__version__} does not let the collectives of fully_shard be exchanged"
+        return f"torch {torch.__version__} has no interface to replace the collectives of fully_shard"
     return None
 
 
 class FsdpExposed:
-    """Each all-gather and reduce-scatter of a model is a meeting on the clock, until `close`.
+    """Times each all-gather and reduce-scatter of a model as control synchronisation, until `close`.
 
     Args:
-        model: for which `not_among_all` and `not_timed` give None.
-        clock: gives the clock that is switched.
+        model: a model for which `not_among_all` and `not_timed` return None.
+        clock: returns the current step clock.
     """
 
     def __init__(self, model: nn.Module, world: World, clock: Callable[[], StepClock]) -> None:
@@ -99,12 +99,12 @@ class FsdpExposed:
                     install(module, *(InterceptedCollective(comm, self._timed) for comm in (gather, scatter)))
 
     def missed(self, stepped: bool) -> str | None:
-        """At the end of a step: why some of its communication was not seen; None if all was."""
+        """At the end of a step: the reason why some of its communication was not timed; None if all was."""
         missed, self._missed = self._missed, None
         return missed
 
     def close(self) -> None:
-        """Put back what was there."""
+        """Restore the original collectives."""
         self._hook.remove()
         for module, gather, scatter in self._before:
             install(module, gather, scatter)
@@ -118,7 +118,7 @@ class FsdpExposed:
         finally:
             clock.switch(before)
         if work is not None:
-            self._missed = "an unshard was asynchronous, and what compute waited for it is not known"
+            self._missed = "an unshard was asynchronous, and the time that compute waited for it is unknown"
         if group.size() != self._ranks:
             self._missed = f"a collective was among {group.size()} of {self._ranks} ranks"
         return work
@@ -128,5 +128,5 @@ class FsdpExposed:
             after_own_backward(list(grad_tensors(output)), self._own_backward_done)
 
     def _own_backward_done(self) -> None:
-        # FSDP2 scatters the last gradients in a callback that is queued by now
+        # runs after FSDP2's callback, already queued, which scatters the last gradients
         at_end_of_backward(lambda: self._clock().switch(OTHER))

@@ -1,7 +1,7 @@
-"""The reason of each null figure in a summary: pure functions.
+"""Reasons for the null figures of a summary: pure functions.
 
-`disttrain.telemetry.throughput` gives the reasons of its own figures; the table here has all others. A null
-that states a fact needs no reason: nothing stopped the run, or no checkpoint was resumed.
+`disttrain.telemetry.throughput` returns the reasons for its figures; this module has all others. A null that
+is a fact needs no reason: the run was not stopped, or resumed no checkpoint.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _COLLECTIVES = {
 
 @dataclass(frozen=True)
 class ProfilingPlan:
-    """Numbers of steps that are profiled for their collectives."""
+    """Numbers of steps profiled for their collectives."""
 
     requested: int
     """`telemetry.profiled_steps`."""
     planned: int
-    """In a run of this length."""
+    """Steps that a run of this length profiles."""
     taken: int
-    """In this attempt so far."""
+    """Steps that this attempt has profiled so far."""
 
 
 def reasons(metrics: Metrics, profiling: ProfilingPlan, *, late: str, comm: str | None) -> dict[str, str]:
-    """The reason of each null figure of `metrics` by the figure's name, in addition to those it has.
+    """Reason for each null figure of `metrics` by its name, merged with `metrics.null_reasons`.
 
-    A dotted name is a path through records; entries of a list share the list's name: `comm.collectives.bytes`
-    is null in some of them. `late` is the reason for a null `emulation_late_s`, and `comm`, where this
-    rank has one, that for null exposed communication.
+    A dotted name is a path through records. Entries of a list share one name: `comm.collectives.bytes` is
+    null in at least one entry. `late` is the reason for a null `emulation_late_s`; `comm` is this rank's
+    specific reason for null exposed communication.
     """
     why = {
         **dict.fromkeys(("measured_s", "step_time"), NOTHING_MEASURED),
@@ -96,7 +96,7 @@ def _no_samples(profiling: ProfilingPlan) -> str:
 
 
 def _is_null(value: Any, path: list[str]) -> bool:
-    """Whether the value at `path` is null, or will be in strict JSON; false below a null record."""
+    """Whether the value at `path` is null or not finite; false below a null record."""
     if isinstance(value, list):
         return any(_is_null(each, path) for each in value)
     if not path:

@@ -1,8 +1,8 @@
-"""The step clock: every instant of a step belongs to exactly one class.
+"""Step clock: every instant of a step belongs to exactly one phase.
 
-The loop says what begins (`switch`), never what ends, so there can be neither gap nor overlap and the
-parts sum to the step by construction. On CPU a switch reads the monotonic clock. On CUDA it records an
-event on the current stream, read when the device has passed it; nothing here ever synchronizes in a step.
+`switch` begins a phase and thereby ends the previous one, so phases have neither gap nor overlap and sum to
+the step. On a CPU, `switch` reads the monotonic clock. On CUDA it records an event on the current stream,
+which is read once the device has passed it. The clock never synchronizes within a step.
 """
 
 from __future__ import annotations
@@ -16,39 +16,40 @@ from typing import Protocol
 import torch
 
 COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
-"""Classes, in the order of `disttrain.records.steps.PHASES`. One rank cannot tell waiting from transfer: its
-clock knows all exposed communication as COMM, until the ranks have compared (`telemetry.comm_split`)."""
+"""Phases in the order of `disttrain.records.steps.PHASES`. The clock counts all exposed communication as
+COMM; only a comparison of all ranks separates wait and transfer (`telemetry.comm_split`)."""
 CONTROL_SYNC = 7
-"""On the clock alone: what ranks do together in one call (agree, compare, save, gather or scatter a shard).
-Counts as communication, but each time is compared apart: another rank may be late to another meeting."""
+"""Phase of the clock alone: control synchronisation, a call of all ranks together (stop agreement, reduction,
+checkpoint, all-gather or reduce-scatter of a shard). Counts as communication. The ranks compare each call
+separately, because different ranks may be late to different calls."""
 _PHASES = 7
 
 PhaseSeconds = list[float]
-"""Seconds in each class of one step, indexed by the constants above. A clock's has those of each CONTROL_SYNC
-behind them, in order."""
+"""Seconds in each phase of one step, indexed by the constants above. A clock appends the seconds of each
+CONTROL_SYNC in order."""
 
 
 class StepClock(Protocol):
-    """What the training loop needs of a clock."""
+    """The interface of a step clock."""
 
     @property
     def phase(self) -> int:
-        """The class that time belongs to now."""
+        """The current phase."""
 
     def start(self) -> None:
-        """Begin the next step now, in class OTHER. Time since the last `end_step` belongs to no step."""
+        """Begin the next step now, in phase OTHER. Time since the last `end_step` belongs to no step."""
 
     def switch(self, phase: int) -> None:
-        """From here on, time belongs to `phase`."""
+        """End the current phase and begin `phase`."""
 
     def end_step(self) -> None:
-        """Close the step and begin the next one at the same instant, in class OTHER."""
+        """Close the step and begin the next one at the same instant, in phase OTHER."""
 
     def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
-        """(start, parts) of the steps closed and not yet asked for, oldest first.
+        """(start, phases) of each closed step not yet returned, oldest first.
 
-        `start` is seconds since the first `start()`. What the device has yet to finish is left for later,
-        but for the first `await_steps` of them, which are waited for.
+        `start` is in seconds since the first `start()`. Steps that the device has not finished are returned
+        by a later call, except that the first `await_steps` steps are waited for.
         """
 
 
@@ -91,8 +92,8 @@ class HostClock:
 class CudaClock:
     """The step clock of a CUDA rank: events on the compute stream.
 
-    A boundary lies where the device passes it. Input time is therefore what the device waited for input,
-    not what the host spent on it: loading hidden behind compute costs nothing and shows as nothing.
+    A phase begins when the device passes its event. Input time is therefore the time that the device waited
+    for input, not the time that the host spent on loading: loading hidden by compute counts as 0.
     """
 
     def __init__(self) -> None:

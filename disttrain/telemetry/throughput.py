@@ -1,7 +1,7 @@
 """Throughput, utilisation and memory of `metrics.json`: pure functions.
 
-Each gives fields of `Metrics`, and for those that are null the reason. `disttrain.telemetry.null_reasons`
-has the reasons of all other fields.
+Each function returns fields of `Metrics` and the reasons for null fields. `disttrain.telemetry.null_reasons`
+has the reasons for all other fields.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from disttrain.telemetry.rank_summary import RankSummary
 from disttrain.telemetry.run_metadata import RunMetadata
 
 Figures = tuple[dict[str, Any], dict[str, str]]
-"""Fields, and why those that are null are."""
+"""Fields by name, and the reason for each null field."""
 
 
 def of_run(
@@ -27,7 +27,7 @@ def of_run(
     totals: Sequence[RankSummary],
     every_s: float,
 ) -> Figures:
-    """All of them."""
+    """All figures of this module; `every_s` is the sampling interval `telemetry.gpu_every_s`."""
     ranks = metrics_fields["world_size"]
     parts = [
         throughput(
@@ -57,7 +57,7 @@ def of_run(
 def throughput(
     samples_per_s: float | None, ranks: int, devices: int, *, tokens_per_sample: int | None, images: bool
 ) -> Figures:
-    """Samples, tokens and images per second, of all and of each."""
+    """Samples, tokens and images per second: over all ranks, per rank and per GPU."""
     tokens_per_s = samples_per_s * tokens_per_sample if samples_per_s and tokens_per_sample else None
     fields: dict[str, float | None] = {
         "samples_per_s": samples_per_s,
@@ -86,9 +86,9 @@ def utilisation(
     peak_flops: float | None,
     peak_reason: str,
 ) -> Figures:
-    """Model FLOP/s, and the share of the devices' peak that they are.
+    """Model FLOP/s per rank, and model FLOPs utilization: model FLOP/s / (`peak_flops` x `devices`).
 
-    A share above 1 proves that the peak is not that of what was computed with: there is none, then.
+    Utilization above 1 shows that the peak is of another dtype than the products; `mfu` is then null.
     """
     achieved = samples_per_s * flops_per_sample if samples_per_s and flops_per_sample else None
     mfu = achieved / (peak_flops * devices) if achieved and peak_flops else None
@@ -98,7 +98,7 @@ def utilisation(
     elif achieved is None:
         reasons["mfu"] = NOTHING_MEASURED
     elif mfu is not None and mfu > 1:
-        reasons["mfu"] = f"{mfu:.2f} of the peak: products are not computed in the dtype it is for"
+        reasons["mfu"] = f"{mfu:.2f} of the peak: the peak is of another dtype than the products"
         mfu = None
     if achieved is None:
         reasons["model_flops_per_s_per_rank"] = NOTHING_MEASURED if flops_per_sample else NO_FLOPS
@@ -106,7 +106,8 @@ def utilisation(
 
 
 def memory(ranks: Sequence[RankSummary]) -> Figures:
-    """What torch's allocator held at its peak. Of a GPU that is the sum over the ranks that share it."""
+    """Peak memory reserved by torch's allocator, in bytes per rank and as a share of a GPU over all its
+    ranks."""
     held = [rank.reserved_memory_bytes for rank in ranks if rank.reserved_memory_bytes is not None]
     shares: dict[str, float] = {}
     for rank in ranks:
@@ -121,13 +122,13 @@ def memory(ranks: Sequence[RankSummary]) -> Figures:
 
 
 def usage(nodes: Sequence[NodeSamples], every_s: float) -> Figures:
-    """GPUs and processes over all nodes that sampled."""
+    """GPU and process summaries over all nodes with samples."""
     fields: dict[str, Any] = {"gpu": None, "processes": None}
     if not nodes:
-        why = "telemetry.gpu_every_s is 0" if not every_s else "this node's samples are not here"
+        why = "telemetry.gpu_every_s is 0" if not every_s else "no node has samples"
         return fields, {"gpu": why, "processes": why}
     reasons: dict[str, str] = {}
-    # nodes of one machine may share a GPU, and each samples it
+    # nodes on one machine may share a GPU, which each of them samples
     gpus = list({tally.device: tally for node in reversed(nodes) for tally in node.gpus}.values())
     missing = sorted({node.gpu_reason for node in nodes if node.gpu_reason})
     if gpus:

@@ -1,9 +1,9 @@
-"""What a profiler trace says of one step: when collectives ran, and what of them compute hid. Pure functions.
+"""Parse a profiler trace: intervals of collectives and of compute in each step. Pure functions.
 
-A trace is the JSON that `torch.profiler` exports. Collectives are gloo's annotations on a CPU, NCCL's kernels
-on a device. Compute is the union of the other kernels there, but for the optimizer's; on a CPU it is the time
-that the step clock was in its class `compute`, which leaves marks in the trace. Several collectives may run
-at once, so intervals are merged before they are measured, never summed.
+A trace is the JSON that `torch.profiler` exports. On a device, collectives are NCCL's kernels, and compute is
+the union of all other kernels except those of the optimizer. On a CPU, collectives are gloo's annotations,
+and compute is the time in phase `compute` of the step clock, which marks its phases in the trace. Collectives
+may overlap, so intervals are merged before they are measured, never summed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from disttrain.telemetry.step_clock import COMM, COMPUTE
 
 MARK = "disttrain::phase-"
-"""Name of the marks of the step clock, followed by the class that begins there."""
+"""Prefix of the names of the step clock's marks; the phase that begins there follows."""
 END = -1
-"""In place of a class: the end of the step."""
+"""In place of a phase: the end of the step."""
 
 Interval = tuple[float, float]
 """Begin and end in seconds."""
@@ -51,25 +51,25 @@ class Collective:
 
     kind: str
     bytes: int | None
-    """Of the larger of what went in and what came out, as nccl-tests counts; null where it is not told."""
+    """Size of the larger of input and output, as nccl-tests counts; None where the trace has no sizes."""
     interval: Interval
-    """Waiting for peers and queueing included."""
+    """Interval including queueing and waiting for peers."""
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One step, times relative to its first mark."""
+    """One step; times in seconds since its first mark."""
 
     step: Interval
     compute: list[Interval]
     busy: list[Interval] | None
-    """What the profiler alone knows of compute: kernels, or on a CPU operators. None where it saw none."""
+    """Compute by the profiler alone: kernels, or operators on a CPU. None where the trace has none."""
     collectives: list[Collective]
-    """By their begin; none lasts longer than the step."""
+    """Collectives in order of start; none lasts longer than the step."""
 
 
 def parse_trace(trace: Mapping[str, Any]) -> list[StepTrace]:
-    """The steps in a trace, each up to a mark of its end. Raises `ValueError` for a trace without marks."""
+    """The steps in a trace, divided at the marks `END`. Raises `ValueError` for a trace without marks."""
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     marks = sorted((_begin(event), int(event["name"][len(MARK) :])) for event in events if _is_mark(event))
     ends = [place for place, (_, phase) in enumerate(marks) if phase == END]
@@ -85,8 +85,8 @@ def parse_trace(trace: Mapping[str, Any]) -> list[StepTrace]:
 def _step(
     trace: Mapping[str, Any], all_events: list[Any], marks: list[tuple[float, int]], thread: object
 ) -> StepTrace:
-    """The step that these marks, left by the training `thread`, are of. A device has nothing left to do at
-    its first mark and at its last one."""
+    """The step of `marks`, which were made by the training `thread`. A device is idle at the first and the
+    last mark."""
     origin, end = marks[0][0], marks[-1][0]
     events = [event for event in all_events if origin <= _begin(event) < end]
     kernels = [event for event in events if event.get("cat") == "kernel"]
@@ -103,7 +103,7 @@ def _step(
         busy = _operators([event for event in events if _thread(event) == thread], origin)
         ranks = trace.get("distributedInfo", {}).get("world_size", 1)
         found = [_gloo(event, origin, ranks) for event in events if event["name"].startswith(_GLOO)]
-        # gloo's annotation ends with its own thread's work, up to milliseconds after backward() went on
+        # gloo's annotation ends with the work of its thread, up to milliseconds after backward() continued
         over = [b - origin for (_, phase), (b, _) in pairs if phase == COMM]
     over.append(end - origin)
     found = sorted((_ended(each, over) for each in found), key=lambda each: each.interval)
@@ -111,14 +111,14 @@ def _step(
 
 
 def _ended(collective: Collective, over: Sequence[float]) -> Collective:
-    """None is under way any more when the rank has stopped waiting for it: at the next of these times."""
+    """The collective, ended no later than the next time in `over`, when the rank stopped waiting for it."""
     begin, end = collective.interval
     return replace(collective, interval=(begin, min(end, next(at for at in over if at > begin))))
 
 
 def _operators(events: list[Any], origin: float) -> list[Interval] | None:
-    """When operators ran on the training thread, from the first one to the last one of a backward pass. Those
-    that load data are left out. None where there is no backward pass."""
+    """Intervals of the operators on the training thread up to the end of the backward pass, without those
+    that load data. None without a backward pass."""
     loading = _named(_LOADING, events)
     operators = [event for event in events if event.get("cat") == "cpu_op" and not _is_within(event, loading)]
     backward = _named(_BACKWARD, operators)
@@ -129,7 +129,7 @@ def _operators(events: list[Any], origin: float) -> list[Interval] | None:
 
 
 def merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same time as disjoint intervals, in order."""
+    """Union of intervals, as disjoint intervals in order."""
     union: list[Interval] = []
     for begin, end in sorted(intervals):
         if union and begin <= union[-1][1]:
@@ -140,12 +140,12 @@ def merged(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """Seconds in disjoint intervals."""
+    """Total seconds of disjoint intervals."""
     return sum(end - begin for begin, end in intervals)
 
 
 def overlap(a: Sequence[Interval], b: Sequence[Interval]) -> float:
-    """Seconds that are in both of two lists of disjoint, ordered intervals."""
+    """Seconds of the intersection of two lists of disjoint, ordered intervals."""
     i = j = 0
     total = 0.0
     while i < len(a) and j < len(b):
@@ -158,8 +158,8 @@ def overlap(a: Sequence[Interval], b: Sequence[Interval]) -> float:
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it (its PERFORMANCE.md): what makes the
-    figure comparable with a link's rate at any number of ranks."""
+    """Bus bandwidth / algorithm bandwidth as defined in PERFORMANCE.md of nccl-tests. Bus bandwidth is
+    comparable with the rate of a link at any number of ranks."""
     if kind == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if kind in ("all_gather", "reduce_scatter", "all_to_all"):
@@ -168,7 +168,7 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 
 def _is_mark(event: Mapping[str, Any]) -> bool:
-    # A device trace shows each annotation a second time, where its kernels ran.
+    # A device trace contains each annotation a second time, for the kernels.
     return event["name"].startswith(MARK) and event.get("cat") == "user_annotation"
 
 
@@ -177,7 +177,7 @@ def _thread(event: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _named(begin: str, events: Iterable[Mapping[str, Any]]) -> list[Interval]:
-    """When the events ran whose names begin so, in the trace's time."""
+    """Intervals of the events whose names start with `begin`, in the time of the trace."""
     return [_interval(event, 0.0) for event in events if event["name"].startswith(begin)]
 
 
@@ -205,7 +205,7 @@ def _gloo(event: Mapping[str, Any], origin: float, ranks: int) -> Collective:
         for dims, type_ in zip(arguments.get("Input Dims", []), arguments.get("Input type", []), strict=False)
         if type_ in _BYTES
     ]
-    size = sum(sizes) * (ranks if kind == "all_gather" else 1)  # the trace has what goes in
+    size = sum(sizes) * (ranks if kind == "all_gather" else 1)  # the trace has the size of the input
     return Collective(kind, size or None, _interval(event, origin))
 
 

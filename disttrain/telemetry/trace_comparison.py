@@ -1,4 +1,4 @@
-"""The profiler's breakdown of a step beside the step clock's, and how far they are apart. Pure functions."""
+"""Compare the breakdown of traced steps by the profiler and by the step clock. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, PhaseSe
 from disttrain.telemetry.trace import StepTrace, length, merged, overlap
 
 _UNSEEN_BY_CLOCK = dict.fromkeys(
-    ("clock.comm_s", "clock.hidden_s"), "the step clock does not see what compute hides"
+    ("clock.comm_s", "clock.hidden_s"), "the step clock does not measure communication that compute hides"
 )
 _NOTHING_COMPUTED = dict.fromkeys(
     ("profiler.compute_s", "profiler.hidden_s", "profiler.exposed_s"),
@@ -20,9 +20,10 @@ _NOTHING_COMPUTED = dict.fromkeys(
 def compare_with_clock(
     rank: int, seen: Iterable[tuple[int, StepTrace]], own: Mapping[int, PhaseSeconds]
 ) -> ProfileRecord:
-    """`seen` are the profiler's steps, `own` the seconds in each class that the step clock measured of them.
+    """Compare the profiler's steps (`seen`) with the step clock's seconds in each phase (`own`), by step
+    number.
 
-    A figure that an instrument has no means to see is null, and so is its difference.
+    A figure that one instrument cannot measure is null, and so is its difference.
     """
     steps = []
     for step, trace in seen:

@@ -67,7 +67,10 @@ def test_waiting_is_seen_whatever_the_model_returns(two_ranks, tmp_path, returns
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"returns": "opaque"}, "in the Opaque that the model returned no tensor was found"),
+        (
+            {"returns": "opaque"},
+            "no tensor that requires a gradient was found in the model's output (Opaque)",
+        ),
         ({"nested": True}, "the last gradients come from a reentrant checkpoint"),
     ],
     ids=["opaque output", "nested backward"],

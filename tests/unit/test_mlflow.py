@@ -91,4 +91,4 @@ def test_every_figure_of_the_summary_can_be_compared_and_no_history_is_there(run
 def test_a_store_that_fails_costs_a_line_and_nothing_else(run, monkeypatch, caplog):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/no/such/folder/mlflow.db")
     take(run, 0, [(1, 3.0)], status="completed", steps=1)
-    assert "MLflow has not got everything" in caplog.text
+    assert "MLflow record is incomplete" in caplog.text

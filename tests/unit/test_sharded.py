@@ -70,10 +70,10 @@ def module(monkeypatch):
     [
         (4, None, None),
         (2, None, "a collective was among 2 of 4 ranks"),
-        (4, "work", "an unshard was asynchronous, and what compute waited for it is not known"),
+        (4, "work", "an unshard was asynchronous, and the time that compute waited for it is unknown"),
     ],
 )
-def test_a_call_is_a_meeting(module, ranks, work, reason):
+def test_a_call_is_timed_as_control_synchronisation(module, ranks, work, reason):
     now = [0.0]
     clock, comm = HostClock(lambda: now[0]), Comm(now, work)
     model = module(comm)
@@ -96,13 +96,17 @@ def test_a_call_is_a_meeting(module, ranks, work, reason):
     assert group._all_gather_comm is comm
 
 
-def test_what_could_not_be_timed_is_refused_with_the_reason(module):
+def test_untimed_collectives_are_refused_with_the_reason(module):
     comm = Comm([0.0], None)
-    assert not_timed(module(comm), ON_DEVICE).startswith("on cuda the collectives of fully_shard run beside")
+    assert not_timed(module(comm), ON_DEVICE).startswith(
+        "on cuda the collectives of fully_shard run concurrently"
+    )
     assert "several groups of one module" in not_timed(module(comm, comm), ON_CPU)
     other_torch = module(comm)
     del other_torch._fsdp_param_groups
-    assert not_timed(other_torch, ON_CPU).endswith("does not let the collectives of fully_shard be exchanged")
+    assert not_timed(other_torch, ON_CPU).endswith(
+        "has no interface to replace the collectives of fully_shard"
+    )
 
 
 @pytest.mark.parametrize("who_is_first", ["telemetry", "emulation"])

@@ -1,4 +1,4 @@
-"""Where rank 0 sends live scalars besides the JSON files: one module a sink, with a class `Sink`."""
+"""Sinks: rank 0 also writes live scalars to them. One module per sink, with a class `Sink`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from disttrain.records.run_directory import Attempt
 
 
 class SinkLike(Protocol):
-    """A sink. Its constructor takes the `Attempt` it is for."""
+    """The interface of a sink. The constructor takes an `Attempt`."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the named values as of optimizer step `step`."""
+        """Record the values by name at optimizer step `step`."""
 
     def close(self) -> None:
-        """The run is over, and `metrics.json` final."""
+        """Finish after the run; `metrics.json` is final."""
 
 
 def open_sink(name: str, attempt: Attempt) -> SinkLike:
-    """The sink of that name: a module here, or `package.module:Class`. Raises `ConfigError` without one."""
+    """Open the sink `name`: a module of this package, or `package.module:Class`. Raises `ConfigError`."""
     module_name, _, attribute = name.partition(":")
     try:
         module = importlib.import_module(module_name if attribute else f"{__name__}.{name}")

@@ -1,8 +1,11 @@
-"""MLflow: one experiment a sweep, one MLflow run a run, through all its attempts.
+"""MLflow sink: one experiment per sweep, and one MLflow run per run, for all its attempts.
 
-The store is `MLFLOW_TRACKING_URI`, or else an SQLite file beside the runs of a sweep, which compares them:
-`mlflow ui --backend-store-uri sqlite:///runs/<sweep>/mlflow.db`. Needs the extra `mlflow`. A store is slow,
-so a thread writes to it now and then; a store that fails costs a line in the log, never the run.
+The store is `MLFLOW_TRACKING_URI`, or else an SQLite file in the folder of the sweep:
+
+    mlflow ui --backend-store-uri sqlite:///runs/<sweep>/mlflow.db
+
+Needs the extra `mlflow`. A thread writes to the store every `WRITE_EVERY_S` seconds, because a store is slow.
+A failing store is logged and never ends the run.
 """
 
 from __future__ import annotations
@@ -26,14 +29,14 @@ from disttrain.runtime import log
 WRITE_EVERY_S = 10.0
 RUN_TAG = "disttrain.run"
 _BATCH = 500
-"""MLflow takes at most 1,000 metrics and 100 parameters at once."""
+"""Metrics per call; MLflow allows at most 1,000 metrics and 100 parameters."""
 _PARAMS = 100
 _PARAM_LENGTH = 500
 
 
 class Sink:
     def __init__(self, attempt: Attempt) -> None:
-        import mlflow.tracking  # noqa: F401 -- missing: said before the run starts
+        import mlflow.tracking  # noqa: F401 -- fails before the run starts
 
         self._run = RunDir(attempt.path.parent.parent)
         self._waiting: list[tuple[int, str, float, int]] = []
@@ -48,7 +51,7 @@ class Sink:
             self._waiting += [(step, name, value, now) for name, value in values.items()]
 
     def close(self) -> None:
-        """Write what is left, and the summary that is in `metrics.json` by now."""
+        """Write the remaining scalars and the summary of `metrics.json`; waits at most 60 s."""
         self._closing.set()
         self._thread.join(timeout=60)
 
@@ -60,7 +63,7 @@ class Sink:
             store.write(self._taken())
             store.finish()
         except Exception as error:
-            log.error("MLflow has not got everything", kind=type(error).__name__, error=str(error)[:300])
+            log.error("MLflow record is incomplete", kind=type(error).__name__, error=str(error)[:300])
 
     def _taken(self) -> list[tuple[int, str, float, int]]:
         with self._lock:
@@ -69,18 +72,17 @@ class Sink:
 
 
 class _Store:
-    """This run in MLflow's store."""
+    """The MLflow run of this run."""
 
     def __init__(self, run: RunDir) -> None:
         from mlflow.tracking import MlflowClient
 
-        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it reports each table it makes
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # it logs each table that it creates
         self._run = run
         given = os.environ.get("MLFLOW_TRACKING_URI")
         file = run.path.parent.absolute() / "mlflow.db"
-        with _alone(
-            None if given else file.with_name(".mlflow.lock")
-        ):  # one of several runs makes the tables
+        # the lock lets one of several concurrent runs create the tables
+        with _locked(None if given else file.with_name(".mlflow.lock")):
             self._client = MlflowClient(tracking_uri=given or f"sqlite:///{file}")
             self._id = self._find() or self._create()
 
@@ -89,7 +91,7 @@ class _Store:
         return found.experiment_id if found else self._client.create_experiment(self._run.sweep)
 
     def _find(self) -> str | None:
-        """The MLflow run that an earlier attempt of this run began."""
+        """The MLflow run of an earlier attempt, set to running again; None without one."""
         wanted = f"tags.`{RUN_TAG}` = '{self._run.name}'"
         found = self._client.search_runs([self._experiment()], wanted, max_results=1)
         if not found:
@@ -118,7 +120,7 @@ class _Store:
             self._client.log_batch(self._id, metrics=batch)
 
     def finish(self) -> None:
-        """The figures of `metrics.json`, and how the run ended."""
+        """Write the figures and the status of `metrics.json`."""
         metrics = read_json_or_none(self._run.metrics) or {}
         now, step = int(1000 * time.time()), int(metrics.get("steps") or 0)
         self.write([(step, f"summary/{name}", value, now) for name, value in _figures(metrics)])
@@ -127,7 +129,7 @@ class _Store:
 
 
 def _figures(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers in it, those of its parts as `part.name`. Lists (histories, histograms) are left out."""
+    """Numbers of a record by name, nested ones as `part.name`, without lists (histories, histograms)."""
     for name, value in record.items():
         if isinstance(value, Mapping):
             yield from ((f"{name}.{inner}", figure) for inner, figure in _figures(value))
@@ -141,8 +143,8 @@ def _flat(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _alone(lock: Path | None) -> Iterator[None]:
-    """One process at a time."""
+def _locked(lock: Path | None) -> Iterator[None]:
+    """Hold an exclusive lock on the file `lock`; no lock for None."""
     if lock is None:
         yield
         return

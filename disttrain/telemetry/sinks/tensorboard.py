@@ -1,4 +1,4 @@
-"""TensorBoard event files, in a folder of `tensorboard/` for each attempt."""
+"""TensorBoard sink: event files in one folder of `tensorboard/` per attempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from disttrain.records.run_directory import Attempt
 
 class Sink:
     def __init__(self, attempt: Attempt) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed by rank 0 alone
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and only rank 0 needs it
 
         self._writer = SummaryWriter(str(attempt.tensorboard))
 
