@@ -18,8 +18,8 @@ import sys
 import traceback
 from pathlib import Path
 
+from disttrain.config.keys_and_defaults import Config
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
-from disttrain.config.sections import Config
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir

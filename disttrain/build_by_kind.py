@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from disttrain.config.builder_options import check_options
-from disttrain.config.sections import Config, DataConfig, ModelConfig
+from disttrain.config.keys_and_defaults import Config, DataConfig, ModelConfig
 from disttrain.data.source import Source, sample_count
 from disttrain.data.training_data import TrainingData, spread_source
 from disttrain.errors import ConfigError

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.keys_and_defaults import Config, config_key
 from disttrain.config.parsing import Draft, check, with_batch
-from disttrain.config.sections import Config, config_key
 from disttrain.errors import ConfigError, nearest
 from sweeps.base_config import base_config
 from sweeps.overrides import Override, check_distinct

@@ -6,7 +6,7 @@ import torch
 
 from disttrain.checkpoint.folder import CommittedCheckpoint
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.sections import Config, config_key
+from disttrain.config.keys_and_defaults import Config, config_key
 from disttrain.errors import ConfigError
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.collect_provenance import code_hash

@@ -10,7 +10,7 @@ from pathlib import Path
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, manifest
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
-from disttrain.config.sections import CheckpointConfig
+from disttrain.config.keys_and_defaults import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.run_directory import Attempt, RunDir

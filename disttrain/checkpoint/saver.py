@@ -21,7 +21,7 @@ from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention, storage
 from disttrain.checkpoint.state_tensors import copy_to_host
 from disttrain.checkpoint.storage import PlannedSave, State
-from disttrain.config.sections import CheckpointConfig
+from disttrain.config.keys_and_defaults import CheckpointConfig
 from disttrain.errors import in_one_line
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
 from disttrain.records.run_directory import Attempt

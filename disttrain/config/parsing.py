@@ -21,8 +21,8 @@ from pydantic_core import ErrorDetails
 from disttrain.config.batch_plan import BatchPlan, Scaling, scale_batch
 from disttrain.config.builder_options import BUILT_SECTIONS, OptionError, check_options
 from disttrain.config.dotted_keys import get_key
+from disttrain.config.keys_and_defaults import Config, config_fields
 from disttrain.config.renamed_keys import refusal, renamed_in
-from disttrain.config.sections import Config, config_fields
 from disttrain.errors import ConfigError, nearest
 
 

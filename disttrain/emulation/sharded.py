@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from disttrain.emulation.deadline_timer import DeadlineTimer
-from disttrain.parallel.fsdp_collectives import InterceptedCollective, Make, install, param_groups
+from disttrain.runtime.fully_shard_hooks import InterceptedCollective, Make, install, param_groups
 
 
 def pause_in_collectives(model: nn.Module, timer: DeadlineTimer) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from disttrain.config.sections import OptimConfig
+from disttrain.config.keys_and_defaults import OptimConfig
 from disttrain.model_hooks import ModelHooks
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor, nn
 
-from disttrain.config.sections import ParallelConfig
+from disttrain.config.keys_and_defaults import ParallelConfig
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 

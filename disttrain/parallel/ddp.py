@@ -9,7 +9,7 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.config.sections import DDPConfig, ParallelConfig
+from disttrain.config.keys_and_defaults import DDPConfig, ParallelConfig
 from disttrain.parallel.backward_hooks import after_own_backward
 from disttrain.parallel.base import Strategy
 from disttrain.parallel.mesh import Mesh

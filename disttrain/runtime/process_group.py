@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from disttrain.config.sections import ResourcesConfig
+from disttrain.config.keys_and_defaults import ResourcesConfig
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.runtime.device import choose_device
 from disttrain.runtime.rank_info import RankInfo, rank_info

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.sections import Config, config_key
+from disttrain.config.keys_and_defaults import Config, config_key
 from disttrain.records import collect_provenance as provenance
 from disttrain.records.attempt import Outcome, RankError
 from disttrain.records.json_files import read_json_or_none, write_json

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from disttrain.parallel.backward_hooks import after_own_backward, at_end_of_backward
-from disttrain.parallel.fsdp_collectives import InterceptedCollective, Make, install, param_groups
+from disttrain.runtime.fully_shard_hooks import InterceptedCollective, Make, install, param_groups
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.gradient_outputs import grad_tensors
 from disttrain.telemetry.step_clock import (

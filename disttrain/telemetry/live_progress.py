@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from disttrain.config.sections import Config
+from disttrain.config.keys_and_defaults import Config
 from disttrain.records.json_files import write_json
 from disttrain.records.progress import Progress
 from disttrain.records.run_directory import Attempt, RunDir

@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from disttrain.config.keys_and_defaults import Config
 from disttrain.config.renamed_keys import refusal
-from disttrain.config.sections import Config
 from disttrain.errors import ConfigError
 from disttrain.model_hooks import hooks_of
 from disttrain.parallel import ddp

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from disttrain.config.sections import Config
+from disttrain.config.keys_and_defaults import Config
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import write_json
 from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint

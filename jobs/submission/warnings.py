@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from disttrain.config.sections import model_waits
+from disttrain.config.keys_and_defaults import model_waits
 from jobs.schedulers.base import Scheduler
 from sweeps.expand import RunPlan
 

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import stats
 
 from disttrain.checkpoint import storage
-from disttrain.config.sections import Config
+from disttrain.config.keys_and_defaults import Config
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from disttrain.config.sections import ResourcesConfig
+from disttrain.config.keys_and_defaults import ResourcesConfig
 
 ANSWER_WITHIN_S = 300.0
 NO_ANSWER = (False, f"no answer within {ANSWER_WITHIN_S:g} s")

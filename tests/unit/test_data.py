@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset, default_collate
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.sections import DataConfig
+from disttrain.config.keys_and_defaults import DataConfig
 from disttrain.data import digits, synthetic, tokens
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches

@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 
 from disttrain import documents
 from disttrain.config.builder_options import builder_of, builtin_kinds
+from disttrain.config.keys_and_defaults import Config
 from disttrain.config.parsing import known_keys
-from disttrain.config.sections import Config
 from disttrain.records.attempt import Outcome
 from disttrain.records.files import FILES
 from disttrain.records.progress import Progress

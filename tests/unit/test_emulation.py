@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
+from disttrain.config.keys_and_defaults import config_key, is_emulated, model_waits
 from disttrain.config.parsing import Draft, check, load
-from disttrain.config.sections import config_key, is_emulated, model_waits
 from disttrain.data import synthetic
 from disttrain.data.source import Arrays, Source
 from disttrain.emulation import device as devices

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import submit
-from disttrain.config.sections import Config
+from disttrain.config.keys_and_defaults import Config
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.config.sections import ResourcesConfig
+from disttrain.config.keys_and_defaults import ResourcesConfig
 from disttrain.errors import ConfigError
 from disttrain.runtime.process_group import open_world
 

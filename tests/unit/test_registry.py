@@ -11,7 +11,7 @@ from torch import nn
 
 from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.builder_options import builder_of, builtin_kinds
-from disttrain.config.sections import DataConfig, ModelConfig
+from disttrain.config.keys_and_defaults import DataConfig, ModelConfig
 from disttrain.errors import ConfigError
 
 BUILTIN = [(section, kind) for section in ("models", "data") for kind in builtin_kinds(section)]

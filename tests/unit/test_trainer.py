@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.sections import OptimConfig
+from disttrain.config.keys_and_defaults import OptimConfig
 from disttrain.model_hooks import ModelHooks
 from disttrain.parallel.single import SingleRank
 from disttrain.precision import Precision

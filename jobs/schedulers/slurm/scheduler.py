@@ -29,7 +29,7 @@ from jobs.schedulers.base import (
     Unreachable,
     asks_for_gpus,
 )
-from jobs.schedulers.slurm import commands, job_states, profile_selection, sacct, submit_quota
+from jobs.schedulers.slurm import commands, job_states, profile_selection, sacct, submit_limits
 from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, check_path, render
 from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
 from jobs.schedulers.slurm.sbatch import Backoff, submit_with_backoff
@@ -152,7 +152,7 @@ class SlurmScheduler:
         return None
 
     def quota(self) -> SubmitQuota:
-        return submit_quota.quota()
+        return submit_limits.quota()
 
     def submission_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         return inherited_variables.outside_job(environ)
@@ -211,7 +211,7 @@ def sbatch(script: str, name: str, folder: Path) -> str:
             job = ScriptExecutor(folder, script).submit(task.main, [])
     except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
         message = " ".join(str(error).split())
-        limit = submit_quota.exceeded_limit(message)
+        limit = submit_limits.exceeded_limit(message)
         if limit is not None:
             raise LimitReached(limit) from None
         raise SubmitError(f"sbatch refused {name}: {message}") from None

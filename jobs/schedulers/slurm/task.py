@@ -4,11 +4,11 @@ The task reads the job from Slurm's variables and runs `jobs.node.agent` in its 
 because Slurm sends its signals to the task.
 """
 
-from jobs.node import startup
+from jobs.node import interpreter_check
 
 if __name__ == "__main__":
-    startup.require_python()
-    startup.block_signals()
+    interpreter_check.require_python()
+    interpreter_check.block_signals()
 
 import argparse
 import os

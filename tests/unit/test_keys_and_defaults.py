@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from disttrain.config.dotted_keys import flat_values, set_default
-from disttrain.config.sections import Config, config_fields, config_key, is_excluded_from_key, keyed_values
+from disttrain.config.keys_and_defaults import (
+    Config,
+    config_fields,
+    config_key,
+    is_excluded_from_key,
+    keyed_values,
+)
 
 PLAIN = {"model": {"kind": "gpt", "layers": 2, "width": 64}, "train": {"steps": 5, "local_batch_size": 4}}
 FIELDS = dict(config_fields())
@@ -102,7 +108,7 @@ def test_the_key_does_not_depend_on_the_order_of_keys(order):
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_the_key_is_the_same_in_another_process(seed):
     code = (
-        "import json, sys; from disttrain.config.sections import Config, config_key; "
+        "import json, sys; from disttrain.config.keys_and_defaults import Config, config_key; "
         "print(config_key(Config.model_validate(json.loads(sys.argv[1]))))"
     )
     ran = subprocess.run(

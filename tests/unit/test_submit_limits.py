@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from jobs.schedulers.base import SubmitQuota
-from jobs.schedulers.slurm import submit_quota
-from jobs.schedulers.slurm.submit_quota import ControllerLimits, exceeded_limit, parse_config
+from jobs.schedulers.slurm import submit_limits
+from jobs.schedulers.slurm.submit_limits import ControllerLimits, exceeded_limit, parse_config
 
 CONFIG = """\
 Configuration data as of 2026-11-21T04:58:20
@@ -39,16 +39,16 @@ def answer(command: list[str]) -> str | None:
     [
         (True, answer, SubmitQuota(200, 9997, "the limit of 10000 jobs (MaxJobCount of the cluster)")),
         (True, lambda command: None, SubmitQuota()),
-        (False, answer, SubmitQuota(submit_quota.DEFAULT_ARRAY)),
+        (False, answer, SubmitQuota(submit_limits.DEFAULT_ARRAY)),
     ],
     ids=["answered", "no answer to a query", "no controller"],
 )
 def test_the_quota_is_what_the_controller_says(
     answers: bool, ask: Callable[[list[str]], str | None], quota: SubmitQuota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit_quota.commands, "answers", lambda: answers)
-    monkeypatch.setattr(submit_quota.commands, "query_or_none", ask)
-    assert submit_quota.quota() == quota
+    monkeypatch.setattr(submit_limits.commands, "answers", lambda: answers)
+    monkeypatch.setattr(submit_limits.commands, "query_or_none", ask)
+    assert submit_limits.quota() == quota
 
 
 POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
