@@ -89,9 +89,12 @@ def test_shards_that_are_kept_and_gradients_that_are_gathered_are_measured(three
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"build": "but_the_last"}, "2.linear.weight is not sharded, and how"),
-        ({"build": "replicated"}, "0.linear.weight is laid over a mesh of 2 dimensions"),
-        ({"build": "with_hook"}, "what set_all_reduce_hook was given may communicate"),
+        (
+            {"build": "but_the_last"},
+            "2.linear.weight is not sharded, and",
+        ),
+        ({"build": "replicated"}, "0.linear.weight is on a mesh of 2 dimensions"),
+        ({"build": "with_hook"}, "the hook of set_all_reduce_hook may communicate"),
         ({"unshard": True}, "an unshard was asynchronous"),
     ],
     ids=lambda value: next(iter(value.values())) if isinstance(value, dict) else None,

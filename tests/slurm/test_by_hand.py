@@ -100,7 +100,7 @@ def test_both_ways_make_the_same_run(
         wait_until(run.done.exists)
     records = [RunRecord.model_validate(read_json(run.run_json)).model_dump() for run in runs]
     assert records[1]["provenance"]["code"]["taken"] == "start"
-    assert "edits since sbatch included" in words_of(folders[1], job)
+    assert "including edits made since sbatch" in words_of(folders[1], job)
     assert journal.entry(runs[1], 0).read("receipt")["job_id"] == job
     for record in records:
         for name in ("created", "argv", "host"):

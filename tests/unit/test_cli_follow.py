@@ -42,7 +42,9 @@ class Terminal:
     def __init__(self, command: list[str], columns: int, rows: int) -> None:
         self.master, slave = pty.openpty()
         self.resize(columns, rows)
-        env = {**os.environ, "TERM": "xterm-256color"}
+        # these would hide the size of the window
+        env = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS", "LINES")}
+        env["TERM"] = "xterm-256color"
         # in the background it may be ignored, which a process inherits
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.process = subprocess.Popen(

@@ -141,7 +141,7 @@ def test_world_size_is_nodes_times_ranks():
     ("modules", "absent"),
     [
         (
-            "config.sections config.parsing records.files config.builder_options documents",
+            "config.keys_and_defaults config.parsing records.files config.builder_options documents",
             ["torch", "pandas", "submitit"],
         ),
         ("records.run_directory records.json_files errors config.batch_plan", ["torch", "pydantic", "yaml"]),

@@ -48,13 +48,14 @@ def test_preempted_without_grace(plain: MiniCluster, tmp_path: Path, reference: 
 
 
 def test_a_time_limit_shorter_than_the_run(plain: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
-    job = submitted(plain, tmp_path, time_limit_min=1, stop_lead_s=45, slow_s=25 / STEPS)
+    # A start that takes more than 15 s leaves less than the lead, and the ranks then train for up to 34 s.
+    job = submitted(plain, tmp_path, time_limit_min=1, stop_lead_s=45, slow_s=40 / STEPS)
     attempt = 0
     while job.wait_until_closed(attempt)["next"]:
         attempt += 1
     assert job.wait_for_end().state == "done"
     ended = [job.attempt(attempt.number) for attempt in job.attempts()]
-    assert len(ended) >= 3, "at least two requeues"
+    assert len(ended) >= 2, "at least one requeue"
     assert {one["job_id"] for one in ended} == {job.id}
     assert [one["restart"] for one in ended] == list(range(len(ended)))
     assert [one["cause"] for one in ended] == ["deadline"] * (len(ended) - 1) + ["finished"]
