@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config.keys_and_defaults import Config, config_key
-from disttrain.records import collect_provenance as provenance
+from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.masking import mask_config
@@ -86,12 +86,12 @@ class RunOutput:
 
 
 def _plan_by_hand(run: RunDir, config: Config) -> RunRecord:
-    made = Provenance.model_validate(provenance.collect())
+    made = Provenance.model_validate(collect_provenance.collect())
     key = config_key(config)
     return RunRecord(
         name=run.name,
         sweep=run.sweep,
-        run_key=provenance.run_key(key, made.code.hash),
+        run_key=collect_provenance.run_key(key, made.code.hash),
         config_key=key,
         repeat=0,
         config=mask_config(config.as_dict())[0],

@@ -15,7 +15,7 @@ from jobs.core.processes import host
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_state
-from jobs.submission.choose_actions import cancel
+from jobs.submission.cancel import cancel_runs
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         try:
             scheduler = target.available_scheduler(name)
-            cancelled += cancel(refresh(here, scheduler), scheduler)
+            cancelled += cancel_runs(refresh(here, scheduler), scheduler)
         except ConfigError as error:  # the runs of another scheduler can still be cancelled
             failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
     for state in active:

@@ -16,8 +16,8 @@ from jobs.cli import run_lookup, submitting
 from jobs.cli.json_output import print_json
 from jobs.cli.status_table import displayed_state
 from jobs.core import code_snapshot
+from jobs.core.sweep_lock import sweep_lock
 from jobs.status.run_state import RunState, runs_of
-from jobs.submission.choose_actions import sweep_lock
 
 TRASH = ".trash"
 

@@ -11,9 +11,10 @@ import itertools
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling, run_lookup, submitting, target
+from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import SubmitError
 from jobs.status.refresh import refresh
-from jobs.submission.choose_actions import Action, resume_actions, sweep_lock
+from jobs.submission.choose_actions import Action, resume_actions
 from jobs.submission.submit import carry_out
 
 

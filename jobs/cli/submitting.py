@@ -13,11 +13,12 @@ from jobs.cli import follow, target
 from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, report_deferred
 from jobs.cli.json_output import print_json, state_as_json
 from jobs.cli.polling import PolledRuns, print_warning
+from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs, read_state
 from jobs.submission import report_job
-from jobs.submission.choose_actions import Action, plan_actions, sweep_lock
+from jobs.submission.choose_actions import Action, plan_actions
 from jobs.submission.request import sweep_name, write_sweep_record
 from jobs.submission.submit import carry_out
 from jobs.submission.warnings import warnings_for

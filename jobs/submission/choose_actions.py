@@ -5,19 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from disttrain.errors import ConfigError
-from jobs.core import journal
-from jobs.core.processes import host
-from jobs.schedulers.base import Scheduler
 from jobs.status.run_state import RunState
 
 if TYPE_CHECKING:
@@ -112,51 +104,3 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
     if state.attempts - state.attempts_before_code - state.graceful_attempts >= max_attempts:
         return "blocked", f"{why} (job.max_attempts={max_attempts} reached)"
     return "retry", why
-
-
-def cancel(states: Sequence[RunState], scheduler: Scheduler) -> list[RunState]:
-    """Cancel the pending and running jobs of these runs, without waiting; return the runs that had a job."""
-    hit = [state for state in states if state.active]
-    for state in hit:
-        if state.state != "running" and state.submission is not None:
-            message = "cancelled while it waited to be started again"
-            if not state.claimed:
-                message = "cancelled before it started"
-            journal.revoke(state.run, state.submission, "cancelled", message, starts=state.starts)
-    scheduler.cancel([state.job_id for state in hit if state.job_id])
-    return hit
-
-
-@contextlib.contextmanager
-def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
-    """Lock a sweep's folder against other submitters. Creates the folder if missing.
-
-    Raises `ConfigError` when the folder cannot be written, or when another process holds the lock for longer
-    than `wait_s` seconds. The kernel releases the lock of a process that dies.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "a+")  # noqa: SIM115 (closed below)
-    except OSError as error:
-        raise ConfigError(f"cannot write to {str(folder)!r}: {error.strerror}") from None
-    with file:
-        deadline = time.monotonic() + wait_s
-        while not _locked(file.fileno()):
-            if time.monotonic() > deadline:
-                file.seek(0)
-                raise ConfigError(
-                    f"sweep {folder.name!r} is being submitted by {file.read().strip() or 'another process'}"
-                )
-            time.sleep(0.05)
-        file.truncate(0)
-        file.write(f"pid {os.getpid()} on {host()}")
-        file.flush()
-        yield
-
-
-def _locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

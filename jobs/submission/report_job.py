@@ -14,8 +14,7 @@ from pathlib import Path
 
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot
-from jobs.core import journal as ledger
+from jobs.core import code_snapshot, journal
 from jobs.core.processes import host
 from jobs.schedulers.base import Scheduler, Submission, SubmitError, Unreachable, submission_tag
 from jobs.status.refresh import refresh
@@ -36,19 +35,19 @@ def ensure(root: Path, sweep: str, scheduler: Scheduler, *, anew: bool) -> str |
     awaited = [state for state in states if state.active and state.cluster == scheduler.name and state.job_id]
     if not awaited:
         return None
-    journal = journal_of(root, sweep)
-    there = _alive(journal, scheduler)
+    folder = journal_of(root, sweep)
+    there = _alive(folder, scheduler)
     if there and not anew:
         return there[max(there)]
-    job_id = _submit(journal, awaited, scheduler, [sweep, "--runs", str(root.absolute())])
+    job_id = _submit(folder, awaited, scheduler, [sweep, "--runs", str(root.absolute())])
     scheduler.cancel(list(there.values()))
     for number in there:
-        ledger.revoke(journal, number, "cancelled", "replaced by a report job that waits for more runs")
+        journal.revoke(folder, number, "cancelled", "replaced by a report job that waits for more runs")
     return job_id
 
 
-def _submit(journal: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, arguments: list[str]) -> str:
-    tag = submission_tag(journal, ledger.next_submission(journal))
+def _submit(folder: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, arguments: list[str]) -> str:
+    tag = submission_tag(folder, journal.next_submission(folder))
     intent = {
         "cluster": scheduler.name,
         "host": host(),
@@ -56,12 +55,12 @@ def _submit(journal: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, 
         "index": None,
         "after": [state.job_id for state in awaited],
     }
-    number = ledger.write_intent(journal, intent)
+    number = journal.write_intent(folder, intent)
     newest = max(awaited, key=_submitted).run  # its code can read the records of all the runs
     record = read_json_or_none(newest.run_json) or {}
     try:
         job_id = scheduler.submit_after(
-            Submission(journal, number, tag),
+            Submission(folder, number, tag),
             [str(code_snapshot.code_of_run(newest, record) / "submit.py"), "report", *arguments],
             [str(state.job_id) for state in awaited],
             record.get("profile"),
@@ -69,9 +68,9 @@ def _submit(journal: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, 
     except Unreachable:
         raise
     except SubmitError as error:
-        ledger.revoke(journal, number, "launch_failed", str(error))
+        journal.revoke(folder, number, "launch_failed", str(error))
         raise
-    ledger.write_receipt(journal, number, job_id)
+    journal.write_receipt(folder, number, job_id)
     return job_id
 
 
@@ -79,14 +78,14 @@ def _submitted(state: RunState) -> str:
     """Time of the newest submission of a run: UTC, ISO 8601."""
     if state.submission is None:
         return ""
-    return str((ledger.entry(state.run, state.submission).read("intent") or {}).get("time", ""))
+    return str((journal.entry(state.run, state.submission).read("intent") or {}).get("time", ""))
 
 
-def _alive(journal: RunDir, scheduler: Scheduler) -> dict[int, str]:
+def _alive(folder: RunDir, scheduler: Scheduler) -> dict[int, str]:
     """Pending and running report jobs by submission number. Revokes the submissions of all others."""
     found: dict[int, str] = {}
     lost = []
-    for entry in ledger.entries(journal):
+    for entry in journal.entries(folder):
         if "claim" in (entry.parts or ()) or (entry.read("intent") or {}).get("cluster") != scheduler.name:
             continue
         receipt = entry.read("receipt")
@@ -95,15 +94,15 @@ def _alive(journal: RunDir, scheduler: Scheduler) -> dict[int, str]:
         else:
             found[entry.number] = receipt["job_id"]
     if lost:
-        jobs = scheduler.find([Submission.announced(journal, number) for number in lost])
+        jobs = scheduler.find([Submission.announced(folder, number) for number in lost])
         for number, job_id in zip(lost, jobs, strict=True):
             if job_id is None:
-                ledger.revoke(journal, number, "lost", "no job was found for it")
+                journal.revoke(folder, number, "lost", "no job was found for it")
             else:
-                ledger.write_receipt(journal, number, job_id)
+                journal.write_receipt(folder, number, job_id)
                 found[number] = job_id
     jobs_now = scheduler.poll(list(found.values()))
     over = {number for number, job_id in found.items() if jobs_now[job_id].status in ("ended", "not_found")}
     for number in over:
-        ledger.revoke(journal, number, "lost", "its job has ended")
+        journal.revoke(folder, number, "lost", "its job has ended")
     return {number: job_id for number, job_id in found.items() if number not in over}

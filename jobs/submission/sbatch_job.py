@@ -31,12 +31,13 @@ from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE, EXIT_LAUNCH_FAILED
+from jobs.core.sweep_lock import sweep_lock
 from jobs.node.waiting import JobEnded, poll_until
 from jobs.schedulers.base import CurrentAllocation, SubmitError
 from jobs.schedulers.select import current_allocation, scheduler_named
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
-from jobs.submission.choose_actions import plan_actions, sweep_lock
+from jobs.submission.choose_actions import plan_actions
 from jobs.submission.request import run_plan, sweep_name, write_sweep_record
 from jobs.submission.submit import carry_out
 from jobs.submission.warnings import warnings_for

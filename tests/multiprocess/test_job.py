@@ -15,7 +15,7 @@ from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.status.run_state import read_state
-from jobs.submission.choose_actions import cancel
+from jobs.submission.cancel import cancel_runs
 from tests.support.jobs import WITHIN_S, FakeScheduler, started_pids, starts, submit, sweep_plan, wait_until
 from tests.support.scheduler import Scheduler
 
@@ -238,7 +238,7 @@ def test_cancelled_while_it_waits_it_never_starts(tmp_path: Path) -> None:
     process.send_signal(signal.SIGUSR1)
     ended(process)
     cluster = FakeScheduler()
-    cancel([read_state(job.run)], cluster)
+    cancel_runs([read_state(job.run)], cluster)
     assert cluster.cancelled
     state = read_state(job.run)
     assert (state.state, state.cause, state.retryable) == ("failed", "cancelled", True)

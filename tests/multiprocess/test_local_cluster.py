@@ -22,11 +22,11 @@ from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import EnvRecord, RunRecord
 from disttrain.records.run_directory import RunDir
-from jobs.core import journal as ledger
+from jobs.core import journal
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import read_runs, read_state
 from jobs.submission import report_job
-from jobs.submission.choose_actions import cancel
+from jobs.submission.cancel import cancel_runs
 from sweeps.expand import RunPlan, SweepPlan
 from tests.support.jobs import (
     STANDIN,
@@ -93,10 +93,10 @@ def attempt_of(run: RunDir, number: int = 0) -> AttemptRecord:
 
 def test_cancel_while_it_runs_and_while_it_waits(root: Path) -> None:
     running, waiting = hanging(root, "a", "b", nodes=2)
-    wait_until(lambda: ledger.entry(waiting, 0).path("holder").exists())
-    holder = ledger.entry(waiting, 0).read("holder")
+    wait_until(lambda: journal.entry(waiting, 0).path("holder").exists())
+    holder = journal.entry(waiting, 0).read("holder")
     assert holder is not None
-    hit = cancel(list(states(root).values()), LocalScheduler())
+    hit = cancel_runs(list(states(root).values()), LocalScheduler())
     assert {state.name: state.state for state in hit} == {"a": "running", "b": "queued"}
     ended = settled(root)
     assert {(state.state, state.cause, state.retryable) for state in ended.values()} == {
@@ -269,14 +269,14 @@ def test_the_report_is_written_when_the_last_run_has_ended(
     command += ["--nodes", "1", "--runs", str(root)]
     for count in ("1", "2"):
         subprocess.run([*command, "--repeats", count], check=True, timeout=WITHIN_S)
-    journal = report_job.journal_of(root, "tiny")
-    wait_until(lambda: ledger.entries(journal)[-1].read("holder") is not None)
+    folder = report_job.journal_of(root, "tiny")
+    wait_until(lambda: journal.entries(folder)[-1].read("holder") is not None)
     page = root / "tiny" / "report" / "report.html"
     ended = settled(root)
     assert {state.state for state in ended.values()} == {"done"}
     wait_until(page.exists)
     assert len(read_json(page.with_name("report.json"))["runs"]) == 2
     wait_until(lambda: not list((tmp_path / "queue").glob("*.ticket")))
-    first, second = ledger.entries(journal)
+    first, second = journal.entries(folder)
     assert "claim" in first.parts, "another one took its place"
     assert "claim" not in second.parts

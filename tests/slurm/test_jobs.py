@@ -12,7 +12,7 @@ from jobs.schedulers.base import Submission
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
-from jobs.submission.choose_actions import cancel
+from jobs.submission.cancel import cancel_runs
 from tests.support.jobs import (
     SMALL,
     settled,
@@ -72,7 +72,7 @@ def test_every_node_starts_once_and_a_failure_says_why(root: Path) -> None:
 def test_cancel_ends_a_running_job(root: Path) -> None:
     submit(sweep_plan("a", nodes=2, mode="hang"), SlurmScheduler(), root)
     wait_until(lambda: len(starts(RunDir(root / "demo" / "a"))) == 2)
-    (hit,) = cancel(list(states(root).values()), SlurmScheduler())
+    (hit,) = cancel_runs(list(states(root).values()), SlurmScheduler())
     assert hit.state == "running"
     ended = settled(root)["a"]
     assert (ended.state, ended.cause, ended.retryable) == ("failed", "cancelled", True)
@@ -92,7 +92,7 @@ def test_a_waiting_job_is_found_again_without_its_receipt_and_cancelled(
         (state,) = asked(root)
         assert (state.state, state.job_id) == ("queued", action.job_id)
         assert status(str(action.job_id)) == "pending"
-        cancel([state], SlurmScheduler())
+        cancel_runs([state], SlurmScheduler())
         assert states(root)["a"].cause == "cancelled"
         wait_until(lambda: status(str(action.job_id)) == "ended")
     finally:

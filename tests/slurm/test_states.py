@@ -15,8 +15,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import state_note
 from jobs.schedulers.slurm import sacct
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.status.gpu_hours import record_usage as note_usage
-from jobs.status.gpu_hours import usage_of_runs
+from jobs.status.gpu_hours import record_usage, usage_of_runs
 from jobs.status.refresh import refresh_remote
 from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import (
@@ -158,5 +157,5 @@ def test_accounting_and_our_own_times_agree_on_a_job_requeued_by_hand(
     assert told.queue_wait_s is not None
     assert told.queue_wait_s >= 5, "the wait of a requeued job, at least"
     assert own.queue_wait_s == pytest.approx(told.queue_wait_s, abs=20)
-    note_usage([run])
+    record_usage([run])
     assert gpu_hours.read(run) == told

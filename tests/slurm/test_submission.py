@@ -14,13 +14,13 @@ import pytest
 
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from jobs.core import journal as ledger
+from jobs.core import journal
 from jobs.minicluster import discovery
 from jobs.schedulers.base import Submission, submission_tag
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.run_state import read_runs
 from jobs.submission import report_job
-from jobs.submission.choose_actions import cancel
+from jobs.submission.cancel import cancel_runs
 from tests.support.jobs import (
     SMALL,
     STANDIN,
@@ -99,7 +99,7 @@ def test_submit_py_killed_between_sbatch_and_its_record(
     assert submit_py(*command).returncode == -signal.SIGKILL
     runs = [state.run for state in read_runs(root)]
     assert len(runs) == count
-    assert not any(ledger.entry(run, 0).read("receipt") for run in runs)
+    assert not any(journal.entry(run, 0).read("receipt") for run in runs)
     sbatch('exec $sbatch "$@"')
     again = submit_py(*command)
     assert again.returncode == 0, again.stderr
@@ -119,12 +119,12 @@ def test_an_array_half_of_whose_receipts_are_lost(root: Path, on_slurm: MiniClus
         array = str(actions[0].job_id).partition("_")[0]
         assert [action.job_id for action in actions] == [f"{array}_{index}" for index in range(4)]
         for name in ("a-r1", "a-r3"):
-            ledger.entry(RunDir(root / "demo" / name), 0).path("receipt").unlink()
+            journal.entry(RunDir(root / "demo" / name), 0).path("receipt").unlink()
         assert [action.kind for action in submit(repeats(4, "a"), SlurmScheduler(), root)] == [
             "in_progress"
         ] * 4
         assert [state.job_id for state in states(root).values()] == [f"{array}_{index}" for index in range(4)]
-        cancel([states(root)["a-r1"]], SlurmScheduler())
+        cancel_runs([states(root)["a-r1"]], SlurmScheduler())
         wait_until(lambda: status(f"{array}_1") == "ended")
         assert status(f"{array}_0") == "pending"
     finally:
@@ -300,14 +300,14 @@ def test_a_job_that_follows_an_array_waits_for_its_requeued_task(
         return len(path.read_text().split()) if path.exists() else 0
 
     wait_until(lambda: started(0) == started(1) == 1)
-    cluster, journal = SlurmScheduler(), RunDir(tmp_path / "demo" / ".report")
-    number = ledger.write_intent(journal, {"handle": submission_tag(journal, 0), "index": None})
+    cluster, folder = SlurmScheduler(), RunDir(tmp_path / "demo" / ".report")
+    number = journal.write_intent(folder, {"handle": submission_tag(folder, 0), "index": None})
     written = tmp_path / "written"
     command = ["-c", f"open({str(written)!r}, 'x').write(str({{}}))"]
     tasks = [f"{array}_0", f"{array}_1"]
-    after = cluster.submit_after(Submission.announced(journal, number), command, tasks, None)
+    after = cluster.submit_after(Submission.announced(folder, number), command, tasks, None)
     try:
-        assert cluster.find([Submission.announced(journal, number)]) == [after]
+        assert cluster.find([Submission.announced(folder, number)]) == [after]
         on_slurm.ask("scontrol", "requeue", f"{array}_1")
         wait_until(lambda: started(1) == 2)
         assert started(0) == 1, "the other task goes on undisturbed"
@@ -338,8 +338,8 @@ def test_the_report_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_
                     "slurm",
                     cwd=tmp_path,
                 )
-            journal = report_job.journal_of(root, "small")
-            first, second = ((entry.read("receipt") or {})["job_id"] for entry in ledger.entries(journal))
+            folder = report_job.journal_of(root, "small")
+            first, second = ((entry.read("receipt") or {})["job_id"] for entry in journal.entries(folder))
             wait_until(lambda: status(first) == "ended")
             assert status(second) == "pending"
         finally:

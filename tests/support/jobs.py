@@ -17,6 +17,7 @@ from disttrain.config.keys_and_defaults import Config, config_key
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
+from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import (
     AccountedStart,
     Batch,
@@ -29,7 +30,7 @@ from jobs.schedulers.base import (
 )
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
-from jobs.submission.choose_actions import Action, plan_actions, sweep_lock
+from jobs.submission.choose_actions import Action, plan_actions
 from jobs.submission.submit import carry_out
 from sweeps.expand import RunPlan, SweepPlan
 
@@ -170,12 +171,12 @@ def killed_at(function: Callable[..., Any], *, after: bool, call: int = 1) -> Ca
 @contextmanager
 def ended_afterwards(root: Path, cluster: Scheduler) -> Iterator[None]:
     """Cancel all jobs of the runs when the block ends, also when it fails."""
-    from jobs.submission.choose_actions import cancel
+    from jobs.submission.cancel import cancel_runs
 
     try:
         yield
     finally:
-        cancel(refresh(read_runs(root), cluster), cluster)
+        cancel_runs(refresh(read_runs(root), cluster), cluster)
 
 
 class FakeScheduler:

@@ -16,11 +16,13 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes
+from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Job, JobStatus, SubmitError
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, StateName, read_state
-from jobs.submission.choose_actions import cancel, plan_actions, resume_actions, sweep_lock
+from jobs.submission.cancel import cancel_runs
+from jobs.submission.choose_actions import plan_actions, resume_actions
 from jobs.submission.submit import carry_out
 from tests.support.jobs import (
     CODE,
@@ -310,10 +312,10 @@ def test_a_job_that_the_queue_has_no_place_for_is_settled_too(
 def test_cancel_settles_what_waits(tmp_path: Path) -> None:
     cluster = FakeScheduler()
     submit(PLAN, cluster, tmp_path)
-    assert [state.name for state in cancel(list(states(tmp_path).values()), cluster)] == ["a"]
+    assert [state.name for state in cancel_runs(list(states(tmp_path).values()), cluster)] == ["a"]
     assert cluster.cancelled == ["elsewhere:1"]
     assert states(tmp_path)["a"].cause == "cancelled"
-    assert cancel(list(states(tmp_path).values()), cluster) == []
+    assert cancel_runs(list(states(tmp_path).values()), cluster) == []
 
 
 def test_attempts_with_older_code_are_forgiven(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from disttrain.records.json_files import write_json
 from jobs.cli import clean
-from jobs.submission.choose_actions import sweep_lock
+from jobs.core.sweep_lock import sweep_lock
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, STATES, ask, ask_json, states
 

@@ -1,0 +1,48 @@
+"""The lock of a sweep: one submitter at a time reads its states and changes them. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from disttrain.errors import ConfigError
+from jobs.core.processes import host
+
+
+@contextlib.contextmanager
+def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
+    """Lock a sweep's folder against other submitters. Creates the folder if missing.
+
+    Raises `ConfigError` when the folder cannot be written, or when another process holds the lock for longer
+    than `wait_s` seconds. The kernel releases the lock of a process that dies.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / ".lock", "a+")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise ConfigError(f"cannot write to {str(folder)!r}: {error.strerror}") from None
+    with file:
+        deadline = time.monotonic() + wait_s
+        while not _locked(file.fileno()):
+            if time.monotonic() > deadline:
+                file.seek(0)
+                raise ConfigError(
+                    f"sweep {folder.name!r} is being submitted by {file.read().strip() or 'another process'}"
+                )
+            time.sleep(0.05)
+        file.truncate(0)
+        file.write(f"pid {os.getpid()} on {host()}")
+        file.flush()
+        yield
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
