@@ -78,7 +78,7 @@ class PolledRuns:
         warnings: list[str] = []
         found = refresh_remote(active, warnings.append)
         if self._scheduler is not None and self._scheduler.one_machine:
-            found = refresh(found, self._scheduler, say=warnings.append)
+            found = refresh(found, self._scheduler, warn=warnings.append)
         self.notice = "; ".join(warnings)
         self._corrected = {
             before.run.path: (before, now) for before, now in zip(active, found, strict=True) if before != now

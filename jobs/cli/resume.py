@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         group = list(members)
         with sweep_lock(args.runs / sweep):
             states = refresh(
-                submitting.read_states(group), scheduler, receipts=True, say=polling.print_warning
+                submitting.read_states(group), scheduler, receipts=True, warn=polling.print_warning
             )
             actions = resume_actions(states, code_hash(), named)
             try:

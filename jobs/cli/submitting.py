@@ -38,7 +38,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         return print_dry_run(args, planned)
     scheduler = target.chosen_scheduler(args, existing)
     with sweep_lock(root / name):
-        states = refresh(read_runs(root, name), scheduler, receipts=True, say=print_warning)
+        states = refresh(read_runs(root, name), scheduler, receipts=True, warn=print_warning)
         planned = make_plan(args, states)
         write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash())

@@ -16,17 +16,21 @@ ACCOUNTING_LAG_S = 300.0
 """A job that its scheduler does not find is lost only after its run was silent for this long, in seconds.
 Accounting lags behind the queue, and a shared file system may lag as well."""
 
-Say = Callable[[str], None]
+Warn = Callable[[str], None]
 
 
 def refresh(
-    states: Sequence[RunState], scheduler: Scheduler, *, receipts: bool = False, say: Say = lambda line: None
+    states: Sequence[RunState],
+    scheduler: Scheduler,
+    *,
+    receipts: bool = False,
+    warn: Warn = lambda line: None,
 ) -> list[RunState]:
     """The states, corrected by the scheduler for jobs that have not ended by their files.
 
     One query serves all jobs; without such jobs there is none. An interrupted submission whose job is found
     becomes `queued`. With `receipts` its receipt is written, for which the caller holds the sweep's lock.
-    `say` gets one line when the scheduler does not answer; the states are then those of the files.
+    `warn` gets one line when the scheduler does not answer; the states are then those of the files.
     """
     found = _with_receipts(states, scheduler, receipts)
     unfinished = [s for s in found if s.cluster == scheduler.name and s.job_id and _needs_scheduler(s)]
@@ -35,11 +39,11 @@ def refresh(
     jobs = scheduler.poll([s.job_id for s in unfinished if s.job_id])
     failure = next((job.message for job in jobs.values() if job.status == "unknown" and job.message), None)
     if failure:
-        say(f"{scheduler.title} does not answer ({failure}): states are from the run directories")
+        warn(f"{scheduler.title} does not answer ({failure}): states are from the run directories")
     return [reconciled(s, jobs[s.job_id]) if s in unfinished and s.job_id in jobs else s for s in found]
 
 
-def refresh_remote(states: Sequence[RunState], say: Say = lambda line: None) -> list[RunState]:
+def refresh_remote(states: Sequence[RunState], warn: Warn = lambda line: None) -> list[RunState]:
     """The states, corrected by every scheduler whose jobs run on other hosts than the submitting one.
 
     For jobs of this host the identity of their processes, in the run directory, is enough.
@@ -47,7 +51,7 @@ def refresh_remote(states: Sequence[RunState], say: Say = lambda line: None) -> 
     found = list(states)
     for name in dict.fromkeys(state.cluster for state in states if _needs_scheduler(state)):
         if name in NAMES and not (scheduler := scheduler_named(name)).one_machine:
-            found = refresh(found, scheduler, say=say)
+            found = refresh(found, scheduler, warn=warn)
     return found
 
 
