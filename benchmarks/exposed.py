@@ -31,7 +31,7 @@ from disttrain.config.keys_and_defaults import ResourcesConfig
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
 from disttrain.models import emulated
-from disttrain.parallel.backward_hooks import after_own_backward
+from disttrain.parallel.backward_end import after_own_backward
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
 

@@ -14,7 +14,7 @@ import numpy as np
 from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.json_lines import JsonLinesWriter
-from disttrain.telemetry.trace import StepTrace, bus_factor, length, merged, overlap
+from disttrain.telemetry.trace_parsing import StepTrace, bus_factor, length, merged, overlap
 
 METHOD = "profiler_samples"
 LARGEST_SHARE = 20

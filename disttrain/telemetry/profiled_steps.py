@@ -5,13 +5,9 @@ Profiled steps are recorded like any other and left out of all figures, on all r
 
 from __future__ import annotations
 
-import gzip
-import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -19,17 +15,16 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from disttrain.config.keys_and_defaults import Config
 from disttrain.records.communication import CommSummary
-from disttrain.records.json_files import write_bytes, write_json
+from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
-from disttrain.telemetry import trace as traces
 from disttrain.telemetry.collective_stats import CollectiveStats, comm_sample, steps_to_profile
-from disttrain.telemetry.json_lines import drop_if_disk_full
 from disttrain.telemetry.null_reasons import ProfilingPlan
 from disttrain.telemetry.step_clock import OTHER, PhaseSeconds, StepClock
-from disttrain.telemetry.trace import StepTrace
 from disttrain.telemetry.trace_comparison import compare_with_clock
+from disttrain.telemetry.trace_file import export_trace, write_trace
+from disttrain.telemetry.trace_parsing import END, MARK, StepTrace, parse_trace
 
 
 class HasClock(Protocol):
@@ -87,7 +82,7 @@ class ProfiledSteps:
             self._drain()  # queued work belongs to this step
         finally:
             loop.clock = clock
-            mark(traces.END)
+            mark(END)
 
     def step_done(self, step: int) -> None:
         """Call after `step`, outside of steps. All ranks together."""
@@ -103,9 +98,7 @@ class ProfiledSteps:
         if trace is not None:
             read = _steps_of(trace, step)
             self._traced_steps = list(zip(range(step - len(read) + 1, step + 1), read, strict=True))
-            packed = gzip.compress(json.dumps(trace).encode(), compresslevel=5)
-            with drop_if_disk_full():
-                write_bytes(self._attempt.trace(self._world.rank), packed, durable=False)
+            write_trace(self._attempt.trace(self._world.rank), trace)
         self._world.all_gather_object(
             None
         )  # without this, the others would wait for this rank within the next step
@@ -140,10 +133,7 @@ class ProfiledSteps:
             return None
         try:
             profiler.stop()
-            with tempfile.TemporaryDirectory(prefix="disttrain-") as folder:
-                path = Path(folder) / "trace.json"
-                profiler.export_chrome_trace(str(path))
-                return dict(json.loads(path.read_bytes()))
+            return export_trace(profiler)
         except (OSError, ValueError, RuntimeError) as error:
             _lost(step, error)
             return None
@@ -175,7 +165,7 @@ class MarkingClock:
 
 def mark(phase: int) -> None:
     """Mark the beginning of `phase` in the trace."""
-    with record_function(f"{traces.MARK}{phase}"):
+    with record_function(f"{MARK}{phase}"):
         pass
 
 
@@ -189,7 +179,7 @@ def _steps_of(trace: dict[str, Any] | None, step: int) -> list[StepTrace]:
     """The steps in a trace that ends with `step`. A trace that cannot be read is logged and gives none, so
     that profiling never ends the run."""
     try:
-        return traces.parse_trace(trace) if trace is not None else []
+        return parse_trace(trace) if trace is not None else []
     except (ValueError, KeyError, TypeError) as error:
         _lost(step, error)
         return []

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from disttrain.records.profile import Breakdown, ProfiledStep, ProfileRecord
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, PhaseSeconds
-from disttrain.telemetry.trace import StepTrace, length, merged, overlap
+from disttrain.telemetry.trace_parsing import StepTrace, length, merged, overlap
 
 _UNSEEN_BY_CLOCK = dict.fromkeys(
     ("clock.comm_s", "clock.hidden_s"), "the step clock does not measure communication that compute hides"

@@ -12,7 +12,7 @@ from disttrain.telemetry.hardware.aggregation import (
     gpu_summary,
     process_summary,
 )
-from disttrain.telemetry.hardware.metric_table import GPU_FIELDS, PROCESS_FIELDS
+from disttrain.telemetry.hardware.sampled_fields import GPU_FIELDS, PROCESS_FIELDS
 from tests.support.nvml import raising
 
 KEYS = {"schema_version", "rank", "at_s", "time"}

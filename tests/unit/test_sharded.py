@@ -9,7 +9,7 @@ import torch
 from disttrain.emulation.deadline_timer import DeadlineTimer
 from disttrain.emulation.sharded import pause_in_collectives
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.fsdp_exposed import FsdpExposed, is_sharded, not_timed
+from disttrain.telemetry.loop.fsdp_exposed import FsdpExposed, is_sharded, not_timed
 from disttrain.telemetry.step_clock import COMPUTE, HostClock
 
 ON_CPU, ON_DEVICE = (

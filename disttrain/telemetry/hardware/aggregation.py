@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from disttrain.records.hardware import GpuSample, GpuSummary, HostSample, ProcessSummary
-from disttrain.telemetry.hardware.metric_table import GPU_FIELDS, PROCESS_FIELDS, Field, Statistic
+from disttrain.telemetry.hardware.sampled_fields import GPU_FIELDS, PROCESS_FIELDS, Field, Statistic
 
 NOT_IN_MEASURED_STEPS = "no sample fell into measured steps"
 S = TypeVar("S", GpuSample, HostSample)

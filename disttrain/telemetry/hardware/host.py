@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from disttrain.errors import in_one_line
-from disttrain.telemetry.hardware.metric_table import PROCESS_FIELDS
+from disttrain.telemetry.hardware.sampled_fields import PROCESS_FIELDS
 
 _FIELDS = [field for field in PROCESS_FIELDS if field.readers]
 

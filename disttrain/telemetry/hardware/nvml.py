@@ -18,7 +18,7 @@ import torch
 
 from disttrain.errors import in_one_line
 from disttrain.records.hardware import GpuDevice
-from disttrain.telemetry.hardware.metric_table import GPU_FIELDS, Reader, UnusableReading
+from disttrain.telemetry.hardware.sampled_fields import GPU_FIELDS, Reader, UnusableReading
 
 SLOW_EVERY = 10
 """Samples between two uses of the readers that take 20 ms."""

@@ -15,11 +15,10 @@ from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import profiled_steps
-from disttrain.telemetry import trace as traces
 from disttrain.telemetry.collective_stats import CollectiveStats, comm_sample, comm_summary, steps_to_profile
 from disttrain.telemetry.step_clock import COMM, COMPUTE, OPTIMIZER, OTHER
-from disttrain.telemetry.trace import MARK, bus_factor, length, merged, overlap
 from disttrain.telemetry.trace_comparison import compare_with_clock
+from disttrain.telemetry.trace_parsing import END, MARK, bus_factor, length, merged, overlap, parse_trace
 from tests.support.stopping import alone
 
 
@@ -41,7 +40,7 @@ def marks(*at):
 
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
-HOST = marks((OTHER, 0), (COMPUTE, 10), (COMM, 50), (OPTIMIZER, 70), (traces.END, 80))
+HOST = marks((OTHER, 0), (COMPUTE, 10), (COMM, 50), (OPTIMIZER, 70), (END, 80))
 
 
 def gloo(kind, begin_ms, ms, floats):
@@ -49,7 +48,7 @@ def gloo(kind, begin_ms, ms, floats):
 
 
 def only(trace):
-    [step] = traces.parse_trace(trace)
+    [step] = parse_trace(trace)
     return step
 
 
@@ -87,7 +86,7 @@ times = st.floats(0, 100, allow_nan=False)
     st.booleans(),
 )
 def test_no_communication_is_longer_than_its_step_nor_exposed_beyond_itself(at, lasting, on_device):
-    phases = (OTHER, COMPUTE, COMM, OPTIMIZER, traces.END)
+    phases = (OTHER, COMPUTE, COMM, OPTIMIZER, END)
     kinds = (gloo("all_reduce", 0, 0, 1), kernel("ncclKernel", 0, 0), kernel("gemm", 0, 0))
     found = [
         event | {"ts": 5e9 + begin * 1e3, "dur": ms * 1e3}
@@ -136,13 +135,13 @@ def test_a_size_the_trace_does_not_tell_is_null():
 
 def test_a_trace_without_marks_is_refused():
     with pytest.raises(ValueError, match="no marks"):
-        traces.parse_trace({"traceEvents": [gloo("all_reduce", 0, 1, 1)]})
+        parse_trace({"traceEvents": [gloo("all_reduce", 0, 1, 1)]})
 
 
 def test_several_steps_in_one_trace_each_have_their_own():
     later = [event | {"ts": event["ts"] + 0.1e6} for event in HOST]
     events = [*HOST, gloo("all_reduce", 45, 10, 1), *later, gloo("all_reduce", 160, 5, 1)]
-    first, second = traces.parse_trace({"traceEvents": events})
+    first, second = parse_trace({"traceEvents": events})
     assert [each.interval for each in first.collectives] == [pytest.approx((0.045, 0.055))]
     assert [each.interval for each in second.collectives] == [pytest.approx((0.06, 0.065))]
 

@@ -35,8 +35,8 @@ from disttrain.runtime.rank_failure import describe_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.step_result import StepResult
-from disttrain.telemetry import fsdp_exposed
-from disttrain.telemetry.ddp_exposed import DdpExposed
+from disttrain.telemetry.loop import fsdp_exposed
+from disttrain.telemetry.loop.ddp_exposed import DdpExposed
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
 from disttrain.telemetry.run import RunTelemetry

@@ -11,13 +11,13 @@ from torch.utils._pytree import tree_leaves
 
 
 def grad_tensors(output: Any) -> Iterator[Tensor]:
-    """Those that require a gradient, at any depth of tuples, lists, mappings, dataclasses and whatever else
-    torch was told how to flatten."""
+    """Yield the tensors that require a gradient, at any depth of tuples, lists, mappings, dataclasses and
+    containers registered with torch's pytree."""
     for leaf in tree_leaves(output):
         if isinstance(leaf, Tensor):
             if leaf.requires_grad:
                 yield leaf
-        elif isinstance(leaf, Mapping):  # of a class that torch was not told of
+        elif isinstance(leaf, Mapping):  # a class that is not registered with pytree
             for value in leaf.values():
                 yield from grad_tensors(value)
         elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):

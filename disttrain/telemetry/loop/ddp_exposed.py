@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from disttrain.parallel.backward_hooks import after_own_backward, at_end_of_backward
-from disttrain.telemetry.gradient_outputs import grad_tensors
+from disttrain.parallel.backward_end import after_own_backward, at_end_of_backward
+from disttrain.telemetry.loop.gradient_outputs import grad_tensors
 from disttrain.telemetry.step_clock import COMM, OTHER, StepClock
 
 

@@ -1,4 +1,4 @@
-"""The table of hardware samples: each field with its unit, its readers and the figures made of it.
+"""The fields of hardware samples, each with its unit, its readers and the figures made of it.
 
 `GPU_FIELDS` has the fields of `GpuSample`, read through NVML; `PROCESS_FIELDS` those of `HostSample`, read
 through psutil. A new field is one entry here and one in each record.

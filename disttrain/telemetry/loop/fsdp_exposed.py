@@ -15,10 +15,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from disttrain.parallel.backward_hooks import after_own_backward, at_end_of_backward
+from disttrain.parallel.backward_end import after_own_backward, at_end_of_backward
 from disttrain.runtime.fully_shard_hooks import InterceptedCollective, Make, install, param_groups
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.gradient_outputs import grad_tensors
+from disttrain.telemetry.loop.gradient_outputs import grad_tensors
 from disttrain.telemetry.step_clock import (
     CONTROL_SYNC,
     OTHER,
