@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from disttrain.records.json_files import create_exclusive
 from disttrain.records.run_directory import Attempt
 from jobs.core import processes
+from jobs.core.signals import wait_for_signal
 from jobs.node import peers
 from jobs.node.allocation import Allocation, AllocationFacts
 from jobs.node.node_log import log_line
@@ -94,12 +95,12 @@ class _TorchrunMonitor:
         self._child = child
         code = None
         while code is None:
-            received = signal.sigtimedwait({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, _POLL_S)
+            received = wait_for_signal({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, _POLL_S)
             ended = processes.reap_children()
             if self._context.attempt.superseded_by() is not None:
                 self._kill_within(0)  # the job was started again elsewhere
-            elif received is not None and received.si_signo != signal.SIGCHLD:
-                self._handle_signal(received.si_signo)
+            elif received not in (None, signal.SIGCHLD):
+                self._handle_signal(received)
             elif child not in ended:
                 self._check_peers()
             if child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
@@ -116,9 +117,9 @@ class _TorchrunMonitor:
         """Find the cause of an end by signal that reached torchrun before it reached this process."""
         if self._external is not None or code - 128 not in TERMINATION_SIGNALS:
             return
-        received = signal.sigtimedwait({*WARNING_SIGNALS, *TERMINATION_SIGNALS}, _SIGNAL_DELAY_S)
+        received = wait_for_signal({*WARNING_SIGNALS, *TERMINATION_SIGNALS}, _SIGNAL_DELAY_S)
         if received is not None:
-            self._handle_signal(received.si_signo)
+            self._handle_signal(received)
         elif not self._context.attempt.stop.exists():
             self._external = ("cancelled", "the scheduler ended the job")
 

@@ -23,6 +23,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, journal, processes
 from jobs.core.attempt import close_attempt, open_attempt
+from jobs.core.signals import wait_for_signal
 from jobs.schedulers.local import fifo_queue
 
 SHUTDOWN_S = 10.0
@@ -137,14 +138,12 @@ class _Agents:
         kill_at: float | None = None
         while self._alive():
             until = deadline if kill_at is None else kill_at
-            received = signal.sigtimedwait(
-                {*_ASKED_TO_END, signal.SIGCHLD}, max(0.0, until - time.monotonic())
-            )
+            received = wait_for_signal({*_ASKED_TO_END, signal.SIGCHLD}, until - time.monotonic())
             self._note(processes.reap_children())
             if received is None and kill_at is not None:
                 self._note(processes.kill_descendants())
                 break
-            asked = received is not None and received.si_signo in _ASKED_TO_END
+            asked = received in _ASKED_TO_END
             if stopped is None and (asked or (received is None and time.monotonic() >= deadline)):
                 stopped = "cancelled" if asked else "timeout"
                 self._terminate()
