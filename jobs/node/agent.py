@@ -1,8 +1,9 @@
-"""The agent of one node of a job: `python -m jobs.node.agent RUN_DIR --submission S --node-rank I --nodes N`.
+"""The agent of one node of a job.
 
-Node 0 claims the attempt, unless a supervisor has; the other nodes wait for the claim. Each agent runs
-torchrun as a child (`jobs.node.launch`). Node 0 then closes the attempt and has the job requeued if the
-policy decides that. The module is the same under every scheduler. Standard library only, for a quick start.
+Node 0 claims the attempt, and the other nodes wait for the claim. Each agent runs torchrun as a child
+(`jobs.node.launch`). Node 0 then closes the attempt, and requeues the job if the policy decides that. On a
+machine without a scheduler, a supervisor claims and closes the attempt, and starts each agent by
+`python -m jobs.node.agent`. Standard library only, for a quick start.
 """
 
 from __future__ import annotations
@@ -34,29 +35,25 @@ _REQUEUE_TIMEOUT_S = 600.0
 _MARGIN_S = 2.0
 
 
-def main(argv: list[str] | None = None, allocation: Allocation | None = None) -> int:
-    """Run one node's part of an attempt, within a job's `allocation` if there is one; the exit code."""
+def main(argv: list[str] | None = None) -> int:
+    """Run one node of an attempt that a supervisor on this machine has claimed; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m jobs.node.agent", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--submission", type=int, required=True)
+    parser.add_argument("--attempt", type=int, required=True)
     parser.add_argument("--node-rank", type=int, required=True)
     parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--hosts", nargs="+", help="names of the nodes, in rank order; default: this machine")
-    parser.add_argument("--job-id")
-    parser.add_argument("--attempt", type=int, help="attempt that the supervisor of this agent has claimed")
     given = parser.parse_args(argv)
-    hosts = given.hosts or [LOOPBACK] * given.nodes
-    if len(hosts) != given.nodes or not 0 <= given.node_rank < given.nodes:
-        parser.error(f"--node-rank {given.node_rank} and {len(hosts)} hosts do not fit --nodes {given.nodes}")
     run = RunDir(given.run_dir.absolute())
-    job_id = allocation.job_id if allocation else given.job_id
-    return run_agent(
-        NodeContext(run, given.submission, given.node_rank, hosts, job_id, allocation), given.attempt
-    )
+    node = NodeContext(run, given.submission, given.node_rank, [LOOPBACK] * given.nodes, None)
+    return run_agent(node, given.attempt)
 
 
 def run_agent(node: NodeContext, attempt: int | None = None) -> int:
-    """Run one node's share of a run; the exit code. A supervisor has claimed `attempt` already."""
+    """Run one node's share of a run; the exit code.
+
+    A job of a scheduler claims its attempt. `attempt` is the one that a supervisor has claimed.
+    """
     signals = {*torchrun.WARNING_SIGNALS, *torchrun.TERMINATION_SIGNALS, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     processes.become_subreaper()
@@ -73,8 +70,9 @@ def run_agent(node: NodeContext, attempt: int | None = None) -> int:
 
 
 def _run_first_node(node: NodeContext) -> int:
-    """Node 0 without a supervisor: claim the attempt, run, close the attempt, and requeue the job."""
-    run = node.run
+    """Node 0 of a scheduler's job: claim the attempt, run, close the attempt, and requeue the job."""
+    run, allocation = node.run, node.allocation
+    assert allocation is not None, "a supervisor claims the attempts of its agents"
     try:
         record = read_run_json(run)
     except (CorruptFile, OSError) as error:
@@ -84,7 +82,7 @@ def _run_first_node(node: NodeContext) -> int:
         run,
         node.submission,
         cluster=record["cluster"],
-        job_id=node.job_id,
+        job_id=allocation.job_id,
         nodes=node.hosts,
         restart=node.restart,
     )
@@ -104,26 +102,29 @@ def _run_first_node(node: NodeContext) -> int:
         codes,
         external_cause=result.cause,
         external_message=result.message,
-        can_requeue=node.allocation is not None,
+        can_requeue=True,
     )
     log_line(f"{status.cause}: {status.message}" if status.message else status.cause)
-    return _requeue_or_exit(node, attempt, status, result)
+    return _requeue_or_exit(node, allocation, attempt, status, result)
 
 
 def _requeue_or_exit(
-    node: NodeContext, attempt: Attempt, status: ExitStatus, result: torchrun.TorchrunResult
+    node: NodeContext,
+    allocation: Allocation,
+    attempt: Attempt,
+    status: ExitStatus,
+    result: torchrun.TorchrunResult,
 ) -> int:
     """Have the job requeued if that was decided; node 0's exit code."""
     if not status.decision.requeue:
         return requeue_policy.job_exit_code(status.cause, status.decision)
-    assert node.allocation is not None
     if result.requeued:
         return requeue_policy.EXIT_DONE
     until = time.time() + _REQUEUE_TIMEOUT_S
     if result.job_end is not None:
         until = min(until, result.job_end - _MARGIN_S)
-    if node.allocation.requeue(until):
-        log_line(f"job {node.job_id} will be started again")
+    if allocation.requeue(until):
+        log_line(f"job {allocation.job_id} will be started again")
         return requeue_policy.EXIT_DONE
     if is_current(node.run, attempt):
         record_requeue_failure(node.run, attempt)

@@ -42,7 +42,6 @@ class NodeContext:
     rank: int
     hosts: Sequence[str]
     """Names of all nodes of the job, in rank order."""
-    job_id: str | None
     allocation: Allocation | None
     """None in a job that a supervisor runs on one machine."""
 

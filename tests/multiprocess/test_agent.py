@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,27 +15,20 @@ from jobs.status.run_state import read_state
 from tests.support.jobs import (
     WITHIN_S,
     FakeScheduler,
-    agent_environment,
     started_pids,
     starts,
     submit,
     sweep_plan,
     wait_until,
 )
+from tests.support.scheduler import Scheduler
 
 pytestmark = pytest.mark.multiprocess
 
 
-def planned(root: Path, mode: str = "complete", nodes: int = 2) -> RunDir:
+def planned(root: Path, mode: str = "complete", nodes: int = 2) -> Scheduler:
     submit(sweep_plan("a", nodes=nodes, mode=mode), FakeScheduler(), root)
-    return RunDir(root / "demo" / "a")
-
-
-def agent(run: RunDir, node: int, nodes: int = 2) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "jobs.node.agent", str(run.path), "--submission", "0"]
-    command += ["--node-rank", str(node), "--nodes", str(nodes), "--job-id", "42"]
-    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, env=agent_environment(run), **said)
+    return Scheduler(root / "scheduler", RunDir(root / "demo" / "a"), nodes)
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -45,8 +37,8 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def test_two_agents_one_attempt(tmp_path: Path) -> None:
-    run = planned(tmp_path)
-    agents = [agent(run, node) for node in (1, 0)]
+    job = planned(tmp_path)
+    run, agents = job.run, [job.start(node=node) for node in (1, 0)]
     assert [finish(process)[0] for process in agents] == [0, 0]
     assert sorted(starts(run)) == [(0, 0), (0, 1)]
     state = read_state(run)
@@ -55,25 +47,26 @@ def test_two_agents_one_attempt(tmp_path: Path) -> None:
 
 
 def test_started_again_by_the_scheduler_it_does_nothing(tmp_path: Path) -> None:
-    run = planned(tmp_path, nodes=1)
-    assert finish(agent(run, 0, nodes=1))[0] == 0
-    code, text = finish(agent(run, 0, nodes=1))
+    job = planned(tmp_path, nodes=1)
+    assert finish(job.start())[0] == 0
+    code, text = finish(job.start())
     assert (code, "nothing to do" in text) == (0, True)
-    assert starts(run) == [(0, 0)]
+    assert starts(job.run) == [(0, 0)]
 
 
 def test_revoked_agents_leave_without_a_trace(tmp_path: Path) -> None:
-    run = planned(tmp_path)
-    journal.revoke(run, 0, "cancelled", "by the user")
-    for code, text in [finish(agent(run, node)) for node in (0, 1)]:
+    job = planned(tmp_path)
+    journal.revoke(job.run, 0, "cancelled", "by the user")
+    for code, text in [finish(job.start(node=node)) for node in (0, 1)]:
         assert (code, "nothing to do" in text) == (93, True)
-    assert run.attempts() == []
+    assert job.run.attempts() == []
 
 
 def test_ended_by_the_scheduler(tmp_path: Path) -> None:
-    run = planned(tmp_path, mode="hang", nodes=1)
-    process = agent(run, 0, nodes=1)
+    job = planned(tmp_path, mode="hang", nodes=1)
+    run, process = job.run, job.start()
     wait_until(lambda: len(started_pids(run)) == 2)
+    job.says(running=False)
     process.send_signal(signal.SIGUSR2)  # schedulers send it before they end a job; torchrun would die of it
     process.send_signal(signal.SIGTERM)
     finish(process)
@@ -83,9 +76,10 @@ def test_ended_by_the_scheduler(tmp_path: Path) -> None:
 
 
 def test_a_bad_run_json_is_said(tmp_path: Path) -> None:
-    run = planned(tmp_path, nodes=1)
+    job = planned(tmp_path, nodes=1)
+    run = job.run
     run.run_json.write_text("{")
-    code, text = finish(agent(run, 0, nodes=1))
+    code, text = finish(job.start())
     assert code != 0
     assert f"{run.run_json} is not valid JSON" in text
     assert "Traceback" not in text

@@ -1,5 +1,5 @@
 """An agent of a job whose scheduler is a folder of files:
-`python -m tests.support.scheduler FOLDER RESTART ...`.
+`python -m tests.support.scheduler FOLDER RESTART RUN_DIR NODE_RANK NODES`.
 
 `facts.json` there is what the scheduler says of the job (silent without it). A requeue that it is asked for
 adds a line to `requeues`, once `silent` is not there, unless `refuses` is. `lacks` says what its nodes lack;
@@ -19,8 +19,10 @@ from typing import Any
 
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.node import agent, cgroup
+from jobs.node import cgroup
+from jobs.node.agent import run_agent
 from jobs.node.allocation import AllocationFacts
+from jobs.node.launch import LOOPBACK, NodeContext
 from tests.support.jobs import agent_environment
 
 
@@ -75,8 +77,7 @@ class Scheduler:
 
     def start(self, restart: int = 0, node: int = 0) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tests.support.scheduler", str(self.folder), str(restart)]
-        command += [str(self.run.path), "--submission", "0"]
-        command += ["--node-rank", str(node), "--nodes", str(self.nodes)]
+        command += [str(self.run.path), str(node), str(self.nodes)]
         said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen(command, env=agent_environment(self.run), **said)
 
@@ -95,6 +96,11 @@ class Scheduler:
         return json.loads(path.read_text())
 
 
+def main(folder: str, restart: str, run_dir: str, node: str, nodes: str) -> int:
+    cgroup.ROOT = Path(folder) / "machine"
+    allocation = FolderJob(Path(folder), int(restart))
+    return run_agent(NodeContext(RunDir(Path(run_dir)), 0, int(node), [LOOPBACK] * int(nodes), allocation))
+
+
 if __name__ == "__main__":
-    cgroup.ROOT = Path(sys.argv[1]) / "machine"
-    sys.exit(agent.main(sys.argv[3:], FolderJob(Path(sys.argv[1]), int(sys.argv[2]))))
+    sys.exit(main(*sys.argv[1:]))

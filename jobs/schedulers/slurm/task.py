@@ -34,14 +34,14 @@ def main(argv: list[str] | None = None) -> int:
     if hosts is None:
         print("cannot start: scontrol does not list the nodes of this job", file=sys.stderr)
         return requeue_policy.EXIT_LAUNCH_FAILED
-    rank, nodes, job_id = allocation.node_rank, allocation.nodes, allocation.job_id
+    rank, nodes = allocation.node_rank, allocation.nodes
     if len(hosts) != nodes or not 0 <= rank < nodes:
         print(f"cannot start: node {rank} of {nodes}, and scontrol lists {len(hosts)} nodes", file=sys.stderr)
         return requeue_policy.EXIT_LAUNCH_FAILED
     for name in inherited_variables.command_inputs(os.environ):
         del os.environ[name]  # they set options of Slurm commands that ranks may call
     run = RunDir(given.run_dir.absolute())
-    return agent.run_agent(NodeContext(run, given.submission, rank, hosts, job_id, allocation))
+    return agent.run_agent(NodeContext(run, given.submission, rank, hosts, allocation))
 
 
 if __name__ == "__main__":
