@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,7 +21,7 @@ from disttrain.parallel.base import Strategy
 from disttrain.precision import Precision
 from disttrain.step_result import StepResult
 from disttrain.task import Task
-from disttrain.telemetry.step_clock import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
+from disttrain.telemetry.step_clock import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock, control_sync
 
 
 class Trainer:
@@ -53,6 +54,8 @@ class Trainer:
         self.clock = clock
         self._device = next(model.parameters()).device
         self._model_hooks = hooks_of(self.unwrapped_model)
+        this = weakref.proxy(self)  # a reference cycle would keep the model beyond its process group
+        strategy.wrap_forward_communication(model, lambda: control_sync(this.clock))
 
     @property
     def unwrapped_model(self) -> nn.Module:

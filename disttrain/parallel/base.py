@@ -54,6 +54,12 @@ class Strategy:
     def on_exposed_communication(self, loss: Tensor, call: Callable[[], None]) -> None:
         """Have `call` run in the backward pass from `loss` when only communication is left of it."""
 
+    def wrap_forward_communication(
+        self, model: nn.Module, context: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Run communication on which a forward pass waits, such as a broadcast of buffers, within a
+        `context`."""
+
 
 def build_strategy(name: str, config: ParallelConfig) -> Strategy:
     """The strategy of module `disttrain.parallel.<name>`, with its options."""

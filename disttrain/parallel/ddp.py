@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import cast
@@ -17,7 +18,33 @@ from disttrain.runtime.process_group import World
 
 COMM_METHOD = "ddp_backward_tail"
 """From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets
-still in flight. Contains waiting for peers and transfer; communication hidden under compute is not in it."""
+still in flight, and the broadcast of buffers before a forward pass. Contains waiting for peers and transfer;
+communication hidden under compute is not in it."""
+
+
+def wrap_buffer_broadcast(
+    model: DistributedDataParallel, context: Callable[[], AbstractContextManager[None]]
+) -> Callable[[], None]:
+    """Run each broadcast of the model's buffers, which precedes a forward pass, within a `context`.
+
+    Returns a function that undoes this. The model is referred to weakly: in a reference cycle it would
+    outlive its process group.
+    """
+    this = weakref.ref(model)
+
+    def broadcast() -> None:
+        wrapped = this()
+        assert wrapped is not None, "the model itself calls this"
+        with context():
+            type(wrapped)._sync_buffers(wrapped)
+
+    def undo() -> None:
+        if (wrapped := this()) is not None:
+            del wrapped._sync_buffers
+
+    # private in DDP, whose buffer hook would replace the broadcast
+    model._sync_buffers = broadcast  # type: ignore[method-assign]
+    return undo
 
 
 class DDP(Strategy):
@@ -63,6 +90,12 @@ class DDP(Strategy):
 
     def on_exposed_communication(self, loss: Tensor, call: Callable[[], None]) -> None:
         after_own_backward([loss], call)
+
+    def wrap_forward_communication(
+        self, model: nn.Module, context: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        assert isinstance(model, DistributedDataParallel)
+        wrap_buffer_broadcast(model, context)
 
 
 def build(config: ParallelConfig) -> DDP:

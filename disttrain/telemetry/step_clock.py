@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -20,8 +21,8 @@ COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
 COMM; only a comparison of all ranks separates wait and transfer (`telemetry.comm_split`)."""
 CONTROL_SYNC = 7
 """Phase of the clock alone: control synchronisation, a call of all ranks together (stop agreement, reduction,
-checkpoint, all-gather or reduce-scatter of a shard). Counts as communication. The ranks compare each call
-separately, because different ranks may be late to different calls."""
+checkpoint, broadcast of buffers, all-gather or reduce-scatter of a shard). Counts as communication. The ranks
+compare each call separately, because different ranks may be late to different calls."""
 _PHASES = 7
 
 PhaseSeconds = list[float]
@@ -144,6 +145,17 @@ def _add(parts: PhaseSeconds, phase: int, seconds: float) -> None:
         parts.append(seconds)
     else:
         parts[phase] += seconds
+
+
+@contextmanager
+def control_sync(clock: StepClock) -> Iterator[None]:
+    """Count the block as CONTROL_SYNC, then return to the phase before it."""
+    before = clock.phase
+    clock.switch(CONTROL_SYNC)
+    try:
+        yield
+    finally:
+        clock.switch(before)
 
 
 def make_clock(device: torch.device) -> StepClock:

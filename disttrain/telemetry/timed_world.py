@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.step_clock import CONTROL_SYNC, StepClock
+from disttrain.telemetry.step_clock import StepClock, control_sync
 
 
 @dataclass(frozen=True)
@@ -24,22 +23,13 @@ class TimedWorld(World):
     def all_reduce(
         self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
     ) -> torch.Tensor:
-        with self._timed():
+        with control_sync(self.clock):
             return super().all_reduce(tensor, op)
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        with self._timed():
+        with control_sync(self.clock):
             return super().all_gather_object(value)
 
     def all_reduce_max(self, values: Sequence[float]) -> list[float]:
-        with self._timed():
+        with control_sync(self.clock):
             return super().all_reduce_max(values)
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        before = self.clock.phase
-        self.clock.switch(CONTROL_SYNC)
-        try:
-            yield
-        finally:
-            self.clock.switch(before)

@@ -64,6 +64,14 @@ def test_waiting_is_seen_whatever_the_model_returns(two_ranks, tmp_path, returns
     assert sum(step.comm_wait_s for step in late) < 0.5 * len(late) * LATE_S
 
 
+def test_waiting_for_a_broadcast_of_buffers_is_communication(two_ranks, tmp_path):
+    two_ranks.call(run, tmp_path / "n2", {"late": 0, "late_s": LATE_S, "buffers": True})
+    late, prompt = (steps_of(tmp_path / "n2", rank) for rank in range(2))
+    assert sum(step.comm_wait_s for step in prompt) > 0.5 * len(prompt) * LATE_S
+    assert sum(step.compute_s for step in prompt) < 0.5 * len(prompt) * LATE_S
+    assert sum(step.comm_wait_s for step in late) < 0.5 * len(late) * LATE_S
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

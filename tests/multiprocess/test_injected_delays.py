@@ -44,6 +44,13 @@ def test_one_late_rank(three_ranks, clean, tmp_path, delay):
     assert max(delays.other_share(tmp_path, rank) for rank in range(RANKS)) < 0.2
 
 
+def test_ranks_wait_for_rank_0_to_broadcast_buffers(three_ranks, clean, tmp_path):
+    """DDP broadcasts buffers at the begin of the forward pass; a loader delays rank 0 before it."""
+    run(three_ranks, tmp_path, **delays.BUFFERS, data={"delay_ranks": [0], "delay_s": LATE_S})
+    expected = [{"input_s": LATE_S}] + [{"comm_wait_s": LATE_S}] * (RANKS - 1)
+    assert_added(delays.medians(tmp_path, RANKS), clean, expected, LATE_S)
+
+
 def test_an_optimizer_slow_on_every_rank_makes_no_rank_wait(three_ranks, clean, tmp_path):
     run(three_ranks, tmp_path, model={"optimizer_s": STEP["model"]["optimizer_s"] + LATE_S})
     assert_added(delays.medians(tmp_path, RANKS), clean, [{"optimizer_s": LATE_S}] * RANKS, LATE_S)

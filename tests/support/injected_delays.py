@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import stats
+from torch import nn
 
 from disttrain.checkpoint import storage
 from disttrain.config.keys_and_defaults import Config
@@ -65,6 +67,7 @@ DELAYS = {
 }
 JITTER: Sections = {"model": {"jitter_s": JITTER_S, "seed": SEED}}
 SAVING: Sections = {"checkpoint": {"every_steps": SAVE_EVERY, "asynchronous": False}}
+BUFFERS: Sections = {"model": {"transforms": ["tests.support.injected_delays:with_buffer"]}}
 SLOW_SAVING: Sections = {
     **SAVING,
     "data": {
@@ -80,6 +83,12 @@ def config(ranks: int, **sections: dict[str, Any]) -> Config:
     merged = {name: {**STEP.get(name, {}), **sections.get(name, {})} for name in {*STEP, *sections}}
     merged["resources"] = {"nodes": ranks, "gpus_per_node": 1, "device": "cpu"}
     return Config.model_validate(merged)
+
+
+def with_buffer(model: nn.Module) -> nn.Module:
+    """The model with a buffer, which rank 0 broadcasts before each forward pass under DDP."""
+    model.register_buffer("running_mean", torch.zeros(8))
+    return model
 
 
 def train_rank(world: World, config: Config, folder: Path) -> Metrics:

@@ -90,14 +90,18 @@ def train(
     fail_at: int = 0,
     returns: str = "tensor",
     nested: bool = False,
+    buffers: bool = False,
 ) -> None:
-    """Rank `late` is `late_s` seconds late in each step; every rank fails at step `fail_at`."""
+    """Rank `late` is `late_s` seconds late in each step; every rank fails at step `fail_at`. With `buffers`,
+    the delay precedes the forward pass, in which DDP broadcasts a buffer."""
     torch.manual_seed(0)
     inputs = torch.randn(SAMPLES, 20)
     data = TensorDataset(inputs, inputs[:, :5].argmax(1))
     sampler = DistributedSampler(data, num_replicas=size, rank=rank)
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
     model: nn.Module = Classifier(returns, nested)
+    if buffers:
+        model.register_buffer("running_mean", torch.zeros(8))
     if size > 1:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -111,8 +115,10 @@ def train(
             model.train()
             for features, targets in telemetry.steps(loader):
                 step += 1
+                if buffers and rank == late:
+                    time.sleep(late_s)
                 loss = F.cross_entropy(logits_of(model(features)), targets)
-                if rank == late:
+                if not buffers and rank == late:
                     time.sleep(late_s)
                 if step == fail_at:
                     raise RuntimeError("the loop went wrong")

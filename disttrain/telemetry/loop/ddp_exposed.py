@@ -1,4 +1,5 @@
-"""Exposed communication of DDP in a user's loop, timed from hooks on the model's output."""
+"""Exposed communication of DDP in a user's loop: the end of the backward pass, from hooks on the model's
+output, and the broadcast of buffers."""
 
 from __future__ import annotations
 
@@ -7,21 +8,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.parallel.backward_end import after_own_backward, at_end_of_backward
+from disttrain.parallel.ddp import wrap_buffer_broadcast
 from disttrain.telemetry.loop.gradient_outputs import grad_tensors
-from disttrain.telemetry.step_clock import COMM, OTHER, StepClock
+from disttrain.telemetry.step_clock import COMM, OTHER, StepClock, control_sync
 
 
 class DdpExposed:
-    """Switches the clock to COMM at the end of this rank's own backward pass, until `close`."""
+    """Switches the clock to COMM at the end of this rank's own backward pass and to CONTROL_SYNC while DDP
+    broadcasts buffers, until `close`."""
 
-    def __init__(self, model: nn.Module, clock: Callable[[], StepClock]) -> None:
+    def __init__(self, model: DistributedDataParallel, clock: Callable[[], StepClock]) -> None:
         self._clock = clock
         self._detected = False
         self._reason = "no gradient passed through the output of the model"
         self._last_gradient = _LastGradient(model)
         self._hook = model.register_forward_hook(self._forward_done)
+        self._unwrap_broadcast = wrap_buffer_broadcast(model, lambda: control_sync(clock()))
 
     def missed(self, stepped: bool) -> str | None:
         """At the end of a step: the reason why its exposed communication was not measured. None if it was, or
@@ -31,6 +36,7 @@ class DdpExposed:
 
     def close(self) -> None:
         self._hook.remove()
+        self._unwrap_broadcast()
         self._last_gradient.close()
 
     def _forward_done(self, model: nn.Module, inputs: Any, output: Any) -> None:

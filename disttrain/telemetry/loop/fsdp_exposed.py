@@ -19,11 +19,7 @@ from disttrain.parallel.backward_end import after_own_backward, at_end_of_backwa
 from disttrain.runtime.fully_shard_hooks import InterceptedCollective, Make, install, param_groups
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.loop.gradient_outputs import grad_tensors
-from disttrain.telemetry.step_clock import (
-    CONTROL_SYNC,
-    OTHER,
-    StepClock,
-)
+from disttrain.telemetry.step_clock import OTHER, StepClock, control_sync
 
 COMM_METHOD = "fsdp_custom_collectives"
 """Method: duration of each call of FSDP2's all-gather and reduce-scatter, anywhere in a step."""
@@ -110,13 +106,8 @@ class FsdpExposed:
             install(module, gather, scatter)
 
     def _timed(self, make: Make, group: dist.ProcessGroup) -> dist.Work | None:
-        clock = self._clock()
-        before = clock.phase
-        clock.switch(CONTROL_SYNC)
-        try:
+        with control_sync(self._clock()):
             work = make()
-        finally:
-            clock.switch(before)
         if work is not None:
             self._missed = "an unshard was asynchronous, and the time that compute waited for it is unknown"
         if group.size() != self._ranks:

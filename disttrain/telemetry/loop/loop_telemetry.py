@@ -115,7 +115,7 @@ class LoopTelemetry:
             optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
         ]
         self._comm: DdpExposed | fsdp_exposed.FsdpExposed | None = None
-        if work["comm_method"] == ddp.COMM_METHOD:
+        if work["comm_method"] == ddp.COMM_METHOD and isinstance(model, DistributedDataParallel):
             self._comm = DdpExposed(model, lambda: self.clock)
         elif work["comm_method"] == fsdp_exposed.COMM_METHOD:
             self._comm = fsdp_exposed.FsdpExposed(model, self._world, lambda: self.clock)
