@@ -104,6 +104,16 @@ def write_intent(run: RunDir, intent: Mapping[str, Any]) -> int:
     return number
 
 
+def is_own_submission(run: RunDir, number: int | None) -> bool:
+    """Whether this user made the submission, by the owner of its intent. True if it has no intent."""
+    if number is None:
+        return True
+    try:
+        return os.stat(entry(run, number).path("intent")).st_uid == os.getuid()
+    except FileNotFoundError:
+        return True
+
+
 def next_submission(run: RunDir) -> int:
     """The number of the next submission."""
     existing = entries(run)

@@ -115,6 +115,8 @@ class Job:
     """Reason of a pending job, in the scheduler's own word."""
     start_expected: float | None = None
     """Expected start of a pending job, in seconds since the epoch."""
+    certain: bool = True
+    """False for a job that the scheduler does not list, and for one that is alive by accounting alone."""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ def _with_receipts(states: Sequence[RunState], scheduler: Scheduler, write: bool
 def reconciled(state: RunState, job: Job) -> RunState:
     """A run that has not ended by its files, corrected by its job."""
     if job.status == "running":
-        if state.state == "lost" or state.silent:
+        if state.state == "lost" or (state.silent and job.certain):
             return _revived(state, "running", message=job.message)
         return dataclasses.replace(state, message=job.message or state.message)
     if job.status == "pending":
@@ -112,6 +112,9 @@ def _state_after_job(state: RunState, job: Job) -> RunState:
         return now
     if job.status == "not_found" and silent_s(now.updated, now.run.submissions) < ACCOUNTING_LAG_S:
         return state
+    if not job.certain and not journal.is_own_submission(now.run, now.submission):
+        # Slurm hides jobs of other users under `PrivateData=jobs`.
+        return dataclasses.replace(state, message=state.message or "another user's job, which is not listed")
     cause = job.cause or ("lost" if now.claimed else "launch_failed")
     message = job.message or "the scheduler does not list its job any more"
     if job.status == "not_found" or job.message is None:

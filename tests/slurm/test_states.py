@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +20,12 @@ from jobs.status.gpu_hours import record_usage, usage_of_runs
 from jobs.status.refresh import refresh_remote
 from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import (
+    in_a_fork,
     starts,
     status,
     submit,
     sweep_plan,
+    wait_for,
     wait_until,
 )
 from tests.support.minicluster import MiniCluster
@@ -78,6 +81,14 @@ def test_why_it_waits_and_that_it_was_cancelled_before_it_started(
 
 def test_a_running_job_cancelled_behind_our_back(root: Path, on_slurm: MiniCluster) -> None:
     run, job = begun(root)
+    assert status("1") == "not_found"  # squeue calls it an invalid id
+
+    def as_another_user() -> None:
+        os.setgid(65534)
+        os.setuid(65534)
+        assert status(job) == "running"
+
+    assert wait_for(in_a_fork(as_another_user)) == 0
     on_slurm.ask("scancel", job)
     wait_until(lambda: not asked(root).active)
     assert (asked(root).state, asked(root).cause) == ("failed", "cancelled")

@@ -18,7 +18,7 @@ from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_remote
-from jobs.status.run_state import RunState, read_runs, read_state
+from jobs.status.run_state import SILENT_AFTER_S, RunState, read_runs, read_state
 from tests.support.commands import Commands
 from tests.support.jobs import CODE, FakeScheduler, wait_until
 from tests.support.states import make_run
@@ -190,9 +190,7 @@ class NoSlurm(FakeScheduler):
     one_machine = False
 
 
-@pytest.mark.parametrize(
-    "told", [[], [record("7", "RUNNING")], [record("8", "FAILED")], [record("7", "COMPLETED")]]
-)
+@pytest.mark.parametrize("told", [[], [record("8", "FAILED")], [record("7", "COMPLETED")]])
 def test_a_job_not_found_is_lost_only_after_the_accounting_lag(
     commands: Commands, tmp_path: Path, told: list[str]
 ) -> None:
@@ -203,6 +201,50 @@ def test_a_job_not_found_is_lost_only_after_the_accounting_lag(
     age(run, ACCOUNTING_LAG_S + 60)
     state = asked(run)
     assert (state.state, state.cause, state.retryable) == ("lost", "lost", True)
+
+
+@pytest.mark.parametrize(("word", "claimed"), [("PENDING", False), ("RUNNING", True), ("SUSPENDED", True)])
+def test_a_job_that_is_alive_by_accounting_alone_is_not_lost(
+    commands: Commands, tmp_path: Path, word: str, claimed: bool
+) -> None:
+    run = on_slurm(tmp_path, claimed=claimed)
+    squeue(commands)
+    sacct(commands, record("7", word))
+    age(run, ACCOUNTING_LAG_S + 60)
+    state = asked(run)
+    assert (state.state, state.cause) == ("running" if claimed else "queued", None)
+    age(run, SILENT_AFTER_S + 60)
+    assert asked(run).silent is claimed, "accounting may have missed the end: `resume RUN` stays possible"
+
+
+def test_jobs_are_queried_by_id_so_that_another_user_s_are_found(commands: Commands, tmp_path: Path) -> None:
+    run = on_slurm(tmp_path, job_id="7_1")
+    by_id = """case "$*" in *--user*|*--me*) ;; *--jobs=7*) echo '7_1|PENDING|N/A|Priority' ;; esac"""
+    commands.add("squeue", by_id)
+    sacct(commands)
+    age(run, ACCOUNTING_LAG_S + 60)
+    assert (asked(run).state, asked(run).waits_for) == ("queued", "Priority")
+
+
+def test_a_single_job_that_squeue_does_not_list(commands: Commands, tmp_path: Path) -> None:
+    run = on_slurm(tmp_path)
+    commands.add("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    sacct(commands, record("7", "TIMEOUT"))
+    assert asked(run).cause == "timeout"
+
+
+@pytest.mark.parametrize("accounting", [True, False])
+def test_a_hidden_job_of_another_user_is_not_lost(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accounting: bool
+) -> None:
+    run = on_slurm(tmp_path)
+    squeue(commands)
+    commands.add("sacct", "" if accounting else "exit 1")
+    age(run, ACCOUNTING_LAG_S + 60)
+    assert asked(run).state == "lost"
+    monkeypatch.setattr(os, "getuid", lambda: os.stat(run.path).st_uid + 1)
+    state = asked(run)
+    assert (state.state, state.message) == ("queued", "another user's job, which is not listed")
 
 
 def test_without_accounting_squeue_decides(commands: Commands, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from jobs.node.allocation import AllocationFacts
@@ -19,11 +19,10 @@ TIMEOUT_S = 30.0
 _JOB_TIMEOUT_S = 5.0
 """Time limit of a query by the job itself, which Slurm may kill within seconds."""
 _AT_WORK = {"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "SUSPENDED"}
-MINE = ("--user", str(os.getuid()))
-"""The user id is a number, because the user name in the environment may differ from Slurm's."""
 EPOCH = {"SLURM_TIME_FORMAT": "%s"}
 """Makes Slurm's commands print seconds since the epoch. The default is local time without a time zone."""
 PING_S = 5.0
+_SQUEUE = ("squeue", "--noheader", "--array", "--states=all")
 
 
 class SlurmCommandError(Exception):
@@ -73,11 +72,11 @@ def answers(timeout_s: float = PING_S) -> bool:
 
 
 def comments() -> list[tuple[str, str]] | None:
-    """(job id, comment) of this user's jobs that the controller lists, including ended jobs.
+    """(job id, comment) of all jobs that the controller lists, of any user, including ended jobs.
 
     Each task of an array has an entry.
     """
-    return _pairs(query_or_none(["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%k"]))
+    return _pairs(query_or_none([*_SQUEUE, "-o", "%i|%k"]))
 
 
 @dataclass(frozen=True)
@@ -91,17 +90,25 @@ class QueueEntry:
     """Why the job is pending."""
 
 
-def queue() -> dict[str, QueueEntry]:
-    """This user's jobs that the controller lists, including those that ended minutes ago.
+def queue(job_ids: Iterable[str]) -> dict[str, QueueEntry]:
+    """The jobs of these that the controller lists, with the other tasks of their arrays.
 
-    `scontrol ping` is called first, because squeue retries for minutes if the controller is down. Raises
-    `SlurmCommandError`.
+    Jobs of other users and jobs that ended minutes ago are included. `scontrol ping` is called first, because
+    squeue retries for minutes if the controller is down. Raises `SlurmCommandError`.
     """
+    whole = sorted({job_id.partition("_")[0] for job_id in job_ids})
+    if not whole:
+        return {}
     ping = query_or_none(["scontrol", "ping"], PING_S) or ""
     if " is DOWN" in ping and " is UP" not in ping:  # a backup controller may have taken over
         raise SlurmCommandError("scontrol ping: the controller is down")
-    command = ["squeue", "--noheader", "--array", "--states=all", *MINE, "-o", "%i|%T|%S|%r"]
-    rows = [line.strip().split("|", 3) for line in query(command, environ=EPOCH).splitlines()]
+    try:
+        listing = query([*_SQUEUE, f"--jobs={','.join(whole)}", "-o", "%i|%T|%S|%r"], environ=EPOCH)
+    except SlurmCommandError as error:
+        if "Invalid job id" in str(error):  # squeue refuses the id of a single job that it does not list
+            return {}
+        raise
+    rows = [line.strip().split("|", 3) for line in listing.splitlines()]
     return {row[0]: QueueEntry(row[1], time(row[2]), word(row[3])) for row in rows if len(row) == 4}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jobs.schedulers.base import Job
+from jobs.schedulers.base import Job, JobStatus
 from jobs.schedulers.slurm.commands import QueueEntry
 from jobs.schedulers.slurm.sacct import JobRecord, of_job
 
@@ -39,10 +39,14 @@ def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[s
         array, task, _ = job_id.partition("_")
         if task and any(other.startswith(f"{array}_") for other in queue):
             return Job("ended", "its task was removed from the array before it started", "cancelled")
-        return Job("not_found", "neither squeue nor sacct lists its job")
+        return Job("not_found", "neither squeue nor sacct lists its job", certain=False)
     last = own[-1]
     job = _ended(last.state, last.exit_code)
-    return job or Job("not_found", f"squeue does not list its job, which is {last.state} by sacct")
+    if job is not None:
+        return job
+    # squeue may hide jobs of other users. Accounting may also have missed the end of the job.
+    status: JobStatus = "pending" if last.state in _PENDING else "running"
+    return Job(status, f"squeue does not list its job, which is {last.state} by sacct", certain=False)
 
 
 def _ended(state: str, exit_code: str = "") -> Job | None:

@@ -120,7 +120,7 @@ class SlurmScheduler:
         if not job_ids:
             return {}
         try:
-            queue = commands.queue()
+            queue = commands.queue(job_ids)
         except commands.SlurmCommandError as why:
             return dict.fromkeys(job_ids, Job("unknown", str(why)))
         jobs = {job_id: job_states.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
@@ -128,7 +128,7 @@ class SlurmScheduler:
         try:
             records = sacct.records(rest)
         except commands.SlurmCommandError:
-            return jobs | dict.fromkeys(rest, Job("ended"))
+            return jobs | dict.fromkeys(rest, Job("ended", certain=False))
         return jobs | {job_id: job_states.from_accounting(records, job_id, queue) for job_id in rest}
 
     def cancel(self, job_ids: Sequence[str]) -> None:
@@ -231,7 +231,7 @@ def unused_by_sbatch(inherited: Mapping[str, str]) -> list[str]:
 
 
 def _jobs_by_comment() -> dict[str, str]:
-    """This user's jobs and arrays that the controller lists, by comment. Raises `Unreachable`."""
+    """Jobs and arrays that the controller lists, of any user, by comment. Raises `Unreachable`."""
     comments = commands.comments()
     if comments is None:
         raise Unreachable("the Slurm controller does not answer")
