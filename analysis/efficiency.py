@@ -47,7 +47,7 @@ class Point:
     step_s: Estimate
     tokens_per_s: float | None
     composition: dict[str, float | None]
-    """Mean seconds per step in each phase; null if not measured."""
+    """Seconds of `step_s` in each phase; null if not measured. The phases sum to `step_s.value`."""
     peak_memory_bytes: int | None
     speedup: Estimate | None = None
     """Against the curve's base; null without a base."""
@@ -145,6 +145,7 @@ def _point(size: int, runs: pd.DataFrame) -> Point:
     rates = runs["samples_per_s"].to_numpy(dtype=np.float64)
     rate = geometric_mean(rates)
     global_batch = int(first["global_batch_size"])
+    step_s = rate.inverse(global_batch)
     per_sample = (runs["tokens_per_s"] / runs["samples_per_s"]).mean()
     memory = runs["peak_memory_bytes"].max()
     return Point(
@@ -158,11 +159,18 @@ def _point(size: int, runs: pd.DataFrame) -> Point:
         runs=tuple(runs["run"]),
         samples_per_s=rate,
         samples_per_s_by_run=tuple(float(value) for value in rates),
-        step_s=rate.inverse(global_batch),
+        step_s=step_s,
         tokens_per_s=None if pd.isna(per_sample) else float(per_sample) * rate.value,
-        composition={name: _mean(runs[name]) for name in PHASES},
+        composition=_composition(runs, step_s.value),
         peak_memory_bytes=None if pd.isna(memory) else int(memory),
     )
+
+
+def _composition(runs: pd.DataFrame, step_s: float) -> dict[str, float | None]:
+    """Divide the step of the table among phases, by their shares of the step over all repeats."""
+    means = {name: _mean(runs[name]) for name in PHASES}
+    total_s = sum(value or 0.0 for value in means.values())
+    return {name: value * step_s / total_s if value else value for name, value in means.items()}
 
 
 def _with_base(curve: Curve, wanted: int | None) -> Curve:
@@ -185,8 +193,8 @@ def _compared(point: Point, base: Point) -> Point:
 def _loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:
     """Share of the point's step that each phase takes beyond the prediction of the base.
 
-    Phases partition the step, so the shares sum to 1 - efficiency of the mean steps. A negative share is a
-    gain. A phase that is null counts as zero seconds.
+    Phases partition the step, so the shares sum to 1 - efficiency. A negative share is a gain. A phase that
+    is null counts as zero seconds.
     """
     work = (point.global_batch_size / point.world_size) / (base.global_batch_size / base.world_size)
     step_s = sum(value or 0.0 for value in point.composition.values())

@@ -63,26 +63,38 @@ def headline(curve: Curve, curves: int = 1) -> str:
 
 
 def precision(curve: Curve) -> str:
-    """Interval of the headline's efficiency, and the phase that costs most of the rest."""
+    """Interval of the headline's efficiency, and its difference from 100 % by phase if settled."""
     base, point = curve.base, _headline_point(curve)
     if base is None or point is None or point.efficiency is None:
         return ""
     if point.efficiency.low is None:
-        sentence = f"One repeat ({interval(point.efficiency)})."
-    else:
-        counts = list(dict.fromkeys([len(base.runs), len(point.runs)]))
-        each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"
-        sentence = f"{percent(CONFIDENCE, 0)} interval {interval(point.efficiency, 100, 0)} % from {each}."
-        if _unsettled(point.efficiency):
-            sentence = (
-                f"Not settled: {sentence} More repeats, or a quieter machine, would narrow the interval."
-            )
-    if point.loss_by_phase:
-        worst = max(point.loss_by_phase, key=point.loss_by_phase.__getitem__)
-        share = 100 * point.loss_by_phase[worst]
-        if share >= 1:
-            sentence += f" The largest loss is {PHASE_NAMES[worst]}: {share:.0f} percentage points."
-    return sentence
+        return f"One repeat ({interval(point.efficiency)})."
+    counts = list(dict.fromkeys([len(base.runs), len(point.runs)]))
+    each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"
+    sentence = f"{percent(CONFIDENCE, 0)} interval {interval(point.efficiency, 100, 0)} % from {each}."
+    if _unsettled(point.efficiency):
+        return f"Not settled: {sentence} More repeats, or a quieter machine, would narrow the interval."
+    return f"{sentence} {_net_by_phase(point)}".rstrip()
+
+
+def _net_by_phase(point: Point) -> str:
+    """Net loss or gain and its phases, in percentage points of the step; empty if its sign is not settled.
+
+    Phases below one percentage point are left out.
+    """
+    efficiency = point.efficiency
+    if efficiency is None or efficiency.low is None or efficiency.high is None or not point.loss_by_phase:
+        return ""
+    if efficiency.low <= 1 <= efficiency.high:
+        return ""
+    shares = sorted(((100 * share, name) for name, share in point.loss_by_phase.items()), reverse=True)
+    parts = [f"{PHASE_NAMES[name]} costs {share:.0f}" for share, name in shares if share >= 1]
+    parts += [f"{PHASE_NAMES[name]} saves {-share:.0f}" for share, name in reversed(shares) if share <= -1]
+    net = 100 * (1 - efficiency.value)
+    if abs(net) < 1 or not parts:
+        return ""
+    kind = "loss" if net > 0 else "gain"
+    return f"Net {kind} of {abs(net):.0f} percentage points: {', '.join(parts)}."
 
 
 def base_line(curve: Curve) -> str:
@@ -254,8 +266,8 @@ def method(table: pd.DataFrame) -> list[str]:
         f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage and the run as their unit: Student's t "
         "on logarithms, for ratios with Welch's degrees of freedom. One repeat gives no interval.",
         "The phases of a step are compute, input, exposed communication (waiting for peers, data transfer), "
-        "optimizer, checkpoint and other. They have no gap and no overlap; bars are means over ranks, "
-        "measured steps and repeats.",
+        "optimizer, checkpoint and other. They have no gap and no overlap. Their shares of the step "
+        "are ratios of sums over ranks, measured steps and repeats; each bar is as long as the table's step.",
         "Efficiency counts samples per second. A larger global batch may need more samples for the same "
         "loss; the losses above show what these runs reached.",
     ]

@@ -102,6 +102,33 @@ def test_what_is_lost_adds_up_to_what_is_missing(tmp_path: Path, scaling) -> Non
     assert max(curve.points[2].loss_by_phase, key=curve.points[2].loss_by_phase.get) == "comm_transfer_s"
 
 
+def test_phases_sum_to_the_step_of_the_table_however_repeats_differ(tmp_path: Path) -> None:
+    for run, mean_s in (("n1-r0", 0.1), ("n1-r1", 0.2), ("n2-r0", 0.15), ("n2-r1", 0.4)):
+        fake_run(tmp_path / "s" / run, nodes=int(run[1]), mean_s=mean_s)
+    (curve,) = scaling_curves(load([tmp_path / "s"]))
+    for point in curve.points:
+        assert sum(value or 0 for value in point.composition.values()) == pytest.approx(point.step_s.value)
+        assert sum(point.loss_by_phase.values()) == pytest.approx(1 - point.efficiency.value)
+
+
+def test_a_phase_that_no_run_measured_stays_null(tmp_path: Path) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path, nodes=(1,))]))
+    (point,) = curve.points
+    assert point.composition["comm_transfer_s"] is None
+    assert point.composition["checkpoint_s"] == 0
+
+
+def test_efficiency_counts_ranks_where_ranks_per_node_are_swept(tmp_path: Path) -> None:
+    (by_rank,) = scaling_curves(load([fake_sweep(tmp_path, "a", nodes=(1,), gpus_per_node=(1, 2, 4))]))
+    assert [point.nodes for point in by_rank.points] == [1, 1, 1]
+    assert by_rank.points[2].speedup.value == pytest.approx(4 * 0.85**2, rel=0.05)
+    assert by_rank.points[2].efficiency.value == pytest.approx(0.85**2, rel=0.05)
+    curves = scaling_curves(load([fake_sweep(tmp_path, "b", nodes=(1, 2), gpus_per_node=(1, 4))]))
+    assert [curve.points[1].world_size for curve in curves] == [2, 8]
+    for curve in curves:  # each against its own base, whose ranks per node are the same
+        assert curve.points[1].efficiency.value == pytest.approx(0.85, rel=0.05)
+
+
 def test_unfinished_runs_take_no_part(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1, 2))
     fake_run(sweep / "n4", nodes=4, end="failed")

@@ -83,7 +83,7 @@ def test_composition_stacks_to_the_step_time(tmp_path: Path, groups: int) -> Non
     reach = max(bars[-1].get_x() + bars[-1].get_width() for bars in stacks)
     assert reach == pytest.approx(totals[-1])  # each part begins where the one before it ends
     steps_ms = [1e3 * point.step_s.value for curve in curves for point in curve.points]
-    assert totals == pytest.approx(steps_ms, rel=1e-3)
+    assert totals == pytest.approx(steps_ms)
     assert axes.get_xlabel() == "mean time of a step (ms)"
     colours = {bars.get_label(): bars[0].get_facecolor() for bars in stacks}
     assert "checkpoint" not in colours  # nobody saved anything

@@ -6,19 +6,22 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
-from analysis.efficiency import scaling_curves
+from analysis.efficiency import Curve, scaling_curves
 from analysis.load import load
 from analysis.report import figures, narrative, render, write
 from analysis.report.__main__ import main
 from analysis.report.model import Report
 from analysis.report.summary import summarize
+from analysis.stats import Estimate
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
+from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_run, fake_sweep
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -162,6 +165,31 @@ def test_one_repeat_says_so(tmp_path: Path) -> None:
     report = report_of([fake_sweep(tmp_path, repeats=1)])
     assert "n=1, no interval" in render.markdown(report)
     assert any("one repeat" in text for text in notices(report, "note"))
+
+
+def measured_as(curve: Curve, efficiency: Estimate, **loss_by_phase: float) -> str:
+    """The sentence on a curve whose largest size has this efficiency and these losses."""
+    losses = dict.fromkeys(PHASES, 0.0) | loss_by_phase
+    largest = replace(curve.points[-1], efficiency=efficiency, loss_by_phase=losses)
+    return narrative.precision(replace(curve, points=(*curve.points[:-1], largest)))
+
+
+def test_losses_stand_beside_gains_and_only_where_settled(tmp_path: Path) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path)]))
+    of_phases = {"comm_transfer_s": 0.3, "compute_s": -0.2, "optimizer_s": -0.05, "input_s": 0.004}
+    text = measured_as(curve, Estimate(0.954, 0.92, 0.98, 3), **of_phases)
+    assert text.endswith(
+        "Net loss of 5 percentage points: data transfer costs 30, compute saves 20, optimizer saves 5."
+    )
+    text = measured_as(curve, Estimate(1.05, 1.02, 1.08, 3), comm_wait_s=0.02, compute_s=-0.07)
+    assert text.endswith("Net gain of 5 percentage points: waiting for peers costs 2, compute saves 7.")
+    for unsettled in (
+        Estimate(0.97, 0.93, 1.01, 3),  # may be a loss or a gain
+        Estimate(0.5, 0.3, 0.8, 3),  # too wide
+        Estimate(0.5, None, None, 1),
+        Estimate(0.995, 0.993, 0.998, 3),  # nothing to explain
+    ):
+        assert "percentage points" not in measured_as(curve, unsettled, **of_phases)
 
 
 def test_an_interval_too_wide_to_conclude_from_is_called_that(tmp_path: Path) -> None:
