@@ -75,6 +75,16 @@ def test_the_table_is_sound():
             assert entry.tflops["bfloat16"] == entry.tflops["float16"]
 
 
+@pytest.mark.parametrize("entry", peaks.TABLE, ids=lambda entry: entry.names[0])
+def test_half_the_bits_are_twice_the_rate(entry):
+    """Tensor cores do twice the work on half the bits; sparse figures do not fit."""
+    for wide, narrow in (("tf32", "float16"), ("tf32", "bfloat16"), ("float16", "float8")):
+        if {wide, narrow} <= entry.tflops.keys():
+            assert entry.tflops[narrow] / entry.tflops[wide] == pytest.approx(2, rel=0.025)
+    if "tf32" not in entry.tflops and entry.names[0].startswith(("V100", "T4")):
+        assert entry.tflops["float16"] / entry.tflops["float32"] == pytest.approx(8, rel=0.025)
+
+
 def test_mixed_work_has_the_peak_of_its_time():
     a100 = peaks.find("NVIDIA A100-SXM4-40GB")
     rate, why = peaks.combined(

@@ -24,10 +24,10 @@ from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.loop import LoopTelemetry
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.telemetry.step_clock import COMPUTE, HostClock
+from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, HostClock
 from disttrain.telemetry.step_records import StepLog
 from disttrain.telemetry.step_series import StepSeries
-from disttrain.telemetry.summary import composition, step_time, thin
+from disttrain.telemetry.summary import communication, composition, step_time, thin
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 
@@ -83,6 +83,19 @@ def test_what_is_not_measured_is_null_never_zero(tmp_path):
         assert found[name] is None
     assert line["comm_exposed_s"] is None
     assert composition([[0.0] * 7], 0, measures_comm=True) == dict.fromkeys(PHASES)
+
+
+def test_exposed_communication_is_a_share_of_the_whole_step():
+    first, second = [0.0] * len(PHASES), [0.0] * len(PHASES)
+    first[COMPUTE], first[COMM], first[COMM_TRANSFER], first[PHASES.index("other_s")] = 5.0, 1.0, 1.0, 3.0
+    second[COMPUTE], second[COMM_TRANSFER] = 4.0, 1.0
+    found = communication([tuple(first), tuple(second)], measures_comm=True)
+    assert found == {
+        "communication_overhead_percent": pytest.approx((20 + 20) / 2),
+        "communication_computation_ratio": pytest.approx((2 / 5 + 1 / 4) / 2),
+    }
+    for ranks, measures_comm in (([tuple(first)], False), ([tuple(first), (0.0,) * len(PHASES)], True)):
+        assert set(communication(ranks, measures_comm).values()) == {None}
 
 
 def test_composition_is_the_mean_over_ranks_and_steps():
