@@ -33,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
             continue
         try:
             scheduler = target.available_scheduler(name)
-            cancelled += cancel_runs(refresh(here, scheduler), scheduler)
+            ended, refused = cancel_runs(refresh(here, scheduler), scheduler)
+            cancelled += ended
+            failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
         except ConfigError as error:  # the runs of another scheduler can still be cancelled
             failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
     for state in active:

@@ -69,7 +69,7 @@ class Submission:
     run: RunDir
     number: int
     tag: str
-    """Identifies the batch at the scheduler when the receipt is lost."""
+    """Identifies the batch at the scheduler when the receipt is lost. Empty for a job submitted by hand."""
     index: int | None = None
     """Array task; None where the batch is one job."""
 
@@ -77,7 +77,7 @@ class Submission:
     def announced(cls, run: RunDir, number: int) -> Submission:
         """A submission as its journal has it."""
         intent = journal.entry(run, number).read("intent") or {}
-        return cls(run, number, str(intent.get("handle")), intent.get("index"))
+        return cls(run, number, str(intent.get("handle") or ""), intent.get("index"))
 
 
 def submission_tag(run: RunDir, number: int) -> str:
@@ -209,11 +209,16 @@ class Scheduler(Protocol):
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """The state of each job, in as few queries as possible."""
 
-    def cancel(self, job_ids: Sequence[str]) -> None:
+    def cancel(self, jobs: Mapping[str, str | None]) -> dict[str, str]:
         """End these jobs, pending or running; return without waiting for their end.
 
+        `jobs` has the submission tag of each job id; None for a job that was not submitted with a tag.
+        Returns the reason, one line, for each job that goes on. A job that has already ended is no failure.
         Raises `ConfigError` when the scheduler does not answer.
         """
+
+    def cluster_name(self) -> str | None:
+        """The cluster in which job ids are unique; None if they are unique anyway, or without an answer."""
 
     def host_of(self, job_id: str) -> str | None:
         """The only host that can end this job; None where any can."""
@@ -247,6 +252,17 @@ class Scheduler(Protocol):
 
         Raises `ConfigError` where the scheduler cannot check scripts.
         """
+
+
+def is_submitted_to(scheduler: Scheduler, cluster: str | None, cluster_name: str | None) -> bool:
+    """Whether a submission with these fields of its intent has its job at this scheduler, on this cluster.
+
+    Clusters that share a file system each have a scheduler, and give the same job ids to different jobs. A
+    submission by older code has no `cluster_name`, and counts as one to this cluster.
+    """
+    if cluster != scheduler.name:
+        return False
+    return cluster_name is None or scheduler.cluster_name() in (None, cluster_name)
 
 
 class CurrentAllocation(Allocation, Protocol):

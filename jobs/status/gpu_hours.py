@@ -13,7 +13,7 @@ from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.core import journal
-from jobs.schedulers.base import AccountedStart, Unreachable
+from jobs.schedulers.base import AccountedStart, Scheduler, Unreachable, is_submitted_to
 from jobs.schedulers.select import NAMES, scheduler_named
 
 
@@ -81,7 +81,7 @@ def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
         known = [
             (run, jobs, attempts)
             for run in runs
-            if (attempts := _attempts_on(run, name)) and (jobs := _jobs_on(run, name, attempts))
+            if (attempts := _attempts_on(run, name)) and (jobs := _jobs_on(run, scheduler, attempts))
         ]
         if not known:
             continue
@@ -105,12 +105,16 @@ def _attempts_on(run: RunDir, scheduler: str) -> list[dict[str, Any]]:
     return attempts if only else []
 
 
-def _jobs_on(run: RunDir, scheduler: str, attempts: Sequence[Mapping[str, Any]]) -> set[str]:
-    """All jobs of a run, including those that never started it."""
+def _jobs_on(run: RunDir, scheduler: Scheduler, attempts: Sequence[Mapping[str, Any]]) -> set[str]:
+    """All jobs of a run, including those that never started it. Empty if one is on another Slurm cluster."""
     jobs = {str(each["job_id"]) for each in attempts}
     for entry in journal.entries(run):
         with contextlib.suppress(CorruptFile):
             intent, receipt = entry.read("intent") or {}, entry.read("receipt") or {}
-            if intent.get("cluster") == scheduler and receipt.get("job_id"):
+            if intent.get("cluster") != scheduler.name:
+                continue
+            if not is_submitted_to(scheduler, scheduler.name, intent.get("cluster_name")):
+                return set()
+            if receipt.get("job_id"):
                 jobs.add(str(receipt["job_id"]))
     return jobs

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from jobs.core import journal
 from jobs.core.requeue_policy import RULES
-from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable
+from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_submitted_to
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.run_state import RunState, read_state, silent_s
 
@@ -30,10 +31,25 @@ def refresh(
 
     One query serves all jobs; without such jobs there is none. An interrupted submission whose job is found
     becomes `queued`. With `receipts` its receipt is written, for which the caller holds the sweep's lock.
-    `warn` gets one line when the scheduler does not answer; the states are then those of the files.
+    `warn` gets one line when the scheduler does not answer; the states are then those of the files. The same
+    holds for runs on another Slurm cluster.
     """
-    found = _with_receipts(states, scheduler, receipts)
-    unfinished = [s for s in found if s.cluster == scheduler.name and s.job_id and _needs_scheduler(s)]
+    elsewhere = _on_other_clusters(states, scheduler)
+    if elsewhere:
+        names = ", ".join(sorted({str(state.cluster_name) for state in elsewhere.values()}))
+        warn(
+            f"this is cluster {scheduler.cluster_name()}: "
+            f"states of runs with jobs on cluster {names} are from the run directories"
+        )
+    found = _with_receipts([elsewhere.get(s.run.path, s) for s in states], scheduler, receipts, elsewhere)
+    unfinished = [
+        state
+        for state in found
+        if state.cluster == scheduler.name
+        and state.run.path not in elsewhere
+        and state.job_id
+        and _needs_scheduler(state)
+    ]
     if not unfinished:
         return found
     jobs = scheduler.poll([s.job_id for s in unfinished if s.job_id])
@@ -59,12 +75,33 @@ def _needs_scheduler(state: RunState) -> bool:
     return state.state in ("submitting", "queued", "running", "lost")
 
 
-def _with_receipts(states: Sequence[RunState], scheduler: Scheduler, write: bool) -> list[RunState]:
-    """The states, with the job ids of interrupted submissions whose jobs the scheduler finds."""
+def _on_other_clusters(states: Sequence[RunState], scheduler: Scheduler) -> dict[Path, RunState]:
+    """States of the runs whose unfinished jobs are on other clusters, with that as their message."""
+    return {
+        state.run.path: dataclasses.replace(
+            state, message=state.message or f"its job is on cluster {state.cluster_name}"
+        )
+        for state in states
+        if state.cluster == scheduler.name
+        and _needs_scheduler(state)
+        and not is_submitted_to(scheduler, state.cluster, state.cluster_name)
+    }
+
+
+def _with_receipts(
+    states: Sequence[RunState], scheduler: Scheduler, write: bool, elsewhere: Collection[Path]
+) -> list[RunState]:
+    """The states, with the job ids of interrupted submissions whose jobs the scheduler finds.
+
+    Runs in the folders `elsewhere` are left as they are.
+    """
     lost = {
         state.run.path: Submission.announced(state.run, state.submission)
         for state in states
-        if state.state == "submitting" and state.cluster == scheduler.name and state.submission is not None
+        if state.state == "submitting"
+        and state.cluster == scheduler.name
+        and state.run.path not in elsewhere
+        and state.submission is not None
     }
     if not lost:
         return list(states)

@@ -48,6 +48,11 @@ class RunState:
     cause: str | None = None
     message: str | None = None
     cluster: str | None = None
+    """`slurm` or `local`."""
+    cluster_name: str | None = None
+    """Slurm's ClusterName; None for a local run and for a submission by older code."""
+    tag: str | None = None
+    """Comment of the job; None for a job submitted by hand."""
     submission: int | None = None
     """The newest submission that was not revoked."""
     claimed: bool = False
@@ -164,6 +169,8 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     known: dict[str, Any] = {
         "run": run,
         "cluster": intent.get("cluster"),
+        "cluster_name": intent.get("cluster_name"),
+        "tag": intent.get("handle"),
         "submission": entry.number,
         "job_id": receipt.get("job_id"),
         "config_key": intent.get("config_key"),

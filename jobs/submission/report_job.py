@@ -10,13 +10,21 @@ replaces it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal
 from jobs.core.processes import host
-from jobs.schedulers.base import Scheduler, Submission, SubmitError, Unreachable, submission_tag
+from jobs.schedulers.base import (
+    Scheduler,
+    Submission,
+    SubmitError,
+    Unreachable,
+    is_submitted_to,
+    submission_tag,
+)
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs
 
@@ -32,17 +40,22 @@ def ensure(root: Path, sweep: str, scheduler: Scheduler, *, anew: bool) -> str |
     Raises `SubmitError`.
     """
     states = refresh(read_runs(root, sweep), scheduler, receipts=True)
-    awaited = [state for state in states if state.active and state.cluster == scheduler.name and state.job_id]
+    awaited = [
+        state
+        for state in states
+        if state.active and state.job_id and is_submitted_to(scheduler, state.cluster, state.cluster_name)
+    ]
     if not awaited:
         return None
     folder = journal_of(root, sweep)
     there = _alive(folder, scheduler)
     if there and not anew:
-        return there[max(there)]
+        return there[max(there)].job_id
     job_id = _submit(folder, awaited, scheduler, [sweep, "--runs", str(root.absolute())])
-    scheduler.cancel(list(there.values()))
-    for number in there:
-        journal.revoke(folder, number, "cancelled", "replaced by a report job that waits for more runs")
+    refused = scheduler.cancel({each.job_id: each.tag for each in there.values()})
+    for number, each in there.items():
+        if each.job_id not in refused:
+            journal.revoke(folder, number, "cancelled", "replaced by a report job that waits for more runs")
     return job_id
 
 
@@ -50,6 +63,7 @@ def _submit(folder: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, a
     tag = submission_tag(folder, journal.next_submission(folder))
     intent = {
         "cluster": scheduler.name,
+        "cluster_name": scheduler.cluster_name(),
         "host": host(),
         "handle": tag,
         "index": None,
@@ -81,28 +95,42 @@ def _submitted(state: RunState) -> str:
     return str((journal.entry(state.run, state.submission).read("intent") or {}).get("time", ""))
 
 
-def _alive(folder: RunDir, scheduler: Scheduler) -> dict[int, str]:
-    """Pending and running report jobs by submission number. Revokes the submissions of all others."""
-    found: dict[int, str] = {}
+@dataclass(frozen=True)
+class _ReportJob:
+    job_id: str
+    tag: str | None
+    """Its comment."""
+
+
+def _alive(folder: RunDir, scheduler: Scheduler) -> dict[int, _ReportJob]:
+    """Pending and running report jobs of this cluster, by submission number.
+
+    Revokes the submissions of those that have ended.
+    """
+    found: dict[int, _ReportJob] = {}
     lost = []
     for entry in journal.entries(folder):
-        if "claim" in (entry.parts or ()) or (entry.read("intent") or {}).get("cluster") != scheduler.name:
+        intent = entry.read("intent") or {}
+        is_here = is_submitted_to(scheduler, intent.get("cluster"), intent.get("cluster_name"))
+        if "claim" in (entry.parts or ()) or not is_here:
             continue
         receipt = entry.read("receipt")
         if receipt is None:
             lost.append(entry.number)
         else:
-            found[entry.number] = receipt["job_id"]
+            found[entry.number] = _ReportJob(receipt["job_id"], intent.get("handle"))
     if lost:
-        jobs = scheduler.find([Submission.announced(folder, number) for number in lost])
-        for number, job_id in zip(lost, jobs, strict=True):
+        submissions = [Submission.announced(folder, number) for number in lost]
+        for submission, job_id in zip(submissions, scheduler.find(submissions), strict=True):
             if job_id is None:
-                journal.revoke(folder, number, "lost", "no job was found for it")
+                journal.revoke(folder, submission.number, "lost", "no job was found for it")
             else:
-                journal.write_receipt(folder, number, job_id)
-                found[number] = job_id
-    jobs_now = scheduler.poll(list(found.values()))
-    over = {number for number, job_id in found.items() if jobs_now[job_id].status in ("ended", "not_found")}
+                journal.write_receipt(folder, submission.number, job_id)
+                found[submission.number] = _ReportJob(job_id, submission.tag)
+    jobs_now = scheduler.poll([each.job_id for each in found.values()])
+    over = {
+        number for number, each in found.items() if jobs_now[each.job_id].status in ("ended", "not_found")
+    }
     for number in over:
         journal.revoke(folder, number, "lost", "its job has ended")
-    return {number: job_id for number, job_id in found.items() if number not in over}
+    return {number: each for number, each in found.items() if number not in over}

@@ -182,7 +182,7 @@ def _submit_group(
         return results
     batch = batch_of(settled)
     for each, submission in zip(settled, batch.submissions, strict=True):
-        _announce(each, submission, scheduler)
+        _announce(each, submission, scheduler, by_hand=current_job is not None)
     try:
         with child_environment(settled[0].secrets):  # secrets reach the job only by its environment
             job_ids = [current_job] if current_job else scheduler.submit(batch)
@@ -198,7 +198,7 @@ def _submit_group(
     return results
 
 
-def _announce(prepared: PreparedRun, submission: Submission, scheduler: Scheduler) -> None:
+def _announce(prepared: PreparedRun, submission: Submission, scheduler: Scheduler, *, by_hand: bool) -> None:
     _write_record(prepared.run, prepared.record)
     code_hash = prepared.record["provenance"]["code"]["hash"]
     state = prepared.action.state
@@ -206,8 +206,9 @@ def _announce(prepared: PreparedRun, submission: Submission, scheduler: Schedule
     same_code = state is not None and state.code_hash == code_hash
     intent = {
         "cluster": scheduler.name,
+        "cluster_name": scheduler.cluster_name(),
         "host": host(),
-        "handle": submission.tag,
+        "handle": None if by_hand else submission.tag,
         "index": submission.index,
         "config_key": prepared.record["config_key"],
         "run_key": prepared.record["run_key"],

@@ -14,6 +14,7 @@ from disttrain.records import gpu_hours
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import state_note
+from jobs.core import journal
 from jobs.schedulers.slurm import sacct
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.gpu_hours import record_usage, usage_of_runs
@@ -81,12 +82,16 @@ def test_why_it_waits_and_that_it_was_cancelled_before_it_started(
 
 def test_a_running_job_cancelled_behind_our_back(root: Path, on_slurm: MiniCluster) -> None:
     run, job = begun(root)
+    assert (journal.entry(run, 0).read("intent") or {})["cluster_name"] == on_slurm.name
+    assert list(SlurmScheduler().cancel({job: "of another run"})) == [job]
     assert status("1") == "not_found"  # squeue calls it an invalid id
 
     def as_another_user() -> None:
         os.setgid(65534)
         os.setuid(65534)
         assert status(job) == "running"
+        (reason,) = SlurmScheduler().cancel({job: None}).values()
+        assert reason.endswith("Access/permission denied")
 
     assert wait_for(in_a_fork(as_another_user)) == 0
     on_slurm.ask("scancel", job)

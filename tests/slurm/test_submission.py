@@ -316,7 +316,7 @@ def test_a_job_that_follows_an_array_waits_for_its_requeued_task(
         go.touch()
         wait_until(written.exists)
     finally:
-        cluster.cancel([array, after])
+        cluster.cancel({array: None, after: submission_tag(folder, 0)})
 
 
 @pytest.mark.slow

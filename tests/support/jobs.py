@@ -191,6 +191,8 @@ class FakeScheduler:
         self.job = Job(status, **said)
         self.submitted: list[tuple[str, int]] = []
         self.cancelled: list[str] = []
+        self.refused: dict[str, str] = {}
+        self.is_cluster: str | None = None
         self.found: str | None = None
         self.followed: list[tuple[str, list[str]]] = []
         self.batches: list[list[str]] = []
@@ -225,8 +227,12 @@ class FakeScheduler:
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         return dict.fromkeys(job_ids, self.job)
 
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        self.cancelled += job_ids
+    def cancel(self, jobs: Mapping[str, str | None]) -> dict[str, str]:
+        self.cancelled += [job_id for job_id in jobs if job_id not in self.refused]
+        return {job_id: self.refused[job_id] for job_id in jobs if job_id in self.refused}
+
+    def cluster_name(self) -> str | None:
+        return self.is_cluster
 
     def host_of(self, job_id: str) -> str | None:
         return None

@@ -29,12 +29,12 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeSche
     elsewhere = read_state(RunDir(RUNS / "tiny/n2-ddp-b8-r0"))
     assert submit.main(["cancel", "tiny"]) == 1  # the cluster of these tests is not this host
     assert "tiny/n2-ddp-b8-r0: runs on elsewhere: cancel it on that host" in capsys.readouterr().err
-    for name in ("n1-single-b8-r0", "n2-ddp-b8-r0"):
-        journal.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:5")
+    for job_id, name in ((5, "n1-single-b8-r0"), (6, "n2-ddp-b8-r0")):
+        journal.write_receipt(RunDir(RUNS / "tiny" / name), 0, f"{host()}:{job_id}")
     out = ask(capsys, "cancel tiny/n1-single-b8-r0 n2-ddp-b8-r0 other")
     assert "cancelled  tiny/n1-single-b8-r0 (was queued)" in out
     assert "1 more had ended" in out
-    assert cluster.cancelled == [f"{host()}:5"] * 2
+    assert cluster.cancelled == [f"{host()}:5", f"{host()}:6"]
     assert "nothing to cancel" in ask(capsys, "cancel tiny")
     table = ask(capsys, "status tiny")
     assert "2 runs: 2 cancelled" in table
@@ -129,3 +129,17 @@ def test_a_silent_run_is_moved_only_by_its_own_name(
     assert cluster.submitted == [("a", 1)]
     silent("tiny/b")
     assert "moved  tiny/b (running)" in ask(capsys, "clean tiny/b")
+
+
+def test_a_job_that_is_not_ended_is_a_failure(
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
+) -> None:
+    for name, job_id in (("a", "5"), ("b", "6")):
+        journal.write_receipt(make_run(RUNS, f"tiny/{name}", "queued"), 0, f"{host()}:{job_id}")
+    cluster.refused = {f"{host()}:5": "scancel did not end job 5: denied"}
+    assert submit.main(["cancel", "tiny"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "cancelled  tiny/b (was queued)\n"
+    assert said.err == "tiny/a: not cancelled: scancel did not end job 5: denied\n"
+    cluster.refused = {}
+    assert "cancelled  tiny/a (was queued)" in ask(capsys, "cancel tiny"), "the run still counts as queued"

@@ -22,7 +22,7 @@ def test_a_job_that_ends_while_it_is_cancelled_is_no_error(
     ended = processes.current_process().as_dict() | {"pid": 2**22 + 1}  # no pid is as high
     journal.write_holder(run, 0, ended)
     monkeypatch.setattr(processes, "is_alive", lambda recorded: True)  # so it was a moment ago
-    LocalScheduler().cancel([f"{processes.host()}:{fifo_queue.take(ticket_label(run, 0))}"])
+    LocalScheduler().cancel({f"{processes.host()}:{fifo_queue.take(ticket_label(run, 0))}": None})
 
 
 def test_a_command_of_older_code_waits_in_the_queue_and_imports_its_own_code(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import submit as command_line
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling
 from jobs.cli.status_table import displayed_state, state_note
@@ -19,6 +19,8 @@ from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_remote
 from jobs.status.run_state import SILENT_AFTER_S, RunState, read_runs, read_state
+from jobs.submission.cancel import cancel_runs
+from jobs.submission.choose_actions import resume_actions
 from tests.support.commands import Commands
 from tests.support.jobs import CODE, FakeScheduler, wait_until
 from tests.support.states import make_run
@@ -38,7 +40,7 @@ def on_slurm(root: Path, name: str = "s/a", job_id: str = "7", *, claimed: bool 
 
 
 def squeue(commands: Commands, *rows: str) -> None:
-    commands.add("squeue", "".join(f"echo '{row}'\n" for row in rows))
+    commands.add("squeue", "".join(f"echo '{row}|(null)'\n" for row in rows))
 
 
 def sacct(commands: Commands, *rows: str) -> None:
@@ -219,7 +221,7 @@ def test_a_job_that_is_alive_by_accounting_alone_is_not_lost(
 
 def test_jobs_are_queried_by_id_so_that_another_user_s_are_found(commands: Commands, tmp_path: Path) -> None:
     run = on_slurm(tmp_path, job_id="7_1")
-    by_id = """case "$*" in *--user*|*--me*) ;; *--jobs=7*) echo '7_1|PENDING|N/A|Priority' ;; esac"""
+    by_id = """case "$*" in *--user*|*--me*) ;; *--jobs=7*) echo '7_1|PENDING|N/A|Priority|(null)' ;; esac"""
     commands.add("squeue", by_id)
     sacct(commands)
     age(run, ACCOUNTING_LAG_S + 60)
@@ -355,3 +357,51 @@ def test_a_watch_continues_while_the_controller_is_down(
     monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 0.0)
     cluster.job = Job("ended", "its job was cancelled", "cancelled")
     wait_until(lambda: watched.read()[0].cause == "cancelled")
+
+
+def on_cluster(root: Path, name: str, cluster: str | None, **intent: object) -> RunDir:
+    """A run that waits in the queue of a Slurm cluster; older code did not record which."""
+    run = on_slurm(root, name)
+    path = journal.entry(run, 0).path("intent")
+    write_json(path, read_json(path) | {"cluster_name": cluster, **intent})
+    return run
+
+
+def test_a_run_on_another_slurm_cluster_keeps_its_state(tmp_path: Path) -> None:
+    for name in ("here", "there", "old", "unknown"):
+        on_cluster(tmp_path, f"s/{name}", {"old": None, "unknown": "there"}.get(name, name))
+    journal.entry(RunDir(tmp_path / "s/unknown"), 0).path("receipt").unlink()
+    cluster = NoSlurm("ended", message="its job was cancelled", cause="cancelled")
+    cluster.is_cluster, cluster.found = "here", "9"
+    warnings: list[str] = []
+    states = refresh(read_runs(tmp_path), cluster, receipts=True, warn=warnings.append)
+    assert {s.name: (s.state, s.message) for s in states} == {
+        "here": ("failed", "its job was cancelled"),
+        "old": ("failed", "its job was cancelled"),
+        "there": ("queued", "its job is on cluster there"),
+        "unknown": ("submitting", "its job is on cluster there"),
+    }
+    assert warnings == [
+        "this is cluster here: states of runs with jobs on cluster there are from the run directories"
+    ]
+    kinds = {action.name: action.kind for action in resume_actions(states, CODE)}
+    assert (kinds["there"], kinds["unknown"], kinds["here"]) == ("in_progress", "in_progress", "retry")
+
+
+def test_cancel_leaves_jobs_of_another_cluster_and_reports_refusals(tmp_path: Path) -> None:
+    for name in ("here", "there", "refused"):
+        run = on_cluster(tmp_path, f"s/{name}", "there" if name == "there" else "here", handle=f"tag {name}")
+        journal.write_receipt(run, 0, name)
+    cluster = NoSlurm("pending")
+    cluster.is_cluster = "here"
+    cluster.refused = {"refused": "scancel did not end job refused: no"}
+    cancelled, failures = cancel_runs(read_runs(tmp_path), cluster)
+    assert cluster.cancelled == ["here"]
+    assert [state.name for state in cancelled] == ["here"]
+    assert {path.name: reason for path, reason in failures.items()} == {
+        "there": "its job is on cluster 'there': cancel it there",
+        "refused": "scancel did not end job refused: no",
+    }
+    assert {s.name: s.state for s in read_runs(tmp_path)} == {
+        "here": "failed", "there": "queued", "refused": "queued",
+    }  # fmt: skip

@@ -23,6 +23,7 @@ from jobs.schedulers.base import (
     submission_tag,
 )
 from jobs.schedulers.local.scheduler import LocalScheduler
+from jobs.schedulers.slurm import commands as slurm_commands
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.schedulers.slurm.commands import answers, query
 from jobs.schedulers.slurm.sbatch import Backoff
@@ -215,8 +216,8 @@ esac""",
     )
     cluster = SlurmScheduler()
     assert cluster.find([announced(run), announced(run)]) == ["42", None]
-    cluster.cancel([])
-    cluster.cancel(["1", "2"])
+    assert cluster.cancel({}) == {}
+    assert cluster.cancel({"1": None, "2": None}) == {}
     assert commands.calls().count("scancel") == 1
     assert "scancel 1 2" in commands.calls()
 
@@ -224,7 +225,7 @@ esac""",
 def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_siblings(
     commands: Commands,
 ) -> None:
-    commands.add("squeue", "echo '42_0|PENDING|0|Priority'; echo '42_2|PENDING|0|Priority'")
+    commands.add("squeue", "echo '42_0|PENDING|0|Priority|x'; echo '42_2|PENDING|0|Priority|x'")
     commands.add("sacct", "echo '42_[0,2]|PENDING|0:0|0|Unknown|Unknown|0||1'")
     told = SlurmScheduler().poll(["42_0", "42_1", "43_1"])
     assert {job_id: job.status for job_id, job in told.items()} == {
@@ -233,14 +234,38 @@ def test_a_task_that_was_cancelled_before_it_started_leaves_no_trace_but_its_sib
     assert told["42_1"].cause == "cancelled"
 
 
-def test_a_cancel_that_nobody_hears_is_no_cancel(commands: Commands) -> None:
-    commands.add("sbatch", "")
-    commands.add("scancel", "exit 1")
-    commands.add("scontrol", 'echo "Slurmctld(primary) at head is UP"')
-    SlurmScheduler().cancel(["1"])  # over already, which scancel calls an error
+def test_a_cancel_without_a_controller_is_refused(commands: Commands) -> None:
+    commands.add("scancel", "")
     commands.add("scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     with pytest.raises(ConfigError, match="no Slurm controller answers"):
-        SlurmScheduler().cancel(["1"])
+        SlurmScheduler().cancel({"1": None})
+    assert "scancel" not in commands.calls()
+
+
+def test_a_job_that_scancel_does_not_end_is_reported(commands: Commands) -> None:
+    commands.add(
+        "squeue", "printf '%s\\n' '1|RUNNING|0|None|a' '2|COMPLETING|0|None|a' '3|CANCELLED|0|None|a'"
+    )
+    commands.add(
+        "scancel", "echo 'scancel: error: Kill job error on job id 1: Access/permission denied' >&2; exit 1"
+    )
+    jobs = dict.fromkeys(("1", "2", "3", "4"), "a")
+    reason = "scancel did not end job 1: Kill job error on job id 1: Access/permission denied"
+    assert SlurmScheduler().cancel(jobs) == {"1": reason}
+
+
+def test_a_scancel_that_does_not_return_is_an_error(commands: Commands) -> None:
+    commands.add("scancel", "exec sleep 60")
+    assert slurm_commands.cancel(["1"], timeout_s=0.2) == "scancel: no answer within 0.2 s"
+
+
+def test_a_job_of_the_same_number_is_not_ended(commands: Commands) -> None:
+    commands.add("scancel", "")
+    commands.add("squeue", "printf '%s\\n' '1|RUNNING|0|None|mine' '2|RUNNING|0|None|site: of a run'")
+    (reason,) = SlurmScheduler().cancel({"1": "of a run", "2": "of a run"}).values()
+    assert reason.startswith("job 1 is another job (its comment is 'mine', not 'of a run')")
+    assert "scancel 2" in commands.calls()
+    assert "scancel 1" not in commands.calls()
 
 
 def test_a_job_requeues_itself_by_an_id_that_means_no_other(commands: Commands) -> None:

@@ -87,18 +87,24 @@ class LocalScheduler:
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         return {job_id: Job(_status(job_id)) for job_id in job_ids}
 
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        for job_id in job_ids:
+    def cancel(self, jobs: Mapping[str, str | None]) -> dict[str, str]:
+        for job_id in jobs:
             ticket = _ticket(job_id)
             label = fifo_queue.label(ticket) if ticket is not None else None
             if ticket is None or label is None:
                 continue
-            holder = journal.entry(RunDir(Path(label["run"])), label["submission"]).read("holder")
+            run, submission = RunDir(Path(label["run"])), label["submission"]
+            holder = journal.entry(run, submission).read("holder")
             if holder is None:
+                journal.revoke(run, submission, "cancelled", "cancelled before it started")
                 fifo_queue.discard(ticket)  # a job that starts later has no ticket, and exits
             elif processes.is_alive(holder["process"]):
                 with contextlib.suppress(ProcessLookupError):  # it has just ended
                     os.kill(holder["process"]["pid"], signal.SIGTERM)
+        return {}
+
+    def cluster_name(self) -> str | None:
+        return None
 
     def host_of(self, job_id: str) -> str | None:
         return job_id.rpartition(":")[0]

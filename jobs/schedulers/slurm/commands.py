@@ -88,6 +88,7 @@ class QueueEntry:
     """Start or expected start, in seconds since the epoch."""
     reason: str | None
     """Why the job is pending."""
+    comment: str = ""
 
 
 def queue(job_ids: Iterable[str]) -> dict[str, QueueEntry]:
@@ -103,13 +104,13 @@ def queue(job_ids: Iterable[str]) -> dict[str, QueueEntry]:
     if " is DOWN" in ping and " is UP" not in ping:  # a backup controller may have taken over
         raise SlurmCommandError("scontrol ping: the controller is down")
     try:
-        listing = query([*_SQUEUE, f"--jobs={','.join(whole)}", "-o", "%i|%T|%S|%r"], environ=EPOCH)
+        listing = query([*_SQUEUE, f"--jobs={','.join(whole)}", "-o", "%i|%T|%S|%r|%k"], environ=EPOCH)
     except SlurmCommandError as error:
         if "Invalid job id" in str(error):  # squeue refuses the id of a single job that it does not list
             return {}
         raise
-    rows = [line.strip().split("|", 3) for line in listing.splitlines()]
-    return {row[0]: QueueEntry(row[1], time(row[2]), word(row[3])) for row in rows if len(row) == 4}
+    rows = [line.strip().split("|", 4) for line in listing.splitlines()]
+    return {row[0]: QueueEntry(row[1], time(row[2]), word(row[3]), row[4]) for row in rows if len(row) == 5}
 
 
 def time(text: str) -> float | None:
@@ -121,9 +122,13 @@ def word(text: str) -> str | None:
     return None if text in ("", "None", "(null)", "N/A") else text
 
 
-def cancel(job_ids: list[str]) -> bool:
-    """Cancel jobs; whether scancel accepted all of them. It refuses a job that has ended."""
-    return query_or_none(["scancel", *job_ids]) is not None
+def cancel(job_ids: Iterable[str], timeout_s: float = TIMEOUT_S) -> str | None:
+    """Cancel jobs; None on success, else Slurm's message in one line. Some of the jobs may be cancelled."""
+    try:
+        query(["scancel", *job_ids], timeout_s)
+    except SlurmCommandError as why:
+        return str(why)
+    return None
 
 
 def hostnames(nodelist: str) -> list[str] | None:
@@ -178,9 +183,20 @@ def nodes_down(nodelist: str) -> list[str]:
 
 def kill_wait_s() -> float | None:
     """Seconds from SIGTERM to SIGKILL (Slurm's KillWait); None if the controller does not answer."""
+    found = re.match(r"\d+", _setting("KillWait") or "")
+    return float(found[0]) if found else None
+
+
+def cluster_name() -> str | None:
+    """Slurm's ClusterName; None if the controller does not answer."""
+    return _setting("ClusterName")
+
+
+def _setting(name: str) -> str | None:
+    """A value in the controller's configuration; None if the controller does not answer."""
     settings = query_or_none(["scontrol", "show", "config"], _JOB_TIMEOUT_S) or ""
-    found = re.search(r"^KillWait\s*=\s*(\d+)", settings, re.MULTILINE)
-    return float(found[1]) if found else None
+    found = re.search(rf"^{name}\s*=\s*(\S+)", settings, re.MULTILINE)
+    return found[1] if found else None
 
 
 def requeue(job_id: str) -> str | None:

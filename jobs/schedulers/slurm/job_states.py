@@ -32,6 +32,11 @@ def from_queue(queued: QueueEntry) -> Job:
     return _ended(queued.state) or Job("running")
 
 
+def is_ending(queued: QueueEntry) -> bool:
+    """Whether the job of an entry of squeue has ended, or was told to end."""
+    return queued.state == "COMPLETING" or _ended(queued.state) is not None
+
+
 def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[str] = ()) -> Job:
     """A job that squeue does not list, from its sacct records; `queue` holds the jobs that squeue lists."""
     own = of_job(records, job_id)

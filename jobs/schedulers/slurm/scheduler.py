@@ -7,7 +7,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,6 +52,7 @@ class SlurmScheduler:
         self._selection = selection or ProfileSelection()
         self._backoff = backoff
         self._profiles: dict[str, Profile] = {}
+        self._cluster_name: str | None = None
         if selection is not None:
             self.profile(None)
 
@@ -131,9 +132,37 @@ class SlurmScheduler:
             return jobs | dict.fromkeys(rest, Job("ended", certain=False))
         return jobs | {job_id: job_states.from_accounting(records, job_id, queue) for job_id in rest}
 
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        if job_ids and not commands.cancel(list(job_ids)) and not commands.answers():
-            raise ConfigError(f"{_UNAVAILABLE} (`scancel`)")
+    def cancel(self, jobs: Mapping[str, str | None]) -> dict[str, str]:
+        """End these jobs with scancel.
+
+        A job whose comment lacks the tag is left: Slurm may use a job id again, and another cluster does.
+        """
+        if not jobs:
+            return {}
+        failures = {}
+        for job_id, entry in self._listed(jobs).items():
+            tag = jobs.get(job_id)
+            if tag and tag not in entry.comment:
+                reason = f"job {job_id} is another job (its comment is {entry.comment!r}, not {tag!r})"
+                failures[job_id] = f"{reason}; if it is not, end it with `scancel {job_id}`"
+        wanted = [job_id for job_id in jobs if job_id not in failures]
+        refusal = commands.cancel(wanted) if wanted else None
+        if refusal is not None:  # scancel does not name every job that it has not ended
+            left = self._listed(wanted)
+            alive = [job_id for job_id in wanted if job_id in left and not job_states.is_ending(left[job_id])]
+            failures |= {job_id: f"scancel did not end job {job_id}: {refusal}" for job_id in alive}
+        return failures
+
+    def _listed(self, job_ids: Iterable[str]) -> dict[str, commands.QueueEntry]:
+        """Entries of squeue. Raises `ConfigError` if the controller does not answer."""
+        try:
+            return commands.queue(job_ids)
+        except commands.SlurmCommandError as why:
+            raise ConfigError(f"{_UNAVAILABLE} ({why})") from None
+
+    def cluster_name(self) -> str | None:
+        self._cluster_name = self._cluster_name or commands.cluster_name()
+        return self._cluster_name
 
     def host_of(self, job_id: str) -> str | None:
         return None
