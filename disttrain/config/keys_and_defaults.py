@@ -163,8 +163,8 @@ class JobConfig(Section):
     time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
     """Wall-clock limit of one attempt, in minutes."""
     max_attempts: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 3
-    """Failed attempts, the first included, after which a retryable failure becomes final. Attempts that
-    stopped on request and saved do not count."""
+    """Failed attempts in a row without a newer checkpoint, the first included, after which a failure becomes
+    final. A pre-emption and a stop by the user do not count."""
     max_requeues: Annotated[NonNegativeInt, Field(json_schema_extra=NOT_IN_KEY)] = 100
     """Largest number of automatic requeues of one Slurm job, for any cause."""
     rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 120.0

@@ -119,14 +119,15 @@ def _last_change(attempt: Attempt) -> float:
 
 
 def _job_starts(run: RunDir, claims: Sequence[Mapping[str, Any]]) -> list[JobStart]:
-    """The starts of a job; the cause of one that was not closed is `lost`."""
-    starts = []
-    for claim in claims:
-        record = read_json_or_none(_attempt_of(run, claim).record) or {}
-        before, ended = record.get("checkpoint_before"), record.get("ended")
-        after = record.get("checkpoint_after") if ended else newest_checkpoint(run)
-        starts.append(JobStart(record.get("cause") or "lost", before, after))
-    return starts
+    return [job_start(run, _attempt_of(run, claim)) for claim in claims]
+
+
+def job_start(run: RunDir, attempt: Attempt) -> JobStart:
+    """Cause and checkpoints of an attempt that has ended; the cause is `lost` if nobody has closed it."""
+    record = read_json_or_none(attempt.record) or {}
+    before, ended = record.get("checkpoint_before"), record.get("ended")
+    after = record.get("checkpoint_after") if ended else newest_checkpoint(run)
+    return JobStart(record.get("cause") or "lost", before, after)
 
 
 def _attempt_of(run: RunDir, claim: Mapping[str, Any]) -> Attempt:

@@ -1,11 +1,12 @@
 """Requeue policy: `RULES` gives the action for each exit cause, `decide_requeue` applies the limits.
 
-A batch system can start a job again under the same id. Where none does, only `RequeueRule.retryable` applies.
+A batch system can start a job again under the same id. Elsewhere only `RequeueRule.retryable` applies.
 docs/requeue.md shows the table. Pure functions, standard library only.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -20,11 +21,13 @@ EXIT_NOT_REQUEUED = 75
 EXIT_DO_NOT_REQUEUE = 93
 """The run was refused, revoked or reached a limit: another start would end the same way."""
 
-MAX_STARTS_WITHOUT_PROGRESS = 3
-"""Consecutive starts without a newer checkpoint after which a job is not requeued."""
-
 DEFAULT_MAX_REQUEUES = 100
 """Default of `job.max_requeues`."""
+
+PREEMPTION_DELAY_S = 300.0
+"""Earliest start after the second pre-emption in a row without progress, in seconds. It doubles with each
+further one."""
+MAX_PREEMPTION_DELAY_S = 3600.0
 
 RuleAction = Literal["requeue", "retry", "end"]
 
@@ -34,8 +37,8 @@ class RequeueRule:
     """Consequences of one exit cause."""
 
     action: RuleAction
-    """`requeue`: always, within the limits. `retry`: if this start wrote a checkpoint, until
-    `job.max_attempts` starts have failed. `end`: never."""
+    """`requeue`: always, within the limits. `retry`: within the limits, once the run has a checkpoint.
+    `end`: never."""
     retryable: bool
     """Whether the same `sweep` or `run` command starts the run again."""
 
@@ -56,8 +59,8 @@ RULES: dict[str, RequeueRule] = {
 }
 """By exit cause (`disttrain.records.exit_causes.Cause`)."""
 
-GRACEFUL_CAUSES = ("stopped", "deadline", "preempted")
-"""Causes of starts that stopped on request: they do not count towards `job.max_attempts`."""
+_NOT_COUNTED = ("preempted", "stopped", "cancelled")
+"""Causes that do not count towards `job.max_attempts`: the scheduler or the user ended the start."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class RequeueDecision:
     reason: str | None = None
     limit_reached: bool = False
     """Whether only a limit prevents the requeue."""
+    delay_s: float = 0.0
+    """Earliest start after the requeue, in seconds from now; 0: the scheduler's own delay."""
 
 
 NO_REQUEUE = RequeueDecision(False)
@@ -94,20 +99,31 @@ def decide_requeue(starts: Sequence[JobStart], *, max_attempts: int, max_requeue
     action = RULES[last.cause].action
     if action == "end":
         return NO_REQUEUE
-    recent = starts[-MAX_STARTS_WITHOUT_PROGRESS:]
-    if len(recent) == MAX_STARTS_WITHOUT_PROGRESS and not any(start.wrote_checkpoint for start in recent):
-        return _limit_reached(f"{MAX_STARTS_WITHOUT_PROGRESS} starts in a row without a newer checkpoint")
     if len(starts) > max_requeues:
         return _limit_reached(f"job.max_requeues={max_requeues} reached")
-    if action == "retry":
-        # A failed launch writes no checkpoint. One from an earlier start shows that the run itself works.
-        relaunch = last.cause == "launch_failed" and last.checkpoint_before is not None
-        if not (last.wrote_checkpoint or relaunch):
-            return RequeueDecision(False, "not requeued: this start wrote no checkpoint")
-        failed = sum(start.cause not in GRACEFUL_CAUSES for start in starts)
-        if failed >= max_attempts:
-            return _limit_reached(f"job.max_attempts={max_attempts} reached")
-    return RequeueDecision(True)
+    if action == "retry" and last.checkpoint_after is None:
+        return RequeueDecision(False, "not requeued: the run has no checkpoint yet")
+    if starts_without_progress(starts) >= max_attempts:
+        return _limit_reached(f"job.max_attempts={max_attempts} in a row without a newer checkpoint")
+    return RequeueDecision(True, delay_s=_preemption_delay_s(starts))
+
+
+def starts_without_progress(starts: Sequence[JobStart]) -> int:
+    """Number of failed starts after the last one that wrote a checkpoint.
+
+    A pre-emption, a stop request and a cancel neither count nor end the sequence.
+    """
+    since = itertools.takewhile(lambda start: not start.wrote_checkpoint, reversed(starts))
+    return sum(start.cause not in _NOT_COUNTED for start in since)
+
+
+def _preemption_delay_s(starts: Sequence[JobStart]) -> float:
+    """Back-off while pre-emptions end one start after the other before it writes a checkpoint, in seconds."""
+    futile = itertools.takewhile(
+        lambda start: start.cause == "preempted" and not start.wrote_checkpoint, reversed(starts)
+    )
+    count = sum(1 for _ in futile)
+    return min(MAX_PREEMPTION_DELAY_S, PREEMPTION_DELAY_S * 2.0 ** (count - 2)) if count >= 2 else 0.0
 
 
 def _limit_reached(limit: str) -> RequeueDecision:

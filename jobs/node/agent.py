@@ -118,17 +118,23 @@ def _requeue_or_exit(
     """Have the job requeued if that was decided; node 0's exit code."""
     if not status.decision.requeue:
         return requeue_policy.job_exit_code(status.cause, status.decision)
-    if result.requeued:
-        return requeue_policy.EXIT_DONE
+    if not result.requeued and not _requeue(allocation, result):
+        if is_current(node.run, attempt):
+            record_requeue_failure(node.run, attempt)
+        return requeue_policy.EXIT_NOT_REQUEUED
+    if status.decision.delay_s:
+        allocation.delay_start(status.decision.delay_s)
+    return requeue_policy.EXIT_DONE
+
+
+def _requeue(allocation: Allocation, result: torchrun.TorchrunResult) -> bool:
     until = time.time() + _REQUEUE_TIMEOUT_S
     if result.job_end is not None:
         until = min(until, result.job_end - _MARGIN_S)
-    if allocation.requeue(until):
+    requeued = allocation.requeue(until)
+    if requeued:
         log_line(f"job {allocation.job_id} will be started again")
-        return requeue_policy.EXIT_DONE
-    if is_current(node.run, attempt):
-        record_requeue_failure(node.run, attempt)
-    return requeue_policy.EXIT_NOT_REQUEUED
+    return requeued
 
 
 def _run_other_node(node: NodeContext) -> int:

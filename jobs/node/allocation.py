@@ -47,3 +47,6 @@ class Allocation(Protocol):
 
     def requeue(self, until: float) -> bool:
         """Requeue the job, with retries until a time in seconds since the epoch; whether it succeeded."""
+
+    def delay_start(self, delay_s: float) -> None:
+        """Set the earliest start of the requeued job, in seconds from now. Logs a refusal."""

@@ -17,8 +17,9 @@ from disttrain.errors import ConfigError
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
+from jobs.core.attempt import job_start
 from jobs.core.processes import is_alive
-from jobs.core.requeue_policy import GRACEFUL_CAUSES, RULES
+from jobs.core.requeue_policy import RULES, starts_without_progress
 
 StateName = Literal[
     "planned",  # never submitted, or every submission failed
@@ -73,8 +74,8 @@ class RunState:
     """Number of attempts so far."""
     attempts_before_code: int = 0
     """Attempts with older code."""
-    graceful_attempts: int = 0
-    """Attempts with the current code that saved and stopped on request."""
+    attempts_without_progress: int = 0
+    """Failed attempts with the current code since the newest checkpoint, if the run failed or is lost."""
     step: int | None = None
     steps: int | None = None
     samples_per_s: float | None = None
@@ -191,7 +192,8 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         outcome = _failed(claims[-1]["cause"], claims[-1]["message"])
     if outcome["state"] in ("failed", "lost"):
         numbers = range(known["attempts_before_code"], known["attempts"])
-        known["graceful_attempts"] = sum(_ended_gracefully(run, number) for number in numbers)
+        started = [job_start(run, run.attempt(number)) for number in numbers]
+        known["attempts_without_progress"] = starts_without_progress(started)
     outcome["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
     if outcome["state"] != "running":
         known["eta_s"] = None
@@ -309,10 +311,6 @@ def _failed(cause: str, message: str | None) -> dict[str, Any]:
 
 def _lost(message: str) -> dict[str, Any]:
     return _failed("lost", message) | {"state": "lost"}
-
-
-def _ended_gracefully(run: RunDir, number: int) -> bool:
-    return (read_json_or_none(run.attempt(number).record) or {}).get("cause") in GRACEFUL_CAUSES
 
 
 def silent_s(updated: float | None, started: Path) -> float:

@@ -101,6 +101,6 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
         return "retry", f"{why} (with other code)"
     if not state.retryable:
         return "blocked", why
-    if state.attempts - state.attempts_before_code - state.graceful_attempts >= max_attempts:
-        return "blocked", f"{why} (job.max_attempts={max_attempts} reached)"
+    if state.attempts_without_progress >= max_attempts:
+        return "blocked", f"{why} (job.max_attempts={max_attempts} in a row without a newer checkpoint)"
     return "retry", why

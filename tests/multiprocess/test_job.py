@@ -192,7 +192,7 @@ def test_a_crash_without_progress_is_not_tried_again(tmp_path: Path) -> None:
     job = planned(tmp_path, "fail")
     assert ended(job.start()) == 69
     assert job.requeues == []
-    assert "this start wrote no checkpoint" in str(read_state(job.run).message)
+    assert "the run has no checkpoint yet" in str(read_state(job.run).message)
 
 
 @pytest.mark.parametrize("before", [2, 3], ids=["more than before", "no more than before"])
@@ -308,7 +308,7 @@ def test_lost_three_times_without_progress_is_the_end(tmp_path: Path) -> None:
     assert ended(job.start(restart=3)) == 93
     state = read_state(job.run)
     assert (state.state, state.cause, state.retryable) == ("failed", "lost", True)
-    assert "not requeued: 3 starts in a row without a newer checkpoint" in str(state.message)
+    assert "not requeued: job.max_attempts=3 in a row without a newer checkpoint" in str(state.message)
     assert [read_json(attempt.record)["cause"] for attempt in job.run.attempts()] == ["lost"] * 3
     assert ended(job.start(restart=4)) == 93
     assert journal.is_revoked(journal.entry(job.run, 0).claims())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal, requeue_policy
+from jobs.core.requeue_policy import PREEMPTION_DELAY_S
 from tests.support.jobs import STANDIN, settled, starts, states, wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.requeued import (
@@ -126,23 +130,36 @@ def test_cancelled_while_it_waits_for_its_requeue(slurm: MiniCluster, tmp_path: 
 
 
 @pytest.mark.slow
-def test_three_starts_without_progress_are_the_end(
+def test_preempted_during_start_up_the_job_goes_on_after_a_pause(
     slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DISTTRAIN_LAUNCHER", str(STANDIN))
-    job = submitted(slurm, tmp_path, every_steps=None, env={"STANDIN": "hang"})
+    job = submitted(
+        slurm, tmp_path, every_steps=None, env={"STANDIN": "hang"}, max_attempts=1, max_requeues=2
+    )
     for attempt in range(3):
         wait_until(lambda: job.run.attempt(attempt).rendezvous.exists())  # noqa: B023
         slurm.ask("scontrol", "requeue", job.id)
         left = job.wait_until_closed(attempt)
         assert (left["cause"], left["next"]) == ("preempted", "requeue" if attempt < 2 else None)
+        if attempt == 1:  # the second in a row
+            earliest = time.time() + PREEMPTION_DELAY_S / 2
+            wait_until(lambda: (earliest_start(slurm, job.id) or 0) > earliest)  # noqa: B023
+            slurm.ask("scontrol", "update", f"JobId={job.id}", "StartTime=now")
+    assert "Restarts=3" in told(slurm, job.id)
     said = job.wait_for_end()
     assert (said.state, said.retryable) == ("failed", True)
-    assert "not requeued: 3 starts in a row without a newer checkpoint" in str(said.message)
+    assert "not requeued: job.max_requeues=2 reached" in str(said.message)
     # Slurm has requeued it all the same: it leaves at once, and says so to Slurm.
     wait_until(lambda: f"ExitCode={requeue_policy.EXIT_DO_NOT_REQUEUE}:0" in told(slurm, job.id))
     assert len(job.attempts()) == 3
     assert journal.is_revoked(journal.entry(job.run, 0).claims())
+
+
+def earliest_start(cluster: MiniCluster, job_id: str) -> float | None:
+    """Slurm's EligibleTime of a job, in seconds since the epoch."""
+    found = re.search(r"EligibleTime=(\S+)", told(cluster, job_id))
+    return datetime.fromisoformat(found[1]).timestamp() if found and found[1] != "Unknown" else None
 
 
 @pytest.mark.slow  # restarted, slurmctld waits a minute before it gives the job's nodes away again

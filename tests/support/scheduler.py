@@ -63,6 +63,9 @@ class FolderJob:
             file.write(f"{self.restart}\n")
         return True
 
+    def delay_start(self, delay_s: float) -> None:
+        write_json(self.folder / "delay.json", {"delay_s": delay_s})
+
 
 class Scheduler:
     """What a test does with it."""

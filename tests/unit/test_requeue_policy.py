@@ -48,40 +48,52 @@ def test_a_cause_that_ends_the_job(cause: str) -> None:
 
 
 @pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.action == "requeue"])
-def test_requeued_as_often_as_needed(cause: str) -> None:
-    assert after(*[start(cause, **SAVED)] * 50).requeue
-    assert after(start(cause)).requeue, "once without progress may be bad luck"
+def test_requeued_once_without_progress(cause: str) -> None:
+    assert after(start(cause)).requeue
+
+
+CONTINUED = [cause for cause, rule in RULES.items() if rule.action != "end"]
 
 
 @pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.action == "retry"])
-def test_retried_within_max_attempts_after_a_checkpoint(cause: str) -> None:
-    failed = start(cause, **SAVED)
-    assert after(failed, failed).requeue
-    assert after(failed, failed, failed) == RequeueDecision(
-        False, "not requeued: job.max_attempts=3 reached", limit_reached=True
+def test_retried_once_the_run_has_a_checkpoint(cause: str) -> None:
+    assert after(start(cause, **STUCK)).requeue, "a start before this one wrote it"
+    assert after(start(cause)) == RequeueDecision(False, "not requeued: the run has no checkpoint yet")
+
+
+@pytest.mark.parametrize("cause", CONTINUED)
+def test_failures_between_which_the_run_progresses_never_end_it(cause: str) -> None:
+    assert after(*[start(cause, **SAVED)] * 50).requeue
+    assert after(*[start(cause, **SAVED), start(cause, **STUCK), start(cause, **STUCK)] * 20).requeue
+
+
+@pytest.mark.parametrize("cause", [cause for cause in CONTINUED if cause != "preempted"])
+def test_max_attempts_in_a_row_without_a_newer_checkpoint_end_the_job(cause: str) -> None:
+    saved, stuck = start(cause, **SAVED), start(cause, **STUCK)
+    assert after(saved, stuck, stuck).requeue
+    assert after(saved, stuck, stuck, stuck) == RequeueDecision(
+        False, "not requeued: job.max_attempts=3 in a row without a newer checkpoint", limit_reached=True
     )
-    assert not after(start(cause)).requeue
-    assert after(start(cause)).reason == "not requeued: this start wrote no checkpoint"
+    assert not after(stuck, max_attempts=1).requeue
 
 
-def test_graceful_stops_do_not_count_as_failures() -> None:
-    assert after(*[start("deadline", **SAVED)] * 9, start("crashed", **SAVED)).requeue
+@pytest.mark.parametrize("saved", [None, 10])
+def test_preemptions_never_use_up_the_attempts(saved: int | None) -> None:
+    preempted = start("preempted", checkpoint_before=saved, checkpoint_after=saved)
+    lost = start("lost", checkpoint_before=saved, checkpoint_after=saved)
+    assert after(*[preempted] * 50).requeue
+    assert after(*[preempted, lost, preempted, preempted, lost, preempted]).requeue
+    assert not after(*[lost, preempted, lost, preempted, lost]).requeue
+    assert after(*[preempted] * 3, max_requeues=2).reason == "not requeued: job.max_requeues=2 reached"
 
 
-def test_a_failed_launch_is_retried_if_the_run_has_a_checkpoint() -> None:
-    assert after(start("deadline", **SAVED), start("launch_failed", **STUCK)).requeue
-    assert not after(start("launch_failed")).requeue
-    assert not after(start("deadline", **SAVED), start("crashed", **STUCK)).requeue
-
-
-def test_three_starts_without_a_new_checkpoint_end_the_job() -> None:
-    stuck = start("preempted", **STUCK)
-    assert after(stuck, stuck).requeue
-    assert after(stuck, stuck, start("preempted", **SAVED), stuck, stuck).requeue
-    given_up = after(start("preempted", **SAVED), stuck, start("lost", **STUCK), stuck)
-    assert given_up == RequeueDecision(
-        False, "not requeued: 3 starts in a row without a newer checkpoint", limit_reached=True
-    )
+def test_the_delay_doubles_with_each_preemption_without_progress() -> None:
+    stuck, saved = start("preempted", **STUCK), start("preempted", **SAVED)
+    delays_s = [after(*[stuck] * count).delay_s for count in range(1, 8)]
+    assert delays_s == [0, 300, 600, 1200, 2400, 3600, 3600]
+    assert after(stuck, stuck, saved).delay_s == 0
+    assert after(stuck, saved, stuck).delay_s == 0
+    assert after(stuck, start("lost", **STUCK)).delay_s == 0
 
 
 def test_requeues_are_bounded() -> None:

@@ -89,6 +89,11 @@ class SlurmAllocation:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return True
 
+    def delay_start(self, delay_s: float) -> None:
+        refusal = commands.update(self.job_id, f"StartTime=now+{delay_s:.0f}")
+        outcome = refusal or f"job {self.job_id} starts in {delay_s:.0f} s at the earliest"
+        print(f"scontrol update StartTime: {outcome}", flush=True)
+
 
 def _gpus_asked(environ: Mapping[str, str], record: Mapping[str, Any]) -> int:
     """Requested GPUs per node, from `SLURM_GPUS_PER_NODE`, or for `--gres` from config and site profile."""

@@ -201,8 +201,17 @@ def _setting(name: str) -> str | None:
 
 def requeue(job_id: str) -> str | None:
     """Requeue a job; None on success, else Slurm's message in one line."""
+    return _refusal(["scontrol", "requeue", job_id])
+
+
+def update(job_id: str, *settings: str) -> str | None:
+    """Change settings of a pending job, such as `StartTime=now+60`; None on success, else Slurm's message."""
+    return _refusal(["scontrol", "update", f"JobId={job_id}", *settings])
+
+
+def _refusal(command: list[str]) -> str | None:
     try:
-        query(["scontrol", "requeue", job_id])
+        query(command)
     except SlurmCommandError as why:
         return str(why)
     return None
