@@ -73,3 +73,14 @@ def test_the_device_and_what_ranks_talk_through(opened, wanted, gpus, rank, rank
 def test_a_device_that_is_not_there_is_refused(opened, wanted, gpus, message):
     with pytest.raises(ConfigError, match=message):
         opened(wanted, gpus, 0, 2)
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_a_rank_computes_with_the_threads_of_the_config(wanted):
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with open_world(ResourcesConfig(threads_per_rank=wanted, device="cpu")):
+            assert torch.get_num_threads() == wanted
+    finally:
+        torch.set_num_threads(threads)
