@@ -96,7 +96,7 @@ def test_cancel_while_it_runs_and_while_it_waits(root: Path) -> None:
     wait_until(lambda: journal.entry(waiting, 0).path("holder").exists())
     holder = journal.entry(waiting, 0).read("holder")
     assert holder is not None
-    hit = cancel_runs(list(states(root).values()), LocalScheduler())
+    hit, _ = cancel_runs(list(states(root).values()), LocalScheduler())
     assert {state.name: state.state for state in hit} == {"a": "running", "b": "queued"}
     ended = settled(root)
     assert {(state.state, state.cause, state.retryable) for state in ended.values()} == {

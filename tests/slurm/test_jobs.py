@@ -72,7 +72,7 @@ def test_every_node_starts_once_and_a_failure_says_why(root: Path) -> None:
 def test_cancel_ends_a_running_job(root: Path) -> None:
     submit(sweep_plan("a", nodes=2, mode="hang"), SlurmScheduler(), root)
     wait_until(lambda: len(starts(RunDir(root / "demo" / "a"))) == 2)
-    (hit,) = cancel_runs(list(states(root).values()), SlurmScheduler())
+    (hit,), _ = cancel_runs(list(states(root).values()), SlurmScheduler())
     assert hit.state == "running"
     ended = settled(root)["a"]
     assert (ended.state, ended.cause, ended.retryable) == ("failed", "cancelled", True)
