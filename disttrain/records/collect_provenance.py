@@ -28,7 +28,25 @@ _PACKAGES = (
     "tensorboard",
     "transformers",
 )
-_HASHED = ("disttrain", "jobs")
+_RUN_IN_JOBS = (
+    "disttrain/",
+    "jobs/core/",
+    "jobs/node/",
+    "jobs/schedulers/base.py",
+    "jobs/schedulers/inherited_variables.py",
+    "jobs/schedulers/local/fifo_queue.py",
+    "jobs/schedulers/local/supervisor.py",
+    "jobs/schedulers/slurm/allocation.py",
+    "jobs/schedulers/slurm/batch_script.py",  # renders the script of the job
+    "jobs/schedulers/slurm/commands.py",
+    "jobs/schedulers/slurm/node_record.py",
+    "jobs/schedulers/slurm/task.py",
+)
+"""Sources that run inside a job, below the root. Decisions of `sweeps/` and `jobs/submission/` are in
+`run.json`, and so in the config key. Other code of the login node changes no result."""
+_RULE = "2"
+"""Number of the rule by which sources are hashed. The first rule, whose hashes have no number, covered all of
+`disttrain/` and `jobs/`."""
 _DIFF_LIMIT = 256 * 1024
 _GIT_TIMEOUT_S = 10
 
@@ -55,22 +73,33 @@ def command_line() -> list[str]:
 
 
 def code_hash(root: Path = _ROOT) -> str:
-    """SHA-256 over the Python sources of `disttrain/` and `jobs/` below `root`: 12 hex digits.
+    """SHA-256 over the Python sources below `root` that run inside a job: `2-` and 12 hex digits.
 
     Independent of the location of `root`.
     """
-    sources = [path for package in _HASHED for path in (root / package).rglob("*.py")]
-    return hash_sources({path.relative_to(root).as_posix(): path.read_bytes() for path in sources})
+    sources = [path for package in ("disttrain", "jobs") for path in (root / package).rglob("*.py")]
+    names = {path.relative_to(root).as_posix(): path for path in sources}
+    return hash_sources({name: path.read_bytes() for name, path in names.items() if runs_in_job(name)})
 
 
 def hash_sources(files: Mapping[str, bytes]) -> str:
     """`code_hash` of files given by their paths below the root; other files are ignored."""
     digest = hashlib.sha256()
     for name in sorted(files):
-        if name.split("/")[0] in _HASHED and name.endswith(".py"):
+        if runs_in_job(name):
             digest.update(f"{name}\0{len(files[name])}\0".encode())
             digest.update(files[name])
-    return digest.hexdigest()[:12]
+    return f"{_RULE}-{digest.hexdigest()[:12]}"
+
+
+def runs_in_job(name: str) -> bool:
+    """Whether a file, by its path below the root, is part of `code_hash`."""
+    return name.endswith(".py") and name.startswith(_RUN_IN_JOBS)
+
+
+def is_by_former_rule(recorded: str) -> bool:
+    """Whether a recorded hash covers other files than `code_hash`, so that the two always differ."""
+    return not recorded.startswith(f"{_RULE}-")
 
 
 def tracked_files(root: Path = _ROOT) -> list[str] | None:

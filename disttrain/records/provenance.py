@@ -11,7 +11,8 @@ class Code(Record):
     """The code of a run."""
 
     hash: str
-    """SHA-256 over the sources of `disttrain/` and `jobs/`: 12 hex digits."""
+    """SHA-256 over the sources that run inside a job: `2-` and 12 hex digits. Older versions hashed all of
+    `disttrain/` and `jobs/`, without the prefix."""
     git_commit: str | None = None
     git_dirty: bool | None = None
     git_diff: str | None = None

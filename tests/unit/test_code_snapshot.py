@@ -167,7 +167,7 @@ def test_a_job_refuses_other_code(source: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(code_snapshot, "CODE_ROOT", path)
     monkeypatch.setattr(code_snapshot, "code_hash", lambda: code_hash(path))
     assert code_snapshot.snapshot_problem(run, record) is None
-    changed = path / "jobs" / "__init__.py"
+    changed = path / "disttrain" / "__init__.py"
     changed.chmod(0o644)
     changed.write_text("x = 3\n")
     assert "was changed" in str(code_snapshot.snapshot_problem(run, record))

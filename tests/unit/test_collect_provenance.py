@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from disttrain.records import collect_provenance
 from disttrain.records.provenance import Provenance
+
+ROOT = Path(collect_provenance.__file__).parents[2]
 
 
 @pytest.fixture
@@ -37,16 +41,61 @@ def test_it_fits_its_record() -> None:
 def test_the_hash_is_of_the_sources_wherever_they_lie(checkout: Path, tmp_path: Path) -> None:
     before = collect_provenance.code_hash(checkout)
     shutil.copytree(checkout, tmp_path / "elsewhere")
-    (checkout / "jobs" / "notes.txt").write_text("not code")
-    (checkout / "analysis").mkdir()
-    (checkout / "analysis" / "x.py").write_text("does not run on the nodes")
+    (checkout / "disttrain" / "notes.txt").write_text("not code")
+    for folder in ("analysis", "sweeps", "jobs/cli", "jobs/status", "jobs/schedulers/slurm"):
+        (checkout / folder).mkdir(parents=True)
+        (checkout / folder / "sacct.py").write_text("does not run on the nodes")
     assert (
         collect_provenance.code_hash(checkout)
         == before
         == collect_provenance.code_hash(tmp_path / "elsewhere")
     )
-    (checkout / "jobs" / "more.py").write_text("x = 1\n")
+    (checkout / "jobs" / "node").mkdir()
+    (checkout / "jobs" / "node" / "more.py").write_text("x = 1\n")
     assert collect_provenance.code_hash(checkout) != before
+
+
+IN_A_JOB = (
+    "jobs.schedulers.slurm.task",
+    "jobs.schedulers.slurm.node_record",
+    "jobs.schedulers.local.supervisor",
+)
+"""Modules that a scheduler or an agent starts by name."""
+RENDERED = {"jobs/schedulers/slurm/batch_script.py"}
+
+
+def test_the_hash_covers_what_runs_in_a_job_and_nothing_else_of_jobs() -> None:
+    imported = imports_of(IN_A_JOB)
+    missing = [name for name in imported if not collect_provenance.runs_in_job(name)]
+    assert missing == [], "these files run inside a job"
+    hashed = {
+        name
+        for path in (ROOT / "jobs/schedulers").rglob("*.py")
+        if collect_provenance.runs_in_job(name := path.relative_to(ROOT).as_posix())
+    }
+    assert hashed - imported == RENDERED, "these files run on the login node only"
+
+
+def imports_of(modules: Sequence[str]) -> set[str]:
+    """Files of `jobs/` that these modules import, directly or not, without the empty `__init__.py`."""
+    found: set[str] = set()
+    todo = list(modules)
+    while todo:
+        name = todo.pop().replace(".", "/") + ".py"
+        if name in found or not name.startswith("jobs/") or not (ROOT / name).exists():
+            continue
+        found.add(name)
+        for node in ast.walk(ast.parse((ROOT / name).read_text())):
+            if isinstance(node, ast.Import):
+                todo += [each.name for each in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                todo += [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+    return found
+
+
+def test_a_hash_of_an_older_version_is_recognized() -> None:
+    assert collect_provenance.is_by_former_rule("0123456789ab")
+    assert not collect_provenance.is_by_former_rule(collect_provenance.code_hash())
 
 
 def test_without_git(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
