@@ -49,7 +49,12 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Write strict JSON atomically; a float that is not finite becomes null."""
-    write_text(path, to_json(value, indent=1) + "\n", durable=durable)
+    write_text(path, json_text(value), durable=durable)
+
+
+def json_text(value: Any) -> str:
+    """The text that `write_json` writes."""
+    return to_json(value, indent=1) + "\n"
 
 
 def create_exclusive(path: Path, value: Any) -> bool:

@@ -32,6 +32,11 @@ def drop_if_disk_full() -> Iterator[None]:
             raise
 
 
+def json_line(record: Any) -> bytes:
+    """A record as one line of strict JSON: a number that is not finite becomes null."""
+    return f"{to_json(record)}\n".encode()
+
+
 class JsonLinesWriter:
     """Appends records to a JSON Lines file, in writes of 8 KiB.
 
@@ -48,12 +53,15 @@ class JsonLinesWriter:
         self._lost = 0
 
     def add(self, record: Any) -> None:
-        """Append a record as one line of strict JSON: a number that is not finite becomes null."""
-        line = f"{to_json(record)}\n".encode()
-        if self._full and len(self._waiting) + len(line) > KEPT_BYTES:
-            self._lost += 1
+        """Append a record as one line."""
+        self.add_lines(json_line(record))
+
+    def add_lines(self, lines: bytes) -> None:
+        """Append complete lines."""
+        if self._full and len(self._waiting) + len(lines) > KEPT_BYTES:
+            self._lost += lines.count(b"\n")
             return
-        self._waiting += line
+        self._waiting += lines
         if len(self._waiting) >= _WRITE_BYTES and not self._full:
             self.flush()
 

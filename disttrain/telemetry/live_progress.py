@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from disttrain.config.keys_and_defaults import Config
@@ -12,16 +13,24 @@ from disttrain.records.progress import Progress
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime import log
 from disttrain.telemetry import sinks
+from disttrain.telemetry.background_writer import BackgroundWriter
 from disttrain.telemetry.json_lines import drop_if_disk_full, is_disk_full
 
 
 class LiveProgress:
-    """Writes the progress of a run. Times are readings of the monotonic clock in seconds."""
+    """Has the progress of a run written by `writer`. Times are readings of the monotonic clock in seconds."""
 
     def __init__(
-        self, run: RunDir, attempt: Attempt, config: Config, metrics_fields: Mapping[str, Any], now: float
+        self,
+        run: RunDir,
+        attempt: Attempt,
+        config: Config,
+        metrics_fields: Mapping[str, Any],
+        now: float,
+        writer: BackgroundWriter,
     ):
         self._run = run
+        self._writer = writer
         self._attempt = attempt
         self._emulated = config.emulated
         self._steps_total: int = metrics_fields["steps_total"]
@@ -48,8 +57,6 @@ class LiveProgress:
         if now > self.written_at and step > self._step:
             self._samples_per_s = (step - self._step) * self._global_batch / (now - self.written_at)
         self.written_at, self._step = now, step
-        if self._attempt.superseded_by() is not None:
-            return  # the next stop agreement ends this attempt
         left = (self._steps_total - step) * self._global_batch
         progress = Progress(
             attempt=self._attempt.number,
@@ -62,8 +69,6 @@ class LiveProgress:
             updated=time.time(),
             **hardware,
         )
-        with drop_if_disk_full():
-            write_json(self._run.progress, progress.model_dump(mode="json"), durable=False)
         live = {"lr": lr} | ({"samples_per_s": self._samples_per_s} if self._samples_per_s else {})
         self.send(step, live | {_scalar_name(name): value for name, value in hardware.items()})
         if loss:
@@ -71,14 +76,24 @@ class LiveProgress:
                 self.send(loss[0], {"loss/train": loss[1]})
             self._loss_step = loss[0]
             live |= {"loss": loss[1], "loss_step": loss[0]}
-        log.info("step", step=step, steps=self._steps_total, **live)
+        self._writer.submit("progress", partial(self._write, progress, live))
+
+    def _write(self, progress: Progress, live: Mapping[str, float]) -> None:
+        if self._attempt.superseded_by() is not None:
+            return  # the next stop agreement ends this attempt
+        with drop_if_disk_full():
+            write_json(self._run.progress, progress.model_dump(mode="json"), durable=False)
+        log.info("step", step=progress.step, steps=progress.steps, **live)
 
     def send(self, step: int, values: Mapping[str, float | None]) -> None:
         """Send the values that are not null to every sink. A full disk ends a sink."""
         given = {name: value for name, value in values.items() if value is not None}
+        self._writer.submit(object(), partial(self._send, step, given))
+
+    def _send(self, step: int, values: Mapping[str, float]) -> None:
         for sink in self._sinks[:]:
             try:
-                sink.scalars(step, given)
+                sink.scalars(step, values)
             except OSError as error:
                 if not is_disk_full(error):
                     raise
@@ -86,6 +101,11 @@ class LiveProgress:
                 self._sinks.remove(sink)
 
     def close(self) -> None:
+        """Close the sinks, after all values have been sent."""
+        self._writer.submit(object(), self._close)
+        self._writer.wait()
+
+    def _close(self) -> None:
         for sink in self._sinks:
             with drop_if_disk_full():
                 sink.close()

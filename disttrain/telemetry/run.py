@@ -3,9 +3,12 @@
 Every step costs a few clock readings and two list appends (`step_done`). All else happens between steps:
 
 - every `train.log_every` steps, all ranks reduce their losses and compare their communication
-- every second, rank 0 writes a log line and `progress.json`
-- every `telemetry.flush_every_s` seconds, each rank writes its step records and rank 0 an interim
+- every second, rank 0 has a log line and `progress.json` written
+- every `telemetry.flush_every_s` seconds, each rank has its step records written and rank 0 an interim
   `metrics.json`
+
+A thread writes the files (`disttrain.telemetry.background_writer`). The loop waits for it when a checkpoint
+is taken and at the end.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,7 +26,7 @@ from torch import Tensor
 
 from disttrain.config.keys_and_defaults import Config
 from disttrain.records.exit_causes import StopCause
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime import log
@@ -30,6 +34,7 @@ from disttrain.runtime.json_tensor import decode_json, encode_json
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
 from disttrain.telemetry import comm_split, null_reasons, step_series, summary, throughput
+from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.hardware.node import NodeTelemetry
 from disttrain.telemetry.json_lines import drop_if_disk_full
@@ -83,8 +88,9 @@ class RunTelemetry:
             times_collectives=self.metadata.profiles_collectives,
             steps=metrics_fields["steps_total"],
         )
+        self._writer = BackgroundWriter()
         self._recorder = StepLog(
-            self.attempt.steps(self.world.rank),
+            BackgroundJsonLines(self.attempt.steps(self.world.rank), self._writer),
             self.clock,
             samples_per_step=metrics_fields["local_batch_size"] * metrics_fields["accumulation"],
             warmup_steps=settings.warmup_steps,
@@ -100,7 +106,7 @@ class RunTelemetry:
         self._began = time.monotonic()
         self._flush_due = self._began + settings.flush_every_s
         self._progress = (
-            LiveProgress(self.run, self.attempt, self.config, metrics_fields, self._began)
+            LiveProgress(self.run, self.attempt, self.config, metrics_fields, self._began, self._writer)
             if self.is_rank0
             else None
         )
@@ -177,8 +183,7 @@ class RunTelemetry:
         metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
         self._write_progress(time.monotonic())
         self.profiled.finish(self._recorder.profiled_phases)
-        if self.is_rank0 and self.attempt.superseded_by() is None:
-            write_json(self.run.metrics, metrics.model_dump(mode="json"))
+        self._write_final(metrics)
         self._close()
         return metrics
 
@@ -188,9 +193,8 @@ class RunTelemetry:
         try:
             self._recorder.abandon()
             self.profiled.finish(self._recorder.profiled_phases)
-            if self.is_rank0 and self.attempt.superseded_by() is None:
-                metrics = self._metrics("failed", [self._rank_summary()])
-                write_json(self.run.metrics, metrics.model_dump(mode="json"))
+            if self.is_rank0:
+                self._write_final(self._metrics("failed", [self._rank_summary()]))
             self._close()
         except Exception as error:
             log.error("the last records are lost", kind=type(error).__name__, error=str(error))
@@ -205,6 +209,7 @@ class RunTelemetry:
         """
         self._reduce(wait=True)
         self._recorder.flush()
+        self._writer.wait()
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if (aggregate := self._recorder.open_aggregate()) is not None:
             own["window"] = encode_json(aggregate)
@@ -265,25 +270,36 @@ class RunTelemetry:
             self._progress.write(self._step, now, self._lr, self._losses.newest, self._node.live())
 
     def _flush(self) -> None:
-        """Write the step records and, on rank 0, an interim `metrics.json`."""
+        """Have the step records written and, on rank 0, an interim `metrics.json`."""
         self._recorder.collect()
         self._recorder.flush()
         began = time.monotonic()
-        if self._progress and self.attempt.superseded_by() is None:
+        if self._progress:
             metrics = self._metrics("running", [self._rank_summary()])
-            with drop_if_disk_full():
-                write_json(self.run.metrics, metrics.model_dump(mode="json"), durable=False)
+            text = json_text(metrics.model_dump(mode="json"))  # here, as in `BackgroundJsonLines`
+            self._writer.submit("metrics", partial(self._write_interim, text))
             self._progress.send(
                 self._step, {f"step/{name}": value for name, value in metrics.composition.items()}
             )
         now = time.monotonic()
         self._flush_due = now + max(self.config.telemetry.flush_every_s, (now - began) / FLUSH_SHARE)
 
+    def _write_interim(self, text: str) -> None:
+        if self.attempt.superseded_by() is None:
+            with drop_if_disk_full():
+                write_text(self.run.metrics, text, durable=False)
+
+    def _write_final(self, metrics: Metrics) -> None:
+        self._writer.wait()  # for an interim `metrics.json`
+        if self.is_rank0 and self.attempt.superseded_by() is None:
+            write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
+
     def _close(self) -> None:
         self._node.close()
         self._recorder.close()
         if self._progress:
             self._progress.close()
+        self._writer.close()
 
     # The summary
 

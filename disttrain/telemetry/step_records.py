@@ -6,13 +6,13 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from disttrain.records.base import SCHEMA_VERSION
 from disttrain.records.steps import PHASES
+from disttrain.telemetry.background_writer import BackgroundJsonLines
 from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
 from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_aggregate import DECIMALS, StepAccumulator
@@ -57,7 +57,7 @@ class StepLog:
 
     def __init__(
         self,
-        path: Path,
+        lines: JsonLinesWriter | BackgroundJsonLines,
         clock: StepClock,
         *,
         samples_per_step: int,
@@ -65,7 +65,7 @@ class StepLog:
         split: CommSplit | None,
         full_records: int = 100_000,
     ) -> None:
-        self._file = JsonLinesWriter(path)
+        self._file = lines
         self._clock = clock
         self._samples = samples_per_step
         self.warm_step = warmup_steps
@@ -147,7 +147,7 @@ class StepLog:
         self._submitted = 0
 
     def flush(self) -> None:
-        """Write the waiting lines to the file."""
+        """Write the waiting lines to the file, or have its thread write them."""
         self._file.flush()
 
     def open_aggregate(self) -> dict[str, Any] | None:

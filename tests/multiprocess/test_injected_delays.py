@@ -77,6 +77,13 @@ def test_a_blocking_checkpoint_slow_on_one_rank(three_ranks, tmp_path):
     assert_added(delays.medians(slow, RANKS), delays.medians(quick, RANKS), [{}] * RANKS, saving_s)
 
 
+def test_a_slow_disk_delays_no_step(three_ranks, clean, tmp_path):
+    """Rank 0 writes all its files in each step, and each write takes as long as the other tests' delay."""
+    made = delays.config(RANKS, telemetry={"flush_every_s": 1e-3})
+    three_ranks.call(delays.train_on_slow_disk, made, tmp_path, 0)
+    assert_added(delays.medians(tmp_path, RANKS), clean, [{}] * RANKS, LATE_S)
+
+
 @pytest.mark.parametrize("buckets", [4, 1])
 def test_communication_under_compute_is_reported_as_hidden(three_ranks, tmp_path, buckets):
     """A late rank keeps the buckets of its peers in flight from their first bucket to their last."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry import run as run_module
 from disttrain.train import train
 
 WARM_UP, MEASURED = 3, 10
@@ -99,6 +102,24 @@ def train_rank(world: World, config: Config, folder: Path) -> Metrics:
             return train(config, RunOutput.of_job(folder, 0), world)
     finally:
         storage.write = write  # `slow_store` replaces it, and the ranks of a test session live on
+
+
+def train_on_slow_disk(world: World, config: Config, folder: Path, slow_rank: int) -> Metrics:
+    """`train_rank` with all records written in each step; on `slow_rank`, each write and each rename takes
+    `LATE_S` longer."""
+
+    def slow(call: Callable[..., Any]) -> Callable[..., Any]:
+        def late(*arguments: Any, **options: Any) -> Any:
+            time.sleep(LATE_S)
+            return call(*arguments, **options)
+
+        return late
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.multiple(run_module, PROGRESS_EVERY_S=0.0, FLUSH_SHARE=1e9))
+        if world.rank == slow_rank:
+            stack.enter_context(patch.multiple(os, write=slow(os.write), replace=slow(os.replace)))
+        return train_rank(world, config, folder)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
+from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import CHECKPOINT, COMM, COMPUTE, CONTROL_SYNC, HostClock
 from disttrain.telemetry.step_records import StepLog
 
@@ -36,7 +37,12 @@ def recorded(path, exposed, others, look_ups=(), unseen=(), full=100):
     now = [0.0]
     clock = HostClock(lambda: now[0])
     recorder = StepLog(
-        path, clock, samples_per_step=1, warmup_steps=0, split=Peers(list(others)), full_records=full
+        JsonLinesWriter(path),
+        clock,
+        samples_per_step=1,
+        warmup_steps=0,
+        split=Peers(list(others)),
+        full_records=full,
     )
     clock.start()
     for step, seconds in enumerate(exposed, 1):
@@ -124,7 +130,11 @@ def test_each_meeting_is_compared_on_its_own(tmp_path):
     now = [0.0]
     clock = HostClock(lambda: now[0])
     recorder = StepLog(
-        tmp_path / "steps.jsonl", clock, samples_per_step=1, warmup_steps=0, split=Together(ALONE)
+        JsonLinesWriter(tmp_path / "steps.jsonl"),
+        clock,
+        samples_per_step=1,
+        warmup_steps=0,
+        split=Together(ALONE),
     )
     clock.start()
     for phase, seconds in (

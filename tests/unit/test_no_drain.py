@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
+from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import HostClock
 from disttrain.telemetry.step_records import StepLog
 
@@ -78,7 +79,13 @@ def test_the_mode_sees_what_would_wait(never_waiting):
 
 def test_nothing_is_waited_for_when_ranks_compare_losses_and_times(never_waiting, tmp_path):
     losses, split = GlobalLoss(ON_DEVICE), CommSplit(ON_DEVICE)
-    recorder = StepLog(tmp_path / "steps.jsonl", HostClock(), samples_per_step=1, warmup_steps=0, split=split)
+    recorder = StepLog(
+        JsonLinesWriter(tmp_path / "steps.jsonl"),
+        HostClock(),
+        samples_per_step=1,
+        warmup_steps=0,
+        split=split,
+    )
     for step in range(1, 4):
         loss = torch.zeros((), device="cuda:0")
         recorder.record(step, loss, 0.1)

@@ -17,6 +17,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step, StepAggregate
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.comm_split import CommSplit
+from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
 from disttrain.telemetry.step_records import AGGREGATE_STEPS, StepLog
 
@@ -29,7 +30,12 @@ def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
     now = [0.0]
     clock = HostClock(lambda: now[0])
     recorder = StepLog(
-        path, clock, samples_per_step=4, warmup_steps=after + warmup, split=None, full_records=full
+        JsonLinesWriter(path),
+        clock,
+        samples_per_step=4,
+        warmup_steps=after + warmup,
+        split=None,
+        full_records=full,
     )
     recorder.profiled = frozenset(sampled)
     if window is not None:
@@ -137,7 +143,9 @@ def realistic(path, *, full, steps=2000):
     now = [1e6 / 3]
     clock = HostClock(lambda: now[0])
     split = CommSplit(ALONE)
-    recorder = StepLog(path, clock, samples_per_step=512, warmup_steps=10, split=split, full_records=full)
+    recorder = StepLog(
+        JsonLinesWriter(path), clock, samples_per_step=512, warmup_steps=10, split=split, full_records=full
+    )
     clock._origin = 0.0
     clock.start()
     for step in range(10**6 - steps, 10**6):

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import LossPoint
-from disttrain.records.run_directory import RunDir
+from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
@@ -22,6 +24,7 @@ from disttrain.telemetry import run as run_module
 from disttrain.telemetry import sinks
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
+from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.loop import LoopTelemetry
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, HostClock
@@ -36,7 +39,7 @@ def record(path, losses, *, warmup=0, measures_comm=True):
     times = iter(range(1000))
     clock = HostClock(lambda: float(next(times)))
     recorder = StepLog(
-        path,
+        JsonLinesWriter(path),
         clock,
         samples_per_step=4,
         warmup_steps=warmup,
@@ -220,10 +223,26 @@ def test_files_are_fresh_however_short_the_steps(telemetry, step_s):
         count = math.ceil(6 / step_s)  # the flush interval is 5 s
         take_steps(made, clockwork, done + 1, count, step_s)
         done += count
+        made._writer.wait()
         written = sum(1 for _ in read_jsonl(made.attempt.steps(0)))
         assert written >= done - count
         assert read_json(made.run.metrics)["steps"] > done - count
         assert read_json(made.run.progress)["step"] > done - count
+
+
+def test_no_step_waits_for_a_disk_that_does_not_answer(telemetry, monkeypatch):
+    made, clockwork = telemetry
+    answering = threading.Event()
+    for owner, name in ((os, "write"), (os, "replace"), (Attempt, "superseded_by")):
+        blocked = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, call=blocked: answering.wait(60) and call(*args))
+    take_steps(made, clockwork, 1, 200, 0.1)
+    assert not made.run.progress.exists()
+    assert made.attempt.steps(0).read_bytes() == b""
+    answering.set()
+    assert made.finish().steps == 200
+    assert [line["step"] for line in read_jsonl(made.attempt.steps(0))] == list(range(1, 201))
+    assert read_json(made.run.progress)["step"] == 200
 
 
 def test_no_batch_of_records_is_large(telemetry, monkeypatch):
@@ -262,6 +281,7 @@ def test_a_run_whose_loss_was_not_finite_goes_on(telemetry):
     )
     clockwork.now += 2 * run_module.PROGRESS_EVERY_S
     made.step_done(StepResult(8, torch.tensor(1.0), 0.1))
+    made._writer.wait()
     assert read_json(made.run.progress)["loss"] is None
     assert [(p.step, p.loss) for p in made.finish().loss_history] == [(7, None), (8, 1.0)]
 
@@ -282,6 +302,7 @@ def test_validation_does_not_lower_the_live_rate(telemetry):
     with made.outside_steps():
         clockwork.now += 60
     take_steps(made, clockwork, 11, 20, 0.05)
+    made._writer.wait()
     assert read_json(made.run.progress)["samples_per_s"] == pytest.approx(4 / 0.05, rel=0.01)
 
 

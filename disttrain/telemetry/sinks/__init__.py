@@ -11,7 +11,8 @@ from disttrain.records.run_directory import Attempt
 
 
 class SinkLike(Protocol):
-    """The interface of a sink. The constructor takes an `Attempt`."""
+    """The interface of a sink. The constructor takes an `Attempt`. One thread beside the training loop calls
+    the methods."""
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Record the values by name at optimizer step `step`."""

@@ -1,0 +1,116 @@
+"""Writing of records beside the training loop, so that a slow file system delays no step."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+from disttrain.telemetry.json_lines import KEPT_BYTES, JsonLinesWriter, json_line
+
+_BLOCK_BYTES = 8192
+
+
+class BackgroundWriter:
+    """Runs writes on one thread, in the order in which they were submitted.
+
+    The thread releases the interpreter's lock while it waits for the file system. An exception of a write is
+    raised by the next call of `submit` or `wait`.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._due: dict[Hashable, Callable[[], None]] = {}
+        self._busy = False
+        self._closing = False
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def submit(self, name: Hashable, write: Callable[[], None]) -> None:
+        """Have `write` run. It replaces a write of the same `name` that has not begun, so that a file system
+        slower than the run writes only the newest state."""
+        with self._changed:
+            self._raise_error()
+            self._due[name] = write
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until all submitted writes have run."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._due and not self._busy)
+            self._raise_error()
+
+    def close(self) -> None:
+        """Wait until all submitted writes have run, and end the thread."""
+        try:
+            self.wait()
+        finally:
+            with self._changed:
+                self._closing = True
+                self._changed.notify_all()
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._due or self._closing)
+                if not self._due:
+                    return
+                write = self._due.pop(next(iter(self._due)))
+                self._busy = True
+            try:
+                write()
+            except Exception as error:
+                with self._changed:
+                    self._error = self._error or error
+
+
+class BackgroundJsonLines:
+    """A `JsonLinesWriter` whose file is written by a `BackgroundWriter`.
+
+    `add` encodes the record: the encoder holds the interpreter's lock, so on another thread it would stall
+    the loop for longer.
+    """
+
+    def __init__(self, path: Path, writer: BackgroundWriter) -> None:
+        self._file = JsonLinesWriter(path)
+        self._writer = writer
+        self._encoded = bytearray()
+        self._blocks: deque[bytes] = deque()
+
+    def add(self, record: Any) -> None:
+        """Append a record as one line of strict JSON."""
+        self._encoded += json_line(record)
+        if len(self._encoded) >= _BLOCK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Have all records written. Waits for the file system if it is `KEPT_BYTES` behind."""
+        if self._encoded:
+            self._blocks.append(bytes(self._encoded))
+            self._encoded.clear()
+        self._writer.submit(self, self._write)
+        if len(self._blocks) > KEPT_BYTES // _BLOCK_BYTES:
+            self._writer.wait()
+
+    def close(self) -> None:
+        """Write what there is room for and close the file."""
+        self.flush()
+        self._writer.wait()
+        self._file.close()
+
+    def _write(self) -> None:
+        while self._blocks:
+            self._file.add_lines(self._blocks.popleft())
+        self._file.flush()
