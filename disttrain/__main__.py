@@ -18,12 +18,14 @@ import sys
 import traceback
 from pathlib import Path
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.keys_and_defaults import Config, JobConfig
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
+from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
+from disttrain.runtime import heartbeat
 from disttrain.runtime.rank_failure import describe_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.stop_signals import StopSignals
@@ -48,13 +50,15 @@ def main(argv: list[str]) -> int:
             signals.counted = (signal.SIGTERM,)
             error_file = RunDir(arguments.run_dir).attempt(arguments.attempt).error(rank)
         config = read_config(arguments, flags)
+        if not by_hand:
+            heartbeat.start(rank, phase_timeouts(config.job))
         # torch takes seconds to import: invalid input is refused before that
         from disttrain.runtime import log
         from disttrain.runtime.process_group import open_world
         from disttrain.runtime.run_output import RunOutput
         from disttrain.train import train
 
-        with open_world(config.resources) as world:
+        with open_world(config.resources, config.job.collective_timeout_s) as world:
             if by_hand:
                 output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)
                 error_file = output.attempt.error(rank)
@@ -117,6 +121,17 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
     for key, text in flags:
         draft.set(key, parse_value(text, f"--{key}"), f"--{key}")
     return with_batch(check(draft), draft)[0]
+
+
+def phase_timeouts(job: JobConfig) -> dict[Phase, float]:
+    """Shortest time in each phase, in seconds, that counts as a hang."""
+    return {
+        "setup": job.setup_timeout_s,
+        "step": job.step_timeout_s,
+        "checkpoint": job.checkpoint_timeout_s,
+        "evaluation": job.evaluation_timeout_s,
+        "finish": job.setup_timeout_s,
+    }
 
 
 def _planned(run_dir: Path) -> Draft:

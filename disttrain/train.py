@@ -31,7 +31,7 @@ from disttrain.parallel.mesh import Mesh, build_mesh
 from disttrain.precision import Precision
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import Metrics
-from disttrain.runtime import log
+from disttrain.runtime import heartbeat, log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.seeding import seed_all
@@ -42,6 +42,7 @@ from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.run_metadata import RunMetadata
+from disttrain.telemetry.step_clock import COMMUNICATION
 from disttrain.telemetry.telemetry_state import TelemetryState
 from disttrain.trainer import Trainer
 from disttrain.transforms import load_transforms
@@ -79,11 +80,13 @@ class Run:
 
 def run_loop(run: Run) -> StopCause | None:
     """Train to the last step (None), or until a hook ends the run (its cause)."""
+    heartbeat.enter("step")
     for hook in run.hooks:
         if cause := hook.on_start(run.start_step):
             return cause
     for step in range(run.start_step + 1, run.data.steps + 1):
         result = take_step(step, run)
+        heartbeat.step_done(step)
         for hook in run.hooks:
             if cause := hook.on_step(result):
                 return cause
@@ -103,6 +106,7 @@ def take_step(step: int, run: Run) -> StepResult:
 
 def finish(run: Run, config: Config, world: World, stop_cause: StopCause | None) -> Metrics:
     """Write the records of a run that completed or stopped. All ranks together."""
+    heartbeat.enter("finish")
     telemetry, model = run.telemetry, run.trainer.unwrapped_model
     if config.telemetry.layer_passes and stop_cause is None:
         write_layer_times(run.trainer, run.data.example(), telemetry)
@@ -134,6 +138,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
     manifest = build_manifest(config, data.source.record, plan, output.attempt, world)
     origin = find_resume_source(config.checkpoint, output.run, output.attempt, manifest, data.steps, world)
     telemetry = build_telemetry(config, output, world, built, origin)
+    heartbeat.communicates_while(lambda: telemetry.clock.phase in COMMUNICATION)
     task, precision = Task.of(data.source), Precision()
     trainer = Trainer(
         built.model, task, built.optimizer, config.optim, built.strategy, plan, data.steps, telemetry.clock,

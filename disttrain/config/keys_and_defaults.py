@@ -174,6 +174,21 @@ class JobConfig(Section):
     the ranks start, they train for three quarters of it."""
     stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
     """Seconds between the checks at which ranks agree on stop requests; 0: at every step."""
+    setup_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
+    """Seconds before the first step, and after the last, without an end of which a rank counts as hung. The
+    agent of its node ends a hung attempt."""
+    step_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
+    """Seconds in one step after which a rank counts as hung; at least three times the 99th percentile of the
+    newest thousand steps."""
+    checkpoint_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
+    """Seconds in which training waits for a checkpoint after which a rank counts as hung; at least three
+    times the longest checkpoint so far."""
+    evaluation_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
+    """Seconds in one validation after which a rank counts as hung; at least three times the longest so
+    far."""
+    collective_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 900.0
+    """Timeout of one collective in gloo and NCCL. Where an agent watches the ranks, the shorter timeouts
+    above end a hang first."""
     env: dict[str, str] = {}
     """Environment variables of every rank; they override derived ones."""
 

@@ -17,6 +17,7 @@ from disttrain.hooks.base import Hook
 from disttrain.parallel.mesh import Mesh
 from disttrain.precision import Precision
 from disttrain.records.metrics import EvalPoint
+from disttrain.runtime import heartbeat
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
 from disttrain.task import Task
@@ -81,7 +82,7 @@ class EvaluationHook(Hook):
     def on_step(self, result: StepResult) -> None:
         if not is_due(result.step, self._steps, self._every):
             return
-        with self._telemetry.outside_steps():
+        with heartbeat.within("evaluation"), self._telemetry.outside_steps():
             point = self._validation.run(self._trainer.unwrapped_model, result.step)
             for listener in self._listeners:
                 listener(point)

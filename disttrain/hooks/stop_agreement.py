@@ -19,7 +19,7 @@ from disttrain.hooks.base import Hook
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint
 from disttrain.records.run_directory import Attempt
-from disttrain.runtime import log
+from disttrain.runtime import heartbeat, log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.stop_signals import CAUSES, StopRequests
 from disttrain.step_result import StepResult
@@ -79,7 +79,8 @@ class StopAgreement(Hook):
         """Leave the end of a run with regular checkpoints as a checkpoint."""
         if self._config.regular:
             self._save(self._steps)
-        self._saver.close()
+        with heartbeat.within("checkpoint"):
+            self._saver.close()
 
     def validated(self, point: EvalPoint) -> None:
         """Take the result of a validation after the step just done; it is the same on all ranks."""
@@ -99,12 +100,14 @@ class StopAgreement(Hook):
         cause = CAUSES[int(request) - 1] if request else None
         if self._saver.pending and not writing:
             self._clock.switch(CHECKPOINT)
-            self._saver.commit()
+            with heartbeat.within("checkpoint"):
+                self._saver.commit()
         if cause or time_is_up or self._is_best or self._falls_due(step):
             self._save(step)
         if cause:
             log.info("stopping", step=step, cause=cause)
-            self._saver.close()
+            with heartbeat.within("checkpoint"):
+                self._saver.close()
         self._clock.switch(OTHER)
         self._synced, self._synced_step = time.monotonic(), step
         stride = min(MAX_STRIDE, max(1, int(self._check_s / step_s))) if step_s else 1
@@ -133,5 +136,6 @@ class StopAgreement(Hook):
             return
         self._clock.switch(CHECKPOINT)
         validated = self._validated if self._validated and self._validated.step == step else None
-        self._saver.save(step, validated.loss if validated else None)
+        with heartbeat.within("checkpoint"):
+            self._saver.save(step, validated.loss if validated else None)
         self._saved = time.monotonic()

@@ -14,6 +14,7 @@ Cause = Literal[
     "crashed",  # a rank raised
     "out_of_memory",
     "killed",  # a signal from outside ended a process
+    "hung",  # no rank made a step for longer than its limit: the agent ended it
     "timeout",  # the attempt reached job.time_limit_min
     "cancelled",  # the user cancelled it: it ended without a checkpoint
     "stopped",  # the user created the STOP file: it saved and exited

@@ -82,6 +82,15 @@ class Attempt:
         """Number of processes that the OOM killer ended on a node; absent if there were none."""
         return self.path / f"node-{node:02d}.oom.json"
 
+    def node_ranks(self, node: int) -> Path:
+        """Positions of a node's ranks before its agent ended them; absent if they ended by themselves."""
+        return self.path / f"node-{node:02d}.ranks.json"
+
+    @property
+    def hang_warning(self) -> Path:
+        """A hang that its node's agent will end soon: `message`, `ends_at`. Removed if training goes on."""
+        return self.path / "hang-warning.json"
+
     def superseded_by(self) -> int | None:
         """Number of the newest attempt if it is later than this one, else None.
 

@@ -11,14 +11,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from disttrain.config.keys_and_defaults import ResourcesConfig
+from disttrain.config.keys_and_defaults import JobConfig, ResourcesConfig
 from disttrain.errors import ConfigError, in_one_line
+from disttrain.runtime import heartbeat
 from disttrain.runtime.device import choose_device
 from disttrain.runtime.rank_info import RankInfo, rank_info
-
-COLLECTIVE_TIMEOUT = timedelta(minutes=10)
-"""A collective that waits longer for a peer raises. Long enough for a slow first step, short enough that a
-dead peer does not hold the allocation for hours."""
 
 T = TypeVar("T")
 
@@ -40,7 +37,8 @@ class World(RankInfo):
     ) -> torch.Tensor:
         """Reduce `tensor` over ranks in place, and return it."""
         if self.size > 1:
-            dist.all_reduce(tensor, op)
+            with heartbeat.collective():
+                dist.all_reduce(tensor, op)
         return tensor
 
     def all_gather_object(self, value: Any) -> list[Any]:
@@ -48,7 +46,8 @@ class World(RankInfo):
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        with heartbeat.collective():
+            dist.all_gather_object(values, value)
         return values
 
     def on_all_ranks(self, act: Callable[[], T]) -> list[T]:
@@ -73,13 +72,17 @@ class World(RankInfo):
         if self.size == 1:
             return list(values)
         reduced = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(reduced, dist.ReduceOp.MAX)
-        return list(reduced.tolist())
+        with heartbeat.collective():
+            dist.all_reduce(reduced, dist.ReduceOp.MAX)
+            return list(reduced.tolist())
 
 
 @contextmanager
-def open_world(resources: ResourcesConfig) -> Iterator[World]:
-    """Join the process group, and leave it at the end.
+def open_world(
+    resources: ResourcesConfig, collective_timeout_s: float = JobConfig().collective_timeout_s
+) -> Iterator[World]:
+    """Join the process group, and leave it at the end. A collective that takes longer than the timeout
+    raises.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one.
@@ -98,9 +101,9 @@ def open_world(resources: ResourcesConfig) -> Iterator[World]:
     if info.size > 1:
         # NCCL refuses two ranks on one device
         backend = "nccl" if device.type == "cuda" and not shared else "gloo"
-        dist.init_process_group(
-            backend, timeout=COLLECTIVE_TIMEOUT, device_id=device if backend == "nccl" else None
-        )
+        timeout = timedelta(seconds=collective_timeout_s)
+        with heartbeat.collective():
+            dist.init_process_group(backend, timeout=timeout, device_id=device if backend == "nccl" else None)
     try:
         yield World(**vars(info), device=device, backend=backend)
     finally:

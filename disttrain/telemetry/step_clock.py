@@ -23,6 +23,8 @@ CONTROL_SYNC = 7
 """Phase of the clock alone: control synchronisation, a call of all ranks together (stop agreement, reduction,
 checkpoint, broadcast of buffers, all-gather or reduce-scatter of a shard). Counts as communication. The ranks
 compare each call separately, because different ranks may be late to different calls."""
+COMMUNICATION = frozenset({COMM, COMM_TRANSFER, CONTROL_SYNC})
+"""Phases in which a rank may wait for other ranks."""
 _PHASES = 7
 
 PhaseSeconds = list[float]

@@ -13,7 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from jobs.core.rank_positions import RankPosition, describe_hang, silent_rank
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, NO_REQUEUE, RULES, RequeueDecision
+
+_COMMUNICATION = re.compile(
+    r"DistNetworkError|DistBackendError|DistStoreError|gloo|NCCL|Connection (reset|closed|refused)"
+    r"|Broken pipe|Timed out waiting"
+)
+"""Errors of PyTorch, gloo and NCCL on a rank whose peer is gone or silent."""
+_TIMEOUT = re.compile(r"time(d )?out", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,12 @@ class ExitEvidence:
     graceful_cause: str | None = None
     """Cause for which the ranks saved and stopped early, from `metrics.json` of this attempt."""
     graceful_message: str | None = None
+    rank_positions: Sequence[RankPosition] = ()
+    """Positions of the ranks of nodes whose agent ended them."""
+    hung_at: float | None = None
+    """Time at which the first agent found a hang, in seconds since the epoch; None without one."""
+    silent_nodes: Sequence[int] = ()
+    """Nodes without an exit code."""
     ranks_started: bool = True
     """Whether any rank wrote a file."""
     last_lines: Mapping[int, str] = field(default_factory=dict)
@@ -79,7 +93,34 @@ def classify_exit(evidence: ExitEvidence) -> ExitStatus:
     failed_before = any(error["time"] < evidence.requested_at for error in evidence.rank_errors)
     if evidence.requested_cause and not failed_before:
         return ExitStatus(evidence.requested_cause, "ended before it could save, after a request to stop")
-    return _rank_failure(evidence) or _node_failure(evidence)
+    return _hang(evidence) or _rank_failure(evidence) or _node_failure(evidence)
+
+
+def _hang(evidence: ExitEvidence) -> ExitStatus | None:
+    """The hang that an agent found, or that the error of a rank shows which waited for another one.
+
+    A hang is no cause where a rank failed before it, or where the OOM killer ended a rank.
+    """
+    errors = [error for error in evidence.rank_errors if not _is_communication_error(error)]
+    if not evidence.rank_positions or evidence.oom_ranks:
+        return None
+    if evidence.hung_at is not None:
+        if any(error["time"] < evidence.hung_at for error in errors):
+            return None
+        return ExitStatus("hung", describe_hang(evidence.rank_positions, evidence.silent_nodes))
+    silent = silent_rank(evidence.rank_positions)
+    if errors or evidence.killed_workers or silent is None or not evidence.rank_errors:
+        return None
+    first = min(evidence.rank_errors, key=lambda error: error["time"])
+    if not silent.stopped and _TIMEOUT.search(first["message"]) is None:
+        return None
+    message = f"{describe_hang(evidence.rank_positions)}; rank {first['rank']} waited for it"
+    return ExitStatus("hung", message)
+
+
+def _is_communication_error(error: Mapping[str, Any]) -> bool:
+    """Whether a rank lost its connection to another one, or waited for it too long."""
+    return _COMMUNICATION.search(f"{error['kind']}: {error['message']}") is not None
 
 
 def _rank_failure(evidence: ExitEvidence) -> ExitStatus | None:

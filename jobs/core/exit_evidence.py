@@ -10,6 +10,7 @@ from typing import Any
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core.classify_exit import ExitEvidence, last_rank_line, root_cause_worker
+from jobs.core.rank_positions import RankPosition
 
 _LOG_TAIL_BYTES = 32 * 1024
 
@@ -27,9 +28,11 @@ def read_evidence(
     graceful = own_metrics.get("stop_cause") if own_metrics.get("status") == "stopped" else None
     steps, steps_total = own_metrics.get("steps"), own_metrics.get("steps_total")
     request = read_json_or_none(attempt.stop) or {}
+    nodes = range(len((read_json_or_none(attempt.record) or {}).get("nodes", ())))
     # All nodes' logs, as the exit code of a node may be missing.
     logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
     killed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
+    ended = {node: record for node in nodes if (record := read_json_or_none(attempt.node_ranks(node)))}
     return ExitEvidence(
         completed=own_metrics.get("status") == "completed",
         exit_codes=exit_codes,
@@ -42,6 +45,9 @@ def read_evidence(
         requested_at=request.get("time", 0.0),
         graceful_cause=graceful,
         graceful_message=f"saved and stopped at step {steps} of {steps_total}" if graceful else None,
+        rank_positions=[RankPosition(**rank) for record in ended.values() for rank in record["ranks"]],
+        hung_at=min((record["time"] for record in ended.values() if record["hung"]), default=None),
+        silent_nodes=[node for node in nodes if node not in exit_codes and node not in ended],
         ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
         last_lines={node: last_rank_line(_log_tail(attempt.node_log(node))) for node in exit_codes},
     )

@@ -112,6 +112,12 @@ def _process_stat(pid: int) -> _ProcessStat | None:
     return _ProcessStat(fields[0], int(fields[1]), int(fields[19]))
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process of this id exists and has not ended."""
+    stat = _process_stat(pid)
+    return stat is not None and stat.state not in "ZX"
+
+
 def become_subreaper() -> None:
     """Make this process the parent of every orphan among its descendants."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

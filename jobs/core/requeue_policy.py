@@ -53,6 +53,7 @@ RULES: dict[str, RequeueRule] = {
     "timeout": RequeueRule("retry", retryable=True),  # the time limit came before a checkpoint was saved
     "crashed": RequeueRule("retry", retryable=True),  # a network error, a node failure or a bug
     "killed": RequeueRule("retry", retryable=True),
+    "hung": RequeueRule("retry", retryable=True),  # a stopped process, a broken network or a deadlock
     "launch_failed": RequeueRule("retry", retryable=True),
     "out_of_memory": RequeueRule("end", retryable=False),  # the same shape will not fit later
     "refused": RequeueRule("end", retryable=False),  # the same config will be refused again

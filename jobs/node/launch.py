@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from disttrain.config.stop_time import lead_within
+from disttrain.records.heartbeat import FOLDER_VARIABLE
 from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
@@ -25,6 +26,7 @@ from jobs.core import code_snapshot, environment, processes, requeue_policy
 from jobs.core.attempt import is_current
 from jobs.node import cgroup, node_info, rendezvous
 from jobs.node.allocation import Allocation
+from jobs.node.hang import heartbeat_folder
 from jobs.node.node_log import log_line
 from jobs.node.torchrun import TorchrunContext, TorchrunResult, run_torchrun
 
@@ -94,14 +96,14 @@ def _run(
     log_line(f"node {node.rank} of {nodes} on {processes.host()}: {shlex.join(command)}")
     deadline = float(added["DISTTRAIN_DEADLINE"].value)
     lead_s = lead_within(deadline - time.time(), float(record["config"]["job"]["stop_lead_s"]))
-    context = TorchrunContext(attempt, node.rank, nodes, deadline, lead_s, node.allocation)
     node_info.start_node_info(
         attempt, node.rank, node.allocation.node_info_module if node.allocation else None
     )
     oom_kills = cgroup.oom_kills()
-    result = run_torchrun(
-        command, environment.rank_environment(os.environ, added), sys.stdout.fileno(), context
-    )
+    with heartbeat_folder() as heartbeats:
+        context = TorchrunContext(attempt, node.rank, nodes, deadline, lead_s, node.allocation, heartbeats)
+        env = environment.rank_environment(os.environ, added) | {FOLDER_VARIABLE: str(heartbeats)}
+        result = run_torchrun(command, env, sys.stdout.fileno(), context)
     _record_oom_kills(attempt, node.rank, oom_kills)
     return result
 

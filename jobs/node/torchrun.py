@@ -15,13 +15,16 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from disttrain.records.json_files import create_exclusive
+from disttrain.records.json_files import create_exclusive, write_json
 from disttrain.records.run_directory import Attempt
 from jobs.core import processes
+from jobs.core.rank_positions import describe_hang
 from jobs.core.signals import wait_for_signal
-from jobs.node import peers
+from jobs.node import hang, peers
 from jobs.node.allocation import Allocation, AllocationFacts
+from jobs.node.hang import HangWatch
 from jobs.node.node_log import log_line
 
 WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
@@ -68,6 +71,8 @@ class TorchrunContext:
     """Seconds before that end at which the ranks stop."""
     allocation: Allocation | None
     """None where a supervisor on this machine starts and ends the agents."""
+    heartbeats: Path
+    """Folder of the ranks' heartbeats."""
 
 
 def run_torchrun(
@@ -89,6 +94,8 @@ class _TorchrunMonitor:
         self._external: tuple[str, str] | None = None
         """Cause and message of an end from outside."""
         self._requeued = False
+        self._watch = HangWatch(context.heartbeats)
+        self._hung = self._warned = False
 
     def watch(self, child: int) -> TorchrunResult:
         """Wait for torchrun, the process `child`, and handle signals meanwhile."""
@@ -103,7 +110,9 @@ class _TorchrunMonitor:
                 self._handle_signal(received)
             elif child not in ended:
                 self._check_peers()
+                self._check_hang()
             if child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._record_positions()
                 ended |= processes.kill_descendants()
                 ended.setdefault(child, -signal.SIGKILL)
             code = ended.get(child)
@@ -187,6 +196,31 @@ class _TorchrunMonitor:
         if failed and self._kill_at is None:
             log_line(f"node {failed[0]} has ended with code {codes[failed[0]]}")
             self._kill_within(_PEER_GRACE_S)
+
+    def _check_hang(self) -> None:
+        """End the ranks if one of this node hangs; warn once half of its time is used up."""
+        positions = self._watch.positions()
+        if self._hung or self._external is not None:
+            return
+        if late := hang.overdue(positions):
+            self._hung = True
+            log_line(f"hung: {describe_hang(late)}")
+            self._kill_within(0)
+        elif late := hang.overdue(positions, share=0.5):
+            if not self._warned:
+                self._warned = True
+                hang.warn(self._context.attempt, late)
+        elif self._warned:
+            self._warned = False
+            hang.withdraw_warning(self._context.attempt)
+
+    def _record_positions(self) -> None:
+        """Record the positions of the ranks that are about to be killed, for the cause of the end."""
+        positions = self._watch.positions()
+        if positions and self._external is None:
+            record = hang.positions_record(positions, self._hung)
+            with contextlib.suppress(OSError):  # a full disk must not keep the ranks alive
+                write_json(self._context.attempt.node_ranks(self._context.node), record)
 
     def _kill_within(self, within_s: float) -> None:
         at = time.monotonic() + within_s

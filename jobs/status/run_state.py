@@ -295,9 +295,10 @@ def _claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | Non
     if alive is None:  # on another host; `lost` would allow a second start of a live run
         quiet_s = silent_s(updated, run.submissions)
         silent = quiet_s >= SILENT_AFTER_S
-        return {"state": "running", "silent": silent, "message": _silence(quiet_s) if silent else None}
+        message = _silence(quiet_s) if silent else _hang_warning(run, attempt)
+        return {"state": "running", "silent": silent, "message": message}
     if alive:
-        return {"state": "running"}
+        return {"state": "running", "message": _hang_warning(run, attempt)}
     # The attempt was not closed. Its metrics may still prove that training finished.
     metrics = read_json_or_none(run.metrics) or {}
     if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
@@ -320,6 +321,12 @@ def silent_s(updated: float | None, started: Path) -> float:
 
 def _silence(seconds: float) -> str:
     return f"silent for {seconds / 60:.0f} min"
+
+
+def _hang_warning(run: RunDir, attempt: int) -> str | None:
+    """The hang that an agent has seen and will end soon."""
+    warning = read_json_or_none(run.attempt(attempt).hang_warning) or {}
+    return f"no progress: {warning['message']}" if "message" in warning else None
 
 
 def _progress(run: RunDir, attempt: int) -> dict[str, float | None]:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -81,6 +82,31 @@ class Failing(Net):
         self.calls += self.training
         if self.fails and self.calls == 3:
             raise RuntimeError(self.message)
+        return super().forward(inputs)
+
+
+class Hanging(Net):
+    """Hangs on `rank` in its training forward pass number `call`, once: `marker` says that it has.
+
+    `how`: `stop` stops the process, `sleep` sleeps.
+    """
+
+    def __init__(self, marker: str, rank: int, how: str = "stop", call: int = 4) -> None:
+        super().__init__()
+        self.marker = Path(marker)
+        self.hangs = int(os.environ.get("RANK", "0")) == rank
+        self.how = how
+        self.call = call
+        self.calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += self.training
+        if self.hangs and self.calls == self.call and not self.marker.exists():
+            self.marker.touch()
+            if self.how == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            else:
+                time.sleep(1000)
         return super().forward(inputs)
 
 

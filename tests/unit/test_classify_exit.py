@@ -12,6 +12,7 @@ from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core.attempt import close_attempt
 from jobs.core.classify_exit import ExitEvidence, ExitStatus, classify_exit, last_rank_line, root_cause_worker
+from jobs.core.rank_positions import RankPosition
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, RULES
 
 TORCHRUN_SAYS = """\
@@ -40,6 +41,14 @@ Root Cause (first observed failure):
 
 def error(rank: int, time: float, cause: str = "crashed", message: str = "boom") -> dict[str, Any]:
     return {"rank": rank, "time": time, "kind": "RuntimeError", "message": message, "cause": cause}
+
+
+RESET = "[gloo/transport/tcp/pair.cc:534] Connection reset by peer [10.0.0.2]:41234"
+TIMED_OUT = "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 900000ms for recv operation"
+HANG = [
+    RankPosition(0, "step", 5, 75.0, 60.0, waiting=True, stopped=False, where="a.py:1 in backward"),
+    RankPosition(1, "step", 5, 70.0, 60.0, waiting=True, stopped=True, where="a.py:1 in backward"),
+]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +122,36 @@ def error(rank: int, time: float, cause: str = "crashed", message: str = "boom")
         (ExitEvidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGABRT)]), "crashed", "rank 0"),
         (ExitEvidence(False, {0: 1}, [], [(1, signal.SIGABRT)]), "killed", "SIGABRT"),
         (ExitEvidence(False, {0: 1}, [error(0, 1.0)], [(1, signal.SIGTERM)]), "crashed", "rank 0"),
+        (
+            ExitEvidence(False, {0: 137, 1: 137}, [error(0, 9.0)], rank_positions=HANG, hung_at=5.0),
+            "hung",
+            "rank 1 stopped: no heartbeat for 70 s, in step 6",
+        ),
+        (
+            ExitEvidence(False, {0: 137}, [error(2, 4.0)], rank_positions=HANG, hung_at=5.0),
+            "crashed",
+            "rank 2: RuntimeError: boom",
+        ),
+        (
+            ExitEvidence(False, {0: 137}, [error(2, 4.0, message=RESET)], rank_positions=HANG, hung_at=5.0),
+            "hung",
+            "rank 1",
+        ),
+        (
+            ExitEvidence(False, {0: 1}, [error(0, 4.0, message=TIMED_OUT)], rank_positions=HANG),
+            "hung",
+            "rank 1 stopped: no heartbeat for 70 s, in step 6; rank 0 waited for it",
+        ),
+        (
+            ExitEvidence(False, {0: 1}, [error(0, 4.0, message=RESET)], rank_positions=[HANG[0]]),
+            "crashed",
+            "Connection reset by peer",
+        ),
+        (
+            ExitEvidence(False, {0: 137}, rank_positions=[HANG[0]], hung_at=5.0, silent_nodes=[1]),
+            "hung",
+            "node 1 gave no sign, while the other ranks waited in a collective of step 6 for 75 s",
+        ),
         (ExitEvidence(False, {0: 1, 1: -9}), "lost", "agent of node 1 was ended by SIGKILL"),
         (ExitEvidence(False, {0: 1}, last_lines={0: "bad  word"}), "crashed", "code 1: bad word"),
         (ExitEvidence(False, {0: 1}, ranks_started=False, last_lines={0: "?"}), "launch_failed", "node 0: ?"),

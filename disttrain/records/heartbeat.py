@@ -1,0 +1,59 @@
+"""Heartbeat of a rank: its position in training, rewritten every second in memory of its node.
+
+The agent of the node reads the heartbeats to find a hang, without the shared file system. Times are readings
+of CLOCK_MONOTONIC in seconds, which all processes of a node share. Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from disttrain.records.json_files import read_json_or_none, write_json
+
+FOLDER_VARIABLE = "DISTTRAIN_HEARTBEATS"
+"""Environment variable with the folder of the heartbeats; without it, a rank writes none."""
+INTERVAL_S = 1.0
+
+Phase = Literal["setup", "step", "checkpoint", "evaluation", "finish"]
+"""Phases with a time limit each. `finish` has that of `setup`."""
+
+
+@dataclass(frozen=True)
+class Heartbeat:
+    """Position of one rank."""
+
+    rank: int
+    pid: int
+    phase: Phase
+    step: int
+    """Optimizer steps done."""
+    since: float
+    """Time at which the phase, or the current step, began."""
+    limit_s: float
+    """Seconds in the phase, or in one step, after which the rank counts as hung."""
+    waiting: bool
+    """Whether the rank is in a collective, where it may wait for other ranks."""
+    where: str
+    """Line that the main thread executes."""
+    written: float
+    """Time of this heartbeat. A process that is stopped, or a thread that holds the GIL, writes no more."""
+
+
+def heartbeat_path(folder: Path, rank: int) -> Path:
+    """File of one rank's heartbeat."""
+    return folder / f"heartbeat-{rank:05d}.json"
+
+
+def write_heartbeat(folder: Path, heartbeat: Heartbeat) -> None:
+    """Replace the heartbeat of a rank."""
+    path = heartbeat_path(folder, heartbeat.rank)
+    write_json(path, dataclasses.asdict(heartbeat), durable=False)
+
+
+def read_heartbeats(folder: Path) -> list[Heartbeat]:
+    """The newest heartbeat of each rank of this node, by rank."""
+    found = [read_json_or_none(path) for path in sorted(folder.glob("heartbeat-*.json"))]
+    return [Heartbeat(**values) for values in found if values is not None]

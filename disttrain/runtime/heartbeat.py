@@ -1,0 +1,151 @@
+"""Heartbeat of this rank: a thread writes the position of the main thread every second, for the agent.
+
+The main thread assigns attributes and calls nothing: a step costs two clock readings. Without a folder for
+heartbeats in the environment, as in a run by hand, no thread starts. Imports without torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from disttrain.records.heartbeat import (
+    FOLDER_VARIABLE,
+    INTERVAL_S,
+    Heartbeat,
+    Phase,
+    write_heartbeat,
+)
+
+FACTOR = 3.0
+"""A hang: this many times the usual duration, and at least the configured time."""
+_KEPT_STEPS = 1000
+"""Newest steps whose durations give the 99th percentile."""
+
+
+class _Position:
+    """Position of the main thread; the writing thread reads it."""
+
+    def __init__(self, timeouts_s: Mapping[Phase, float]) -> None:
+        self._timeouts_s = timeouts_s
+        self.at: tuple[Phase, int, float] = ("setup", 0, time.monotonic())
+        """Phase, steps done, and the time since when. Replaced as a whole: readers see one state."""
+        self.collectives = 0
+        """Collectives that the main thread has entered and not left."""
+        self.communicates: Callable[[], bool] = lambda: False
+        self._step_s = [0.0] * _KEPT_STEPS
+        self._steps = 0
+        self._longest_s: dict[Phase, float] = {}
+
+    def enter(self, phase: Phase) -> Phase:
+        before, step, since = self.at
+        now = time.monotonic()
+        if before != "step":
+            self._longest_s[before] = max(now - since, self._longest_s.get(before, 0.0))
+        self.at = (phase, step, now)
+        return before
+
+    def step_done(self, step: int) -> None:
+        now = time.monotonic()
+        phase, _, since = self.at
+        self._step_s[self._steps % _KEPT_STEPS] = now - since
+        self._steps += 1
+        self.at = (phase, step, now)
+
+    def limit_s(self, phase: Phase) -> float:
+        return max(FACTOR * self._usual_s(phase), self._timeouts_s[phase])
+
+    def _usual_s(self, phase: Phase) -> float:
+        """99th percentile of the newest steps, or the longest time in another phase."""
+        if phase != "step":
+            return self._longest_s.get(phase, 0.0)
+        durations = sorted(self._step_s[: min(self._steps, _KEPT_STEPS)])
+        return durations[max(0, -(-99 * len(durations) // 100) - 1)] if durations else 0.0
+
+
+_position: _Position | None = None
+
+
+def start(rank: int, timeouts_s: Mapping[Phase, float]) -> None:
+    """Begin in phase `setup`, and write heartbeats if the environment names a folder.
+
+    `timeouts_s`: for each phase, the shortest time in seconds that counts as a hang.
+    """
+    global _position
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder is None:
+        return
+    _position = _Position(timeouts_s)
+    arguments = (Path(folder), rank, _position, threading.get_ident())
+    threading.Thread(target=_write, args=arguments, name="heartbeat", daemon=True).start()
+
+
+def enter(phase: Phase) -> None:
+    """Begin `phase` now."""
+    if _position is not None:
+        _position.enter(phase)
+
+
+@contextmanager
+def within(phase: Phase) -> Iterator[None]:
+    """`phase` within the block, then the phase before."""
+    if _position is None:
+        yield
+        return
+    before = _position.enter(phase)
+    try:
+        yield
+    finally:
+        _position.enter(before)
+
+
+def step_done(step: int) -> None:
+    """Optimizer step `step` is done, and the next one begins."""
+    if _position is not None:
+        _position.step_done(step)
+
+
+@contextmanager
+def collective() -> Iterator[None]:
+    """This rank may wait for other ranks within the block."""
+    if (position := _position) is None:
+        yield
+        return
+    position.collectives += 1
+    try:
+        yield
+    finally:
+        position.collectives -= 1
+
+
+def communicates_while(condition: Callable[[], bool]) -> None:
+    """The rank is in a collective also while `condition` is true. The writing thread calls it."""
+    if _position is not None:
+        _position.communicates = condition
+
+
+def _write(folder: Path, rank: int, position: _Position, main_thread: int) -> None:
+    while True:
+        phase, step, since = position.at
+        waiting = position.collectives > 0 or position.communicates()
+        heartbeat = Heartbeat(
+            rank, os.getpid(), phase, step, since, position.limit_s(phase), waiting,
+            _line(main_thread), time.monotonic(),
+        )  # fmt: skip
+        with suppress(OSError):  # the agent removes the folder when it ends
+            write_heartbeat(folder, heartbeat)
+        time.sleep(INTERVAL_S)
+
+
+def _line(thread: int) -> str:
+    """The innermost line of a thread: `loader.py:57 in __next__`."""
+    frame = sys._current_frames().get(thread)
+    if frame is None:
+        return ""
+    code = frame.f_code
+    return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"

@@ -1,0 +1,60 @@
+"""Positions of the ranks in a hang, and the rank that caused it. Pure; standard library only.
+
+One rank that hangs makes all ranks wait for it in a collective. `silent_rank` picks it from the positions of
+all nodes: first a stopped process, then a rank outside of any collective, then the rank furthest behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RankPosition:
+    """Position of one rank in training."""
+
+    rank: int
+    phase: str
+    """See `disttrain.records.heartbeat.Phase`."""
+    step: int
+    """Optimizer steps done."""
+    silent_s: float
+    """Seconds in this phase, or in one step."""
+    limit_s: float
+    """Seconds after which the rank counts as hung."""
+    waiting: bool
+    """Whether it was in a collective."""
+    stopped: bool
+    """Whether it wrote no heartbeats: the process was stopped, or one thread held the GIL."""
+    where: str
+    """Line that its main thread executed."""
+
+    @property
+    def waits_for_others(self) -> bool:
+        return self.waiting and not self.stopped
+
+    @property
+    def phase_text(self) -> str:
+        return f"step {self.step + 1}" if self.phase == "step" else f"{self.phase} after step {self.step}"
+
+
+def silent_rank(positions: Sequence[RankPosition]) -> RankPosition | None:
+    """The rank that the others wait for; None if each rank waits in the same step."""
+    first = min(positions, key=lambda each: (not each.stopped, each.waits_for_others, each.step))
+    behind = any(each.step > first.step for each in positions)
+    return first if behind or not first.waits_for_others else None
+
+
+def describe_hang(positions: Sequence[RankPosition], silent_nodes: Collection[int] = ()) -> str:
+    """One line that names the silent rank, or the nodes without any sign, or the step in which all wait."""
+    found = silent_rank(positions)
+    longest = max(positions, key=lambda each: each.silent_s)
+    if found is not None and found.stopped:
+        return f"rank {found.rank} stopped: no heartbeat for {found.silent_s:.0f} s, in {found.phase_text}"
+    if found is not None:
+        return f"rank {found.rank} was in {found.phase_text} for {found.silent_s:.0f} s, at {found.where}"
+    waited = f"in a collective of {longest.phase_text} for {longest.silent_s:.0f} s"
+    if silent_nodes:
+        return f"node {min(silent_nodes)} gave no sign, while the other ranks waited {waited}"
+    return f"all ranks waited for each other {waited}: the network is slow or broken"

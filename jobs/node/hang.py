@@ -1,0 +1,114 @@
+"""Find the ranks of this node that hang, from their heartbeats. Standard library only.
+
+A rank hangs if it has been in one step, or in one other phase, for longer than the limit of its heartbeat. A
+rank that waits in a collective has `_OTHER_NODES_S` more, in which the node of the silent rank finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from disttrain.records.heartbeat import INTERVAL_S, Heartbeat, read_heartbeats
+from disttrain.records.json_files import create_exclusive
+from disttrain.records.run_directory import Attempt
+from jobs.core.processes import is_running
+from jobs.core.rank_positions import RankPosition, describe_hang
+from jobs.node.node_log import log_line
+
+_OTHER_NODES_S = 15.0
+_STOPPED_AFTER_S = 10 * INTERVAL_S
+"""A rank without a heartbeat for this time is stopped."""
+_SUSPENDED_S = 10.0
+"""After a longer pause of this process, the scheduler has suspended the job, and the ranks with it."""
+_MEMORY = Path("/dev/shm")
+
+
+@contextlib.contextmanager
+def heartbeat_folder() -> Iterator[Path]:
+    """A folder of this node for the heartbeats: in `/dev/shm` if it exists, else for temporary files."""
+    in_memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="disttrain-", dir=in_memory))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class HangWatch:
+    """Reads the heartbeats in `folder`. Call `positions` every few seconds.
+
+    Parameters
+    ----------
+    now : clock of the heartbeats
+    alive : whether the process of this id exists
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        now: Callable[[], float] = time.monotonic,
+        alive: Callable[[int], bool] = is_running,
+    ) -> None:
+        self._folder = folder
+        self._now = now
+        self._alive = alive
+        self._read_at = self._resumed_at = now()
+
+    def positions(self) -> list[RankPosition]:
+        """Positions of the live ranks of this node. Time in which the job was suspended does not count."""
+        now = self._now()
+        if now - self._read_at > _SUSPENDED_S:
+            self._resumed_at = now
+        self._read_at = now
+        heartbeats = [each for each in read_heartbeats(self._folder) if self._alive(each.pid)]
+        return [self._position(each, now) for each in heartbeats]
+
+    def _position(self, heartbeat: Heartbeat, now: float) -> RankPosition:
+        return RankPosition(
+            rank=heartbeat.rank,
+            phase=heartbeat.phase,
+            step=heartbeat.step,
+            silent_s=now - max(heartbeat.since, self._resumed_at),
+            limit_s=heartbeat.limit_s,
+            waiting=heartbeat.waiting,
+            stopped=now - max(heartbeat.written, self._resumed_at) > _STOPPED_AFTER_S,
+            where=heartbeat.where,
+        )
+
+
+def overdue(positions: Sequence[RankPosition], share: float = 1.0) -> list[RankPosition]:
+    """The ranks that have used up this share of their limit."""
+    return [
+        each
+        for each in positions
+        if each.silent_s > share * each.limit_s + (_OTHER_NODES_S if each.waits_for_others else 0.0)
+    ]
+
+
+def warn(attempt: Attempt, late: Sequence[RankPosition]) -> None:
+    """Log a hang that will end soon, and write `hang-warning.json` for `status`, if no other node has."""
+    left_s = min(each.limit_s - each.silent_s for each in late)
+    message = describe_hang(late)
+    log_line(f"no progress: {message}; the ranks end in {left_s:.0f} s")
+    with contextlib.suppress(OSError):
+        create_exclusive(attempt.hang_warning, {"message": message, "ends_at": time.time() + left_s})
+
+
+def withdraw_warning(attempt: Attempt) -> None:
+    """Remove the warning: training goes on."""
+    log_line("the ranks make progress again")
+    with contextlib.suppress(OSError):
+        attempt.hang_warning.unlink(missing_ok=True)
+
+
+def positions_record(positions: Sequence[RankPosition], hung: bool) -> dict[str, Any]:
+    """Content of `node-NN.ranks.json`: positions of a node's ranks before the agent ended them."""
+    return {"hung": hung, "time": time.time(), "ranks": [asdict(each) for each in positions]}

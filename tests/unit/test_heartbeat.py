@@ -1,0 +1,97 @@
+"""The heartbeat of a rank: its position, and the limit of its phase."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from disttrain.records.heartbeat import FOLDER_VARIABLE, Heartbeat, read_heartbeats
+from disttrain.runtime import heartbeat
+
+TIMEOUTS = {"setup": 600.0, "step": 60.0, "checkpoint": 500.0, "evaluation": 400.0, "finish": 600.0}
+
+
+@pytest.fixture
+def position(monkeypatch: pytest.MonkeyPatch) -> heartbeat._Position:
+    """The position of this process, with a clock that stands still unless a test sets it."""
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: 0.0)
+    found = heartbeat._Position(TIMEOUTS)
+    monkeypatch.setattr(heartbeat, "_position", found)
+    return found
+
+
+def set_clock(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now)
+
+
+def test_three_times_the_99th_percentile_of_the_steps(
+    position: heartbeat._Position, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    heartbeat.enter("step")
+    for step, seconds in enumerate([500.0] + [1.0] * 97 + [40.0, 30.0], start=1):
+        now += seconds
+        set_clock(monkeypatch, now)
+        heartbeat.step_done(step)
+        if step == 1:
+            assert position.limit_s("step") == 1500.0, "the first steps compile"
+    assert position.at == ("step", 100, now)
+    assert position.limit_s("step") == 3 * 40.0, "one step in a hundred may take longer"
+    assert position.limit_s("checkpoint") == 500.0
+    for step in range(101, 1201):
+        heartbeat.step_done(step)
+    assert position.limit_s("step") == 60.0, "only the newest thousand count"
+
+
+def test_another_phase_is_no_part_of_a_step(
+    position: heartbeat._Position, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heartbeat.enter("step")
+    with heartbeat.within("evaluation"):
+        assert position.at[0] == "evaluation"
+        set_clock(monkeypatch, 200.0)
+    assert position.at == ("step", 0, 200.0)
+    assert position.limit_s("evaluation") == 3 * 200.0
+    set_clock(monkeypatch, 201.0)
+    heartbeat.step_done(1)
+    assert position.limit_s("step") == 60.0
+
+
+def test_collectives_are_counted(position: heartbeat._Position) -> None:
+    with heartbeat.collective(), heartbeat.collective():
+        assert position.collectives == 2
+    with pytest.raises(RuntimeError), heartbeat.collective():
+        raise RuntimeError
+    assert position.collectives == 0
+
+
+def test_it_is_rewritten_while_the_main_thread_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(heartbeat, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(heartbeat, "_position", None)
+    heartbeat.start(3, TIMEOUTS)
+
+    def newest(after_s: float = 0.0) -> Heartbeat:
+        while not (found := read_heartbeats(tmp_path)) or found[0].written <= after_s:
+            time.sleep(0.01)
+        return found[0]
+
+    first = newest(time.monotonic() + 0.05)
+    assert (first.rank, first.phase, first.step, first.waiting) == (3, "setup", 0, False)
+    assert first.where.startswith("test_heartbeat.py:")
+    heartbeat.enter("step")
+    heartbeat.step_done(5)
+    heartbeat.communicates_while(lambda: True)
+    later = newest(time.monotonic() + 0.05)
+    assert (later.phase, later.step, later.waiting, later.limit_s) == ("step", 5, True, 60.0)
+
+
+def test_without_a_folder_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    monkeypatch.setattr(heartbeat, "_position", None)
+    heartbeat.start(0, TIMEOUTS)
+    heartbeat.step_done(1)
+    with heartbeat.within("checkpoint"), heartbeat.collective():
+        assert heartbeat._position is None
