@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from torch.utils.data import Dataset
 
 from disttrain.config.builder_options import check_options
 from disttrain.config.keys_and_defaults import Config, DataConfig, ModelConfig
-from disttrain.data.source import Source, sample_count
+from disttrain.data.source import Source, sample_count, source_fingerprint
 from disttrain.data.training_data import TrainingData, spread_source
 from disttrain.errors import ConfigError
 from disttrain.parallel.mesh import Mesh
@@ -27,11 +28,14 @@ def build_source(config: DataConfig) -> Source:
     """
     options = check_options("data", "data", config.kind, config.model_extra or {})
     built = _call(_resolve("data", "data", config.kind), "data", config.kind, options)
-    if isinstance(built, Source):
-        return built
     if isinstance(built, Dataset):
-        return _source_of(built, config.kind)
-    raise ConfigError(f"data.kind={config.kind} returned {type(built).__name__}, not a Source or a Dataset")
+        built = _source_of(built, config.kind)
+    if not isinstance(built, Source):
+        raise ConfigError(
+            f"data.kind={config.kind} returned {type(built).__name__}, not a Source or a Dataset"
+        )
+    fingerprint = source_fingerprint(built, config.kind, options)
+    return dataclasses.replace(built, record=built.record.model_copy(update={"fingerprint": fingerprint}))
 
 
 def build_data(config: Config, mesh: Mesh, world: World) -> TrainingData:

@@ -15,6 +15,8 @@ from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 
+_DATA_HASHES = ("dataset_sha256", "dataset_fingerprint")
+
 
 def build_manifest(
     config: Config, dataset: DatasetRecord, plan: BatchPlan, attempt: Attempt, world: World
@@ -30,6 +32,7 @@ def build_manifest(
         seed=config.train.seed,
         dataset=dataset.name,
         dataset_sha256=dataset.sha256,
+        dataset_fingerprint=dataset.fingerprint,
         valid_loss=None,
         created="",
         torch=torch.__version__,
@@ -47,10 +50,13 @@ def refuse_other_config(found: CommittedCheckpoint, expected: Checkpoint) -> Non
 
 
 def refuse_other_data(found: CommittedCheckpoint, expected: Checkpoint) -> None:
-    """Raise `ConfigError` if resuming from `found` would change the order of samples."""
-    for name in ("dataset", "dataset_sha256", "global_batch_size", "seed"):
+    """Raise `ConfigError` if resuming from `found` would change the samples or their order.
+
+    A hash that an earlier version did not record is not compared; see `log_inexact_resume`.
+    """
+    for name in ("dataset", *_DATA_HASHES, "global_batch_size", "seed"):
         was, now = getattr(found.manifest, name), getattr(expected, name)
-        if was != now:
+        if was != now and not (name in _DATA_HASHES and was is None):
             raise ConfigError(
                 f"{found.path} was trained with {name}={was}, this run has {name}={now}; to take the model "
                 f"alone: checkpoint.start_from={found.path} and checkpoint.start_with=model in a new run"
@@ -67,8 +73,11 @@ def refuse_beyond_the_end(found: CommittedCheckpoint, steps: int) -> None:
 
 
 def log_inexact_resume(found: CommittedCheckpoint, expected: Checkpoint) -> None:
-    """Log differences of code, torch or world size: resuming is allowed, but not bit-exact."""
+    """Log differences of code, torch or world size, and data that cannot be compared: resuming is allowed,
+    but not bit-exact."""
     for name in ("code_hash", "torch", "world_size"):
         was, now = getattr(found.manifest, name), getattr(expected, name)
         if was != now:
             log.info("resume is not exact", reason=f"{name} was {was} and is {now}")
+    if all(getattr(found.manifest, name) is None for name in _DATA_HASHES):
+        log.info("resume is not exact", reason="the checkpoint does not identify its training data")

@@ -6,7 +6,9 @@ A dataset is map-style: `ds[i]` is `(input, target)` without a batch dimension. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -124,6 +126,14 @@ def windows_or_refuse(tokens: np.ndarray, seq_len: int, what: str) -> Windows:
             "use a smaller data.seq_len or more data"
         )
     return windows
+
+
+def source_fingerprint(source: Source, kind: str, options: Mapping[str, Any]) -> str:
+    """`DatasetRecord.fingerprint` of the source that the data kind `kind` built from `options`."""
+    record = source.record
+    content = record.sha256 or [kind, record.version, dict(sorted(options.items()))]
+    described = [content, source.task, source.shape, source.classes, record.train_samples]
+    return hashlib.sha256(json.dumps(described, default=str).encode()).hexdigest()
 
 
 def sample_count(dataset: Dataset[Sample] | None) -> int:

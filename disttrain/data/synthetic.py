@@ -6,6 +6,8 @@ shows that training works.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Sequence
@@ -68,6 +70,7 @@ def build(
     if delay_s < 0:
         raise ConfigError(f"data.delay_s={delay_s}: must not be negative")
     total = samples + valid_samples
+    size = vocab if task == "language" else classes
     dataset: Dataset[Sample] = (
         Sentences(total, seq_len, vocab, seed) if task == "language" else Waves(total, shape, classes, seed)
     )
@@ -80,16 +83,21 @@ def build(
         valid=Subset(dataset, range(samples, total)) if valid_samples else None,
         task=kind,
         shape=(seq_len,) if task == "language" else shape,
-        classes=vocab if task == "language" else classes,
+        classes=size,
         tokens_per_sample=seq_len if task == "language" else None,
         record=DatasetRecord(
             name="synthetic",
             version=f"seed {seed}",
-            sha256=None,
+            sha256=_sha256(task, shape if task == "classification" else (seq_len,), size, seed),
             train_samples=samples,
             valid_samples=valid_samples,
         ),
     )
+
+
+def _sha256(task: Task, shape: tuple[int, ...], classes: int, seed: int) -> str:
+    """SHA-256 over the parameters that determine each sample."""
+    return hashlib.sha256(json.dumps([task, shape, classes, seed]).encode()).hexdigest()
 
 
 class Delayed(Dataset[Sample]):

@@ -27,6 +27,8 @@ class Checkpoint(Record):
     global_batch_size: int
     seed: int
     dataset_sha256: str | None
+    dataset_fingerprint: str | None = None
+    """See `DatasetRecord.fingerprint`; null in checkpoints of earlier versions."""
     dataset: str
     valid_loss: float | None
     """Validation loss at this step; null without a validation at this step."""

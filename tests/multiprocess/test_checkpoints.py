@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import pickle
 from contextlib import nullcontext
@@ -180,6 +181,38 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, change: dict, says: str) -
     start = {"start_from": str(tmp_path / "a" / "checkpoints" / "step-00000005")}
     with pytest.raises(ConfigError, match=says):
         train_until(alone(), config(checkpoint=start, **change), tmp_path / "b", 0, None)
+
+
+SYNTHETIC = {"kind": "synthetic", "samples": 40, "valid_samples": 9, "shape": [8], "classes": 4}
+
+
+@pytest.mark.parametrize(
+    ("data", "change"),
+    [
+        (SYNTHETIC, {"seed": 9}),
+        (SYNTHETIC, {"samples": 41}),
+        ({}, {"samples": 41}),  # a source of another package, whose record has no hash
+    ],
+)
+def test_other_data_is_refused(tmp_path: Path, data: dict, change: dict) -> None:
+    train_until(alone(), config(data=data), tmp_path / "a", 0, 5)
+    start = {"start_from": str(tmp_path / "a" / "checkpoints" / "step-00000005")}
+    with pytest.raises(ConfigError, match="was trained with dataset_"):
+        train_until(alone(), config(data={**data, **change}, checkpoint=start), tmp_path / "b", 0, None)
+    again = train_until(alone(), config(data=data, checkpoint=start), tmp_path / "c", 0, None)
+    assert again.metrics.resumed_step == 5
+
+
+def test_resuming_from_a_checkpoint_without_a_hash_of_its_data_is_not_exact(tmp_path: Path) -> None:
+    train_until(alone(), config(), tmp_path, 0, 5)
+    path = tmp_path / "checkpoints" / "step-00000005" / "manifest.json"
+    of_earlier_version = {k: v for k, v in read_json(path).items() if k != "dataset_fingerprint"}
+    path.write_text(json.dumps(of_earlier_version))
+    with patch.object(log, "info", wraps=log.info) as logged:
+        seen = train_until(alone(), config(), tmp_path, 1, None)
+    assert seen.metrics.resumed_step == 5
+    (call,) = [call for call in logged.call_args_list if call.args == ("resume is not exact",)]
+    assert call.kwargs["reason"] == "the checkpoint does not identify its training data"
 
 
 def test_a_model_that_has_less_than_the_checkpoint_is_another(tmp_path: Path) -> None:

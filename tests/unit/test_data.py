@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, default_collate
 
+from disttrain.build_by_kind import build_source
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.keys_and_defaults import DataConfig
 from disttrain.data import digits, synthetic, tokens
@@ -218,3 +219,35 @@ def test_arrays_fetch_a_batch_as_its_samples():
     inputs, targets = default_collate(train.__getitems__([3, 1, 3]))
     assert inputs.equal(torch.stack([train[3][0], train[1][0], train[3][0]]))
     assert targets.equal(torch.stack([train[3][1], train[1][1], train[3][1]]))
+
+
+# --- hashes of data ---
+
+
+def fingerprint(**data):
+    return build_source(DataConfig(**data)).record.fingerprint
+
+
+def test_the_fingerprint_changes_with_the_training_samples_alone(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(101))
+    file = {"kind": "tokens", "path": str(tmp_path / "a.npy"), "vocab": 101, "seq_len": 10}
+    made = {"kind": "synthetic", "task": "language", "samples": 50}
+    foreign = {"kind": "tests.support.small_models:source", "samples": 40}
+    variants = [
+        file, {**file, "seq_len": 5}, {**file, "valid_share": 0.2},
+        made, {**made, "seed": 1}, {**made, "samples": 51}, {**made, "vocab": 7}, {**made, "seq_len": 5},
+        {**made, "task": "classification"}, {**made, "task": "classification", "shape": [5]},
+        foreign, {**foreign, "samples": 41},
+    ]  # fmt: skip
+    found = [fingerprint(**variant) for variant in variants]
+    assert None not in found
+    assert len(set(found)) == len(found)
+    (tmp_path / "b.npy").write_bytes((tmp_path / "a.npy").read_bytes())
+    assert fingerprint(**{**file, "path": str(tmp_path / "b.npy")}) == found[0]
+    assert fingerprint(**made, delay_s=0.1, valid_samples=3, workers=2) == found[3]
+    assert fingerprint(**foreign) == fingerprint(**foreign)
+
+
+def test_synthetic_data_of_another_seed_has_another_hash():
+    assert synthetic.build(seed=1).record.sha256 != synthetic.build(seed=2).record.sha256
+    assert synthetic.build(seed=1).record.sha256 == synthetic.build(seed=1, samples=7).record.sha256
