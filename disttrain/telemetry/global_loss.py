@@ -19,26 +19,29 @@ class GlobalLoss:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._local: list[tuple[int, torch.Tensor]] = []
-        self._reductions = AsyncReductionQueue[list[int]](world)
+        self._local: list[tuple[int, torch.Tensor, bool]] = []
+        self._reductions = AsyncReductionQueue[list[int | None]](world)
 
-    def add(self, step: int, loss: torch.Tensor) -> None:
-        self._local.append((step, loss))
+    def add(self, step: int, loss: torch.Tensor, recorded: bool = True) -> None:
+        """Add the loss of a step. Without a `recorded` loss, `loss` is NaN and the curve leaves the step out:
+        it is reduced nevertheless, since another rank may have recorded one."""
+        self._local.append((step, loss, recorded))
 
     def reduce(self) -> None:
         """Reduce the losses added since the last call, without waiting for the device. All ranks together."""
         if self._local:
-            steps = [step for step, _ in self._local]
+            steps = [step if recorded else None for step, _, recorded in self._local]
             # Sums of single-precision losses are exact in double precision: the curve depends neither on the
             # order of summation nor on the grouping of steps, and a resumed run repeats it bit by bit.
-            losses = torch.stack([loss for _, loss in self._local]).double()
+            losses = torch.stack([loss for _, loss, _ in self._local]).double()
             self._local = []
             self._reductions.submit(steps, losses, dist.ReduceOp.SUM)
 
     def ready(self, wait: bool = False) -> list[tuple[int, float]]:
         """(step, loss) of the reductions that have arrived, oldest first; with `wait`, of all."""
         return [
-            pair
+            (step, loss)
             for steps, sums in self._reductions.ready(wait)
-            for pair in zip(steps, (sums / self._world.size).float().tolist(), strict=True)
+            for step, loss in zip(steps, (sums / self._world.size).float().tolist(), strict=True)
+            if step is not None
         ]

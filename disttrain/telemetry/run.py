@@ -130,16 +130,19 @@ class RunTelemetry:
             self._progress.restart(self._step, self._began)
         self.clock.start()
 
-    def step_done(self, result: StepResult, exposed_comm_reason: str | None = None) -> None:
+    def step_done(
+        self, result: StepResult, exposed_comm_reason: str | None = None, *, loss_recorded: bool = True
+    ) -> None:
         """Close the optimizer step of `result`.
 
-        `exposed_comm_reason` is given where part of the step's communication escaped the clock.
+        `exposed_comm_reason` is given where part of the step's communication escaped the clock. Without
+        `loss_recorded`, the loss is NaN because the loop recorded none.
         """
         step, loss, lr = result.step, result.loss, result.lr
         self._recorder.record(step, loss, lr, comm_measured=exposed_comm_reason is None)
         if exposed_comm_reason is not None and self.metadata.exposed_comm_reason is None:
             self.metadata.exposed_comm_reason = exposed_comm_reason
-        self._global_loss.add(step, loss)
+        self._global_loss.add(step, loss, loss_recorded)
         self._step, self._lr = step, lr
         self.clock.end_step()
         if step in self.profiled.steps:

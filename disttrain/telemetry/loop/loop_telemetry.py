@@ -75,9 +75,10 @@ class LoopTelemetry:
         self._optimizer = optimizer
         self._accumulation = accumulation
         self._step = 0
-        self._loss: Tensor | None = None
+        self._loss: Tensor | None = None  # of the step under way
         self._stepped = False
         device = next(model.parameters()).device
+        self._no_loss = torch.full((), torch.nan, device=device)
         group = dist.is_initialized()
         self._world = World(**vars(rank_info()), device=device, backend=dist.get_backend() if group else None)
         bare = model.module if isinstance(model, DistributedDataParallel) else model
@@ -143,14 +144,21 @@ class LoopTelemetry:
                         self._model_hooks.on_step(step)
                     yield batch
             self._step = step
-            loss = torch.tensor(torch.nan, device=self._world.device) if self._loss is None else self._loss
+            loss, self._loss = self._loss, None
             lr = float(self._optimizer.param_groups[0]["lr"])
             missed = self._comm.missed(self._stepped) if self._comm else None
-            self._telemetry.step_done(StepResult(step, loss, lr), missed)
+            self._telemetry.step_done(
+                StepResult(step, self._no_loss if loss is None else loss, lr),
+                missed,
+                loss_recorded=loss is not None,
+            )
             self._stepped = False
 
     def record_loss(self, loss: Tensor) -> None:
-        """Record the mean loss of this rank's samples in this step, a scalar, for the loss curve."""
+        """Record the mean loss of this rank's samples in this step, a scalar, for the loss curve.
+
+        All ranks record the same steps. A step without a loss has none in its record and in the curve.
+        """
         self._loss = loss.detach()
 
     def note(self, loss: Tensor) -> None:
