@@ -27,6 +27,10 @@ COMMUNICATION = frozenset({COMM, COMM_TRANSFER, CONTROL_SYNC})
 """Phases in which a rank may wait for other ranks."""
 _PHASES = 7
 
+ANCHOR_EVERY_S = 60.0
+"""Seconds between the events from which a CUDA clock measures the start of steps. `elapsed_time` gives
+milliseconds in single precision: 4 us coarse after 60 s, but 8 ms after 28 h."""
+
 PhaseSeconds = list[float]
 """Seconds in each phase of one step, indexed by the constants above. A clock appends the seconds of each
 CONTROL_SYNC in order."""
@@ -101,15 +105,17 @@ class CudaClock:
 
     def __init__(self) -> None:
         self.phase = OTHER
-        self._origin: torch.cuda.Event | None = None
+        self._anchor: torch.cuda.Event | None = None
+        self._anchor_s = 0.0
+        """Seconds from the first `start()` to the anchor."""
         self._marks: list[tuple[int, torch.cuda.Event]] = []
         self._pending: deque[list[tuple[int, torch.cuda.Event]]] = deque()
 
     def start(self) -> None:
         self.phase = OTHER
         self._marks = [(OTHER, self._event())]
-        if self._origin is None:
-            self._origin = self._marks[0][1]
+        if self._anchor is None:
+            self._anchor = self._marks[0][1]
 
     def switch(self, phase: int) -> None:
         self.phase = phase
@@ -131,9 +137,17 @@ class CudaClock:
             parts = [0.0] * _PHASES
             for (phase, begin), (_, end) in itertools.pairwise(marks):
                 _add(parts, phase, begin.elapsed_time(end) / 1e3)
-            assert self._origin is not None, "start() comes first"
-            done.append((self._origin.elapsed_time(marks[0][1]) / 1e3, parts))
+            done.append((self._start_s(marks[0][1]), parts))
         return done
+
+    def _start_s(self, start: torch.cuda.Event) -> float:
+        """Seconds from the first `start()` to the event `start`."""
+        assert self._anchor is not None, "start() comes first"
+        since_anchor_s = self._anchor.elapsed_time(start) / 1e3
+        start_s = self._anchor_s + since_anchor_s
+        if since_anchor_s > ANCHOR_EVERY_S:
+            self._anchor, self._anchor_s = start, start_s
+        return start_s
 
     @staticmethod
     def _event() -> torch.cuda.Event:

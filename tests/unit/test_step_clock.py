@@ -1,5 +1,8 @@
 """The step clock is a partition: parts sum to the step, whatever is switched when."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -149,3 +152,25 @@ def test_the_device_clock_is_a_partition_read_only_when_the_device_has_passed(mo
     assert [second[phase] for phase in (INPUT, COMPUTE, COMM, OPTIMIZER)] == [2.0] * 4
     assert (second_start, third_start) == (4.0, 62.0)
     assert third[COMPUTE] == sum(third) == 3.0
+
+
+def test_starts_on_a_device_stay_precise_for_days(monkeypatch):
+    """A real event gives milliseconds in single precision."""
+
+    class RealEvent(FakeEvent):
+        def elapsed_time(self, end):
+            return float(np.float32(super().elapsed_time(end)))
+
+    monkeypatch.setattr(torch.cuda, "Event", RealEvent)
+    monkeypatch.setattr(FakeEvent, "host", 0.0)
+    monkeypatch.setattr(FakeEvent, "passed", math.inf)
+    clock = CudaClock()
+    clock.start()
+    errors_s = []
+    for _ in range(20_000):
+        began_s = FakeEvent.host
+        FakeEvent.host += 10.0037
+        clock.end_step()
+        [(start_s, _)] = clock.finished()
+        errors_s.append(abs(start_s - began_s))
+    assert max(errors_s) < 1e-3
