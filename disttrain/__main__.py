@@ -9,6 +9,7 @@ Every config key is a flag too; `docs/configuration.md` lists them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import faulthandler
 import multiprocessing
@@ -17,16 +18,17 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from typing import NoReturn
 
 from disttrain.config.keys_and_defaults import Config, JobConfig
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.records.heartbeat import Phase
-from disttrain.records.json_files import CorruptFile, write_json
+from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
 from disttrain.runtime import heartbeat
-from disttrain.runtime.rank_failure import describe_failure
+from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.stop_signals import StopSignals
 
@@ -71,15 +73,16 @@ def main(argv: list[str]) -> int:
         return 0
     except (Exception, KeyboardInterrupt) as error:
         refused = isinstance(error, ConfigError)
-        record = describe_failure(error, rank)
-        if error_file:
-            write_json(error_file, record.model_dump(mode="json"))
-        if output:
-            output.close(record)
+        record = record_failure(error, rank, error_file)
         if not refused:
             traceback.print_exc()
         elif rank == 0:  # the message is the same on every rank
             print(f"error: {error}", file=sys.stderr)
+        if output:
+            try:
+                output.close(record)
+            except OSError as problem:
+                print(f"error: {output.run.path} cannot be closed: {problem}", file=sys.stderr)
         return EXIT_BAD_INPUT if refused else EXIT_FAILED
     finally:
         for loader in multiprocessing.active_children():
@@ -148,5 +151,19 @@ def _die_with_torchrun() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
+def exit_process(code: int) -> NoReturn:
+    """Exit with `code`; after a failure without Python's shutdown.
+
+    The shutdown would join the thread that writes a checkpoint and destroy NCCL communicators. Both can wait
+    forever, for a file system or for peers in a collective, and torchrun ends the peers only after this exit.
+    """
+    if code:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    exit_process(main(sys.argv[1:]))

@@ -33,6 +33,7 @@ from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import Metrics
 from disttrain.runtime import heartbeat, log
 from disttrain.runtime.process_group import World
+from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.seeding import seed_all
 from disttrain.runtime.stop_signals import StopRequests, StopSignals
@@ -57,7 +58,8 @@ def train(config: Config, output: RunOutput, world: World, signals: StopSignals 
     run = prepare(config, output, world, signals or StopSignals())
     try:
         stop_cause = run_loop(run)
-    except BaseException:
+    except BaseException as error:
+        record_failure(error, world.rank, output.attempt.error(world.rank))  # before anything that may block
         run.telemetry.abort()
         raise
     return finish(run, config, world, stop_cause)

@@ -81,8 +81,10 @@ class World(RankInfo):
 def open_world(
     resources: ResourcesConfig, collective_timeout_s: float = JobConfig().collective_timeout_s
 ) -> Iterator[World]:
-    """Join the process group, and leave it at the end. A collective that takes longer than the timeout
-    raises.
+    """Join the process group, and leave it at the end of the block.
+
+    A collective that takes longer than the timeout raises. After an exception the group stays: its shutdown
+    can wait for peers that sit in a collective, and the process must exit for torchrun to end them.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one.
@@ -104,8 +106,6 @@ def open_world(
         timeout = timedelta(seconds=collective_timeout_s)
         with heartbeat.collective():
             dist.init_process_group(backend, timeout=timeout, device_id=device if backend == "nccl" else None)
-    try:
-        yield World(**vars(info), device=device, backend=backend)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    yield World(**vars(info), device=device, backend=backend)
+    if dist.is_initialized():
+        dist.destroy_process_group()

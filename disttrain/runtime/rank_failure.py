@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import time
 import traceback
+from pathlib import Path
 
 from disttrain.errors import ConfigError
 from disttrain.records.attempt import RankError
 from disttrain.records.exit_causes import Cause
+from disttrain.records.json_files import write_json
+from disttrain.runtime import log
+
+
+def record_failure(error: BaseException, rank: int, path: Path | None) -> RankError:
+    """Describe `error`, and write the record to `path` unless the file exists.
+
+    The first record has the time of the failure, by which the cause of the attempt is chosen. An error of the
+    file system goes to the log.
+    """
+    record = describe_failure(error, rank)
+    try:
+        if path is not None and not path.exists():
+            write_json(path, record.model_dump(mode="json"))
+    except OSError as problem:
+        log.error("the failure is not recorded", path=str(path), problem=str(problem))
+    return record
 
 
 def describe_failure(error: BaseException, rank: int) -> RankError:

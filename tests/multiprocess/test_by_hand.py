@@ -39,7 +39,10 @@ def torchrun(*arguments: str, cwd: Path) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> tuple[int, str]:
-    text, _ = process.communicate(timeout=WITHIN_S)
+    try:
+        text, _ = process.communicate(timeout=WITHIN_S)
+    finally:
+        process.kill()  # its ranks end with it
     return process.returncode, text
 
 
@@ -162,3 +165,29 @@ def test_a_crash_leaves_its_cause(config, tmp_path):
     assert "in forward" in error["traceback"]
     state = read_state(RunDir(tmp_path / "run"))
     assert (state.state, state.message) == ("failed", "rank 0: RuntimeError: boom at three")
+
+
+STUCK_SHUTDOWN = """\
+import runpy, threading, torch.distributed as dist
+dist.destroy_process_group = lambda *_: threading.Event().wait()
+threading.Thread(target=threading.Event().wait).start()
+runpy.run_module("disttrain", run_name="__main__")
+"""
+"""A trainer whose group cannot be destroyed, as with NCCL while peers sit in a collective, with a thread that
+never ends, as after a write to a file system that hangs."""
+
+
+@pytest.mark.slow
+def test_a_failed_rank_records_its_cause_and_exits_without_a_shutdown(config, tmp_path):
+    script = tmp_path / "trainer.py"
+    script.write_text(STUCK_SHUTDOWN)
+    failing = ("--model.kind", "tests.support.small_models:Failing", "--model.rank", "1")
+    trainer = torchrun(
+        "--nproc-per-node", "2", f"--master-port={free_port()}",
+        str(script), "--config", str(config), "--run-dir", "run", *failing, cwd=tmp_path,
+    )  # fmt: skip
+    code, text = finish(trainer)
+    assert code == 1, text
+    errors = [read_json(path) for path in RunDir(tmp_path / "run").attempt(0).path.glob("error-*.json")]
+    first = min(errors, key=lambda error: error["time"])
+    assert (first["rank"], first["kind"], first["message"]) == (1, "RuntimeError", "boom")

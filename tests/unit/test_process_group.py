@@ -84,3 +84,11 @@ def test_a_rank_computes_with_the_threads_of_the_config(wanted):
             assert torch.get_num_threads() == wanted
     finally:
         torch.set_num_threads(threads)
+
+
+def test_an_exception_leaves_the_process_group_without_its_shutdown(monkeypatch):
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: pytest.fail("shutdown may wait for peers"))
+    with pytest.raises(RuntimeError, match="boom"), open_world(ResourcesConfig(device="cpu")):
+        raise RuntimeError("boom")

@@ -28,10 +28,9 @@ from disttrain.errors import ConfigError
 from disttrain.model_hooks import hooks_of
 from disttrain.parallel import ddp
 from disttrain.records.dataset import DatasetRecord
-from disttrain.records.json_files import write_json
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
-from disttrain.runtime.rank_failure import describe_failure
+from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.step_result import StepResult
@@ -180,9 +179,8 @@ class LoopTelemetry:
             self.metrics: Metrics = self._telemetry.finish()
             self._output.close(None, self.metrics)
         else:
+            record = record_failure(error, self._world.rank, self._output.attempt.error(self._world.rank))
             self._telemetry.abort()
-            record = describe_failure(error, self._world.rank)
-            write_json(self._output.attempt.error(self._world.rank), record.model_dump(mode="json"))
             self._output.close(record)
 
     def _forward_begins(self, model: nn.Module, inputs: Any) -> None:
