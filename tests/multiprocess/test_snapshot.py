@@ -117,7 +117,7 @@ def test_a_run_whose_code_is_not_what_it_was_is_refused(what: str, root: Path) -
         if what == "gone":
             os.rename(code, root / "elsewhere")
         else:
-            (code / "jobs" / "more.py").write_text("")
+            (code / "jobs" / "core" / "more.py").write_text("")
     ended = settled(root)["a"]
     assert (ended.state, ended.cause) == ("failed", "refused")
     assert str(ended.message).startswith("the code snapshot of the run ")
@@ -125,5 +125,5 @@ def test_a_run_whose_code_is_not_what_it_was_is_refused(what: str, root: Path) -
     submit(sweep_plan("b"), LocalScheduler(), root)
     code = root / read_json(root / "demo" / "b" / "run.json")["provenance"]["code"]["path"]
     assert (code / "jobs").is_dir(), "the next submission has it again"
-    assert not (code / "jobs" / "more.py").exists()
+    assert not (code / "jobs" / "core" / "more.py").exists()
     assert read_state(run).cause == "refused"

@@ -31,7 +31,7 @@ def test_a_job_whose_code_is_not_what_it_was_is_refused(what: str, root: Path, o
         if what == "gone":
             os.rename(code, root / "elsewhere")
         else:
-            (code / "jobs" / "more.py").write_text("")
+            (code / "jobs" / "core" / "more.py").write_text("")
     finally:
         on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
     ended = settled(root)["a"]
