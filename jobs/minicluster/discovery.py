@@ -73,16 +73,31 @@ class NamespaceProcess:
 
 
 def namespace_processes(folder: ClusterFolder) -> list[NamespaceProcess]:
-    """The live processes that hold a cluster's namespaces, found by command line, not by pid file."""
+    """The live processes that hold a cluster's namespaces, found by command line, not by pid file.
+
+    Processes of other users are ignored: any user may start a process with such a command line, in namespaces
+    of their own, and root enters the namespaces of the found processes.
+    """
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         with contextlib.suppress(OSError):
             words = Path(f"/proc/{entry}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-            if len(words) > 3 and words[-3] in _INIT_MODULES and words[-2] == str(folder.path):
+            is_of_cluster = len(words) > 3 and words[-3] in _INIT_MODULES and words[-2] == str(folder.path)
+            if is_of_cluster and _is_all_root(int(entry)):
                 found.append(NamespaceProcess(int(entry), words[-1], words[0] != "unshare"))
     return found
+
+
+def _is_all_root(pid: int) -> bool:
+    """Whether the real, effective, saved and file-system user ids of a process are all 0.
+
+    The owner of `/proc/<pid>` is not enough: it is root as well for a set-user-id program of another user.
+    """
+    status = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    ids = next(line.split()[1:] for line in status.splitlines() if line.startswith("Uid:"))
+    return set(ids) == {"0"}
 
 
 def init_pid(folder: ClusterFolder, host: str) -> int | None:

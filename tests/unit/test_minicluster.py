@@ -6,6 +6,8 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -97,21 +99,35 @@ def test_addresses_differ() -> None:
     assert all(address.startswith("10.213.3.") for address in addresses)
 
 
+@contextmanager
+def as_namespace_init(folder: ClusterFolder, module: str, user: int | None = None) -> Iterator[int]:
+    """The pid of a process with the same last arguments as a namespace init of node 3."""
+    need(None if os.geteuid() == 0 else "processes of a cluster are those of root")
+    _, *arguments = discovery.init_command(folder, "3")[-3:]  # less the module, which older code named keeper
+    started = ["sh", "-c", "echo; read line", module, *arguments]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(started, **pipes, user=user, cwd="/") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+        process.communicate()
+
+
 @pytest.mark.parametrize("module", ["jobs.minicluster.namespace_init", "jobs.minicluster.keeper"])
 def test_a_cluster_is_found_by_the_command_lines_of_its_processes(module: str, tmp_path: Path) -> None:
     folder = ClusterFolder(tmp_path)
-    _, *arguments = discovery.init_command(folder, "3")[-3:]  # less the module, which older code named keeper
-    script = "import sys; print(flush=True); sys.stdin.read()"
-    # The same last arguments as a namespace init.
-    started = [sys.executable, "-c", script, module, *arguments]
-    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with as_namespace_init(folder, module) as pid:
         (found,) = discovery.namespace_processes(folder)
-        assert (found.pid, found.host, found.is_init) == (process.pid, "3", True)
+        assert (found.pid, found.host, found.is_init) == (pid, "3", True)
         assert discovery.namespace_processes(ClusterFolder(tmp_path / "other")) == []
-        process.communicate()
     assert discovery.namespace_processes(folder) == []
+
+
+def test_a_process_of_another_user_is_not_of_a_cluster(tmp_path: Path) -> None:
+    folder = ClusterFolder(tmp_path)
+    with as_namespace_init(folder, "jobs.minicluster.namespace_init", user=65534):
+        assert discovery.init_pid(folder, "3") is None
+        assert discovery.namespace_processes(folder) == []
 
 
 def test_the_environment_of_a_shell() -> None:
