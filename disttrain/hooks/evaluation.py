@@ -40,8 +40,14 @@ class Validation:
 
     def run(self, model: nn.Module, step: int) -> EvalPoint:
         """Validate the unwrapped `model`: DDP would wait for ranks that have fewer batches. All ranks
-        together."""
+        together.
+
+        All ranks take the buffers of rank 0, such as running statistics of batch norm: a checkpoint holds
+        them, and DDP broadcasts them before the next step anyway.
+        """
         began = time.monotonic()
+        for buffer in model.buffers():
+            self.world.broadcast(buffer)
         available = len(self.dataset)  # type: ignore[arg-type]
         count = min(self.max_samples or available, available)
         # a constant stride covers the whole split with a limited number of samples, the same each time

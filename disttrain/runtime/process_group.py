@@ -41,6 +41,12 @@ class World(RankInfo):
                 dist.all_reduce(tensor, op)
         return tensor
 
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Overwrite `tensor` with that of rank 0 in place, and return it."""
+        if self.size > 1:
+            dist.broadcast(tensor, src=0)
+        return tensor
+
     def all_gather_object(self, value: Any) -> list[Any]:
         """The picklable `value` of every rank, by rank, on all ranks. Too slow for every step."""
         if self.size == 1:

@@ -114,11 +114,11 @@ class Deep(nn.Module):
     """Several layers whose training depends on everything that a checkpoint has to hold: dropout on the
     random numbers, batch norms on their buffers."""
 
-    def __init__(self, hidden: int = 24, layers: int = 4) -> None:
+    def __init__(self, hidden: int = 24, layers: int = 4, dropout: float = 0.2) -> None:
         super().__init__()
         sizes = [FEATURES, *[hidden] * layers]
         blocks = [
-            nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.Tanh(), nn.Dropout(0.2))
+            nn.Sequential(nn.Linear(a, b), nn.BatchNorm1d(b), nn.Tanh(), nn.Dropout(dropout))
             for a, b in itertools.pairwise(sizes)
         ]
         self.layers = nn.Sequential(*blocks, nn.Linear(hidden, CLASSES))
