@@ -342,6 +342,11 @@ def under_first_names(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_key(config: Config, repeat: int = 0) -> str:
-    """SHA-256 over the keyed values and the repeat: 12 hex digits, equal for runs that compute the same."""
-    text = json.dumps([under_first_names(keyed_values(config)), repeat], sort_keys=True)
+    """`hash_values` of the keyed values: equal for runs that compute the same."""
+    return hash_values(under_first_names(keyed_values(config)), repeat)
+
+
+def hash_values(values: dict[str, Any], repeat: int = 0) -> str:
+    """SHA-256 over plain data and the repeat: 12 hex digits."""
+    text = json.dumps([values, repeat], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.keys_and_defaults import Config, config_key
+from disttrain.config.keys_and_defaults import Config, config_key, hash_values
 from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
 from disttrain.records.json_files import read_json_or_none, write_json
@@ -38,10 +38,18 @@ class RunOutput:
         return cls(run, run.attempt(attempt))
 
     @classmethod
-    def by_hand(cls, run_dir: Path | None, config_file: Path, config: Config, world: World) -> RunOutput:
+    def by_hand(
+        cls,
+        run_dir: Path | None,
+        config_file: Path,
+        config: Config,
+        world: World,
+        recorded: dict[str, Any] | None = None,
+    ) -> RunOutput:
         """A new attempt in `run_dir` or in `runs/by-hand/<config>-<time>`; every rank takes rank 0's choice.
 
-        Rank 0 writes `run.json`, as `submit.py` does for a job. Calls a collective.
+        Rank 0 writes `run.json`, as `submit.py` does for a job, with the values `recorded` in place of
+        `config` if they are given. Calls a collective.
         """
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         chosen = run_dir or Path("runs") / BY_HAND / f"{config_file.stem}-{stamp}"
@@ -49,7 +57,9 @@ class RunOutput:
         run = RunDir(chosen.resolve())
         output = cls(run, run.attempt(number), writes_outcome=world.rank == 0)
         if output.writes_outcome:
-            write_json(output.run.run_json, _plan_by_hand(output.run, config).model_dump(mode="json"))
+            values = mask_config(config.as_dict())[0] if recorded is None else recorded
+            key = config_key(config) if recorded is None else hash_values(recorded)
+            write_json(output.run.run_json, _plan_by_hand(output.run, values, key).model_dump(mode="json"))
             for stale in (run.stop, run.failed, run.done):  # of the previous attempt
                 stale.unlink(missing_ok=True)
         return output
@@ -85,16 +95,15 @@ class RunOutput:
         write_json(path, outcome.model_dump(mode="json"))
 
 
-def _plan_by_hand(run: RunDir, config: Config) -> RunRecord:
+def _plan_by_hand(run: RunDir, config: dict[str, Any], key: str) -> RunRecord:
     made = Provenance.model_validate(collect_provenance.collect())
-    key = config_key(config)
     return RunRecord(
         name=run.name,
         sweep=run.sweep,
         run_key=collect_provenance.run_key(key, made.code.hash),
         config_key=key,
         repeat=0,
-        config=mask_config(config.as_dict())[0],
+        config=config,
         axes={},
         cluster="local",
         provenance=made,

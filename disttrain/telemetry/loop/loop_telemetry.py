@@ -22,9 +22,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.config.keys_and_defaults import Config
-from disttrain.config.renamed_keys import refusal
-from disttrain.errors import ConfigError
 from disttrain.model_hooks import hooks_of
 from disttrain.parallel import ddp
 from disttrain.records.dataset import DatasetRecord
@@ -36,6 +33,7 @@ from disttrain.runtime.run_output import RunOutput
 from disttrain.step_result import StepResult
 from disttrain.telemetry.loop import fsdp_exposed
 from disttrain.telemetry.loop.ddp_exposed import DdpExposed
+from disttrain.telemetry.loop.loop_config import known_values, loop_config
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
 from disttrain.telemetry.run import RunTelemetry
@@ -51,7 +49,7 @@ class LoopTelemetry:
     Args:
         run_dir: run directory; rank 0's value is used on all ranks.
         model: a `DistributedDataParallel` module, a module sharded by `fully_shard`, or any on one rank.
-        steps: optimizer steps of the whole loop.
+        steps: optimizer steps of the whole loop. A loop that ends before is recorded as stopped.
         samples_per_step: samples that this rank trains on in one optimizer step.
         accumulation: batches that share one optimizer step.
         telemetry: keys of the config section `telemetry`, such as `warmup_steps`.
@@ -74,6 +72,7 @@ class LoopTelemetry:
         self._optimizer = optimizer
         self._accumulation = accumulation
         self._step = 0
+        self._steps = steps
         self._loss: Tensor | None = None  # of the step under way
         self._stepped = False
         device = next(model.parameters()).device
@@ -84,8 +83,9 @@ class LoopTelemetry:
         self._model = bare
         self._model_hooks = hooks_of(bare)
         local = samples_per_step // accumulation
-        config = _config(bare, self._world, steps, local, telemetry or {})
-        self._output = RunOutput.by_hand(Path(run_dir), Path("loop"), config, self._world)
+        config = loop_config(bare, self._world, steps, local, telemetry or {})
+        known = known_values(config, optimizer)
+        self._output = RunOutput.by_hand(Path(run_dir), Path("loop"), config, self._world, recorded=known)
         work, metadata = _parallel(model, self._world)
         metrics_fields = {
             **self._output.identity(),
@@ -176,7 +176,7 @@ class LoopTelemetry:
             self._comm.close()
         if error is None:
             add_model_report(self._model, self._telemetry, self._world)
-            self.metrics: Metrics = self._telemetry.finish()
+            self.metrics: Metrics = self._telemetry.finish("stopped" if self._step < self._steps else None)
             self._output.close(None, self.metrics)
         else:
             record = record_failure(error, self._world.rank, self._output.attempt.error(self._world.rank))
@@ -190,29 +190,6 @@ class LoopTelemetry:
     def _optimizer_begins(self, *_: Any) -> None:
         self._stepped = True
         self.clock.switch(OPTIMIZER)
-
-
-def _config(
-    model: nn.Module, world: World, steps: int, local_batch_size: int, telemetry: dict[str, Any]
-) -> Config:
-    """The config of the run's records. Raises `ConfigError` for a renamed or removed key of `telemetry`."""
-    for key in telemetry:
-        if message := refusal(f"telemetry.{key}"):
-            raise ConfigError(message)
-    cls = fsdp_exposed.original_class(model)
-    return Config.model_validate(
-        {
-            "model": hooks_of(model).model_section() or {"kind": f"{cls.__module__}:{cls.__qualname__}"},
-            "train": {"steps": steps, "local_batch_size": local_batch_size},
-            "resources": {
-                "nodes": world.nodes,
-                "gpus_per_node": world.local_size,
-                "device": world.device.type,
-                "threads_per_rank": torch.get_num_threads(),
-            },
-            "telemetry": telemetry,
-        }
-    )
 
 
 def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], RunMetadata]:
