@@ -1,4 +1,4 @@
-"""Exceptions that callers handle separately: invalid input, and a superseded attempt."""
+"""Exceptions that callers handle separately: invalid input, a superseded attempt, a faulty node."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ class ConfigError(ValueError):
 
 class Superseded(RuntimeError):
     """A later attempt of this run has begun; this attempt must stop writing."""
+
+
+class NodeFault(RuntimeError):
+    """A node that cannot take part in a run: a start on other nodes may succeed. `rank` is its first rank."""
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 def in_one_line(error: BaseException) -> str:

@@ -149,8 +149,9 @@ class ResourcesConfig(Section):
     gpus_per_node: PositiveInt = 1
     """Ranks per node: one per GPU, or one process each on the CPU."""
     device: Literal["auto", "cpu", "cuda", "shared"] = "auto"
-    """`auto`: cuda where every local rank has its own GPU, else cpu. `shared`: all ranks of a node use its
-    first GPU and communicate through gloo; the Slurm job requests no GPU."""
+    """`auto`: cuda where every local rank has its own GPU, else cpu. A start ends at once if its nodes
+    differ, or if a node has GPUs that CUDA does not find. `shared`: all ranks of a node use its first GPU and
+    communicate through gloo; the Slurm job requests no GPU."""
     threads_per_rank: PositiveInt = 1
     """Intra-op threads per rank (`torch.set_num_threads`)."""
 

@@ -21,7 +21,7 @@ Cause = Literal[
     "deadline",  # its time limit was near: it saved and exited
     "preempted",  # a signal from the scheduler: it saved and exited
     "lost",  # the agent disappeared without a record (reboot, kill -9)
-    "launch_failed",  # torchrun or the rendezvous failed to start
+    "launch_failed",  # torchrun or the rendezvous failed to start, or a node's GPUs cannot be used
 ]
 """Why an attempt ended."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -14,10 +15,17 @@ from disttrain.errors import ConfigError
 def choose_device(requested: str, local_rank: int, local_size: int) -> torch.device:
     """The device of a rank for `resources.device=requested`; a CUDA device becomes the current one.
 
-    `shared` puts every rank of a node on its first GPU. `auto` takes the CPU where `local_size` ranks see
-    fewer GPUs. Raises `ConfigError` when the requested GPUs are not visible.
+    `shared` puts every rank of a node on its first GPU. `auto` takes the CPU on a node with fewer GPUs than
+    its `local_size` ranks. Raises `ConfigError` on a node without the requested GPUs, and `RuntimeError` on a
+    node with GPUs that CUDA does not find.
     """
     count = torch.cuda.device_count() if requested != "cpu" else 0
+    needed = {"cpu": 0, "shared": 1}.get(requested, local_size)
+    if count < needed and count < (expected := expected_gpus(os.environ, pci_gpus())):
+        raise RuntimeError(
+            f"CUDA finds {count} of {expected} NVIDIA GPUs: check `nvidia-smi` and the CUDA build of torch "
+            f"({torch.__version__}), or set resources.device=cpu"
+        )
     if requested == "shared":
         if not count:
             raise ConfigError("resources.device=shared, but no CUDA device is visible")
@@ -32,6 +40,40 @@ def choose_device(requested: str, local_rank: int, local_size: int) -> torch.dev
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
+
+
+def expected_gpus(environ: Mapping[str, str], present: int) -> int:
+    """GPUs that this process should find on a node with `present` NVIDIA GPUs.
+
+    `CUDA_VISIBLE_DEVICES` hides GPUs, and a Slurm job uses the ones that it was allocated. Outside Slurm, a
+    torch without CUDA counts as a choice of the CPU.
+    """
+    if "SLURM_JOB_ID" in environ:
+        allocated = environ.get("SLURM_GPUS_ON_NODE", "")
+        present = min(present, int(allocated) if allocated.isdigit() else 0)
+    elif torch.version.cuda is None:
+        return 0
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        present = min(present, sum(name not in ("", "-1", "NoDevFiles") for name in visible.split(",")))
+    return present
+
+
+def pci_gpus(devices: Path = Path("/sys/bus/pci/devices")) -> int:
+    """Number of NVIDIA GPUs on the PCI bus, with or without their driver; 0 where the bus cannot be read.
+
+    A GPU bound to another driver, such as nouveau, does not count.
+    """
+    found = 0
+    for device in devices.glob("*"):
+        try:
+            kind, vendor = (device / "class").read_text(), (device / "vendor").read_text().strip()
+        except OSError:
+            continue
+        driver = (device / "driver").resolve().name
+        is_display = kind.startswith("0x03")
+        found += is_display and vendor == "0x10de" and driver in ("driver", "nvidia")
+    return found
 
 
 def machine_id() -> str:

@@ -13,8 +13,7 @@ import torch.distributed as dist
 
 from disttrain.config.keys_and_defaults import JobConfig, ResourcesConfig
 from disttrain.errors import ConfigError, in_one_line
-from disttrain.runtime import heartbeat
-from disttrain.runtime.device import choose_device
+from disttrain.runtime import device_agreement, heartbeat
 from disttrain.runtime.rank_info import RankInfo, rank_info
 
 T = TypeVar("T")
@@ -93,7 +92,8 @@ def open_world(
     can wait for peers that sit in a collective, and the process must exit for torchrun to end them.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
-    rendezvous can form a smaller world without an error, and training must not run in one.
+    rendezvous can form a smaller world without an error, and training must not run in one. Raises
+    `ConfigError` or `NodeFault` on all ranks when their devices or backends differ.
     """
     info = rank_info()
     requested = (resources.nodes, resources.gpus_per_node)
@@ -102,16 +102,22 @@ def open_world(
             f"the world has {info.nodes} nodes x {info.local_size} ranks, but the config requests "
             f"resources.nodes={requested[0]} x resources.gpus_per_node={requested[1]}"
         )
-    device = choose_device(resources.device, info.local_rank, info.local_size)
-    shared = resources.device == "shared"
     torch.set_num_threads(resources.threads_per_rank)
-    backend = None
-    if info.size > 1:
-        # NCCL refuses two ranks on one device
-        backend = "nccl" if device.type == "cuda" and not shared else "gloo"
-        timeout = timedelta(seconds=collective_timeout_s)
-        with heartbeat.collective():
-            dist.init_process_group(backend, timeout=timeout, device_id=device if backend == "nccl" else None)
+    chosen = device_agreement.choose(resources.device, info)
+    timeout = timedelta(seconds=collective_timeout_s)
+    store = None
+    with heartbeat.collective():
+        if info.size > 1:
+            store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+            store.set_timeout(timeout)
+        device_agreement.agree(chosen, info.rank, info.size, store or dist.HashStore())
+        device = torch.device(chosen.device)
+        if store is not None:
+            dist.init_process_group(
+                chosen.backend, timeout=timeout, store=dist.PrefixStore("default_pg", store),
+                rank=info.rank, world_size=info.size, device_id=device if chosen.backend == "nccl" else None,
+            )  # fmt: skip
+    backend = chosen.backend if info.size > 1 else None
     yield World(**vars(info), device=device, backend=backend)
     if dist.is_initialized():
         dist.destroy_process_group()

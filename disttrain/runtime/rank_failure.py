@@ -6,7 +6,7 @@ import time
 import traceback
 from pathlib import Path
 
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, NodeFault
 from disttrain.records.attempt import RankError
 from disttrain.records.exit_causes import Cause
 from disttrain.records.json_files import write_json
@@ -29,9 +29,9 @@ def record_failure(error: BaseException, rank: int, path: Path | None) -> RankEr
 
 
 def describe_failure(error: BaseException, rank: int) -> RankError:
-    """The record of `error`, raised by `rank` now."""
+    """The record of `error`, raised by `rank` now. That of a `NodeFault` names a rank of the faulty node."""
     return RankError(
-        rank=rank,
+        rank=error.rank if isinstance(error, NodeFault) else rank,
         time=time.time(),
         kind=type(error).__name__,
         message=" ".join(str(error).split()),
@@ -45,6 +45,8 @@ def _cause(error: BaseException) -> Cause:
         return "refused"
     if isinstance(error, KeyboardInterrupt):
         return "cancelled"
+    if isinstance(error, NodeFault):
+        return "launch_failed"
     import torch
 
     return "out_of_memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "crashed"

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
@@ -145,8 +146,6 @@ def test_a_signal_stops_it_in_good_order_and_the_same_command_goes_on(config, tm
 
 
 def test_the_wrong_world_size_is_refused_and_recorded(tmp_path):
-    import yaml
-
     plan = {"config": {**yaml.safe_load(CONFIG), "resources": {"nodes": 2}}}
     (tmp_path / "run.json").write_text(json.dumps(plan))
     done = run_alone("--run-dir", str(tmp_path), "--attempt", "0", cwd=tmp_path)
@@ -191,3 +190,29 @@ def test_a_failed_rank_records_its_cause_and_exits_without_a_shutdown(config, tm
     errors = [read_json(path) for path in RunDir(tmp_path / "run").attempt(0).path.glob("error-*.json")]
     first = min(errors, key=lambda error: error["time"])
     assert (first["rank"], first["kind"], first["message"]) == (1, "RuntimeError", "boom")
+
+
+ONE_NODE_WITH_A_GPU = """\
+import os, runpy, socket, torch
+rank = int(os.environ["RANK"])
+socket.gethostname = lambda: f"gpu-{rank}"
+torch.cuda.device_count = lambda: 2 * (rank == 0)
+torch.cuda.set_device = lambda _: None
+runpy.run_module("disttrain", run_name="__main__")
+"""
+"""Rank 0 finds GPUs, rank 1 finds none and would take the CPU."""
+
+
+@pytest.mark.slow
+def test_ranks_with_other_devices_do_not_start_and_name_the_node(config, tmp_path):
+    script = tmp_path / "trainer.py"
+    script.write_text(ONE_NODE_WITH_A_GPU)
+    plan = {"config": {**yaml.safe_load(CONFIG), "resources": {"gpus_per_node": 2}}}
+    (tmp_path / "run.json").write_text(json.dumps(plan))
+    arguments = (f"--master-port={free_port()}", str(script), "--run-dir", str(tmp_path), "--attempt", "0")
+    code, text = finish(torchrun("--nproc-per-node", "2", *arguments, cwd=tmp_path))
+    assert code == 1, text
+    errors = [read_json(path) for path in RunDir(tmp_path).attempt(0).path.glob("error-*.json")]
+    assert {(error["rank"], error["cause"]) for error in errors} == {(1, "launch_failed")}
+    expected = "node gpu-1 would train on cpu with gloo, but node gpu-0 on cuda with nccl"
+    assert all(error["message"].startswith(expected) for error in errors)

@@ -1,4 +1,4 @@
-"""Which device a rank computes on, and what it talks through: on a machine with GPUs, played by patches."""
+"""Device and backend of a rank on machines with and without GPUs, which patches stand for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from disttrain.config.keys_and_defaults import ResourcesConfig
 from disttrain.errors import ConfigError
+from disttrain.runtime import device, device_agreement
 from disttrain.runtime.process_group import open_world
 
 
@@ -26,10 +27,14 @@ def opened(monkeypatch):
             monkeypatch.setenv(name, str(value))
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+        monkeypatch.setattr(device, "pci_gpus", lambda: gpus)
+        monkeypatch.setattr(dist, "rendezvous", lambda *_, **__: iter([(dist.HashStore(), rank, ranks)]))
+        if ranks > 1:  # the other ranks do not exist
+            monkeypatch.setattr(device_agreement, "agree", lambda *_: None)
         monkeypatch.setattr(
             dist,
             "init_process_group",
-            lambda backend, timeout, device_id: joined.append((backend, device_id)),
+            lambda backend, device_id, **_: joined.append((backend, device_id)),
         )
         threads = torch.get_num_threads()
         try:
@@ -44,7 +49,7 @@ def opened(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "gpus", "rank", "ranks", "device", "backend"),
+    ("wanted", "gpus", "rank", "ranks", "taken", "backend"),
     [
         ("auto", 2, 1, 2, "cuda:1", "nccl"),
         ("auto", 4, 0, 1, "cuda:0", None),
@@ -58,9 +63,9 @@ def opened(monkeypatch):
         ("shared", 1, 0, 1, "cuda:0", None),
     ],
 )
-def test_the_device_and_what_ranks_talk_through(opened, wanted, gpus, rank, ranks, device, backend):
-    chosen = [] if device == "cpu" else [device]
-    assert opened(wanted, gpus, rank, ranks) == (device, backend, chosen)
+def test_the_device_and_what_ranks_talk_through(opened, wanted, gpus, rank, ranks, taken, backend):
+    chosen = [] if taken == "cpu" else [taken]
+    assert opened(wanted, gpus, rank, ranks) == (taken, backend, chosen)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +75,11 @@ def test_the_device_and_what_ranks_talk_through(opened, wanted, gpus, rank, rank
         ("cuda", 1, "resources.device=cuda, but 1 CUDA devices are visible to 2 ranks on this node"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused(opened, wanted, gpus, message):
+def test_a_device_that_is_not_there_is_refused(monkeypatch, wanted, gpus, message):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(device, "pci_gpus", lambda: gpus)
     with pytest.raises(ConfigError, match=message):
-        opened(wanted, gpus, 0, 2)
+        device.choose_device(wanted, 0, 2)
 
 
 @pytest.mark.parametrize("wanted", [1, 3])

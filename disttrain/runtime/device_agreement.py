@@ -1,0 +1,111 @@
+"""Agreement of all ranks on device type and backend, before the process group starts.
+
+A process group of different devices or backends hangs or fails without naming the node that differs. Each
+rank puts its `RankDevice` into the rendezvous store, rank 0 compares them, and all ranks read its verdict:
+three small messages per rank.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch.distributed as dist
+
+from disttrain.errors import ConfigError, NodeFault
+from disttrain.runtime.device import choose_device
+from disttrain.runtime.rank_info import RankInfo
+
+Problem = Literal["config", "node"]
+
+
+@dataclass(frozen=True)
+class RankDevice:
+    """Device that one rank chose on its node, or the reason why it has none."""
+
+    node: str
+    """Host name."""
+    device: str = ""
+    """`cpu`, or `cuda:<index>`."""
+    backend: str = ""
+    """`gloo` or `nccl`."""
+    problem: Problem | None = None
+    """`config`: the node lacks the requested GPUs. `node`: the node's GPUs cannot be used."""
+    message: str = ""
+
+    @property
+    def type(self) -> str:
+        """Device type and backend, which are equal on all ranks of a process group."""
+        return f"{self.device.partition(':')[0]} with {self.backend}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Reason not to start: the problem, and the first rank of the node that has it."""
+
+    problem: Problem
+    message: str
+    rank: int
+
+    def error(self) -> ConfigError | NodeFault:
+        """The exception to raise on every rank."""
+        return ConfigError(self.message) if self.problem == "config" else NodeFault(self.message, self.rank)
+
+
+def choose(requested: str, info: RankInfo) -> RankDevice:
+    """Choose this rank's device for `resources.device=requested`. Raises nothing."""
+    node = socket.gethostname()
+    try:
+        device = choose_device(requested, info.local_rank, info.local_size)
+    except ConfigError as error:
+        return RankDevice(node, problem="config", message=str(error))
+    except Exception as error:  # a broken driver raises errors of many types
+        return RankDevice(node, problem="node", message=" ".join(str(error).split()))
+    # NCCL refuses two ranks on one device
+    backend = "nccl" if device.type == "cuda" and requested != "shared" else "gloo"
+    return RankDevice(node, str(device), backend)
+
+
+def agree(own: RankDevice, rank: int, size: int, store: dist.Store) -> None:
+    """Raise the same `ConfigError` or `NodeFault` on all ranks unless all have one device type and backend.
+
+    Waits for all ranks, up to the timeout of `store`.
+    """
+    store = dist.PrefixStore("device", store)
+    store.set(str(rank), json.dumps(asdict(own)))
+    if rank == 0:
+        chosen = [RankDevice(**json.loads(text)) for text in store.multi_get([str(r) for r in range(size)])]
+        found = find_problem(chosen)
+        store.set("verdict", json.dumps(asdict(found) if found else None))
+    verdict = json.loads(store.get("verdict"))
+    if verdict is not None:
+        raise Verdict(**verdict).error()
+
+
+def find_problem(chosen: Sequence[RankDevice]) -> Verdict | None:
+    """The reason why ranks with these devices, by rank, cannot train together; None if they can.
+
+    A problem of some nodes is theirs, so a start on other nodes may succeed; a problem of all ranks is one of
+    the config, unless their GPUs are out of order.
+    """
+    failed = [(rank, each) for rank, each in enumerate(chosen) if each.problem]
+    if failed:
+        everywhere = len(failed) == len(chosen)
+        rank, each = next((pair for pair in failed if pair[1].problem == "node"), failed[0])
+        problem: Problem = "config" if everywhere and each.problem == "config" else "node"
+        return Verdict(problem, f"node {each.node}: {each.message}", rank)
+    kinds = {each.type for each in chosen}
+    if len(kinds) == 1:
+        return None
+    wanted = max(kinds)  # the config is the same everywhere: nodes on the CPU are the ones that lack GPUs
+    rank, each = next((rank, each) for rank, each in enumerate(chosen) if each.type != wanted)
+    peer = next(each for each in chosen if each.type == wanted)
+    return Verdict(
+        "node",
+        f"node {each.node} would train on {each.type}, but node {peer.node} on {wanted}: repair or exclude "
+        f"{each.node}, or set resources.device",
+        rank,
+    )
