@@ -74,9 +74,14 @@ class Attempt:
         """A stop request received by a node's agent: `cause`, `time` and the signal."""
         return self.path / "stop.json"
 
-    def node_exit(self, node: int) -> Path:
-        """Exit of a node's torchrun, read by the node that closes the attempt."""
-        return self.path / f"node-{node:02d}.exit.json"
+    @property
+    def exits(self) -> Path:
+        """Folder of the nodes' exits alone, so that one short listing shows all of them."""
+        return self.path / "exits"
+
+    def node_exit(self, node: int, code: int) -> Path:
+        """Exit of a node's torchrun: an empty file, whose name fits on a full disk."""
+        return self.exits / f"node-{node:02d}.code-{code}"
 
     def node_oom(self, node: int) -> Path:
         """Number of processes that the OOM killer ended on a node; absent if there were none."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from disttrain.records.collect_provenance import code_hash
-from disttrain.records.json_files import read_json, read_json_or_none, write_json
+from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
 from disttrain.records.run_json import read_run_json, read_run_json_or_none
 from jobs.core import journal, requeue_policy
@@ -176,17 +177,23 @@ def close_attempt(
         this = JobStart(status.cause, record.get("checkpoint_before"), after)
         status = status.with_decision(_requeue_decision(run, [*_job_starts(run, earlier), this]))
     outcome = _outcome_record(attempt, status, ended)
-    write_json(attempt.record, record | {"message": status.message, "next": outcome["next"]})
-    write_json(run.done if status.cause == "finished" else run.failed, outcome)
+    try:
+        write_json(attempt.record, record | {"message": status.message, "next": outcome["next"]})
+        write_json(run.done if status.cause == "finished" else run.failed, outcome)
+    except OSError as error:  # a full disk must not prevent the requeue; the next start closes the attempt
+        message = "; ".join(filter(None, [status.message, f"not recorded: {error}"]))
+        return replace(status, message=message)
     return status
 
 
 def record_requeue_failure(run: RunDir, attempt: Attempt) -> None:
     """Record that the job of an attempt, closed with a requeue to follow, could not be requeued."""
     for path in (attempt.record, run.failed):
-        record = read_json(path)
-        message = "; ".join(filter(None, [record["message"], "could not be requeued"]))
-        write_json(path, record | {"message": message, "next": None})
+        if (record := read_json_or_none(path)) is None:
+            continue  # the disk was full when the attempt was closed
+        message = "; ".join(filter(None, [record.get("message"), "could not be requeued"]))
+        with contextlib.suppress(OSError):
+            write_json(path, record | {"message": message, "next": None})
 
 
 def _outcome_record(attempt: Attempt, status: ExitStatus, ended: str) -> dict[str, Any]:

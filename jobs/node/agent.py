@@ -59,18 +59,38 @@ def run_agent(node: NodeContext, attempt: int | None = None) -> int:
     processes.become_subreaper()
     try:
         if attempt is not None:
-            return launch(node, node.run.attempt(attempt)).code
-        return _run_first_node(node) if node.rank == 0 else _run_other_node(node)
+            return _run_supervised(node, node.run.attempt(attempt))
+        try:
+            claimed = _claim(node) if node.rank == 0 else _wait_for_claim(node)
+            if claimed is None:
+                return _not_claimed(journal.entry(node.run, node.submission).claims())
+            redirect_output(claimed.node_log(node.rank))
+        except CANNOT_START as error:  # later errors of these types are not errors of the start
+            log_line(f"cannot start: {error}")
+            return requeue_policy.EXIT_LAUNCH_FAILED
+        return _run_first_node(node, claimed) if node.rank == 0 else _run_other_node(node, claimed)
     except (DoNotRestart, JobEnded) as reason:
         log_line(f"nothing to do: {reason}")
         return reason.exit_code
-    except CANNOT_START as error:
-        log_line(f"cannot start: {error}")
-        return requeue_policy.EXIT_LAUNCH_FAILED
 
 
-def _run_first_node(node: NodeContext) -> int:
-    """Node 0 of a scheduler's job: claim the attempt, run, close the attempt, and requeue the job."""
+def _run_supervised(node: NodeContext, attempt: Attempt) -> int:
+    """Run a node whose supervisor closes the attempt, by the exit code."""
+    result = launch(node, attempt)
+    _record_exit(node, attempt, result)
+    return result.code
+
+
+def _record_exit(node: NodeContext, attempt: Attempt, result: torchrun.TorchrunResult) -> None:
+    """Record the exit code for the other nodes, if the file system allows it."""
+    try:
+        peers.record_node_exit(attempt, node.rank, result.code)
+    except OSError as error:
+        log_line(f"exit code {result.code} is not recorded: {error}")
+
+
+def _claim(node: NodeContext) -> Attempt | None:
+    """Open the attempt of this start of a scheduler's job; None if another start has, or it was revoked."""
     run, allocation = node.run, node.allocation
     assert allocation is not None, "a supervisor claims the attempts of its agents"
     try:
@@ -78,7 +98,7 @@ def _run_first_node(node: NodeContext) -> int:
     except (CorruptFile, OSError) as error:
         journal.revoke(run, node.submission, "launch_failed", str(error))
         raise
-    attempt = open_attempt(
+    return open_attempt(
         run,
         node.submission,
         cluster=record["cluster"],
@@ -86,11 +106,14 @@ def _run_first_node(node: NodeContext) -> int:
         nodes=node.hosts,
         restart=node.restart,
     )
-    if attempt is None:
-        return _not_claimed(journal.entry(run, node.submission).claims())
-    redirect_output(attempt.node_log(0))
+
+
+def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
+    """Node 0 of a scheduler's job: run, close the attempt, and requeue the job."""
+    run, allocation = node.run, node.allocation
+    assert allocation is not None
     result = launch(node, attempt)
-    peers.record_node_exit(attempt, 0, result.code, result.cause is not None)
+    _record_exit(node, attempt, result)
     timeout_s = 0.0 if result.cause else peers.NODE_EXITS_TIMEOUT_S
     codes = peers.wait_for_node_exits(attempt, len(node.hosts), timeout_s)
     if not is_current(run, attempt):
@@ -104,6 +127,7 @@ def _run_first_node(node: NodeContext) -> int:
         external_message=result.message,
         can_requeue=True,
     )
+    peers.record_closed(attempt)
     log_line(f"{status.cause}: {status.message}" if status.message else status.cause)
     return _requeue_or_exit(node, allocation, attempt, status, result)
 
@@ -137,14 +161,10 @@ def _requeue(allocation: Allocation, result: torchrun.TorchrunResult) -> bool:
     return requeued
 
 
-def _run_other_node(node: NodeContext) -> int:
-    """A node other than 0: wait for the claim, run, and wait until node 0 has closed the attempt."""
-    attempt = _wait_for_claim(node)
-    if attempt is None:
-        return _not_claimed(journal.entry(node.run, node.submission).claims())
-    redirect_output(attempt.node_log(node.rank))
+def _run_other_node(node: NodeContext, attempt: Attempt) -> int:
+    """A node other than 0: run, and wait until node 0 has closed the attempt."""
     result = launch(node, attempt)
-    peers.record_node_exit(attempt, node.rank, result.code, result.cause is not None)
+    _record_exit(node, attempt, result)
     if not peers.wait_for_closed_attempt(attempt):
         return result.code
     if not result.requeued:

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from disttrain.config.stop_time import lead_within
+from disttrain.errors import in_one_line
 from disttrain.records.heartbeat import FOLDER_VARIABLE
 from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
@@ -27,12 +28,13 @@ from jobs.core.attempt import is_current
 from jobs.node import cgroup, node_info, rendezvous
 from jobs.node.allocation import Allocation
 from jobs.node.hang import heartbeat_folder
-from jobs.node.node_log import log_line
+from jobs.node.node_log import log_line, log_traceback
 from jobs.node.torchrun import TorchrunContext, TorchrunResult, run_torchrun
+from jobs.node.waiting import JobEnded
 
 LOOPBACK = "127.0.0.1"
-CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError, KeyError)
-"""Exceptions that prevent a launch; each has a message of one line."""
+CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError)
+"""Exceptions that prevent a launch, if they are raised before it; each has a message of one line."""
 
 
 @dataclass(frozen=True)
@@ -53,45 +55,59 @@ class NodeContext:
         return self.allocation.restart if self.allocation else 0
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """All that torchrun needs on this node."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+    context: TorchrunContext
+
+
 def launch(node: NodeContext, attempt: Attempt) -> TorchrunResult:
-    """Run torchrun on this node to its end, or return why it could not start."""
-    try:
-        record = read_run_json(node.run)
-        problem = code_snapshot.snapshot_problem(node.run, record)
-        if problem is not None:
-            log_line(f"refused: {problem}")
-            return TorchrunResult(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
-        missing = node.allocation.missing_gpus(record) if node.allocation else None
-        if missing is not None:
-            log_line(f"cannot start: {missing}")
+    """Run torchrun on this node to its end, or return why it could not start.
+
+    Only an error before the launch is an error of the launch. Raises `JobEnded`.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            prepared = _prepare(node, attempt, held)
+        except JobEnded:
+            raise
+        except Exception as error:
+            if isinstance(error, CANNOT_START):
+                log_line(f"cannot start: {error}")
+            else:
+                log_traceback()
+                log_line(f"cannot start: {in_one_line(error)}")
             return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
-        with contextlib.ExitStack() as reserved:
-            endpoint = _rendezvous(node, attempt, record, reserved)
-            return _run(node, attempt, record, endpoint)
-    except CANNOT_START as error:
-        log_line(f"cannot start: {error}")
+        if isinstance(prepared, TorchrunResult):
+            return prepared
+        oom_kills = cgroup.oom_kills()
+        result = run_torchrun(prepared.command, prepared.env, sys.stdout.fileno(), prepared.context)
+        _record_oom_kills(attempt, node.rank, oom_kills)
+        return result
+
+
+def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) -> _Prepared | TorchrunResult:
+    """Check the code and the node, and agree on the rendezvous; a result if the run must not start.
+
+    `held` keeps the port of node 0 and the folder of the heartbeats.
+    """
+    record = read_run_json(node.run)
+    problem = code_snapshot.snapshot_problem(node.run, record)
+    if problem is not None:
+        log_line(f"refused: {problem}")
+        return TorchrunResult(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
+    missing = node.allocation.missing_gpus(record) if node.allocation else None
+    if missing is not None:
+        log_line(f"cannot start: {missing}")
         return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
-
-
-def _rendezvous(
-    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], reserved: contextlib.ExitStack
-) -> rendezvous.Endpoint:
-    """The endpoint of node 0. On node 0, `reserved` keeps its port."""
-    if node.rank == 0:
-        endpoint, port = rendezvous.publish_endpoint(attempt, node.hosts[0])
-        reserved.enter_context(port)
-        return endpoint
-    timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])
-    return rendezvous.wait_for_endpoint(attempt, timeout_s, node.allocation)
-
-
-def _run(
-    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], endpoint: rendezvous.Endpoint
-) -> TorchrunResult:
-    nodes = len(node.hosts)
+    endpoint = _rendezvous(node, attempt, record, held)
     added = _environment(record, attempt, node)
     if node.rank == 0 and is_current(node.run, attempt):
         write_json(node.run.env_json, environment.env_record(added))
+    nodes = len(node.hosts)
     command = launch_command(node.run, attempt, record, node.rank, nodes, endpoint)
     log_line(f"node {node.rank} of {nodes} on {processes.host()}: {shlex.join(command)}")
     deadline = float(added["DISTTRAIN_DEADLINE"].value)
@@ -99,13 +115,22 @@ def _run(
     node_info.start_node_info(
         attempt, node.rank, node.allocation.node_info_module if node.allocation else None
     )
-    oom_kills = cgroup.oom_kills()
-    with heartbeat_folder() as heartbeats:
-        context = TorchrunContext(attempt, node.rank, nodes, deadline, lead_s, node.allocation, heartbeats)
-        env = environment.rank_environment(os.environ, added) | {FOLDER_VARIABLE: str(heartbeats)}
-        result = run_torchrun(command, env, sys.stdout.fileno(), context)
-    _record_oom_kills(attempt, node.rank, oom_kills)
-    return result
+    heartbeats = held.enter_context(heartbeat_folder())
+    env = environment.rank_environment(os.environ, added) | {FOLDER_VARIABLE: str(heartbeats)}
+    context = TorchrunContext(attempt, node.rank, nodes, deadline, lead_s, node.allocation, heartbeats)
+    return _Prepared(command, env, context)
+
+
+def _rendezvous(
+    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], held: contextlib.ExitStack
+) -> rendezvous.Endpoint:
+    """The endpoint of node 0. On node 0, `held` keeps its port."""
+    if node.rank == 0:
+        endpoint, port = rendezvous.publish_endpoint(attempt, node.hosts[0])
+        held.enter_context(port)
+        return endpoint
+    timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])
+    return rendezvous.wait_for_endpoint(attempt, timeout_s, node.allocation)
 
 
 def _record_oom_kills(attempt: Attempt, node: int, before: int | None) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from jobs.core.journal import utc_now
 
 
 def log_line(text: str) -> None:
-    """Write one line of the agent, with the time."""
-    print(f"{utc_now()} agent: {text}", flush=True)
+    """Write one line of the agent, with the time. A full disk loses the line, not the agent."""
+    with contextlib.suppress(OSError):
+        print(f"{utc_now()} agent: {text}", flush=True)
+
+
+def log_traceback() -> None:
+    """Write the traceback of the exception that is being handled."""
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
 
 
 def redirect_output(path: Path) -> None:

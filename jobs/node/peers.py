@@ -6,10 +6,11 @@ ends with torchrun. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import time
 
-from disttrain.records.json_files import create_exclusive, read_json_or_none
 from disttrain.records.run_directory import Attempt
 
 NODE_EXITS_TIMEOUT_S = 10.0
@@ -17,20 +18,27 @@ NODE_EXITS_TIMEOUT_S = 10.0
 CLOSED_TIMEOUT_S = 60.0
 """Time for which the other nodes wait for node 0 to close the attempt."""
 _POLL_S = 0.1
+_CLOSED = "closed"
+_EXIT = re.compile(r"node-(\d+)\.code-(\d+)")
 
 
-def record_node_exit(attempt: Attempt, node: int, code: int, ended_externally: bool) -> None:
-    """Record the exit code of this node's torchrun, and whether it was ended from outside."""
-    record = {"code": code, "asked_to_end": ended_externally, "time": time.time()}
-    create_exclusive(attempt.node_exit(node), record)
+def record_node_exit(attempt: Attempt, node: int, code: int) -> None:
+    """Record the exit code of this node's torchrun. A full disk has room for it: it is the name of a file."""
+    attempt.exits.mkdir(exist_ok=True)
+    attempt.node_exit(node, code).touch()
 
 
-def node_exit_codes(attempt: Attempt, nodes: int) -> dict[int, int]:
+def node_exit_codes(attempt: Attempt) -> dict[int, int]:
     """Exit codes of the nodes that have recorded one."""
-    names = set(os.listdir(attempt.path))  # one directory listing for all nodes
-    recorded = [node for node in range(nodes) if attempt.node_exit(node).name in names]
-    records = {node: read_json_or_none(attempt.node_exit(node)) for node in recorded}
-    return {node: int(record["code"]) for node, record in records.items() if record is not None}
+    found = map(_EXIT.fullmatch, sorted(_exit_names(attempt)))
+    return {int(each[1]): int(each[2]) for each in found if each}
+
+
+def _exit_names(attempt: Attempt) -> list[str]:
+    try:
+        return os.listdir(attempt.exits)
+    except OSError:  # no node has ended yet, or the file system does not answer
+        return []
 
 
 def wait_for_node_exits(
@@ -38,16 +46,22 @@ def wait_for_node_exits(
 ) -> dict[int, int]:
     """The exit codes of all nodes, or of those that have recorded one within the time."""
     deadline = time.monotonic() + within_s
-    while len(codes := node_exit_codes(attempt, nodes)) < nodes and time.monotonic() < deadline:
+    while len(codes := node_exit_codes(attempt)) < nodes and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     return codes
+
+
+def record_closed(attempt: Attempt) -> None:
+    """Record for the other nodes that node 0 has closed the attempt, or has no room on the disk to do so."""
+    with contextlib.suppress(OSError):
+        (attempt.exits / _CLOSED).touch()
 
 
 def wait_for_closed_attempt(attempt: Attempt, within_s: float = CLOSED_TIMEOUT_S) -> bool:
     """Whether node 0 closed the attempt, or a newer start of the job superseded it, within the time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
-        if (read_json_or_none(attempt.record) or {}).get("ended") or attempt.superseded_by() is not None:
+        if _CLOSED in _exit_names(attempt) or attempt.superseded_by() is not None:
             return True
         time.sleep(_POLL_S)
     return False

@@ -104,7 +104,7 @@ class _TorchrunMonitor:
         while code is None:
             received = wait_for_signal({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, _POLL_S)
             ended = processes.reap_children()
-            if self._context.attempt.superseded_by() is not None:
+            if self._is_superseded():
                 self._kill_within(0)  # the job was started again elsewhere
             elif received not in (None, signal.SIGCHLD):
                 self._handle_signal(received)
@@ -121,6 +121,13 @@ class _TorchrunMonitor:
         self._explain_signal(code)
         cause, message = self._external or (None, None)
         return TorchrunResult(code, cause, message, self._requeued, self._job_end)
+
+    def _is_superseded(self) -> bool:
+        """Whether the job was started again elsewhere; False while the file system does not answer."""
+        try:
+            return self._context.attempt.superseded_by() is not None
+        except OSError:
+            return False
 
     def _explain_signal(self, code: int) -> None:
         """Find the cause of an end by signal that reached torchrun before it reached this process."""
@@ -185,13 +192,18 @@ class _TorchrunMonitor:
         end, now = self._context.deadline, time.time()
         cause = "deadline" if now >= end - self._context.lead_s - _EARLY_WARNING_S else "preempted"
         request = {"cause": cause, "time": now, "node": self._context.node, "seen": reason}
-        if create_exclusive(self._context.attempt.stop, request):
+        try:
+            created = create_exclusive(self._context.attempt.stop, request)
+        except OSError as error:
+            log_line(f"{reason}: the ranks cannot be stopped: {error}")
+            return
+        if created:
             log_line(f"{reason}: the ranks will save and stop ({cause})")
 
     def _check_peers(self) -> None:
         """Give torchrun `_PEER_GRACE_S` to end once another node has failed."""
         context = self._context
-        codes = peers.node_exit_codes(context.attempt, context.nodes) if context.nodes > 1 else {}
+        codes = peers.node_exit_codes(context.attempt) if context.nodes > 1 else {}
         failed = [node for node, code in codes.items() if code and node != context.node]
         if failed and self._kill_at is None:
             log_line(f"node {failed[0]} has ended with code {codes[failed[0]]}")

@@ -11,10 +11,13 @@ from unittest.mock import patch
 
 import pytest
 
-from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import run as run_module
 from disttrain.telemetry.step_records import StepLog
+from jobs.status.run_state import read_state
+from tests.support.jobs import WITHIN_S, FakeScheduler, starts, submit, sweep_plan, wait_until
+from tests.support.scheduler import Scheduler
 from tests.support.stopping import alone, config, train_until
 
 pytestmark = pytest.mark.multiprocess
@@ -27,7 +30,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, of half a megabyte."""
     path = tmp_path / "disk"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("no file system can be mounted here: that takes root")
     yield path
@@ -64,3 +67,27 @@ def test_no_step_and_no_record_is_lost(
     assert [line["step"] for line in read_jsonl(run.attempt(0).steps(0))] == list(range(1, STEPS + 1))
     assert seen.metrics.status == read_json(run.metrics)["status"] == "completed"
     assert read_json(run.progress)["step"] == STEPS
+
+
+def test_a_rank_fails_on_a_full_disk_and_the_job_is_requeued(disk: Path, tmp_path: Path) -> None:
+    """Node 1 cannot write a byte, and node 0 cannot close the attempt."""
+    full = tmp_path / "full"
+    plan = sweep_plan("a", nodes=2, env={"STANDIN": "fail-when-full", "FULL": str(full)})
+    submit(plan, FakeScheduler(), disk)
+    job = Scheduler(tmp_path / "scheduler", RunDir(disk / "demo" / "a"), 2)
+    nodes = [job.start(node=node) for node in (0, 1)]
+    wait_until(lambda: len(starts(job.run)) == 2)
+    wait_until(lambda: all(job.run.attempt(0).node_record(node).exists() for node in (0, 1)))
+    fill(disk / "filler")
+    full.touch()
+    assert [process.communicate(timeout=WITHIN_S)[0] is not None for process in nodes]
+    assert job.requeues == ["0"], job.run.attempt(0).node_log(0).read_text()
+    assert [process.returncode for process in nodes] == [0, 0]
+    (disk / "filler").unlink()
+    record = read_json(job.run.run_json)
+    record["config"]["job"]["env"]["STANDIN"] = "complete"
+    write_json(job.run.run_json, record)
+    again = [job.start(restart=1, node=node) for node in (0, 1)]
+    assert [process.wait(WITHIN_S) for process in again] == [0, 0]
+    state = read_state(job.run)
+    assert (state.state, state.attempts) == ("done", 2)

@@ -36,6 +36,11 @@ case "${STANDIN:-complete}" in
   out-of-memory) # as torchrun reports a rank that the kernel ended, and as its control group counts it
     printf 'Root Cause (first observed failure):\n  rank      : 0 (local_rank: 0)\n  exitcode  : -9 (pid: 1)\n'
     echo "oom_kill 3" > "$EVENTS"; exit 1 ;;
+  fail-when-full) # with a checkpoint, on node 1, once the disk is full
+    mkdir -p "$run/checkpoints/step-0000000$((attempt + 1))"
+    while [ ! -e "$FULL" ]; do sleep 0.05; done
+    [ "$node" = 1 ] || sleep 300
+    exit 1 ;;
   hang) # with a worker in a session of its own, which takes no notice of a polite request
     setsid sh -c 'trap "" TERM; echo "worker $$" >> "$0/starts"; sleep 300' "$run" &
     sleep 300 ;;

@@ -44,6 +44,6 @@ def test_a_stop_request_counts_from_the_claim_on(run: RunDir, monkeypatch: pytes
 
 def test_a_lost_copy_may_still_be_writing(run: RunDir) -> None:
     lost = begin(run)
-    (lost.path / ".node-01.exit.json.7.tmp").symlink_to("renamed-meanwhile")
+    (lost.path / ".node-01.oom.json.7.tmp").symlink_to("renamed-meanwhile")
     assert begin(run, restart=1).number == 1
     assert read_json(lost.record)["cause"] == "lost"

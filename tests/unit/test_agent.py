@@ -1,0 +1,126 @@
+"""Errors of an agent: before the launch they prevent it, later they are no errors of the start."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from disttrain.records.json_files import write_json
+from disttrain.records.run_directory import Attempt, RunDir
+from jobs.core import attempt as attempts
+from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED
+from jobs.node import agent, launch, peers
+from jobs.node.torchrun import TorchrunResult
+from jobs.node.waiting import JobEnded
+
+FULL = OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[launch.NodeContext]:
+    """Node 0 of a job with an open attempt; this process keeps its signals."""
+    run = RunDir(tmp_path / "sweep" / "run")
+    write_json(run.attempt(0).record, {"attempt": 0, "submission": 0, "ended": None, "nodes": ["a", "b"]})
+    monkeypatch.setattr(agent.processes, "become_subreaper", lambda: None)
+    monkeypatch.setattr(agent, "redirect_output", lambda path: None)
+    monkeypatch.setattr(agent, "_claim", lambda node: run.attempt(0))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield launch.NodeContext(run, 0, 0, ["a", "b"], Mock())
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    return Mock(side_effect=error)
+
+
+@pytest.mark.parametrize("error", [FULL, KeyError("cause")], ids=["full disk", "programming error"])
+def test_an_error_after_the_ranks_have_run_is_no_error_of_the_start(
+    node: launch.NodeContext,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(1, "cancelled"))
+    monkeypatch.setattr(agent, "close_attempt", raising(error))
+    with pytest.raises(type(error)):
+        agent.run_agent(node)
+    assert "cannot start" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [FULL, KeyError("cause")], ids=["full disk", "programming error"])
+def test_an_error_while_the_ranks_run_is_no_error_of_the_start(
+    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    prepared = launch._Prepared([], {}, Mock())
+    monkeypatch.setattr(launch, "_prepare", lambda *given: prepared)
+    monkeypatch.setattr(launch, "run_torchrun", raising(error))
+    with pytest.raises(type(error)):
+        launch.launch(node, node.run.attempt(0))
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "traceback"),
+    [(FULL, "cannot start: [Errno 28] No space", False), (KeyError("job"), "cannot start: KeyError", True)],
+)
+def test_an_error_before_the_launch_is_one_line_and_a_programming_error_has_its_traceback(
+    node: launch.NodeContext,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    says: str,
+    traceback: bool,
+) -> None:
+    monkeypatch.setattr(launch, "_prepare", raising(error))
+    assert launch.launch(node, node.run.attempt(0)).code == EXIT_LAUNCH_FAILED
+    written = capsys.readouterr()
+    assert says in written.out
+    assert ("Traceback" in written.err) == traceback
+    monkeypatch.setattr(launch, "_prepare", raising(JobEnded("ended", 1)))
+    with pytest.raises(JobEnded):
+        launch.launch(node, node.run.attempt(0))
+
+
+def test_a_full_disk_at_the_claim_is_an_error_of_the_start(
+    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(agent, "_claim", raising(FULL))
+    assert agent.run_agent(node) == EXIT_LAUNCH_FAILED
+    assert "cannot start: [Errno 28] No space left on device" in capsys.readouterr().out
+
+
+def test_no_room_for_an_exit_code_costs_a_line_in_the_log(
+    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(peers, "record_node_exit", raising(FULL))
+    agent._record_exit(node, node.run.attempt(0), TorchrunResult(1))
+    assert "exit code 1 is not recorded" in capsys.readouterr().out
+
+
+def test_no_room_to_close_an_attempt_prevents_no_requeue(
+    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt: Attempt = node.run.attempt(0)
+    monkeypatch.setattr(attempts, "write_json", raising(FULL))
+    status = attempts.close_attempt(node.run, attempt, {0: 1}, external_cause="preempted")
+    assert status.cause == "preempted"
+    assert "not recorded: [Errno 28]" in str(status.message)
+    attempts.record_requeue_failure(node.run, attempt)
+
+
+def test_exit_codes_are_names_of_empty_files(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path).attempt(0)
+    assert peers.node_exit_codes(attempt) == {}
+    attempt.path.mkdir(parents=True)
+    for node, code in ((0, 0), (7, 137), (123, 1)):
+        peers.record_node_exit(attempt, node, code)
+    assert peers.node_exit_codes(attempt) == {0: 0, 7: 137, 123: 1}
+    assert sum(path.stat().st_size for path in attempt.exits.iterdir()) == 0
+    assert not peers.wait_for_closed_attempt(attempt, within_s=0.0)
+    peers.record_closed(attempt)
+    assert peers.wait_for_closed_attempt(attempt, within_s=1.0)
+    assert peers.node_exit_codes(attempt) == {0: 0, 7: 137, 123: 1}
