@@ -14,6 +14,7 @@ class Progress(Record):
     emulated: bool = False
     """See `Metrics.emulated`."""
     samples_per_s: float | None
+    """While the run goes on, since the previous write, without validations; at the end, that of `Metrics`."""
     loss: float | None
     eta_s: float | None
     gpu_utilization: float | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from disttrain.config.keys_and_defaults import Config
 from disttrain.records.json_files import write_json
+from disttrain.records.metrics import Metrics
 from disttrain.records.progress import Progress
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime import log
@@ -50,10 +51,17 @@ class LiveProgress:
         self.written_at += seconds
 
     def write(
-        self, step: int, now: float, lr: float, loss: tuple[int, float] | None, hardware: dict[str, float]
+        self,
+        step: int,
+        now: float,
+        lr: float,
+        loss: tuple[int, float] | None,
+        hardware: dict[str, float],
+        final: Metrics | None = None,
     ) -> None:
         """Write the state after `step`. `loss` is the newest global loss with its step, up to `log_every`
-        steps back; `hardware` has the newest samples by their names in `Progress`."""
+        steps back; `hardware` has the newest samples by their names in `Progress`. At the end, `final` is the
+        summary of the run, whose rate then replaces the live one in `progress.json`."""
         if now > self.written_at and step > self._step:
             self._samples_per_s = (step - self._step) * self._global_batch / (now - self.written_at)
         self.written_at, self._step = now, step
@@ -63,7 +71,7 @@ class LiveProgress:
             step=step,
             steps=self._steps_total,
             emulated=self._emulated,
-            samples_per_s=self._samples_per_s,
+            samples_per_s=final.samples_per_s if final else self._samples_per_s,
             loss=loss[1] if loss else None,
             eta_s=left / self._samples_per_s if self._samples_per_s else None,
             updated=time.time(),

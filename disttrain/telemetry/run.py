@@ -184,7 +184,7 @@ class RunTelemetry:
         self._node.close()
         ranks = self.world.all_gather_object(self._rank_summary())
         metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
-        self._write_progress(time.monotonic())
+        self._write_progress(time.monotonic(), metrics)
         self.profiled.finish(self._recorder.profiled_phases)
         self._write_final(metrics)
         self._close()
@@ -268,9 +268,9 @@ class RunTelemetry:
             for step, loss in reduced:
                 self._losses.add(step, loss)
 
-    def _write_progress(self, now: float) -> None:
+    def _write_progress(self, now: float, final: Metrics | None = None) -> None:
         if self._progress:
-            self._progress.write(self._step, now, self._lr, self._losses.newest, self._node.live())
+            self._progress.write(self._step, now, self._lr, self._losses.newest, self._node.live(), final)
 
     def _flush(self) -> None:
         """Have the step records written and, on rank 0, an interim `metrics.json`."""

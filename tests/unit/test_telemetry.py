@@ -306,6 +306,18 @@ def test_validation_does_not_lower_the_live_rate(telemetry):
     assert read_json(made.run.progress)["samples_per_s"] == pytest.approx(4 / 0.05, rel=0.01)
 
 
+def test_the_rate_of_a_finished_run_covers_all_measured_steps(telemetry, monkeypatch):
+    made, clockwork = telemetry
+    monkeypatch.setattr(made.clock, "_now", clockwork.monotonic)
+    made.clock.start()
+    take_steps(made, clockwork, 1, 20, 0.1)
+    take_steps(made, clockwork, 21, 40, 0.05)
+    made._writer.wait()
+    assert read_json(made.run.progress)["samples_per_s"] == pytest.approx(4 / 0.05, rel=0.01)
+    assert made.finish().samples_per_s == pytest.approx(4 * 60 / 4.0)
+    assert read_json(made.run.progress)["samples_per_s"] == pytest.approx(4 * 60 / 4.0)
+
+
 def test_former_name_of_record_loss_is_refused():
     telemetry = object.__new__(LoopTelemetry)
     with pytest.raises(AttributeError, match=r"use record_loss\(loss\)"):
