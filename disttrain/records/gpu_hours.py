@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from disttrain.config.keys_and_defaults import asks_for_gpus
 from disttrain.records.base import Record
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
@@ -141,11 +142,11 @@ def unit_of(record: Mapping[str, Any], device: str | None) -> Unit:
     """Unit of the run's hours.
 
     A Slurm job holds the GPUs that it requested. Elsewhere the recorded `device` decides, or
-    `resources.device` where none was recorded.
+    `resources.device` where none was recorded. Ranks that share a GPU count as ranks.
     """
     wanted = record["config"]["resources"]["device"]
-    if record["cluster"] == "slurm":
-        on_gpu = wanted != "cpu"
+    if record["cluster"] == "slurm" or not asks_for_gpus(wanted):
+        on_gpu = asks_for_gpus(wanted)
     else:
         on_gpu = device != "cpu" if device else wanted == "cuda"
     return "GPU-hours" if on_gpu else "CPU rank-hours"

@@ -37,7 +37,7 @@ class CostBound:
 
     hours: float
     unit: str
-    """`GPU-hours`, or `CPU rank-hours` where ranks have no GPU."""
+    """`GPU-hours`, or `CPU rank-hours` where ranks have no GPU of their own."""
 
 
 def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:

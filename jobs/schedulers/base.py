@@ -284,8 +284,3 @@ class CurrentAllocation(Allocation, Protocol):
 
     def task_module(self) -> str:
         """Module that runs one node of a submitted run, with the arguments `RUN_DIR --submission N`."""
-
-
-def asks_for_gpus(device: str) -> bool:
-    """Whether `resources.device` means a GPU for each rank, where a job gets what it asks for."""
-    return device not in ("cpu", "shared")

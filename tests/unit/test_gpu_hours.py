@@ -72,6 +72,8 @@ def test_without_a_submission_no_wait_is_known() -> None:
     [
         ("slurm", "auto", None, "GPU-hours"),
         ("slurm", "cpu", None, "CPU rank-hours"),
+        ("slurm", "shared", "NVIDIA H100", "CPU rank-hours"),
+        ("local", "shared", "NVIDIA H100", "CPU rank-hours"),
         ("local", "auto", None, "CPU rank-hours"),
         ("local", "auto", "cpu", "CPU rank-hours"),
         ("local", "auto", "NVIDIA H100", "GPU-hours"),

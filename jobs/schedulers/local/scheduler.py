@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from disttrain.config.keys_and_defaults import asks_for_gpus
 from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes
@@ -27,7 +28,6 @@ from jobs.schedulers.base import (
     Submission,
     SubmitError,
     SubmitQuota,
-    asks_for_gpus,
 )
 from jobs.schedulers.inherited_variables import without_batch_system
 from jobs.schedulers.local import fifo_queue

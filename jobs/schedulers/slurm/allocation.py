@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from disttrain.config.keys_and_defaults import asks_for_gpus
 from jobs.node.allocation import AllocationFacts
-from jobs.schedulers.base import asks_for_gpus
 from jobs.schedulers.slurm import commands
 
 _KILL_WAIT_S = 30.0

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.config.keys_and_defaults import asks_for_gpus
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import ConfigError
-from jobs.schedulers.base import asks_for_gpus
 from jobs.schedulers.slurm import option_syntax
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from disttrain.config.keys_and_defaults import asks_for_gpus
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_text
 from jobs.core import code_snapshot
@@ -27,7 +28,6 @@ from jobs.schedulers.base import (
     SubmitError,
     SubmitQuota,
     Unreachable,
-    asks_for_gpus,
 )
 from jobs.schedulers.slurm import commands, job_states, profile_selection, sacct, submit_limits
 from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, check_path, render
