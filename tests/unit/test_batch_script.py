@@ -1,7 +1,8 @@
-"""Batch scripts: their text for each shipped profile, and that no value of any field does anything in one."""
+"""Batch scripts: their text, the changes by each shipped profile, and values that could run as commands."""
 
 from __future__ import annotations
 
+import difflib
 import os
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 
 from disttrain.errors import ConfigError
+from jobs.core import environment
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.slurm import report_script
 from jobs.schedulers.slurm.batch_script import by_hand, render
@@ -66,21 +68,50 @@ def site(tmp_path: Path) -> Profile:
     return resolve(ProfileSelection(str(tmp_path / "site.yaml")))
 
 
-def golden(name: str, text: str) -> None:
-    path = GOLDEN / f"{name}.sbatch"
+def golden(file: str, text: str) -> None:
+    path = GOLDEN / file
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert text == path.read_text()
-    assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
+    if path.suffix == ".sbatch":
+        assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.yaml")))
-def test_the_script_of_each_shipped_profile(name: str) -> None:
-    golden(name, render(batch(ROOT, resolve(ProfileSelection(name)))))
+def changes_by(profile: Profile) -> str:
+    """Variables of the ranks from the profile, and lines in which its batch script differs from generic's."""
+    recorded = profile.model_dump(mode="json")
+    added = environment.added_variables(config(), {}, profile=recorded)
+    variables = [f"{name}={added[name].value}" for name in added if added[name].source == "site"]
+    plain, own = (render(batch(ROOT, each)).splitlines() for each in (GENERIC, profile))
+    lines = [line for line in difflib.ndiff(plain, own) if line.startswith(("+ ", "- "))]
+    sections = {"environment of the ranks": sorted(variables), "batch script, compared with generic": lines}
+    return "".join(
+        "\n".join([f"# {title}", *(found or ["(nothing)"])]) + "\n" for title, found in sections.items()
+    )
+
+
+SHIPPED_NAMES = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def test_the_script_without_a_profile_is_that_of_generic() -> None:
+    script = render(batch(ROOT, resolve(ProfileSelection("generic"))))
+    golden("generic.sbatch", script)
+    assert script == render(batch(ROOT))
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_each_shipped_profile_changes_only_this(name: str) -> None:
+    """Most set variables alone, which agents add to those of the ranks; their scripts are generic's."""
+    golden(f"profile-{name}.txt", changes_by(resolve(ProfileSelection(name))))
+
+
+def test_no_two_shipped_profiles_are_the_same() -> None:
+    changes = {name: changes_by(resolve(ProfileSelection(name))) for name in SHIPPED_NAMES}
+    assert len(set(changes.values())) == len(changes)
 
 
 def test_the_script_of_a_site_that_sets_everything(site: Profile) -> None:
-    golden("site", render(batch(ROOT, site, runs=2, logs=ROOT / "runs" / "demo" / ".arrays")))
+    golden("site.sbatch", render(batch(ROOT, site, runs=2, logs=ROOT / "runs" / "demo" / ".arrays")))
 
 
 def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: Path) -> None:
