@@ -37,6 +37,8 @@ from tests.support.minicluster import SUBMIT, MiniCluster
 from tests.support.ranks import Ranks
 
 RANKS = 3
+WITHIN_S = 3600.0
+"""Time limit of a run: `--steps` may ask for many."""
 BOUND_S, BOUND = 0.002, 0.05
 MIB = 1 << 20
 LAYERS, LAYER_MB, FORWARD_S, BACKWARD_S = 8, 4, 0.160, 0.320
@@ -109,7 +111,7 @@ def of_ranks(folder: Path, steps: int) -> Iterator[Check]:
 def train(ranks: Ranks, folder: Path, steps: int, **sections: dict[str, Any]) -> list[Phases]:
     """Median seconds of each phase, by rank."""
     given = {**sections, "train": {"steps": WARM_UP + steps}}
-    ranks.call(delays.train_rank, delays.config(ranks.size, **given), folder)
+    ranks.call(delays.train_rank, delays.config(ranks.size, **given), folder, answer_within_s=WITHIN_S)
     return delays.medians(folder, ranks.size)
 
 
@@ -184,7 +186,7 @@ def of_profiler(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
 
 def of_methods(ranks: Ranks, steps: int) -> Iterator[Check]:
     """Exposed communication by DDP's logger and by passes without communication, beside the step clock's."""
-    for rank, found in enumerate(ranks.call(compare_methods, steps)):
+    for rank, found in enumerate(ranks.call(compare_methods, steps, answer_within_s=WITHIN_S)):
         ours = found.pop("ddp_backward_tail")
         for method, seconds in found.items():
             yield Check("exposed by three methods", rank, method, ours, seconds)
@@ -201,7 +203,7 @@ def of_shards(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
 
     def trained(name: str, **options: Any) -> list[Phases]:
         path = folder / f"shards {name}" / "n1"
-        ranks.call(emulated_shards.train, path, steps=WARM_UP + steps, **options)
+        ranks.call(emulated_shards.train, path, steps=WARM_UP + steps, answer_within_s=WITHIN_S, **options)
         return delays.medians(path, RANKS)
 
     clean = trained("clean")
