@@ -20,6 +20,7 @@ from disttrain.records.layers import Layers
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime.process_group import World
+from disttrain.telemetry import machine_facts
 from jobs.cli.emulate import table_of
 from tests.multiprocess.test_train import alone, make_config, train_on
 from tests.support.injected_delays import assert_about
@@ -77,15 +78,42 @@ def reduced(world: World) -> tuple[list[int], list[float]]:
     return sent, [layer.weight.grad.mean().item() for layer in model.layers]
 
 
-def test_a_run_is_marked_and_waiting_ranks_crowd_nobody(four_ranks, tmp_path):
+def oversubscribed_on(world: World, config: Config, processors: int) -> bool:
+    """Whether the ranks count as sharing processors on a machine with so many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine_facts, "usable_cpus", lambda: processors)
+        return machine_facts.describe_machine(world, config)["oversubscribed"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "processors", "oversubscribed"),
+    [
+        ({"model": {"work": "matmul"}}, 3, True),
+        ({"model": {"work": "matmul"}}, 4, False),
+        ({"model": {"work": "matmul"}, "resources": {"threads_per_rank": 2}}, 7, True),
+        ({"model": {"work": "matmul"}, "data": {"workers": 1}}, 7, True),
+        ({"data": {"workers": 1}}, 4, False),  # waiting ranks use no processor, their loaders do
+        ({"data": {"workers": 1}}, 3, True),
+        ({}, 1, False),
+    ],
+)
+def test_more_busy_threads_than_processors_is_oversubscribed(
+    four_ranks, sections, processors, oversubscribed
+):
+    config = make_config(SMALL, 4, **sections)
+    resources = config.resources.model_copy(update=sections.get("resources", {}))
+    config = config.model_copy(update={"resources": resources})
+    found = four_ranks.call(oversubscribed_on, config, processors)
+    assert found == [oversubscribed] * 4
+
+
+def test_an_emulated_run_is_marked(four_ranks, tmp_path):
     metrics: Metrics = four_ranks.call(train_on, make_config(SMALL, 4), tmp_path)[0]
     assert metrics.emulated
     assert not metrics.oversubscribed
     assert metrics.emulation_late_s is not None
     assert read_json(RunDir(tmp_path).metrics)["emulated"] is True
     assert read_json(RunDir(tmp_path).progress)["emulated"] is True
-    busy = make_config(SMALL, 4, model={"work": "matmul"}, resources={})
-    assert four_ranks.call(train_on, busy, tmp_path / "busy")[0].oversubscribed or metrics.cpu_count > 3
 
 
 def test_a_slow_rank_is_compute_there_and_waiting_elsewhere(two_ranks, tmp_path):

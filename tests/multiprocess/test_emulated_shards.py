@@ -56,10 +56,10 @@ def step_s(folder: Path, rank: int) -> float:
     return statistics.median(line["step_s"] for line in measured_steps(folder, rank))
 
 
-@pytest.fixture(scope="module")
-def clean(three_ranks, tmp_path_factory) -> tuple[Path, list[Phases]]:
-    """A run in which nothing is slow: its folder, and medians by rank."""
-    folder = tmp_path_factory.mktemp("clean") / "n1"
+@pytest.fixture
+def clean(three_ranks, tmp_path) -> tuple[Path, list[Phases]]:
+    """A run in which nothing is slow, measured beside the test: its folder, and medians by rank."""
+    folder = tmp_path / "clean" / "n1"
     run(three_ranks, folder)
     return folder, medians(folder, RANKS)
 

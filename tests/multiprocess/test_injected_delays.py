@@ -31,29 +31,27 @@ def run(ranks: Ranks, folder: Path, **sections: dict) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def clean(three_ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> list[Phases]:
-    """Medians by rank of a run without delays."""
-    return delays.medians(run(three_ranks, tmp_path_factory.mktemp("clean")), RANKS)
+CLEAN: list[Phases] = [delays.CONFIGURED] * RANKS
+"""Seconds by rank of a run without delays. A measured run would carry its disturbances into every test."""
 
 
 @pytest.mark.parametrize("delay", delays.DELAYS.values(), ids=delays.DELAYS)
-def test_one_late_rank(three_ranks, clean, tmp_path, delay):
+def test_one_late_rank(three_ranks, tmp_path, delay):
     found = delays.medians(run(three_ranks, tmp_path, **delay.sections), RANKS)
-    assert_added(found, clean, delays.one_late(RANKS, LATE_S, delay.phase), LATE_S)
+    assert_added(found, CLEAN, delays.one_late(RANKS, LATE_S, delay.phase), LATE_S)
     assert max(delays.other_share(tmp_path, rank) for rank in range(RANKS)) < 0.2
 
 
-def test_ranks_wait_for_rank_0_to_broadcast_buffers(three_ranks, clean, tmp_path):
+def test_ranks_wait_for_rank_0_to_broadcast_buffers(three_ranks, tmp_path):
     """DDP broadcasts buffers at the begin of the forward pass; a loader delays rank 0 before it."""
     run(three_ranks, tmp_path, **delays.BUFFERS, data={"delay_ranks": [0], "delay_s": LATE_S})
     expected = [{"input_s": LATE_S}] + [{"comm_wait_s": LATE_S}] * (RANKS - 1)
-    assert_added(delays.medians(tmp_path, RANKS), clean, expected, LATE_S)
+    assert_added(delays.medians(tmp_path, RANKS), CLEAN, expected, LATE_S)
 
 
-def test_an_optimizer_slow_on_every_rank_makes_no_rank_wait(three_ranks, clean, tmp_path):
+def test_an_optimizer_slow_on_every_rank_makes_no_rank_wait(three_ranks, tmp_path):
     run(three_ranks, tmp_path, model={"optimizer_s": STEP["model"]["optimizer_s"] + LATE_S})
-    assert_added(delays.medians(tmp_path, RANKS), clean, [{"optimizer_s": LATE_S}] * RANKS, LATE_S)
+    assert_added(delays.medians(tmp_path, RANKS), CLEAN, [{"optimizer_s": LATE_S}] * RANKS, LATE_S)
 
 
 def test_jitter_is_compute_and_each_rank_waits_for_the_largest(three_ranks, tmp_path):

@@ -50,6 +50,11 @@ Phases = dict[str, float]
 """Seconds of a step by phase."""
 Sections = dict[str, dict[str, Any]]
 """Config sections laid over `STEP`."""
+CONFIGURED: Phases = dict.fromkeys(PHASES, 0.0) | {
+    "compute_s": STEP["model"]["forward_s"] + STEP["model"]["backward_s"],
+    "optimizer_s": STEP["model"]["optimizer_s"],
+}
+"""A step of `STEP` without delays on an ideal machine, where communication and loading take no time."""
 
 
 @dataclass(frozen=True)
