@@ -11,6 +11,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.support.ranks import Ranks
 
+SLOW_TIMEOUT_S = 300
+"""Time limit of a test that is marked slow; of all others it is `timeout` in pyproject.toml."""
+
 pytest.register_assert_rewrite("tests.support.injected_delays", "tests.support.requeued")
 
 
@@ -25,6 +28,13 @@ class FolderScheduling(LoadScopeScheduling):
         file = nodeid.partition("::")[0]
         folder = file.rpartition("/")[0]
         return file if folder == "tests/unit" else folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give slow tests their time limit, unless they have one of their own."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
 
 
 @pytest.hookimpl(optionalhook=True)  # collection works under `-p no:xdist`
