@@ -26,6 +26,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash, hash_sources, tracked_files
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
+from jobs.core import file_lock
 
 SNAPSHOTS_FOLDER = ".code"
 CODE_ROOT = Path(__file__).resolve().parents[2]
@@ -258,5 +259,5 @@ def _lock(root: Path, kind: int) -> Iterator[None]:
     except OSError as error:
         raise ConfigError(f"cannot write to {str(root / SNAPSHOTS_FOLDER)!r}: {error.strerror}") from None
     with file:
-        fcntl.flock(file, kind)
+        file_lock.lock(file.fileno(), kind, root / SNAPSHOTS_FOLDER / ".lock")
         yield

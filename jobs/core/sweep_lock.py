@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from disttrain.errors import ConfigError
+from jobs.core import file_lock
 from jobs.core.processes import host
 
 
@@ -17,8 +18,8 @@ from jobs.core.processes import host
 def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
     """Lock a sweep's folder against other submitters. Creates the folder if missing.
 
-    Raises `ConfigError` when the folder cannot be written, or when another process holds the lock for longer
-    than `wait_s` seconds. The kernel releases the lock of a process that dies.
+    Raises `ConfigError` when the folder cannot be written or locked, or when another process holds the lock
+    for longer than `wait_s` seconds. The kernel releases the lock of a process that dies.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -27,7 +28,7 @@ def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
         raise ConfigError(f"cannot write to {str(folder)!r}: {error.strerror}") from None
     with file:
         deadline = time.monotonic() + wait_s
-        while not _locked(file.fileno()):
+        while not _locked(file.fileno(), folder / ".lock"):
             if time.monotonic() > deadline:
                 file.seek(0)
                 raise ConfigError(
@@ -40,9 +41,9 @@ def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
         yield
 
 
-def _locked(file: int) -> bool:
+def _locked(file: int, path: Path) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file_lock.lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
     except BlockingIOError:
         return False
     return True

@@ -24,6 +24,7 @@ from jobs.schedulers.base import (
 )
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.schedulers.slurm import commands as slurm_commands
+from jobs.schedulers.slurm import submitit_executor
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.schedulers.slurm.commands import answers, query
 from jobs.schedulers.slurm.sbatch import Backoff
@@ -151,6 +152,30 @@ echo 'Submitted batch job 42'""",
     commands.add("sbatch", "echo 'sbatch: error: QOSMaxSubmitJobPerUserLimit' >&2; exit 1")
     with pytest.raises(LimitReached, match="QOSMaxSubmitJobPerUserLimit"):
         impatient.submit(batch(announced(run)))
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_an_sbatch_that_does_not_return_is_tried_again_unless_its_job_exists(
+    commands: Commands, run: RunDir, monkeypatch: pytest.MonkeyPatch, accepted: bool
+) -> None:
+    monkeypatch.setattr(submitit_executor, "SBATCH_TIMEOUT_S", 0.3)
+    commands.add("srun", "")
+    first = f"mkdir {commands.folder}/first 2>/dev/null && exec sleep 60"
+    commands.add("sbatch", f"{first}; echo 'Submitted batch job 43'")
+    commands.add("squeue", f"echo '42|{submission_tag(run, 0)}'" if accepted else "")
+    impatient = SlurmScheduler(backoff=Backoff(sleep=lambda pause_s: None))
+    assert impatient.submit(batch(announced(run))) == ["42" if accepted else "43"]
+    assert commands.calls().count("/sbatch ") == (1 if accepted else 2)
+
+
+def test_an_sbatch_that_never_returns_ends_with_an_error(
+    commands: Commands, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submitit_executor, "SBATCH_TIMEOUT_S", 0.1)
+    commands.add("srun", "")
+    commands.add("sbatch", "exec sleep 60")
+    with pytest.raises(Unreachable, match=r"sbatch did not answer within 0.1 s"):
+        SlurmScheduler(backoff=Backoff(within_s=0.0)).submit(batch(announced(run)))
 
 
 def test_a_refusal_that_fewer_jobs_would_not_undo_is_told_in_slurms_words(

@@ -72,6 +72,8 @@ def _try(submit: Callable[[], str]) -> str | SubmitError:
     """The job id, or the transient error as `Unreachable`. Raises `SubmitError` for any other error."""
     try:
         return submit()
+    except Unreachable as error:
+        return error
     except SubmitError as error:
         if is_transient(str(error)):
             return Unreachable(str(error))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -227,17 +227,18 @@ def script_fields(batch: Batch) -> ScriptFields:
 def sbatch(script: str, name: str, folder: Path) -> str:
     """Submit a script once; return the id of its job or array. submitit writes its files to `folder`.
 
-    Raises `SubmitError`, or `LimitReached`.
+    Raises `SubmitError`, `LimitReached`, or `Unreachable` if sbatch does not return.
     """
     import submitit
 
     from jobs.schedulers.slurm import task
     from jobs.schedulers.slurm.submitit_executor import ScriptExecutor
 
-    discarded = io.StringIO()  # the exception contains the same text
     try:
-        with environment_for_submission(), contextlib.redirect_stderr(discarded):
+        with environment_for_submission():
             job = ScriptExecutor(folder, script).submit(task.main, [])
+    except subprocess.TimeoutExpired as error:
+        raise Unreachable(f"sbatch did not answer within {error.timeout:g} s") from None
     except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
         message = " ".join(str(error).split())
         limit = submit_limits.exceeded_limit(message)

@@ -1,0 +1,52 @@
+"""Locks of folders on file systems that cannot lock."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+import submit
+from disttrain.errors import ConfigError
+from jobs.core.code_snapshot import hold_snapshots
+from jobs.core.sweep_lock import sweep_lock
+from tests.support.verbs import RUNS
+
+
+@pytest.fixture
+def lustre(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that is mounted without `flock`."""
+
+    def flock(file: int, operation: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+
+
+@pytest.mark.usefixtures("lustre")
+def test_the_path_and_the_reason_are_in_one_line(tmp_path: Path) -> None:
+    for folder, locked in ((tmp_path, sweep_lock(tmp_path)), (tmp_path / ".code", hold_snapshots(tmp_path))):
+        with pytest.raises(ConfigError) as error, locked:
+            pass
+        line = str(error.value)
+        assert line.startswith(f"cannot lock '{folder}/.lock': Function not implemented; --runs needs")
+        assert "\n" not in line
+
+
+@pytest.mark.usefixtures("cluster", "lustre")
+def test_a_sweep_without_locks_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit.main(["sweep", "tiny.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("error: cannot lock 'runs/tiny/.lock'")
+    assert [path.name for path in RUNS.rglob("*") if path.is_file()] == [".lock"]
+
+
+def test_a_lock_that_is_held_names_its_holder(tmp_path: Path) -> None:
+    with (
+        sweep_lock(tmp_path / "demo"),
+        pytest.raises(ConfigError, match=rf"'demo' is being submitted by pid {os.getpid()} on "),
+        sweep_lock(tmp_path / "demo", wait_s=0.0),
+    ):
+        pass
