@@ -1,7 +1,7 @@
 """Checkpoints: the state of training, each in a folder that appears complete or not at all.
 
     checkpoints/
-      step-00000120/             committed; a resumed run takes the newest whose checksums match
+      step-00000120/             committed; a resumed run takes the newest intact one
         manifest.json            origin of the checkpoint, and size and SHA-256 of every other file
         .metadata  __0_0.distcp  in the layout of `torch.distributed.checkpoint` (DCP)
       step-00000140.a001.tmp/    attempt 1 is writing it
@@ -9,6 +9,7 @@
 
 `saver` takes checkpoints while training continues; `resume` finds the checkpoint that a run starts from.
 `train_state` lists the parts that resume, `state_tensors` converts them to tensors by name and back, and
-`storage` writes and reads these tensors. `manifest` compares a checkpoint with the run, `integrity` verifies
-its files, `folder` names, commits and quarantines, `retention` deletes old ones.
+`storage` writes and reads these tensors, through `safe_reader` without executing code. `manifest` compares a
+checkpoint with the run, `integrity` verifies its files, `folder` names, commits and quarantines, `retention`
+deletes old ones.
 """

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, manifest
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
+from disttrain.checkpoint.safe_reader import content_problems
 from disttrain.config.keys_and_defaults import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
+
+_CHECKSUM = "checksum differs from the manifest"
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,11 @@ def find_resume_source(
 
 
 def newest_intact(folder: Path, attempt: Attempt, world: World) -> CommittedCheckpoint | None:
-    """The newest checkpoint whose checksums match; newer, damaged ones go to quarantine. A collective."""
+    """The newest intact checkpoint; newer, damaged ones go to quarantine. A collective."""
     _on_rank0(lambda: _remove_partial(folder, attempt), world)
     while True:
         found = _on_rank0(lambda: _newest_readable(folder, attempt), world)
-        problem = _checksum_problem(found, world) if found else None
+        problem = _problem(found, world) if found else None
         if found is None or problem is None:
             return found
         _on_rank0(partial(_quarantine, found.path, problem, attempt), world)
@@ -119,30 +124,49 @@ def _named_checkpoint(start_from: str, world: World) -> CommittedCheckpoint:
 
     found = _on_rank0(read, world)
     assert found is not None
-    if problem := _checksum_problem(found, world):
+    if problem := _problem(found, world):
         raise ConfigError(f"checkpoint.start_from={start_from}: {problem}")
     return found
 
 
-def _checksum_problem(found: CommittedCheckpoint, world: World) -> str | None:
-    """One line naming the files with a wrong checksum, or None. Each rank verifies a share of the files."""
+def _problem(found: CommittedCheckpoint, world: World) -> str | None:
+    """One line naming the damaged files, or None. Each rank verifies a share of the files.
+
+    Raises `ConfigError` for metadata of another version of PyTorch.
+    """
     share = sorted(found.manifest.files)[world.rank :: world.size]
-    wrong = world.on_all_ranks(lambda: integrity.mismatched_files(found.path, found.manifest, share))
-    names = [name for each in wrong for name in each]
-    if not names:
+    wrong = {
+        name: reason
+        for each in world.on_all_ranks(lambda: _damaged_files(found, share))
+        for name, reason in each.items()
+    }
+    if not wrong:
         return None
 
     def verify_again() -> None:
         """Rank 0 verifies too: a stale file cache or bad memory of one node does not make a file damaged."""
         if world.rank == 0:
-            confirmed = integrity.mismatched_files(found.path, found.manifest, names)
-            if len(confirmed) < len(names):
+            unconfirmed = wrong.keys() - _damaged_files(found, list(wrong)).keys()
+            if unconfirmed:
                 raise RuntimeError(
-                    f"{found.path}: checksums match on rank 0, but not on other ranks: {names}"
+                    f"{found.path}: intact on rank 0, but not on other ranks: {sorted(unconfirmed)}"
                 )
 
     world.on_all_ranks(verify_again)
-    return f"{', '.join(names)}: checksum differs from the manifest"
+    problem = "; ".join(f"{name}: {reason}" for name, reason in wrong.items())
+    if found.manifest.torch != torch.__version__ and _CHECKSUM not in wrong.values():
+        raise ConfigError(
+            f"{found.path} was written by PyTorch {found.manifest.torch} and cannot be read by "
+            f"{torch.__version__} ({problem}); resume with that version, or move the checkpoint away"
+        )
+    return problem
+
+
+def _damaged_files(found: CommittedCheckpoint, names: Sequence[str]) -> dict[str, str]:
+    """The reason for each file among `names` that is damaged. Raises `OSError`."""
+    mismatched = integrity.mismatched_files(found.path, found.manifest, names)
+    intact = [name for name in names if name not in mismatched]
+    return dict.fromkeys(mismatched, _CHECKSUM) | content_problems(found.path, intact, found.manifest.files)
 
 
 def _quarantine(path: Path, problem: str, attempt: Attempt) -> None:

@@ -4,18 +4,15 @@
 with all ranks (`plan`), each rank writes its share alone (`write`), and rank 0 writes the metadata at a later
 step boundary (`write_metadata`). The layout on disk is that of `dcp.save`.
 
-Only tensors are saved. DCP's reader unpickles `.metadata` and non-tensors without restrictions; `SafeReader`
-accepts only the classes that a checkpoint of tensors consists of.
+Only tensors are saved, and only tensors are loaded (`safe_reader`).
 """
 
 from __future__ import annotations
 
 import io
-import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -25,6 +22,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from disttrain.checkpoint.folder import DamagedCheckpoint
+from disttrain.checkpoint.safe_reader import SafeReader
 from disttrain.runtime.process_group import World
 
 State = dict[str, Tensor]
@@ -113,47 +111,3 @@ def load_tensors(state: State, path: Path) -> None:
 class _TensorsOnly(dcp.DefaultLoadPlanner):
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         raise DamagedCheckpoint(f"{read_item.dest_index.fqn} is not a tensor; only tensors are loaded")
-
-
-class SafeReader(dcp.FileSystemReader):
-    """Reads `.metadata` with an unpickler that cannot execute code."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        try:
-            with open(Path(self.path) / ".metadata", "rb") as file:
-                metadata = _Unpickler(file).load()
-        except (pickle.UnpicklingError, OSError, EOFError, AttributeError, TypeError, ValueError) as error:
-            raise DamagedCheckpoint(f".metadata cannot be read: {' '.join(str(error).split())}") from None
-        if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, Mapping):
-            raise DamagedCheckpoint(".metadata does not describe a checkpoint")
-        for item in metadata.storage_data.values():
-            if Path(item.relative_path).name != item.relative_path:
-                raise DamagedCheckpoint(f".metadata names a file elsewhere: {item.relative_path!r}")
-        return metadata
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"{module}.{name} is not allowed in .metadata")
-        return super().find_class(module, name)
-
-
-_ALLOWED = {
-    ("torch", "Size"),
-    ("torch", "device"),
-    ("torch.serialization", "_get_layout"),
-    ("torch.distributed.checkpoint.metadata", "Metadata"),
-    ("torch.distributed.checkpoint.metadata", "MetadataIndex"),
-    ("torch.distributed.checkpoint.metadata", "TensorStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "TensorProperties"),
-    ("torch.distributed.checkpoint.metadata", "ChunkStorageMetadata"),
-    ("torch.distributed.checkpoint.metadata", "StorageMeta"),
-    ("torch.distributed.checkpoint.metadata", "_MEM_FORMAT_ENCODING"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("pathlib", "Path"),
-    ("pathlib", "PosixPath"),
-    ("pathlib._local", "PosixPath"),  # Python 3.13 on
-    *(("torch", name) for name, value in vars(torch).items() if isinstance(value, torch.dtype)),
-}
-"""Classes in `.metadata` of a checkpoint of tensors; all are plain data."""

@@ -16,12 +16,13 @@ from torch import nn
 
 from disttrain.checkpoint import integrity, storage
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
+from disttrain.checkpoint.safe_reader import SafeReader
 from disttrain.checkpoint.saver import _delete_old
 from disttrain.checkpoint.train_state import refuse_other_model
 from disttrain.config.keys_and_defaults import Config
 from disttrain.errors import ConfigError, Superseded
 from disttrain.hooks.evaluation import Validation
-from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime import log
@@ -107,11 +108,27 @@ def damage(path: Path, how: str) -> None:
         shard.write_bytes(content)
     elif how == "truncated":
         os.truncate(shard, shard.stat().st_size - 1)
-    else:
+    elif how == "manifest":
         (path / "manifest.json").write_text("{")
+    elif how == "foreign code":
+        (path / ".metadata").write_bytes(pickle.dumps(Harmful(path / "executed")))
+        reseal(path)
+    else:
+        item = next(iter(SafeReader(path).read_metadata().storage_data.values()))
+        content = bytearray((path / item.relative_path).read_bytes())
+        content[item.offset : item.offset + item.length] = bytes(item.length)
+        (path / item.relative_path).write_bytes(content)
+        reseal(path)
 
 
-@pytest.mark.parametrize("how", ["bit", "truncated", "manifest"])
+def reseal(path: Path) -> None:
+    """Make the checksums of a manifest those of its files."""
+    manifest = read_json(path / "manifest.json")
+    manifest["files"] = {name: integrity.file_digest(path / name).model_dump() for name in manifest["files"]}
+    write_json(path / "manifest.json", manifest)
+
+
+@pytest.mark.parametrize("how", ["bit", "truncated", "manifest", "foreign code", "no tensor"])
 def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
     three_ranks: Ranks, tmp_path: Path, how: str
 ) -> None:
@@ -125,12 +142,30 @@ def test_a_damaged_one_is_set_aside_and_the_one_before_taken(
     (told,) = [call for _, calls in answers for call in calls]
     assert told[0] == "damaged checkpoint in quarantine"
     assert (told[1]["path"], told[1]["quarantine"]) == (str(damaged), "step-00000006.damaged")
-    assert {"bit": "checksum", "truncated": "bytes", "manifest": "manifest"}[how] in told[1]["problem"]
+    reasons = {
+        "bit": "checksum",
+        "truncated": "bytes",
+        "manifest": "manifest",
+        "foreign code": "system is not allowed in .metadata",
+        "no tensor": "cannot be loaded",
+    }
+    assert reasons[how] in told[1]["problem"]
+    assert not (tmp_path / "checkpoints" / "step-00000006.damaged" / "executed").exists()
     assert [rank.metrics.resumed_step for rank in seen] == [4, 4, 4]
     assert "step-00000006.damaged" in names(tmp_path)
     whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None)
     assert [rank.parameters for rank in seen] == [rank.parameters for rank in whole]
     assert seen[0].metrics.loss_history == whole[0].metrics.loss_history
+
+
+def test_metadata_of_another_torch_is_refused_not_quarantined(tmp_path: Path) -> None:
+    train_until(alone(), config(), tmp_path, 0, 5)
+    path = tmp_path / "checkpoints" / "step-00000005"
+    write_json(path / "manifest.json", read_json(path / "manifest.json") | {"torch": "99.0"})
+    damage(path, "foreign code")
+    with pytest.raises(ConfigError, match=r"PyTorch 99\.0.*resume with that version"):
+        train_until(alone(), config(), tmp_path, 1, None)
+    assert names(tmp_path) == ["step-00000005"]
 
 
 def errors_told(
@@ -248,7 +283,7 @@ def test_a_named_one_has_to_be_good(three_ranks: Ranks, tmp_path: Path, path: st
 def test_what_one_node_alone_cannot_see_is_not_given_up(three_ranks: Ranks, tmp_path: Path) -> None:
     made = config(ranks=3)
     three_ranks.call(train_until, made, tmp_path, 0, 5)
-    with pytest.raises(RankFailed, match="checksums match on rank 0, but not on other ranks"):
+    with pytest.raises(RankFailed, match="intact on rank 0, but not on other ranks"):
         three_ranks.call(in_the_dark, made, tmp_path)
     assert names(tmp_path) == ["step-00000005"]
 
