@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -137,8 +137,11 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
     """Build a run. All ranks together."""
     built = build_parallel_model(config, world)
     data, plan, model = built.data, built.data.plan, built.strategy.unwrap(built.model)
-    manifest = build_manifest(config, data.source.record, plan, output.attempt, world)
+    manifest = build_manifest(config, data.source.record, data.order, plan, output.attempt, world)
     origin = find_resume_source(config.checkpoint, output.run, output.attempt, manifest, data.steps, world)
+    if origin and not origin.only_model:  # samples go on in the order in which they began
+        data = replace(data, order=origin.manifest.sample_order)
+        manifest = manifest.model_copy(update={"sample_order": data.order})
     telemetry = build_telemetry(config, output, world, built, origin)
     heartbeat.communicates_while(lambda: telemetry.clock.phase in COMMUNICATION)
     task, precision = Task.of(data.source), Precision()

@@ -8,7 +8,7 @@ from disttrain.checkpoint.folder import CommittedCheckpoint
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.keys_and_defaults import Config, config_key
 from disttrain.errors import ConfigError
-from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.checkpoint import Checkpoint, SampleOrder
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.run_directory import Attempt
@@ -19,7 +19,12 @@ _DATA_HASHES = ("dataset_sha256", "dataset_fingerprint")
 
 
 def build_manifest(
-    config: Config, dataset: DatasetRecord, plan: BatchPlan, attempt: Attempt, world: World
+    config: Config,
+    dataset: DatasetRecord,
+    order: SampleOrder,
+    plan: BatchPlan,
+    attempt: Attempt,
+    world: World,
 ) -> Checkpoint:
     """The manifest of this attempt's checkpoints; step, time and files are filled in at each save."""
     return Checkpoint(
@@ -31,6 +36,7 @@ def build_manifest(
         global_batch_size=plan.global_,
         seed=config.train.seed,
         dataset=dataset.name,
+        sample_order=order,
         dataset_sha256=dataset.sha256,
         dataset_fingerprint=dataset.fingerprint,
         valid_loss=None,

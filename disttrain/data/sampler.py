@@ -8,7 +8,8 @@ of them. The samples of a step are therefore the same for any number of ranks:
     step 0: 3 0 4 1   step 1: 2 2 1 3   (no sample is dropped at the end of an epoch)
     2 ranks, local batch 1:        rank 0 reads 3, 4, then 2, 1;   rank 1 reads 0, 1, then 2, 3
 
-A resumed run starts at a later step; the step number is the only state.
+A resumed run starts at a later step; the step number is the only state. Up to `LARGEST_TABLE` samples, each
+rank holds the permutation of an epoch as a table; beyond that, it computes each index by itself.
 """
 
 from __future__ import annotations
@@ -18,10 +19,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from disttrain.config.batch_plan import BatchPlan
+from disttrain.data.permutation import FeistelPermutation, TablePermutation
 from disttrain.errors import ConfigError
+from disttrain.records.checkpoint import SampleOrder
 
+LARGEST_TABLE = 1 << 24
+"""Samples up to which an epoch is a table, of 64 MiB per rank."""
 _BLOCK = 64
 """Micro-steps per look-up of indices; single look-ups would cost tens of microseconds each."""
+
+
+def choose_sample_order(samples: int) -> SampleOrder:
+    """The sample order of a new run on `samples` training samples."""
+    return "table" if samples <= LARGEST_TABLE else "feistel"
 
 
 class GlobalOrder:
@@ -30,28 +40,29 @@ class GlobalOrder:
     Raises `ConfigError` if there are no samples.
     """
 
-    def __init__(self, samples: int, seed: int) -> None:
+    def __init__(self, samples: int, seed: int, order: SampleOrder | None = None) -> None:
         if samples < 1:
             raise ConfigError("data: the training split has no samples")
         self.samples = samples
         self.seed = seed
+        self.order = order or choose_sample_order(samples)
         self._epoch = -1
-        self._permutation = np.empty(0, np.int64)
+        self._permutation: TablePermutation | FeistelPermutation | None = None
 
-    def take(self, start: int, stop: int) -> np.ndarray:
-        """Sample indices at the stream positions [start, stop), of shape (stop - start,)."""
-        parts = []
-        while start < stop:
-            epoch, offset = divmod(start, self.samples)
-            count = min(stop - start, self.samples - offset)
-            parts.append(self._of_epoch(epoch)[offset : offset + count])
-            start += count
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """Sample indices at positions of the stream, both of shape (n,)."""
+        epochs, offsets = np.divmod(positions, self.samples)
+        indices = np.empty(len(positions), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            chosen = epochs == epoch
+            indices[chosen] = self._of_epoch(epoch).at(offsets[chosen])
+        return indices
 
-    def _of_epoch(self, epoch: int) -> np.ndarray:
-        if epoch != self._epoch:  # positions only increase, so one epoch is kept
-            self._permutation = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
-            self._epoch = epoch
+    def _of_epoch(self, epoch: int) -> TablePermutation | FeistelPermutation:
+        if self._permutation is None or epoch != self._epoch:  # positions only increase: one epoch is kept
+            self._permutation = None  # frees the table before the next one is built
+            kind = TablePermutation if self.order == "table" else FeistelPermutation
+            self._permutation, self._epoch = kind(self.samples, (self.seed, epoch)), epoch
         return self._permutation
 
 
@@ -80,9 +91,10 @@ class RankBatches:
         return max(0, self.steps - self.start_step) * self.plan.accumulation
 
     def __iter__(self) -> Iterator[list[int]]:
-        local, stride = self.plan.local, self.plan.local * self.plan.world
+        local, world = self.plan.local, self.plan.world
         last = self.first + len(self)
         for begin in range(self.first, last, _BLOCK):
             end = min(begin + _BLOCK, last)
-            block = self.order.take(begin * stride, end * stride).reshape(end - begin, stride)
-            yield from block[:, self.rank * local : (self.rank + 1) * local].tolist()
+            starts = (np.arange(begin, end) * world + self.rank) * local
+            positions = starts[:, np.newaxis] + np.arange(local)
+            yield from self.order.at(positions.ravel()).reshape(positions.shape).tolist()

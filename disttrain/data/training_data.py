@@ -13,10 +13,11 @@ from torch.utils.data import default_collate
 from disttrain.config.batch_plan import BatchPlan, plan_batch
 from disttrain.config.keys_and_defaults import Config
 from disttrain.data.loader import make_loader
-from disttrain.data.sampler import GlobalOrder, RankBatches
+from disttrain.data.sampler import GlobalOrder, RankBatches, choose_sample_order
 from disttrain.data.source import Batch, Source
 from disttrain.errors import ConfigError
 from disttrain.parallel.mesh import Mesh
+from disttrain.records.checkpoint import SampleOrder
 from disttrain.runtime.process_group import World
 
 
@@ -30,6 +31,7 @@ class TrainingData:
     """Optimizer steps of the whole run."""
     mesh: Mesh
     config: Config
+    order: SampleOrder
 
     def example(self) -> Batch:
         """A micro-batch of the first samples, in host memory; it does not advance the sampler."""
@@ -40,7 +42,7 @@ class TrainingData:
         """The micro-batches of this rank after `start_step` steps. Draws from torch's random number
         generator."""
         seed, rank = self.config.train.seed, self.mesh.data_rank
-        order = GlobalOrder(self.source.record.train_samples, seed)
+        order = GlobalOrder(self.source.record.train_samples, seed, self.order)
         mine = RankBatches(order, self.plan, rank, self.steps, start_step)
         return iter(
             make_loader(
@@ -66,7 +68,8 @@ def spread_source(source: Source, config: Config, mesh: Mesh, world: World) -> T
     """
     refuse_unequal_data(source, world)
     plan = plan_batch(config.train.local_batch_size, config.train.global_batch_size, mesh.data_size)
-    return TrainingData(source, plan, count_steps(config, source, plan), mesh, config)
+    order = choose_sample_order(source.record.train_samples)
+    return TrainingData(source, plan, count_steps(config, source, plan), mesh, config, order)
 
 
 def refuse_unequal_data(source: Source, world: World) -> None:

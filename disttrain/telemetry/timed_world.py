@@ -26,6 +26,10 @@ class TimedWorld(World):
         with control_sync(self.clock):
             return super().all_reduce(tensor, op)
 
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        with control_sync(self.clock):
+            return super().broadcast(tensor)
+
     def all_gather_object(self, value: Any) -> list[Any]:
         with control_sync(self.clock):
             return super().all_gather_object(value)

@@ -1,11 +1,15 @@
 """Each sample once per epoch on one rank; the same global batches at every world size; resume is the tail."""
 
+import itertools
+import tracemalloc
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.data.sampler import GlobalOrder, RankBatches
+from disttrain.data.sampler import LARGEST_TABLE, GlobalOrder, RankBatches, choose_sample_order
 from disttrain.errors import ConfigError
 
 samples = st.integers(1, 60)
@@ -35,9 +39,39 @@ def test_an_epoch_has_each_sample_exactly_once_over_all_ranks(count, seed, plan)
 
 @given(samples, seeds, st.integers(1, 4))
 def test_each_epoch_of_the_stream_is_a_permutation(count, seed, epochs):
-    order = GlobalOrder(count, seed)
-    for epoch in range(epochs):
-        assert sorted(order.take(epoch * count, (epoch + 1) * count)) == list(range(count))
+    for kind in ("table", "feistel"):
+        order = GlobalOrder(count, seed, kind)
+        for epoch in range(epochs):
+            assert sorted(order.at(np.arange(epoch * count, (epoch + 1) * count))) == list(range(count))
+
+
+@given(samples, seeds, st.integers(0, 40), st.integers(0, 40))
+def test_positions_of_the_stream_are_read_in_any_pieces(count, seed, start, length):
+    whole = GlobalOrder(count, seed).at(np.arange(start + length))
+    assert np.array_equal(GlobalOrder(count, seed).at(np.arange(start, start + length)), whole[start:])
+    assert np.array_equal(GlobalOrder(count, seed).at(np.arange(0, start + length, 3)), whole[::3])
+
+
+def test_the_table_is_the_order_of_earlier_versions():
+    """Runs resume in the order in which they began."""
+    expected = np.concatenate([np.random.default_rng([3, epoch]).permutation(7) for epoch in range(3)])
+    assert np.array_equal(GlobalOrder(7, 3).at(np.arange(21)), expected)
+
+
+def test_an_order_of_very_many_samples_takes_little_memory():
+    plan = BatchPlan(local=32, accumulation=1, world=1024)
+    tracemalloc.start()
+    for rank in (0, 1023):
+        sampler = RankBatches(GlobalOrder(10**9, 0), plan, rank, steps=10**5, start_step=30_517)
+        read = [index for batch in itertools.islice(sampler, 64) for index in batch]  # two epochs
+        assert len(set(read)) == len(read) == 64 * 32
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 21
+    assert (choose_sample_order(LARGEST_TABLE), choose_sample_order(LARGEST_TABLE + 1)) == (
+        "table",
+        "feistel",
+    )
 
 
 @given(
@@ -74,17 +108,17 @@ def test_length_is_the_number_of_micro_steps(count, seed, plan, steps, start_ste
 
 def test_a_rank_reads_its_own_stretch_of_each_micro_step():
     plan = BatchPlan(local=2, accumulation=2, world=3)
-    stream = GlobalOrder(100, 0).take(0, 24).tolist()
+    stream = GlobalOrder(100, 0).at(np.arange(24)).tolist()
     # step 0: micro-step 0 covers 0..5, micro-step 1 covers 6..11; rank 1 reads the second pair of each
     assert batches(100, 0, plan, 1, 2) == [stream[2:4], stream[8:10], stream[14:16], stream[20:22]]
 
 
 def test_seed_and_epoch_change_the_order():
     order = GlobalOrder(50, 0)
-    first, second = order.take(0, 50).tolist(), order.take(50, 100).tolist()
+    first, second = order.at(np.arange(50)).tolist(), order.at(np.arange(50, 100)).tolist()
     assert first != second
-    assert first != GlobalOrder(50, 1).take(0, 50).tolist()
-    assert first == GlobalOrder(50, 0).take(0, 50).tolist()
+    assert first != GlobalOrder(50, 1).at(np.arange(50)).tolist()
+    assert first == GlobalOrder(50, 0).at(np.arange(50)).tolist()
 
 
 def test_no_samples_is_refused():
