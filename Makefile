@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n $(PROCESSES)
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help install slurm slurm-tests demo demo-slurm test test-slow test-all lint format schemas clean
+.PHONY: help install slurm slurm-tests demo demo-slurm test test-slow test-all mutants lint format schemas clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## +' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -54,6 +54,10 @@ test-slow: $(STAMP) slurm-tests  ## the slow tests alone
 test-all: $(STAMP) slurm-tests  ## every test
 	@$(PYTEST)
 
+mutants: $(STAMP)  ## mutation tests of the modules named in pyproject.toml; about half an hour
+	@OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
+	@$(BIN)/python .ci/mutants.py
+
 lint: $(STAMP)  ## ruff, mypy, import contracts, lengths, and whether generated documents are current
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -72,5 +76,5 @@ schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profi
 	@$(BIN)/python -m jobs.schedulers.slurm.documents
 
 clean:  ## remove caches and coverage data; runs/ and .venv stay
-	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build .coverage .coverage.*
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build mutants .coverage .coverage.*
 	find . -path ./.venv -prune -o -path ./runs -prune -o -name __pycache__ -type d -exec rm -rf {} +

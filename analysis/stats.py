@@ -79,7 +79,7 @@ def ratio_bounds(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDE
     centre, variance, repeats = _log_moments(values)
     base_centre, base_variance, base_repeats = _log_moments(base)
     total = variance + base_variance
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(invalid="ignore"):
         freedom = total**2 / (variance**2 / (repeats - 1) + base_variance**2 / (base_repeats - 1))
     return _bounds(centre - base_centre, total, freedom, confidence)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from analysis.stats import geometric_mean, mean_bounds, ratio, ratio_bounds
+from analysis.stats import Estimate, geometric_mean, mean_bounds, ratio, ratio_bounds
 
 SIMULATIONS = 20_000
 rates = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=6)
@@ -69,9 +69,44 @@ def test_launches_that_agree_exactly_have_an_interval_of_no_width() -> None:
 
 
 def test_scaled_and_inverse_carry_the_bounds_along() -> None:
-    estimate = geometric_mean([80.0, 90.0, 100.0])
-    assert estimate.low is not None
-    assert estimate.high is not None
-    assert estimate.scaled(2).high == 2 * estimate.high
-    assert estimate.inverse(8).low == 8 / estimate.high
-    assert estimate.inverse(8).high == 8 / estimate.low
+    estimate = Estimate(80.0, 50.0, 100.0, 3)
+    assert estimate.scaled(2) == Estimate(160.0, 100.0, 200.0, 3)
+    assert estimate.inverse(8) == Estimate(0.1, 0.08, 0.16, 3)
+    assert estimate.inverse() == estimate.inverse(1)
+    alone = Estimate(80.0, None, None, 1)
+    assert alone.scaled(2) == Estimate(160.0, None, None, 1)
+    assert alone.inverse(8) == Estimate(0.1, None, None, 1)
+
+
+def test_estimates_count_repeats_and_a_ratio_those_of_its_smaller_side() -> None:
+    two, three = [80.0, 81.0], [40.0, 41.0, 42.0]
+    assert geometric_mean(three).repeats == 3
+    assert [ratio(two, three).repeats, ratio(three, two).repeats] == [2, 2]
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.8])
+def test_confidence_is_the_coverage_asked_for(confidence: float) -> None:
+    values, base = [290.0, 300.0, 285.0], [100.0, 104.0, 97.0, 99.0]
+    logs = np.log(values)
+    low, high = scipy_stats.t.interval(confidence, 2, logs.mean(), scipy_stats.sem(logs))
+    estimate = geometric_mean(values, confidence)
+    assert (estimate.low, estimate.high) == pytest.approx((np.exp(low), np.exp(high)))
+    welch = scipy_stats.ttest_ind(logs, np.log(base), equal_var=False).confidence_interval(confidence)
+    assert ratio(values, base, confidence).low == pytest.approx(np.exp(welch.low))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("values", "base"),
+    [([80.0], [40.0, 41.0]), ([80.0, 81.0], [40.0]), ([2.0, 2.0], [1.0, 1.0]), ([2.0], [1.0])],
+)
+def test_no_interval_and_no_spread_are_no_floating_point_warning(
+    values: list[float], base: list[float]
+) -> None:
+    ratio(values, base)
+    geometric_mean(values)
+
+
+def test_single_precision_is_not_the_precision_of_the_arithmetic() -> None:
+    single = np.array([0.1, 0.3], dtype=np.float32)
+    assert geometric_mean(single) == geometric_mean(single.astype(np.float64))
