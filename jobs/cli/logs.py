@@ -1,66 +1,111 @@
-"""`logs`: print the log of one rank or node; `--follow` continues until the run ends."""
+"""`logs`: print the log of one rank or node; `--follow` continues through all further attempts of the run."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import to_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.cli import run_lookup
+from jobs.cli.polling import PolledRuns, print_warning
 from jobs.status.run_state import read_state
 
 _POLL_INTERVAL_S = 0.2
 _CHUNK_BYTES = 1 << 20
 
 
+class LogTail:
+    """Lines of a file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "rb")  # noqa: SIM115 (closed by `rest`)
+        self._partial = b""
+        self.name = path.stem
+
+    def lines(self) -> Iterator[bytes]:
+        """Complete lines since the last call. An incomplete one waits for its end."""
+        while chunk := self._file.readline(_CHUNK_BYTES):
+            self._partial += chunk
+            if self._partial.endswith(b"\n"):
+                yield self._partial
+                self._partial = b""
+
+    def rest(self) -> Iterator[bytes]:
+        """All other lines, also the last one without its end. Closes the file."""
+        yield from self.lines()
+        if self._partial:
+            yield self._partial
+        self._file.close()
+
+
 def run(args: argparse.Namespace) -> int:
     found = run_lookup.find_run(args.runs, args.run)
-    while True:
-        active = read_state(found).active
-        path = _find_log(found, args, active)
-        if path is not None:
-            break
-        if not (args.follow and active):
-            raise ConfigError(_missing_log_message(found, args))
-        time.sleep(_POLL_INTERVAL_S)
-    line = b""
-    with open(path, "rb") as log:
-        while True:
-            ended = not (
-                args.follow and read_state(found).active
-            )  # checked before reading, so that no line is missed
-            while chunk := log.readline(_CHUNK_BYTES):
-                line += chunk
-                if line.endswith(b"\n"):
-                    _print_line(line, path.stem, args.json)
-                    line = b""
-            if ended:
-                break
-            sys.stdout.flush()
-            time.sleep(_POLL_INTERVAL_S)
-    if line:
-        _print_line(line, path.stem, args.json)
+    if args.follow:
+        return _follow(found, args)
+    attempt = _find_attempt(found, args.attempt)
+    path = _find_log(attempt, args, ended=not read_state(found).active) if attempt is not None else None
+    if path is None:
+        raise ConfigError(_missing_log_message(found, args))
+    tail = LogTail(path)
+    _print_lines(tail.rest(), tail.name, args.json)
     return 0
 
 
-def _find_log(run: RunDir, args: argparse.Namespace, active: bool) -> Path | None:
-    """Path of the requested log; None if it does not exist.
+def _follow(found: RunDir, args: argparse.Namespace) -> int:
+    """Print the log of an attempt until the attempt has ended, then those of the attempts after it.
 
-    Default: rank 0's log. An ended run without one has failed before rank 0 started: then node 0's log.
+    With `--attempt`, no other attempt is printed. The scheduler is queried as well: after the loss of a node,
+    the files of the run do not show its end.
     """
-    attempt = _find_attempt(run, args.attempt)
-    if attempt is None:
-        return None
+    polled = PolledRuns(lambda: [read_state(found)])
+    number: int | None = args.attempt
+    tail: LogTail | None = None
+    printed_any = False
+    notice = ""
+    while True:
+        # The state and the attempts are read before the log, so that no line before an end is missed.
+        (state,) = polled.read()
+        if polled.notice != notice and (notice := polled.notice):
+            print_warning(notice)
+        attempts = {attempt.number: attempt for attempt in found.attempts()}
+        if number is None and attempts:
+            number = max(attempts)
+        later = [other for other in attempts if number is not None and other > number]
+        ended = bool(later) or not state.active
+        if tail is None and number in attempts:
+            path = _find_log(attempts[number], args, ended=ended)
+            tail = LogTail(path) if path is not None else None
+        if tail is not None:
+            _print_lines(tail.rest() if ended else tail.lines(), tail.name, args.json)
+            printed_any = True
+        if not ended:
+            time.sleep(_POLL_INTERVAL_S)
+            continue
+        if args.attempt is not None or not later:
+            break
+        number, tail = min(later), None
+        print(f"{run_lookup.run_label(found)}: attempt {number}", file=sys.stderr)
+    if not printed_any:
+        raise ConfigError(_missing_log_message(found, args))
+    return 0
+
+
+def _find_log(attempt: Attempt, args: argparse.Namespace, *, ended: bool) -> Path | None:
+    """Path of the requested log of an attempt; None if it does not exist.
+
+    Default: rank 0's log. An ended attempt without one has failed before rank 0 started: then node 0's log.
+    """
     if args.node is not None:
         wanted = [attempt.node_log(args.node)]
     elif args.rank is not None:
         wanted = [attempt.rank_log(args.rank)]
     else:
-        wanted = [attempt.rank_log(0), *([] if active else [attempt.node_log(0)])]
+        wanted = [attempt.rank_log(0), *([attempt.node_log(0)] if ended else [])]
     return next((path for path in wanted if path.exists()), None)
 
 
@@ -83,6 +128,8 @@ def _missing_log_message(run: RunDir, args: argparse.Namespace) -> str:
     return f"{run_lookup.run_label(run)} has no such log in attempt {attempt.number}; existing logs: {logs}"
 
 
-def _print_line(line: bytes, source: str, as_json: bool) -> None:
-    text = line.decode(errors="replace").rstrip("\n")
-    sys.stdout.write((to_json({"log": source, "line": text}) if as_json else text) + "\n")
+def _print_lines(lines: Iterator[bytes], source: str, as_json: bool) -> None:
+    for line in lines:
+        text = line.decode(errors="replace").rstrip("\n")
+        sys.stdout.write((to_json({"log": source, "line": text}) if as_json else text) + "\n")
+    sys.stdout.flush()

@@ -260,3 +260,9 @@ class FakeScheduler:
 
     def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
         return []
+
+
+class FakeSlurm(FakeScheduler):
+    name = "slurm"
+    title = "Slurm"
+    one_machine = False

@@ -9,10 +9,11 @@ from typing import Any
 from disttrain.config.keys_and_defaults import Config, config_key
 from disttrain.config.parsing import Draft, check
 from disttrain.records import collect_provenance
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.core.processes import current_process
+from tests.support.jobs import CODE
 
 CONFIG = check(
     Draft(
@@ -75,4 +76,33 @@ def make_run(
         write_json(run.failed, outcome | {"cause": "crashed", "message": "rank 1: ValueError: no"})
     elif state == "cancelled":
         write_json(run.failed, outcome | {"cause": "cancelled", "message": "cancelled while it ran"})
+    return run
+
+
+def on_slurm(root: Path, name: str = "s/a", job_id: str = "7", *, claimed: bool = False) -> RunDir:
+    """A run that waits in Slurm's queue, or whose job started on another host."""
+    run = make_run(root, name, "planned")
+    journal.write_intent(
+        run,
+        {
+            "cluster": "slurm",
+            "attempts": 0,
+            "attempts_before_code": 0,
+            "config_key": "k",
+            "run_key": "r",
+            "code_hash": CODE,
+        },
+    )
+    journal.write_receipt(run, 0, job_id)
+    if claimed:
+        process = current_process().as_dict() | {"host": "node-1"}
+        journal.claim(run, 0, process=process, job_id=job_id, code_hash=CODE)
+    return run
+
+
+def on_cluster(root: Path, name: str, cluster: str | None, **intent: object) -> RunDir:
+    """A run that waits in the queue of a Slurm cluster; older code did not record which."""
+    run = on_slurm(root, name)
+    path = journal.entry(run, 0).path("intent")
+    write_json(path, read_json(path) | {"cluster_name": cluster, **intent})
     return run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import submit as command_line
-from disttrain.records.json_files import read_json, write_json
+from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling
 from jobs.cli.status_table import displayed_state, state_note
@@ -19,24 +19,12 @@ from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_remote
 from jobs.status.run_state import SILENT_AFTER_S, RunState, read_runs, read_state
-from jobs.submission.cancel import cancel_runs
 from jobs.submission.choose_actions import resume_actions
 from tests.support.commands import Commands
-from tests.support.jobs import CODE, FakeScheduler, wait_until
-from tests.support.states import make_run
+from tests.support.jobs import CODE, FakeSlurm, wait_until
+from tests.support.states import on_cluster, on_slurm
 
 KEYS = {"config_key": "k", "run_key": "r", "code_hash": CODE}
-
-
-def on_slurm(root: Path, name: str = "s/a", job_id: str = "7", *, claimed: bool = False) -> RunDir:
-    """A run that waits in Slurm's queue, or whose job started on another host."""
-    run = make_run(root, name, "planned")
-    journal.write_intent(run, {"cluster": "slurm", "attempts": 0, "attempts_before_code": 0, **KEYS})
-    journal.write_receipt(run, 0, job_id)
-    if claimed:
-        process = current_process().as_dict() | {"host": "node-1"}
-        journal.claim(run, 0, process=process, job_id=job_id, code_hash=CODE)
-    return run
 
 
 def squeue(commands: Commands, *rows: str) -> None:
@@ -156,7 +144,7 @@ def test_an_outcome_recorded_meanwhile_takes_precedence(commands: Commands, tmp_
         "retryable": True,
     }
     write_json(run.failed, outcome)
-    (state,) = refresh([before], NoSlurm("ended", message="its job was cancelled", cause="cancelled"))
+    (state,) = refresh([before], FakeSlurm("ended", message="its job was cancelled", cause="cancelled"))
     assert (state.state, state.cause) == ("failed", "deadline")
 
 
@@ -172,24 +160,18 @@ def test_a_run_that_waits_for_its_requeue_waits_as_long_as_its_job_does(tmp_path
     write_json(run.failed, outcome | {"next": "requeue"})
     before = read_state(run)
     assert (before.state, before.message) == ("queued", "requeued after deadline: left")
-    (state,) = refresh([before], NoSlurm("pending", waits_for="BeginTime"))
+    (state,) = refresh([before], FakeSlurm("pending", waits_for="BeginTime"))
     assert (state.state, state_note(state)) == (
         "queued",
         "waits for BeginTime; requeued after deadline: left",
     )
-    (state,) = refresh([before], NoSlurm("running"))
+    (state,) = refresh([before], FakeSlurm("running"))
     assert state.state == "queued", "its next start has not said so yet"
-    (state,) = refresh([before], NoSlurm("ended", message="its job was cancelled", cause="cancelled"))
+    (state,) = refresh([before], FakeSlurm("ended", message="its job was cancelled", cause="cancelled"))
     assert (state.state, state.cause, state.retryable) == ("failed", "cancelled", True)
     assert state.message == "requeued after deadline: left; its job was cancelled"
-    (state,) = refresh([before], NoSlurm("ended"))
+    (state,) = refresh([before], FakeSlurm("ended"))
     assert (state.state, state.cause) == ("failed", "lost")
-
-
-class NoSlurm(FakeScheduler):
-    name = "slurm"
-    title = "Slurm"
-    one_machine = False
 
 
 @pytest.mark.parametrize("told", [[], [record("8", "FAILED")], [record("7", "COMPLETED")]])
@@ -323,7 +305,7 @@ def test_without_slurm_states_are_those_of_the_files(
 def test_a_found_receipt_is_written_only_on_request(tmp_path: Path) -> None:
     run = on_slurm(tmp_path)
     journal.entry(run, 0).path("receipt").unlink()
-    cluster = NoSlurm("pending", waits_for="Resources")
+    cluster = FakeSlurm("pending", waits_for="Resources")
     cluster.found = "7"
     (state,) = refresh([read_state(run)], cluster)
     assert (state.state, state.job_id, state.waits_for) == ("queued", "7", "Resources")
@@ -337,7 +319,7 @@ def test_a_watch_continues_while_the_controller_is_down(
 ) -> None:
     monkeypatch.setattr(polling, "QUERY_INTERVAL_S", 0.0)
     run = on_slurm(tmp_path, claimed=True)
-    cluster = NoSlurm("unknown", message="it is down")
+    cluster = FakeSlurm("unknown", message="it is down")
     monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: cluster)
     watched = polling.PolledRuns(lambda: [read_state(run)])
     wait_until(lambda: watched.read() and watched.notice)
@@ -359,19 +341,11 @@ def test_a_watch_continues_while_the_controller_is_down(
     wait_until(lambda: watched.read()[0].cause == "cancelled")
 
 
-def on_cluster(root: Path, name: str, cluster: str | None, **intent: object) -> RunDir:
-    """A run that waits in the queue of a Slurm cluster; older code did not record which."""
-    run = on_slurm(root, name)
-    path = journal.entry(run, 0).path("intent")
-    write_json(path, read_json(path) | {"cluster_name": cluster, **intent})
-    return run
-
-
 def test_a_run_on_another_slurm_cluster_keeps_its_state(tmp_path: Path) -> None:
     for name in ("here", "there", "old", "unknown"):
         on_cluster(tmp_path, f"s/{name}", {"old": None, "unknown": "there"}.get(name, name))
     journal.entry(RunDir(tmp_path / "s/unknown"), 0).path("receipt").unlink()
-    cluster = NoSlurm("ended", message="its job was cancelled", cause="cancelled")
+    cluster = FakeSlurm("ended", message="its job was cancelled", cause="cancelled")
     cluster.is_cluster, cluster.found = "here", "9"
     warnings: list[str] = []
     states = refresh(read_runs(tmp_path), cluster, receipts=True, warn=warnings.append)
@@ -386,22 +360,3 @@ def test_a_run_on_another_slurm_cluster_keeps_its_state(tmp_path: Path) -> None:
     ]
     kinds = {action.name: action.kind for action in resume_actions(states, CODE)}
     assert (kinds["there"], kinds["unknown"], kinds["here"]) == ("in_progress", "in_progress", "retry")
-
-
-def test_cancel_leaves_jobs_of_another_cluster_and_reports_refusals(tmp_path: Path) -> None:
-    for name in ("here", "there", "refused"):
-        run = on_cluster(tmp_path, f"s/{name}", "there" if name == "there" else "here", handle=f"tag {name}")
-        journal.write_receipt(run, 0, name)
-    cluster = NoSlurm("pending")
-    cluster.is_cluster = "here"
-    cluster.refused = {"refused": "scancel did not end job refused: no"}
-    cancelled, failures = cancel_runs(read_runs(tmp_path), cluster)
-    assert cluster.cancelled == ["here"]
-    assert [state.name for state in cancelled] == ["here"]
-    assert {path.name: reason for path, reason in failures.items()} == {
-        "there": "its job is on cluster 'there': cancel it there",
-        "refused": "scancel did not end job refused: no",
-    }
-    assert {s.name: s.state for s in read_runs(tmp_path)} == {
-        "here": "failed", "there": "queued", "refused": "queued",
-    }  # fmt: skip
