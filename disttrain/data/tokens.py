@@ -7,7 +7,10 @@ validation split is `valid_path`, or else the last `valid_share` of the samples.
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +22,9 @@ from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
 _HASHED_BYTES = 1 << 30
-"""Largest size of data that every rank hashes at start, in about a second."""
+"""Bytes that every rank hashes at start, in about a second."""
+_BLOCK_BYTES = 1 << 20
+"""Size of the hashed blocks of larger data."""
 
 
 def build(
@@ -47,7 +52,9 @@ def build(
     ------
     ConfigError : a file is missing, fills no sample, or holds a token outside of the vocabulary.
 
-    The record's `sha256` is the hash of the files' bytes in order; null above 1 GiB.
+    The record's `sha256` is the hash of the files' bytes in order. Above 1 GiB, it covers the sizes of the
+    files and 1,024 evenly spaced blocks of 1 MiB, the first and the last included. It differs for another
+    corpus or tokenizer, but not for each changed token.
     """
     if seq_len < 1:
         raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
@@ -65,6 +72,7 @@ def build(
         kept = len(samples) - held_out
         train, valid = Subset(samples, range(kept)), Subset(samples, range(kept, len(samples)))
     size_bytes = sum(file.stat().st_size for file in files)
+    is_hashed_whole = size_bytes <= _HASHED_BYTES
     return Source(
         train=train,
         valid=valid,
@@ -76,7 +84,8 @@ def build(
         record=DatasetRecord(
             name="tokens",
             version=None,
-            sha256=_sha256(files) if size_bytes <= _HASHED_BYTES else None,
+            sha256=_sha256(files) if is_hashed_whole else _sha256_of_blocks(files),
+            hashed_bytes=None if is_hashed_whole else _HASHED_BYTES,
             train_samples=sample_count(train),
             valid_samples=sample_count(valid),
             bytes=size_bytes,
@@ -130,4 +139,22 @@ def _sha256(files: list[Path]) -> str:
         with open(file, "rb") as stream:
             while chunk := stream.read(1 << 20):
                 digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sha256_of_blocks(files: list[Path]) -> str:
+    """SHA-256 over the sizes of the files and evenly spaced blocks of their concatenation."""
+    sizes = [file.stat().st_size for file in files]
+    begins = list(itertools.accumulate(sizes, initial=0))
+    digest = hashlib.sha256(json.dumps(sizes).encode())
+    count, last = _HASHED_BYTES // _BLOCK_BYTES, begins[-1] - _BLOCK_BYTES
+    for block in range(count):
+        at = block * last // (count - 1)
+        end = at + _BLOCK_BYTES
+        while at < end:  # a block may extend over several files
+            index = bisect.bisect_right(begins, at) - 1
+            with open(files[index], "rb") as stream:
+                stream.seek(at - begins[index])
+                digest.update(stream.read(end - at))
+            at = min(end, begins[index + 1])
     return digest.hexdigest()
