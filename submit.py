@@ -191,7 +191,7 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         choices=["auto", "slurm", "local"],
         default="auto",
-        help="auto: Slurm if its controller answers",
+        help="auto: Slurm if its controller answers (resume: where the run was)",
     )
     parser.add_argument(
         "--profile",

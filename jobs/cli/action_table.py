@@ -24,13 +24,13 @@ _DISPLAYED: dict[Kind, str] = {
 _OUTDATED = "outdated: done by other code than the current one, and kept; `clean --stale` moves such runs"
 
 
-def action_table(actions: Sequence[Action], scheduler: str) -> str:
+def action_table(actions: Sequence[Action], schedulers: Sequence[str]) -> str:
     """One row per run, and the counts of the actions."""
     rows = [(_DISPLAYED[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
     lines = [
         table(("ACTION", "RUN", "JOB", "REASON"), rows),
         "",
-        f"{action_counts(actions)} (cluster: {scheduler})",
+        action_counts(actions) + (f" (cluster: {', '.join(schedulers)})" if schedulers else ""),
     ]
     if any(action.kind == "outdated" for action in actions):
         lines.append(_OUTDATED)

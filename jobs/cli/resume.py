@@ -1,19 +1,21 @@
 """`resume`: submit failed, stopped, cancelled and lost runs again, as their `run.json` records them.
 
-A run continues from its newest checkpoint, if it has one.
+A run continues from its newest checkpoint, if it has one. Runs of this machine stay on this machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Iterator, Sequence
 
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling, run_lookup, submitting, target
 from jobs.core.sweep_lock import sweep_lock
-from jobs.schedulers.base import SubmitError
+from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
+from jobs.status.run_state import RunState
 from jobs.submission.choose_actions import Action, resume_actions
 from jobs.submission.submit import carry_out
 
@@ -22,11 +24,14 @@ def run(args: argparse.Namespace) -> int:
     names = args.runs_given or run_lookup.sweep_names(args.runs)
     runs = run_lookup.find_runs(args.runs, names)
     named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
-    scheduler = target.chosen_scheduler(args, submitting.read_states(runs))
+    schedulers: dict[str, Scheduler] = {}
     done: list[tuple[RunDir, Action]] = []
     reports: list[str] = []
-    for sweep, members in itertools.groupby(sorted(runs, key=lambda run: run.sweep), lambda run: run.sweep):
-        group = list(members)
+    for sweep, group, scheduler in _groups(args, submitting.read_states(runs)):
+        if scheduler is None:
+            done += zip(group, resume_actions(submitting.read_states(group), code_hash()), strict=True)
+            continue
+        schedulers[scheduler.name] = scheduler
         with sweep_lock(args.runs / sweep):
             states = refresh(
                 submitting.read_states(group), scheduler, receipts=True, warn=polling.print_warning
@@ -45,5 +50,28 @@ def run(args: argparse.Namespace) -> int:
         print("nothing to resume: no run has failed, stopped, been cancelled or been lost")
         return 0
     return submitting.print_actions_and_wait(
-        [action for _, action in done], [run for run, _ in done], scheduler, args, reports
+        [action for _, action in done], [run for run, _ in done], list(schedulers.values()), args, reports
     )
+
+
+def _groups(
+    args: argparse.Namespace, states: Sequence[RunState]
+) -> Iterator[tuple[str, list[RunDir], Scheduler | None]]:
+    """The runs by sweep and recorded scheduler, each group with the scheduler to resume it on.
+
+    The scheduler is None for a group of completed runs, for which it need not answer.
+    """
+
+    def key(state: RunState) -> tuple[str, str]:
+        return state.sweep, state.cluster or ""
+
+    chosen: dict[str, Scheduler] = {}
+    for (sweep, cluster), members in itertools.groupby(sorted(states, key=key), key):
+        group = list(members)
+        if all(state.state == "done" for state in group):
+            yield sweep, [state.run for state in group], None
+            continue
+        if cluster not in chosen:
+            same = [state for state in states if (state.cluster or "") == cluster]
+            chosen[cluster] = target.scheduler_to_resume(args, cluster or None, same)
+        yield sweep, [state.run for state in group], chosen[cluster]

@@ -54,7 +54,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
             raise
         reports = [] if args.wait else submit_report_job(args, scheduler, name, actions)
     runs = [RunDir(root / name / action.name) for action in actions]
-    return print_actions_and_wait(actions, runs, scheduler, args, reports)
+    return print_actions_and_wait(actions, runs, [scheduler], args, reports)
 
 
 def print_refusal(error: SubmitError, sweep: str) -> int:
@@ -83,16 +83,16 @@ def submit_report_job(
 def print_actions_and_wait(
     actions: Sequence[Action],
     runs: Sequence[RunDir],
-    scheduler: Scheduler,
+    schedulers: Sequence[Scheduler],
     args: argparse.Namespace,
     reports: Sequence[str],
 ) -> int:
     """Print the action on each run; with `--wait`, show the runs until they end. Returns the exit code."""
     if not args.json:
-        print(action_table(actions, scheduler.name))
+        print(action_table(actions, [scheduler.name for scheduler in schedulers]))
     states: list[RunState] = []
     if args.wait:
-        states = _wait(actions, runs, scheduler, args)
+        states = _wait(actions, runs, schedulers, args)
     elif not args.json and any(action.submits or action.kind == "in_progress" for action in actions):
         sweeps = " ".join(_sweeps(runs))
         runs_flag = "" if args.runs == Path("runs") else f" --runs {args.runs}"
@@ -109,18 +109,23 @@ def print_actions_and_wait(
 
 
 def _wait(
-    actions: Sequence[Action], runs: Sequence[RunDir], scheduler: Scheduler, args: argparse.Namespace
+    actions: Sequence[Action],
+    runs: Sequence[RunDir],
+    schedulers: Sequence[Scheduler],
+    args: argparse.Namespace,
 ) -> list[RunState]:
     """Show the runs until all have ended. Ctrl-C submits the report job, since the runs continue."""
     code = code_hash()  # once: hashing all sources every second would slow runs on this machine
-    polled = PolledRuns(lambda: _read_states(runs, code), scheduler)
+    of_this_host = next((scheduler for scheduler in schedulers if scheduler.one_machine), None)
+    polled = PolledRuns(lambda: _read_states(runs, code), of_this_host)
     try:
         return follow.follow(polled, args.runs, out=sys.stderr if args.json else sys.stdout)
     except KeyboardInterrupt:
         for sweep in _sweeps(runs):
             with sweep_lock(args.runs / sweep):
-                for line in submit_report_job(args, scheduler, sweep, actions):
-                    print(line, file=sys.stderr)
+                for scheduler in schedulers:
+                    for line in submit_report_job(args, scheduler, sweep, actions):
+                        print(line, file=sys.stderr)
         raise
 
 

@@ -25,6 +25,18 @@ def chosen_scheduler(args: argparse.Namespace, existing: Sequence[RunState]) -> 
     return scheduler
 
 
+def scheduler_to_resume(
+    args: argparse.Namespace, cluster: str | None, existing: Sequence[RunState]
+) -> Scheduler:
+    """The scheduler for runs whose last submission went to `cluster` (`slurm`, `local` or None).
+
+    `auto` keeps runs of this machine on this machine. Raises `ConfigError` as `chosen_scheduler`.
+    """
+    if args.cluster == "auto" and cluster == "local":
+        return scheduler_named("local", ProfileSelection(args.profile, tuple(args.slurm)))
+    return chosen_scheduler(args, existing)
+
+
 def described_scheduler(args: argparse.Namespace, existing: Sequence[RunState]) -> Scheduler:
     """The scheduler of a dry run, which need not answer. Raises `ConfigError`."""
     return _choose(args, existing)

@@ -31,6 +31,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
     Path("tiny.yaml").write_text(TINY)
     made = FakeScheduler()
     monkeypatch.setattr(target, "chosen_scheduler", lambda *_: made)
+    monkeypatch.setattr(target, "scheduler_to_resume", lambda *_: made)
     monkeypatch.setattr(target, "available_scheduler", lambda name: made)
     return made
 

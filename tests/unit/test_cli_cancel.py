@@ -16,7 +16,7 @@ from jobs.core import journal
 from jobs.core.processes import current_process, host
 from jobs.schedulers.base import Job
 from jobs.status.run_state import read_state
-from tests.support.jobs import FakeScheduler
+from tests.support.jobs import FakeScheduler, FakeSlurm
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask, ask_json
 
@@ -143,3 +143,18 @@ def test_a_job_that_is_not_ended_is_a_failure(
     assert said.err == "tiny/a: not cancelled: scancel did not end job 5: denied\n"
     cluster.refused = {}
     assert "cancelled  tiny/a (was queued)" in ask(capsys, "cancel tiny"), "the run still counts as queued"
+
+
+def test_resume_keeps_each_run_where_it_was(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedulers: dict[str | None, FakeScheduler] = {"local": FakeScheduler(), "slurm": FakeSlurm()}
+    monkeypatch.setattr(target, "scheduler_to_resume", lambda args, cluster, states: schedulers[cluster])
+    for name in ("local", "slurm", "done"):
+        run = make_run(RUNS, f"tiny/{name}", "done" if name == "done" else "failed")
+        intent = journal.entry(run, 0).path("intent")
+        write_json(intent, read_json(intent) | {"cluster": name})
+    out = ask(capsys, "resume --no-report")
+    assert [each.submitted for each in schedulers.values()] == [[("local", 1)], [("slurm", 1)]]
+    assert "2 runs: 2 submitted again (cluster: local, slurm)" in out
+    assert "1 done" in ask(capsys, "resume tiny/done"), "without its scheduler, which is not there"

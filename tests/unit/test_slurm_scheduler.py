@@ -86,6 +86,9 @@ def test_auto_is_slurm_only_where_its_controller_answers(
     assert chosen("auto") == "slurm"
     with pytest.raises(ConfigError, match="no scheduler 'pbs'"):
         chosen("pbs")
+    args = argparse.Namespace(cluster="auto", profile=None, slurm=[], runs=Path("runs"))
+    resumed = [target.scheduler_to_resume(args, name, []).name for name in ("local", "slurm", None)]
+    assert resumed == ["local", "slurm", "slurm"], "failed runs of this machine stay on this machine"
 
 
 def test_a_controller_that_hangs_does_not_hang_us(commands: Commands) -> None:
