@@ -59,36 +59,35 @@ def build(
     ------
     ConfigError : a size or a delay is out of range.
     """
-    sizes = {"classes": classes, "vocab": vocab, "seq_len": seq_len, "samples": samples}
-    for name, value in sizes.items():
+    counts = {"classes": classes, "vocab": vocab, "seq_len": seq_len, "samples": samples}
+    for name, value in counts.items():
         if value < 1:
             raise ConfigError(f"data.{name}={value}: must be at least 1")
     if not shape or min(shape) < 1:
         raise ConfigError(f"data.shape={list(shape)}: one size or more, each at least 1")
-    if valid_samples < 0:
-        raise ConfigError(f"data.valid_samples={valid_samples}: must not be negative")
-    if delay_s < 0:
-        raise ConfigError(f"data.delay_s={delay_s}: must not be negative")
+    for name, given in {"valid_samples": valid_samples, "delay_s": delay_s}.items():
+        if given < 0:
+            raise ConfigError(f"data.{name}={given}: must not be negative")
     total = samples + valid_samples
-    size = vocab if task == "language" else classes
     dataset: Dataset[Sample] = (
         Sentences(total, seq_len, vocab, seed) if task == "language" else Waves(total, shape, classes, seed)
     )
-    kind: Task = task
+    if task == "language":
+        shape, classes = (seq_len,), vocab
     train: Dataset[Sample] = Subset(dataset, range(samples))
     if delay_s and (not delay_ranks or rank_info().rank in delay_ranks):
         train = Delayed(train, samples, delay_s)
     return Source(
         train=train,
         valid=Subset(dataset, range(samples, total)) if valid_samples else None,
-        task=kind,
-        shape=(seq_len,) if task == "language" else shape,
-        classes=size,
+        task=task,
+        shape=shape,
+        classes=classes,
         tokens_per_sample=seq_len if task == "language" else None,
         record=DatasetRecord(
             name="synthetic",
             version=f"seed {seed}",
-            sha256=_sha256(task, shape if task == "classification" else (seq_len,), size, seed),
+            sha256=_sha256(task, shape, classes, seed),
             train_samples=samples,
             valid_samples=valid_samples,
         ),

@@ -2,7 +2,8 @@
 
 A `.npy` file holds a one-dimensional integer array; any other file holds raw numbers of `dtype`. The token
 files of a folder (`*.npy`, `*.bin`) are read in the order of their names; no sample spans two files. The
-validation split is `valid_path`, or else the last `valid_share` of the samples.
+validation split is `valid_path`, or else the last `valid_share` of the samples. The record's `sha256` is the
+hash of the files' bytes in order; above 1 GiB, of 1,024 blocks of 1 MiB.
 """
 
 from __future__ import annotations
@@ -51,10 +52,6 @@ def build(
     Raises
     ------
     ConfigError : a file is missing, fills no sample, or holds a token outside of the vocabulary.
-
-    The record's `sha256` is the hash of the files' bytes in order. Above 1 GiB, it covers the sizes of the
-    files and 1,024 evenly spaced blocks of 1 MiB, the first and the last included. It differs for another
-    corpus or tokenizer, but not for each changed token.
     """
     if seq_len < 1:
         raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
@@ -143,7 +140,8 @@ def _sha256(files: list[Path]) -> str:
 
 
 def _sha256_of_blocks(files: list[Path]) -> str:
-    """SHA-256 over the sizes of the files and evenly spaced blocks of their concatenation."""
+    """SHA-256 over the sizes of the files and evenly spaced blocks of their concatenation, the first and the
+    last block included. It differs for another corpus or tokenizer, but not for each changed token."""
     sizes = [file.stat().st_size for file in files]
     begins = list(itertools.accumulate(sizes, initial=0))
     digest = hashlib.sha256(json.dumps(sizes).encode())

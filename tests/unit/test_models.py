@@ -202,14 +202,9 @@ def test_misfit_is_one_line_naming_fields(build, source, options, message):
 # --- Hugging Face ---
 
 TINY_GPT2 = {"n_layer": 1, "n_embd": 16, "n_head": 2}
-TINY_VIT = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 32,
-    "patch_size": 4,
-}
-TINY_BERT = {"vocab_size": 50, **TINY_VIT}
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+TINY_VIT = {**TINY, "patch_size": 4}
+TINY_BERT = {"vocab_size": 50, **TINY}
 
 
 def test_huggingface_is_optional(monkeypatch):
@@ -247,6 +242,24 @@ def test_huggingface_sequence_classifier():
     assert model(torch.randint(50, (4, 8))).shape == (4, 3)
 
 
+def test_a_mistyped_field_of_a_saved_config_is_refused(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    transformers.AutoConfig.for_model("gpt2", **TINY_GPT2).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"model\.config\.n_hed is .* GPT2Config; did you mean 'n_head'\?"):
+        huggingface.build(shaped("language", (8,)), path=str(tmp_path), config={"n_hed": 4})
+
+
+def test_other_names_of_huggingface_fields_are_accepted():
+    pytest.importorskip("transformers")
+    source = shaped("language", (8,), 300)
+    tiny = {"num_hidden_layers": 3, "hidden_size": 16, "num_attention_heads": 2}
+    model = huggingface.build(source, model_type="gpt2", config=tiny)
+    assert (model.model.config.n_layer, model.model.config.n_embd) == (3, 16)
+    more = {"intermediate_size": 16, "rope_theta": 5e5, "attn_implementation": "eager"}
+    llama = huggingface.build(source, model_type="llama", config={**tiny, **more})
+    assert llama.model.config._attn_implementation == "eager"
+
+
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
@@ -272,6 +285,11 @@ def test_huggingface_sequence_classifier():
             r"cannot be made a.* ImageClassification model",
         ),
         (shaped("regression", (8,), 3), {"model_type": "gpt2"}, r"no head for data\.kind with regression"),
+        (
+            shaped("language", (8,), 300),
+            {"model_type": "gpt2", "config": {**TINY_GPT2, "n_layr": 3}},
+            r"model\.config\.n_layr is not a field of GPT2Config; did you mean 'n_layer'\?",
+        ),
     ],
 )
 def test_huggingface_misfits(source, options, message):
