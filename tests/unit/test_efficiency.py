@@ -144,8 +144,35 @@ def test_batches_held_in_neither_way_are_mixed(tmp_path: Path) -> None:
 
 
 def test_the_table_has_one_row_a_point(tmp_path: Path) -> None:
-    curves = scaling_curves(load([fake_sweep(tmp_path, repeats=1)]))
+    curves = scaling_curves(load([fake_sweep(tmp_path)]))
     table = as_table(curves)
+    two = curves[0].points[1]
+    row = table.iloc[1].to_dict()
+    intervals = {}
+    for name in ("samples_per_s", "step_s", "speedup", "efficiency"):
+        estimate = getattr(two, name)
+        intervals |= {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    assert row == {
+        "curve": "default",
+        "emulated": False,
+        "scaling": "weak",
+        "base_size": 1,
+        "nodes": 2,
+        "ranks": 2,
+        "repeats": 3,
+        "global_batch_size": 16,
+        **{name: pytest.approx(value) for name, value in intervals.items()},
+    }
     assert list(table["nodes"]) == [1, 2, 4]
-    assert table["efficiency_low"].isna().all()
-    assert table["efficiency"].iloc[2] == curves[0].points[2].efficiency.value
+
+
+def test_the_table_has_no_number_where_there_is_no_estimate(tmp_path: Path) -> None:
+    alone = as_table(scaling_curves(load([fake_sweep(tmp_path, "one", repeats=1)])))
+    assert alone["efficiency_low"].isna().all()
+    small, large = (fake_sweep(tmp_path, name, nodes=nodes) for name, nodes in (("a", (1, 2)), ("b", (4, 8))))
+    table = as_table(scaling_curves(load([small, large]), "2"))
+    without = table[table["base_size"].isna()]
+    assert list(without["nodes"]) == [4, 8]
+    names = [f"{name}{end}" for name in ("speedup", "efficiency") for end in ("", "_low", "_high")]
+    assert without[names].isna().all(axis=None)
+    assert without["samples_per_s_low"].notna().all()

@@ -16,7 +16,7 @@ from disttrain.errors import ConfigError
 from sweeps.base_config import first_difference
 from sweeps.expand import ExistingSweep, SweepPlan, expand
 from sweeps.overrides import Override, parse_flag, parse_set, split_values
-from sweeps.run_names import unique_names
+from sweeps.run_names import readable_name, unique_names
 
 BASE: dict[str, Any] = {
     "model": {"kind": "mlp"},
@@ -124,6 +124,38 @@ def test_values_are_made_safe_for_a_file_name() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("true", "true"),
+        ("[1, 2]", "1-2"),
+        ("[a, [b, null]]", "a-b-null"),
+        ("-x-", "x"),
+        ("XaZ_9.z", "XaZ_9.z"),
+        ("a+b c", "a-b-c"),
+        ("a" * 50, "a" * 40),
+    ],
+)
+def test_values_in_names(value: str, shown: str) -> None:
+    axes = parse_set(f"data.path={value}").values[0]
+    config = expanded(draft()).runs[0].config
+    assert readable_name(config, {"data.path": axes}, 3) == f"n1-single-b8-path{shown}-r3"
+
+
+def test_a_name_is_not_too_long_for_a_file_and_keeps_its_repeat() -> None:
+    config = expanded(draft()).runs[0].config
+    name = readable_name(config, {f"data.{key}": "x" * 40 for key in "abcde"}, 12)
+    assert len(name) == 160 + len("-r12")
+    assert name.endswith("x-r12")
+
+
+def test_of_an_axis_of_kinds_only_the_value_is_named() -> None:
+    config = expanded(draft()).runs[0].config
+    assert readable_name(config, {"model.kind": "mlp", "optim.name": "sgd"}, 0) == (
+        "n1-single-b8-mlp-namesgd-r0"
+    )
+
+
 def test_an_existing_run_keeps_its_name_and_new_ones_avoid_it() -> None:
     assert unique_names([("a", "1"), ("a", "2"), ("b", "3")], {"2": "a", "9": "b"}) == ["a-1", "a", "b-3"]
 
@@ -222,6 +254,17 @@ def test_the_base_excludes_shape_axes_and_fields_outside_the_key() -> None:
     assert first_difference(one, expanded(draft(), "model.dropout=0.5").base) == (
         "model.dropout was 0.0 and is now 0.5"
     )
+
+
+def test_a_difference_shows_null_and_absent_values() -> None:
+    recorded = expanded(draft(), nodes="1 2").base
+    now = copy.deepcopy(recorded)
+    now["data"]["path"] = None
+    recorded["data"]["path"] = 3
+    assert first_difference(recorded, now) == "data.path was 3 and is now null"
+    del now["data"]["path"]
+    assert first_difference(recorded, now) == "data.path was 3 and is now absent"
+    assert first_difference(now, recorded) == "data.path was absent and is now 3"
 
 
 def test_a_base_recorded_before_a_key_was_added_differs_only_if_the_key_is_not_its_default() -> None:
@@ -358,6 +401,21 @@ def test_mistakes_on_the_command_line_name_their_flag(overrides: list[str], mess
 def test_malformed_assignments_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--set: "):
         parse_set(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("optim.lr", "'optim.lr' is not of the form key=value"),
+        ("my.yaml", "'my.yaml' is not of the form key=value (a file goes before the options)"),
+        ("my.yml", "'my.yml' is not of the form key=value (a file goes before the options)"),
+        ("optim.lr=1,", "'optim.lr=1,' has an empty value; write null for none"),
+    ],
+)
+def test_malformed_assignments_are_explained(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_set(text)
+    assert str(raised.value) == f"--set: {message}"
 
 
 def test_an_unknown_grid_is_refused_with_the_nearest() -> None:

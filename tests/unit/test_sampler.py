@@ -124,3 +124,10 @@ def test_seed_and_epoch_change_the_order():
 def test_no_samples_is_refused():
     with pytest.raises(ConfigError, match="no samples"):
         GlobalOrder(0, 0)
+
+
+def test_a_run_begins_with_the_first_step():
+    plan = BatchPlan(local=2, accumulation=3, world=1)
+    order = GlobalOrder(10, 0)
+    assert [RankBatches(order, plan, 0, 4).first, RankBatches(order, plan, 0, 4, 2).first] == [0, 6]
+    assert list(RankBatches(order, plan, 0, 1)) == batches(10, 0, plan, 0, 1, start_step=0)

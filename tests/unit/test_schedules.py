@@ -34,6 +34,13 @@ def test_step_schedule_drops_every_so_many_steps():
     assert [learning_rate(s, 9, optim, 8) for s in range(1, 10)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.25]
 
 
+def test_the_schedule_begins_with_the_step_after_the_warm_up():
+    drops = OptimConfig(lr=1.0, warmup_steps=2, schedule="step", step_every=2, step_factor=0.5)
+    assert [learning_rate(s, 9, drops, 8) for s in range(1, 7)] == [0.5, 1, 1, 1, 0.5, 0.5]
+    line = OptimConfig(lr=1.0, warmup_steps=9, schedule="linear", final_lr_ratio=0.2)
+    assert learning_rate(10, 10, line, 8) == pytest.approx(0.2)  # the one step after the warm-up is the last
+
+
 @given(
     st.sampled_from(["constant", "cosine", "linear"]),
     st.integers(0, 50),
@@ -52,3 +59,8 @@ def test_rate_never_exceeds_the_peak_nor_goes_below_the_floor_after_warm_up(sche
 def test_batch_size_scaling_rules(rule, expected):
     base = None if rule == "none" else 32
     assert peak_lr(OptimConfig(lr=0.1, lr_scaling=rule, lr_base_batch=base), 256) == pytest.approx(expected)
+
+
+def test_the_rate_follows_the_global_batch():
+    optim = OptimConfig(lr=0.1, warmup_steps=2, lr_scaling="linear", lr_base_batch=32)
+    assert [learning_rate(step, 9, optim, 64) for step in (1, 2, 3)] == pytest.approx([0.1, 0.2, 0.2])
