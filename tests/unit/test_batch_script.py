@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 
+from disttrain.config.parsing import check, load
 from disttrain.errors import ConfigError
 from jobs.core import environment
 from jobs.schedulers.base import ProfileSelection
@@ -279,6 +280,12 @@ def test_a_value_is_refused_or_inert_in_the_job_after_the_runs(
     for name in ("partition", "account", "qos", "reservation", "wckey"):
         assert read.get(name) == getattr(profile, name)
     assert (read["nodes"], read["ntasks"]) == ("1", "1"), "an option of ours was overridden"
+
+
+def test_the_script_by_hand_is_the_one_in_the_repository() -> None:
+    folder = Path(__file__).resolve().parents[2]
+    resolved = check(load(folder / "sweeps" / "default.yaml")).as_dict()
+    assert by_hand(resolved) == (folder / "jobs" / "train.sbatch").read_text()
 
 
 @pytest.mark.parametrize("argument", ["--train.steps=3", "a b", "'", '"', "$(touch canary)", "é", "\\", "*"])

@@ -376,6 +376,27 @@ def test_mistakes_in_the_file_name_their_line(
 
 
 @pytest.mark.parametrize(
+    ("sweep", "difference"),
+    [
+        (
+            {"axes": {"train.log_every": [5, 10], "job.time_limit_min": [1, 2]}},
+            "job.time_limit_min=1 and job.time_limit_min=2",
+        ),
+        (
+            {"grids": {"a": {"train.log_every": [5]}, "b": {"job.time_limit_min": [1]}}},
+            "train.log_every=5 and train.log_every=base, job.time_limit_min=base and job.time_limit_min=1",
+        ),
+    ],
+)
+def test_runs_that_differ_only_outside_the_config_key_are_refused(
+    sweep: dict[str, Any], difference: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        expand(draft(sweep=sweep), name="s")
+    assert str(raised.value) == f"two runs would be the same: {difference} have the same config key"
+
+
+@pytest.mark.parametrize(
     ("overrides", "message"),
     [
         (
