@@ -105,7 +105,7 @@ def check_run_directory(run: RunDir, metrics: Metrics) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # three trainings of 300 steps: 190 s on two idle processors
+@pytest.mark.timeout(900)  # two trainings of 100 steps, the second with four ranks on two processors
 def test_the_default_sweep_learns_the_same_on_every_node_count(tmp_path):
     found = sweep_default(tmp_path / "runs", "--set", "train.steps=100", node_counts=(1, 4))
     bits = {}
