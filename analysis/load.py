@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ from disttrain.records.steps import PHASES
 COLUMNS: dict[str, str] = {
     "sweep": "string",
     "run": "string",
-    "state": "string",  # planned, started, running, done or failed
+    "state": "string",  # as `status` shows it; from files alone planned, started, running, done, failed, ...
     "included": "boolean",  # finished and measured, so it counts in the figures
     "note": "string",  # reason of exclusion, or a caveat; else empty
     "nodes": "Int64",
@@ -99,14 +99,19 @@ _SHAPE = ("resources.nodes", "resources.gpus_per_node")
 _NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
 
 
-def load(sweeps: Iterable[Path | str]) -> pd.DataFrame:
+def load(sweeps: Iterable[Path | str], states: Mapping[Path, tuple[str, str]] | None = None) -> pd.DataFrame:
     """Read the runs in these sweeps' folders, ordered by sweep, size and name.
+
+    Args:
+        sweeps: folders of sweeps.
+        states: state and its reason by the resolved folder of a run, for runs whose files do not record how
+            they ended or whether they are queued.
 
     Raises:
         ConfigError: a folder does not exist or holds no run.
     """
     folders = dict.fromkeys(Path(sweep).resolve() for sweep in sweeps)
-    rows = [row for folder in folders for row in _sweep_rows(folder)]
+    rows = [row for folder in folders for row in _sweep_rows(folder, states or {})]
     axes = sorted({key for row in rows for key in row["axes"]} | _implied_axes(rows))
     for row in rows:
         row.update(_axis_values(axes, row.pop("axes"), row.pop("config")))
@@ -125,7 +130,7 @@ def read_metrics(path: Path | str) -> tuple[Metrics | None, str]:
     return _read(RunDir(Path(path)).metrics, Metrics)
 
 
-def _sweep_rows(sweep: Path) -> list[dict[str, Any]]:
+def _sweep_rows(sweep: Path, states: Mapping[Path, tuple[str, str]]) -> list[dict[str, Any]]:
     if not sweep.is_dir():
         raise ConfigError(f"no sweep at {str(sweep)!r}: no such folder")
     runs = sorted(
@@ -133,14 +138,18 @@ def _sweep_rows(sweep: Path) -> list[dict[str, Any]]:
     )
     if not runs:
         raise ConfigError(f"no runs in {str(sweep)!r}: a run is a folder with run.json or metrics.json")
-    return [_row(RunDir(run)) for run in runs]
+    return [_row(RunDir(run), states.get(run)) for run in runs]
 
 
-def _row(run: RunDir) -> dict[str, Any]:
+def _row(run: RunDir, known: tuple[str, str] | None) -> dict[str, Any]:
     record, run_note = _read(run.run_json, RunRecord)
     metrics, metrics_note = _read(run.metrics, Metrics)
     state, included, note = _state(run, metrics, metrics_note)
     notes = [note] if note else []
+    if known is not None and not included:
+        state, reason = known
+        if reason and not run.failed.exists():
+            notes.insert(0, reason)
     if record is None and metrics is None:
         notes.append(run_note)
     config = record.config if record else {}
@@ -163,8 +172,8 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
         outcome, _ = _read(run.failed, Outcome)
         if outcome is None:
             return "failed", False, "failed"
-        cause = outcome.cause.replace("_", " ")
-        return "failed", False, f"{cause}: {outcome.message}" if outcome.message else cause
+        state, cause = _ended_state(outcome.cause), outcome.cause.replace("_", " ")
+        return state, False, f"{cause}: {outcome.message}" if outcome.message else cause
     if metrics is None:
         if run.done.exists():
             return "done", False, f"finished, but {problem}"
@@ -177,8 +186,14 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
         return "done", True, ""
     progress = f"step {metrics.steps} of {metrics.steps_total}"
     if metrics.status in ("failed", "stopped"):
-        return "failed", False, f"{metrics.stop_cause or metrics.status} at {progress}"
+        cause = metrics.stop_cause or metrics.status
+        return _ended_state(cause), False, f"{cause} at {progress}"
     return "running", False, f"not finished: {progress} at the last update, {metrics.updated}"
+
+
+def _ended_state(cause: str) -> str:
+    """State of a run that ended unfinished: a run that the user ended has not failed."""
+    return cause if cause in ("cancelled", "stopped") else "failed"
 
 
 def _planned(record: RunRecord | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -30,19 +30,26 @@ def check(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = N
         scaling_curves(load(sweeps), base)
 
 
-def write(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = None) -> Path:
+def write(
+    sweeps: Sequence[Path | str],
+    out: Path | str,
+    *,
+    base: str | None = None,
+    states: Mapping[Path, tuple[str, str]] | None = None,
+) -> Path:
     """Write `report.html`, its Markdown and JSON, and the figures into `out`; return the path of the page.
 
     Args:
         sweeps: folders of sweeps.
         base: size that speed-up and efficiency refer to (`2`, `n2`), or a run of that size; the smallest by
             default.
+        states: state and its reason of runs that their files do not settle (`analysis.load.load`).
 
     Raises:
         ConfigError: a sweep does not exist, no run matches `base`, or `out` cannot be written.
     """
     out = Path(out)
-    table = load(sweeps)
+    table = load(sweeps, states)
     curves = scaling_curves(table, base)
     try:
         out.mkdir(parents=True, exist_ok=True)

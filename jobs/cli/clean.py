@@ -12,7 +12,7 @@ from pathlib import Path
 
 from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
-from jobs.cli import run_lookup, submitting
+from jobs.cli import polling, run_lookup, submitting
 from jobs.cli.json_output import print_json
 from jobs.cli.status_table import displayed_state
 from jobs.core import code_snapshot
@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
     for sweep in dict.fromkeys(run.sweep for run in runs):
         with sweep_lock(args.runs / sweep):  # no submission while runs are moved
             present = [run for run in runs if run.sweep == sweep and run.run_json.exists()]
-            for state in submitting.read_states(
-                present
-            ):  # another `clean` may have moved some before the lock
+            # Another `clean` may have moved some before the lock. The scheduler is queried, since a cancelled
+            # job may end before it records its end.
+            for state in polling.refresh_or_warn(submitting.read_states(present)):
                 if not _is_selected(state, args):
                     continue
                 if state.active and not (state.silent and state.run.path in named):

@@ -10,8 +10,10 @@ from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup
 from jobs.cli.json_output import print_json
+from jobs.cli.polling import refresh_or_warn
+from jobs.cli.status_table import displayed_state, state_note
 from jobs.status.gpu_hours import record_usage
-from jobs.status.run_state import runs_of
+from jobs.status.run_state import read_runs, runs_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +29,12 @@ def run(args: argparse.Namespace) -> int:
     folders = [args.runs / sweep for sweep in sweeps]
     report.check(folders, out, base=args.base)  # a bad --base or --out is refused before anything is written
     record_usage(run for sweep in sweeps for run in runs_of(args.runs, sweep))
-    page = report.write(folders, out, base=args.base)
+    states = refresh_or_warn([state for sweep in sweeps for state in read_runs(args.runs, sweep)])
+    known = {
+        state.run.path.parent.resolve() / state.name: (displayed_state(state), state_note(state))
+        for state in states
+    }
+    page = report.write(folders, out, base=args.base, states=known)
     if args.json:
         print_json(read_json(page.with_name("report.json")))
     else:

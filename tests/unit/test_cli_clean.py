@@ -11,7 +11,9 @@ import pytest
 from disttrain.records.json_files import write_json
 from jobs.cli import clean
 from jobs.core.sweep_lock import sweep_lock
-from tests.support.states import make_run
+from jobs.schedulers.base import Job
+from tests.support.jobs import FakeSlurm
+from tests.support.states import make_run, on_slurm
 from tests.support.verbs import RUNS, STATES, ask, ask_json, states
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -35,6 +37,17 @@ def test_clean_moves_ended_runs_and_keeps_active_ones(capsys: pytest.CaptureFixt
     assert "left   tiny/running" in out
     assert set(states()) == {"queued", "running"}
     assert files() == before, "something was lost"
+
+
+def test_a_run_whose_job_was_cancelled_is_moved_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm("running")
+    monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: slurm)
+    on_slurm(RUNS, "tiny/a", claimed=True)
+    assert "left   tiny/a: it is running; cancel it first" in ask(capsys, "clean tiny")
+    slurm.job = Job("ended", "its job was cancelled", "cancelled")
+    assert "moved  tiny/a (cancelled)" in ask(capsys, "clean tiny")
 
 
 def test_two_concurrent_cleans(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

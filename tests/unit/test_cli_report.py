@@ -13,11 +13,18 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, report
 from jobs.core import journal
 from jobs.schedulers.base import SubmitError
-from tests.support.jobs import FakeScheduler
-from tests.support.states import make_run
+from tests.support.jobs import FakeScheduler, FakeSlurm
+from tests.support.states import make_run, on_slurm
 from tests.support.verbs import RUNS, ask, ask_json, end
 
 pytestmark = pytest.mark.usefixtures("cluster")
+OUTCOME = {
+    "schema_version": 1,
+    "attempt": 0,
+    "message": None,
+    "ended": "2026-01-02T03:04:05Z",
+    "retryable": True,
+}
 
 
 def test_the_report_is_of_the_newest_sweep(
@@ -27,7 +34,7 @@ def test_the_report_is_of_the_newest_sweep(
 
     asked: list[tuple[list[Path], Path, str | None]] = []
 
-    def write(sweeps: list[Path], out: Path, *, base: str | None = None) -> Path:
+    def write(sweeps: list[Path], out: Path, *, base: str | None = None, states: object = None) -> Path:
         asked.append((sweeps, out, base))
         write_json(out / "report.json", {"title": "t"})
         return out / "report.html"
@@ -46,6 +53,30 @@ def test_the_report_is_of_the_newest_sweep(
     assert ask(capsys, "report") == "report of a: runs/a/report/report.html\n"
     assert ask_json(capsys, "report b c --out both --base n1") == {"title": "t"}
     assert asked == [([RUNS / "a"], RUNS / "a/report", None), ([RUNS / "b", RUNS / "c"], Path("both"), "n1")]
+
+
+def test_cancelled_runs_are_cancelled_in_the_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm("ended", message="its job was cancelled", cause="cancelled")
+    monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: slurm)
+    end_of = {
+        "queued": lambda run: journal.revoke(run, 0, "cancelled", "cancelled before it started"),
+        "recorded": lambda run: write_json(run.failed, OUTCOME | {"cause": "cancelled"}),
+        "stopped": lambda run: write_json(run.failed, OUTCOME | {"cause": "stopped"}),
+        "killed": lambda run: None,
+    }
+    for name, act in end_of.items():
+        act(on_slurm(RUNS, f"a/{name}", claimed=name != "queued"))
+        if name != "queued":
+            RunDir(RUNS / "a" / name).attempt(0).path.mkdir(parents=True)
+    excluded = {row["run"]: row for row in ask_json(capsys, "report a")["excluded_runs"]}
+    states = {name: row["state"] for name, row in excluded.items()}
+    assert states == {
+        "queued": "cancelled", "recorded": "cancelled", "stopped": "stopped", "killed": "cancelled",
+    }  # fmt: skip
+    assert excluded["killed"]["reason"].startswith("its job was cancelled; no metrics yet")
+    assert excluded["queued"]["reason"].startswith("cancelled before it started; not started")
 
 
 def test_a_report_with_a_bad_argument_writes_nothing(
