@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ from disttrain.parallel.base import Strategy, build_strategy
 from disttrain.parallel.mesh import Mesh, build_mesh
 from disttrain.precision import Precision
 from disttrain.records.exit_causes import StopCause
+from disttrain.records.heartbeat import FOLDER_VARIABLE, stop_request_path
 from disttrain.records.metrics import Metrics
 from disttrain.runtime import heartbeat, log
 from disttrain.runtime.process_group import World
@@ -241,10 +244,11 @@ def build_stopping(
     steps: int,
 ) -> StopAgreement:
     """The hook that stops and saves. All ranks together."""
-    reads_files = world.local_rank == 0
-    requests = StopRequests(
-        output.run.stop, output.attempt.stop, signals, config.job.stop_lead_s, reads_files
-    )
+    node_folder = os.environ.get(FOLDER_VARIABLE)
+    agent_file = stop_request_path(Path(node_folder)) if node_folder else None
+    # one rank of the job looks for the file of the user: each look is a call to the shared file system
+    stop_file = output.run.stop if world.rank == 0 else None
+    requests = StopRequests(stop_file, agent_file, signals, config.job.stop_lead_s)
     best = best_loss(telemetry.eval_history, world)
     return StopAgreement(
         config, telemetry.timed_world, output.attempt, requests, saver, telemetry.clock, best, steps

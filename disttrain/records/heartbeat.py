@@ -13,8 +13,9 @@ from typing import Literal
 
 from disttrain.records.json_files import read_json_or_none, write_json
 
-FOLDER_VARIABLE = "DISTTRAIN_HEARTBEATS"
-"""Environment variable with the folder of the heartbeats; without it, a rank writes none."""
+FOLDER_VARIABLE = "DISTTRAIN_NODE_FOLDER"
+"""Environment variable with a folder in memory of the node, which the agent and its ranks share. Without it,
+no agent watches the ranks."""
 INTERVAL_S = 1.0
 
 Phase = Literal["setup", "step", "checkpoint", "evaluation", "finish"]
@@ -40,6 +41,11 @@ class Heartbeat:
     """Line that the main thread executes."""
     written: float
     """Time of this heartbeat. A process that is stopped, or a thread that holds the GIL, writes no more."""
+
+
+def stop_request_path(folder: Path) -> Path:
+    """The agent's request that the ranks save and stop: `cause`."""
+    return folder / "stop.json"
 
 
 def heartbeat_path(folder: Path, rank: int) -> Path:

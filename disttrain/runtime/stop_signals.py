@@ -54,30 +54,27 @@ class StopRequests:
 
     Parameters
     ----------
-    stop_file : created by the user
-    agent_file : created by the agent, with the cause
+    stop_file : created by the user; None on ranks that do not look for it
+    agent_file : created by the node's agent, with the cause; None without an agent
     signals : signals of this process
     lead_s : seconds before the job's time limit at which ranks stop
-    reads_files : whether this rank looks for the files. One rank of each node does, because a network file
-        system may show a file late on other nodes.
     """
 
     def __init__(
-        self, stop_file: Path, agent_file: Path, signals: StopSignals, lead_s: float, reads_files: bool
+        self, stop_file: Path | None, agent_file: Path | None, signals: StopSignals, lead_s: float
     ) -> None:
         self._stop_file = stop_file
         self._agent_file = agent_file
         self._signals = signals
         self._stop_time = stop_time(os.environ, lead_s, time.time())
-        self._reads_files = reads_files
 
     def pending(self) -> int:
         """0 without a request, else 1 + the index of its cause in `CAUSES`."""
-        if self._reads_files and self._stop_file.exists():
+        if self._stop_file is not None and self._stop_file.exists():
             return 1 + CAUSES.index("stopped")
         if self._stop_time is not None and time.time() >= self._stop_time:
             return 1 + CAUSES.index("deadline")
-        if self._reads_files and self._agent_file.exists():
+        if self._agent_file is not None and self._agent_file.exists():
             cause = (read_json_or_none(self._agent_file) or {}).get("cause")
             return 1 + CAUSES.index(cause if cause in CAUSES else "preempted")
         if self._signals.received:

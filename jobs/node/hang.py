@@ -32,8 +32,8 @@ _MEMORY = Path("/dev/shm")
 
 
 @contextlib.contextmanager
-def heartbeat_folder() -> Iterator[Path]:
-    """A folder of this node for the heartbeats: in `/dev/shm` if it exists, else for temporary files."""
+def memory_folder() -> Iterator[Path]:
+    """A folder of this node that its agent and ranks share: in `/dev/shm`, or else for temporary files."""
     in_memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
     folder = Path(tempfile.mkdtemp(prefix="disttrain-", dir=in_memory))
     try:

@@ -27,7 +27,7 @@ from jobs.core import code_snapshot, environment, processes, requeue_policy
 from jobs.core.attempt import is_current
 from jobs.node import cgroup, node_info, rendezvous
 from jobs.node.allocation import Allocation
-from jobs.node.hang import heartbeat_folder
+from jobs.node.hang import memory_folder
 from jobs.node.node_log import log_line, log_traceback
 from jobs.node.torchrun import TorchrunContext, TorchrunResult, run_torchrun
 from jobs.node.waiting import JobEnded
@@ -92,7 +92,7 @@ def launch(node: NodeContext, attempt: Attempt) -> TorchrunResult:
 def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) -> _Prepared | TorchrunResult:
     """Check the code and the node, and agree on the rendezvous; a result if the run must not start.
 
-    `held` keeps the port of node 0 and the folder of the heartbeats.
+    `held` keeps the port of node 0 and the folder of this node.
     """
     record = read_run_json(node.run)
     problem = code_snapshot.snapshot_problem(node.run, record)
@@ -115,9 +115,9 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     node_info.start_node_info(
         attempt, node.rank, node.allocation.node_info_module if node.allocation else None
     )
-    heartbeats = held.enter_context(heartbeat_folder())
-    env = environment.rank_environment(os.environ, added) | {FOLDER_VARIABLE: str(heartbeats)}
-    context = TorchrunContext(attempt, node.rank, nodes, deadline, lead_s, node.allocation, heartbeats)
+    node_folder = held.enter_context(memory_folder())
+    env = environment.rank_environment(os.environ, added) | {FOLDER_VARIABLE: str(node_folder)}
+    context = TorchrunContext(attempt, node.rank, nodes, deadline, lead_s, node.allocation, node_folder)
     return _Prepared(command, env, context)
 
 

@@ -10,14 +10,22 @@ import contextlib
 import os
 import re
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from disttrain.records.run_directory import Attempt
+from jobs.node.backoff import growing_delays, jittered
 
-NODE_EXITS_TIMEOUT_S = 10.0
-"""Time for which node 0 waits for the exit codes of the other nodes, after its own torchrun ended."""
+CHANGES_EVERY_S = 8.0
+"""Time between two looks for the failure of another node, while the ranks train."""
+NODE_EXITS_TIMEOUT_S = 25.0
+"""Time for which node 0 waits for the exit codes of the other nodes after its own torchrun ended. It covers such
+an interval, and the time that torchrun then has to end by itself."""
 CLOSED_TIMEOUT_S = 60.0
 """Time for which the other nodes wait for node 0 to close the attempt."""
-_POLL_S = 0.1
+_POLL_S, _LONGEST_POLL_S = 0.1, 2.0
+_SUPERSEDED_EVERY = 5
+"""Looks for exits between two looks for a newer attempt, which is a rare event."""
 _CLOSED = "closed"
 _EXIT = re.compile(r"node-(\d+)\.code-(\d+)")
 
@@ -41,13 +49,62 @@ def _exit_names(attempt: Attempt) -> list[str]:
         return []
 
 
+class PeerWatch:
+    """Looks for exits of other nodes and for a newer attempt, while the ranks train.
+
+    Each node of a job looks, so a look is one `stat` call: a new entry changes the time of its folder.
+    """
+
+    def __init__(self, attempt: Attempt, node: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._attempt = attempt
+        self._node = node
+        self._now = now
+        self._next = now() + jittered(CHANGES_EVERY_S)
+        self._looks = 0
+        self._times: dict[Path, int] = {}
+        self.failed: tuple[int, int] | None = None
+        """Node and exit code of another node that has failed."""
+        self.superseded = False
+        """Whether the job was started again elsewhere."""
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Look if it is time to; for both if this process was suspended, or `at_once`."""
+        now = self._now()
+        if now < self._next and not at_once:
+            return
+        late = now > self._next + 2 * CHANGES_EVERY_S
+        self._next = now + jittered(CHANGES_EVERY_S)
+        self._looks += 1
+        if at_once or late or self._looks % _SUPERSEDED_EVERY == 0:
+            self._look_for_newer_attempt()
+        if self._changed(self._attempt.exits):
+            codes = node_exit_codes(self._attempt).items()
+            self.failed = next(((node, code) for node, code in codes if code and node != self._node), None)
+
+    def _look_for_newer_attempt(self) -> None:
+        if self._changed(self._attempt.path.parent):
+            with contextlib.suppress(OSError):
+                self.superseded = self._attempt.superseded_by() is not None
+
+    def _changed(self, folder: Path) -> bool:
+        """Whether entries were added; False while the file system does not answer."""
+        try:
+            time_ns = os.stat(folder).st_mtime_ns
+        except OSError:
+            return False
+        changed = self._times.get(folder) != time_ns
+        self._times[folder] = time_ns
+        return changed
+
+
 def wait_for_node_exits(
     attempt: Attempt, nodes: int, within_s: float = NODE_EXITS_TIMEOUT_S
 ) -> dict[int, int]:
     """The exit codes of all nodes, or of those that have recorded one within the time."""
     deadline = time.monotonic() + within_s
+    delays = growing_delays(_POLL_S, _LONGEST_POLL_S)
     while len(codes := node_exit_codes(attempt)) < nodes and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+        time.sleep(next(delays))
     return codes
 
 
@@ -60,8 +117,9 @@ def record_closed(attempt: Attempt) -> None:
 def wait_for_closed_attempt(attempt: Attempt, within_s: float = CLOSED_TIMEOUT_S) -> bool:
     """Whether node 0 closed the attempt, or a newer start of the job superseded it, within the time."""
     deadline = time.monotonic() + within_s
+    delays = growing_delays(_POLL_S, _LONGEST_POLL_S)
     while time.monotonic() < deadline:
         if _CLOSED in _exit_names(attempt) or attempt.superseded_by() is not None:
             return True
-        time.sleep(_POLL_S)
+        time.sleep(next(delays))
     return False

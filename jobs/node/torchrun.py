@@ -2,7 +2,7 @@
 
 SIGTERM may be a warning (pre-emption with a grace period, the time limit ahead) or the end of the job (a
 cancel, the time limit, a requeue). So the agent queries the scheduler whether the job still runs. A warning
-becomes `stop.json` in the attempt's folder, which the ranks poll; a signal to torchrun would end them. A
+becomes a file in memory of the node, which the ranks poll; a signal to torchrun would end them. A
 scheduler may signal this process alone or every process of the job step: torchrun and the ranks survive
 both. Standard library only.
 """
@@ -17,15 +17,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from disttrain.records.heartbeat import stop_request_path
 from disttrain.records.json_files import create_exclusive, write_json
 from disttrain.records.run_directory import Attempt
 from jobs.core import processes
 from jobs.core.rank_positions import describe_hang
 from jobs.core.signals import wait_for_signal
-from jobs.node import hang, peers
+from jobs.node import hang
 from jobs.node.allocation import Allocation, AllocationFacts
 from jobs.node.hang import HangWatch
 from jobs.node.node_log import log_line
+from jobs.node.peers import PeerWatch
 
 WARNING_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 TERMINATION_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -71,8 +73,8 @@ class TorchrunContext:
     """Seconds before that end at which the ranks stop."""
     allocation: Allocation | None
     """None where a supervisor on this machine starts and ends the agents."""
-    heartbeats: Path
-    """Folder of the ranks' heartbeats."""
+    node_folder: Path
+    """Folder of this node in memory: heartbeats of the ranks, and the request that they stop."""
 
 
 def run_torchrun(
@@ -94,7 +96,8 @@ class _TorchrunMonitor:
         self._external: tuple[str, str] | None = None
         """Cause and message of an end from outside."""
         self._requeued = False
-        self._watch = HangWatch(context.heartbeats)
+        self._peers = PeerWatch(context.attempt, context.node)
+        self._watch = HangWatch(context.node_folder)
         self._hung = self._warned = False
 
     def watch(self, child: int) -> TorchrunResult:
@@ -104,9 +107,11 @@ class _TorchrunMonitor:
         while code is None:
             received = wait_for_signal({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, _POLL_S)
             ended = processes.reap_children()
-            if self._is_superseded():
+            signalled = received is not None and received != signal.SIGCHLD
+            self._peers.look(at_once=signalled)
+            if self._peers.superseded:
                 self._kill_within(0)  # the job was started again elsewhere
-            elif received not in (None, signal.SIGCHLD):
+            elif received is not None and signalled:
                 self._handle_signal(received)
             elif child not in ended:
                 self._check_peers()
@@ -121,13 +126,6 @@ class _TorchrunMonitor:
         self._explain_signal(code)
         cause, message = self._external or (None, None)
         return TorchrunResult(code, cause, message, self._requeued, self._job_end)
-
-    def _is_superseded(self) -> bool:
-        """Whether the job was started again elsewhere; False while the file system does not answer."""
-        try:
-            return self._context.attempt.superseded_by() is not None
-        except OSError:
-            return False
 
     def _explain_signal(self, code: int) -> None:
         """Find the cause of an end by signal that reached torchrun before it reached this process."""
@@ -193,20 +191,20 @@ class _TorchrunMonitor:
         cause = "deadline" if now >= end - self._context.lead_s - _EARLY_WARNING_S else "preempted"
         request = {"cause": cause, "time": now, "node": self._context.node, "seen": reason}
         try:
-            created = create_exclusive(self._context.attempt.stop, request)
+            created = create_exclusive(stop_request_path(self._context.node_folder), request)
         except OSError as error:
             log_line(f"{reason}: the ranks cannot be stopped: {error}")
             return
-        if created:
-            log_line(f"{reason}: the ranks will save and stop ({cause})")
+        if not created:
+            return
+        log_line(f"{reason}: the ranks will save and stop ({cause})")
+        with contextlib.suppress(OSError):  # for the cause of the end; the ranks read the file in memory
+            create_exclusive(self._context.attempt.stop, request)
 
     def _check_peers(self) -> None:
         """Give torchrun `_PEER_GRACE_S` to end once another node has failed."""
-        context = self._context
-        codes = peers.node_exit_codes(context.attempt) if context.nodes > 1 else {}
-        failed = [node for node, code in codes.items() if code and node != context.node]
-        if failed and self._kill_at is None:
-            log_line(f"node {failed[0]} has ended with code {codes[failed[0]]}")
+        if self._peers.failed and self._kill_at is None:
+            log_line(f"node {self._peers.failed[0]} has ended with code {self._peers.failed[1]}")
             self._kill_within(_PEER_GRACE_S)
 
     def _check_hang(self) -> None:

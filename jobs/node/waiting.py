@@ -14,9 +14,12 @@ from typing import TypeVar
 
 from jobs.core import requeue_policy
 from jobs.node.allocation import Allocation
+from jobs.node.backoff import growing_delays
 from jobs.node.torchrun import TERMINATION_SIGNALS
 
 _POLL_S = 0.1
+_LONGEST_POLL_S = 2.0
+"""Each node of a job reads files of node 0 at these intervals: the first one, and the longest."""
 _QUERY_INTERVAL_S = 5.0
 """Time between two queries of the scheduler, which each waiting node sends."""
 
@@ -38,6 +41,7 @@ def poll_until(poll: Callable[[], T | None], within_s: float, allocation: Alloca
     """
     deadline = time.monotonic() + within_s
     query_at = 0.0
+    delays = growing_delays(_POLL_S, _LONGEST_POLL_S)
     while (found := poll()) is None:
         now = time.monotonic()
         if now > deadline:
@@ -45,7 +49,7 @@ def poll_until(poll: Callable[[], T | None], within_s: float, allocation: Alloca
         if now >= query_at and (pending := signal.sigpending().intersection(TERMINATION_SIGNALS)):
             _raise_if_ended(pending, allocation)
             query_at = time.monotonic() + _QUERY_INTERVAL_S
-        time.sleep(_POLL_S)
+        time.sleep(next(delays))
     return found
 
 

@@ -15,6 +15,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import attempt as attempts
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED
 from jobs.node import agent, launch, peers
+from jobs.node.backoff import growing_delays
 from jobs.node.torchrun import TorchrunResult
 from jobs.node.waiting import JobEnded
 
@@ -124,3 +125,87 @@ def test_exit_codes_are_names_of_empty_files(tmp_path: Path) -> None:
     peers.record_closed(attempt)
     assert peers.wait_for_closed_attempt(attempt, within_s=1.0)
     assert peers.node_exit_codes(attempt) == {0: 0, 7: 137, 123: 1}
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every folder whose time is read from here on."""
+    seen: list[Path] = []
+    real = peers.os.stat
+
+    def stat(path: Path) -> Any:
+        seen.append(path)
+        return real(path)
+
+    monkeypatch.setattr(peers.os, "stat", stat)
+    return seen
+
+
+def test_the_failure_of_another_node_is_seen_within_an_interval(tmp_path: Path) -> None:
+    attempt, clock = RunDir(tmp_path).attempt(0), Clock()
+    attempt.path.mkdir(parents=True)
+    watch = peers.PeerWatch(attempt, 1, clock)
+    for node, code in ((0, 0), (1, 1)):
+        peers.record_node_exit(attempt, node, code)
+    clock.now += 20
+    watch.look()
+    assert watch.failed is None, "a node that has finished, and this node itself"
+    peers.record_node_exit(attempt, 2, 69)
+    watch.look()
+    assert watch.failed is None
+    clock.now += 1.25 * peers.CHANGES_EVERY_S
+    watch.look()
+    assert watch.failed == (2, 69)
+
+
+def test_a_newer_attempt_is_seen_at_once_after_a_pause_and_at_a_signal(tmp_path: Path) -> None:
+    attempt, clock = RunDir(tmp_path).attempt(0), Clock()
+    attempt.path.mkdir(parents=True)
+    signalled, suspended, other = [peers.PeerWatch(attempt, 0, clock) for _ in range(3)]
+    for watch in (signalled, suspended, other):
+        watch.look(at_once=True)
+        assert not watch.superseded
+    RunDir(tmp_path).attempt(1).path.mkdir()
+    signalled.look(at_once=True)
+    clock.now += 2
+    other.look()
+    assert (signalled.superseded, other.superseded) == (True, False)
+    clock.now += 60
+    suspended.look()
+    assert suspended.superseded
+
+
+def test_a_training_node_makes_few_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt, clock = RunDir(tmp_path).attempt(0), Clock()
+    attempt.exits.mkdir(parents=True)
+    watch = peers.PeerWatch(attempt, 0, clock)
+    seen = looks(monkeypatch)
+    for _ in range(600):
+        clock.now += 1
+        watch.look()
+    assert len(seen) < 10 * 10, "per minute, over ten minutes"
+    assert len(set(seen)) == 2
+
+
+def test_a_file_system_that_does_not_answer_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = RunDir(tmp_path).attempt(0)
+    watch = peers.PeerWatch(attempt, 0)
+    monkeypatch.setattr(peers.os, "stat", raising(OSError(5, "Input/output error")))
+    watch.look(at_once=True)
+    assert (watch.failed, watch.superseded) == (None, False)
+
+
+def test_delays_grow_and_differ() -> None:
+    delays = [next(each) for each in [growing_delays(0.1, 2.0)] for _ in range(30)]
+    assert 0.075 <= delays[0] <= 0.125
+    assert all(1.5 <= delay <= 2.5 for delay in delays[20:])
+    assert len(set(delays)) == len(delays)

@@ -11,7 +11,7 @@ from disttrain.records.heartbeat import Heartbeat, write_heartbeat
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node import hang
-from jobs.node.hang import HangWatch, heartbeat_folder, overdue
+from jobs.node.hang import HangWatch, memory_folder, overdue
 from jobs.status.run_state import _hang_warning
 
 BEAT = Heartbeat(
@@ -89,7 +89,7 @@ def test_the_first_warning_stays_and_is_withdrawn(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_gone_afterwards() -> None:
-    with heartbeat_folder() as folder:
+    with memory_folder() as folder:
         write_heartbeat(folder, BEAT)
     assert not folder.exists()
 

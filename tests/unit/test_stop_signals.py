@@ -46,27 +46,27 @@ def test_a_short_job_has_a_short_lead(left_s: float, expected: float) -> None:
 def test_the_strongest_request_names_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signals, asked = StopSignals(), tmp_path / "stop.json"
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() + 3600))
-    early = StopRequests(tmp_path / "STOP", asked, signals, 60, reads_files=True)
+    early = StopRequests(tmp_path / "STOP", asked, signals, 60)
     monkeypatch.setenv("DISTTRAIN_DEADLINE", str(time.time() - 1))
-    late = StopRequests(tmp_path / "STOP", asked, signals, 60, reads_files=True)
+    late = StopRequests(tmp_path / "STOP", asked, signals, 60)
     assert (cause(early), cause(late)) == (None, "deadline")
     signals.record(signal.SIGTERM)
     assert (cause(early), cause(late)) == ("preempted", "deadline")
     (tmp_path / "STOP").touch()
     assert (cause(early), cause(late)) == ("stopped", "stopped")
-    blind = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, reads_files=False)
+    blind = StopRequests(None, None, StopSignals(), 60)
     monkeypatch.delenv("DISTTRAIN_DEADLINE")
-    assert cause(StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, reads_files=False)) is None
+    assert cause(StopRequests(None, None, StopSignals(), 60)) is None
     assert cause(blind) == "deadline"
 
 
 def test_a_request_of_an_agent(tmp_path: Path) -> None:
     asked = tmp_path / "stop.json"
-    requests = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, reads_files=True)
+    requests = StopRequests(tmp_path / "STOP", asked, StopSignals(), 60)
     assert cause(requests) is None
     write_json(asked, {"cause": "deadline"})
     assert cause(requests) == "deadline"
-    assert cause(StopRequests(tmp_path / "STOP", asked, StopSignals(), 60, reads_files=False)) is None
+    assert cause(StopRequests(None, None, StopSignals(), 60)) is None
     asked.write_text("")  # a file system may show it before what is in it
     assert cause(requests) == "preempted"
 
