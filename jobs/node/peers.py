@@ -16,11 +16,11 @@ from pathlib import Path
 from disttrain.records.run_directory import Attempt
 from jobs.node.backoff import growing_delays, jittered
 
-CHANGES_EVERY_S = 8.0
+CHANGES_EVERY_S = 10.0
 """Time between two looks for the failure of another node, while the ranks train."""
 NODE_EXITS_TIMEOUT_S = 25.0
-"""Time for which node 0 waits for the exit codes of the other nodes after its own torchrun ended. It covers such
-an interval, and the time that torchrun then has to end by itself."""
+"""Time for which node 0 waits for the exit codes of the other nodes, after its own torchrun ended. It covers
+such an interval, and the time that torchrun then has to end by itself."""
 CLOSED_TIMEOUT_S = 60.0
 """Time for which the other nodes wait for node 0 to close the attempt."""
 _POLL_S, _LONGEST_POLL_S = 0.1, 2.0

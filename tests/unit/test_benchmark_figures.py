@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks import cluster, exposed, help, overhead, peers, status
+from benchmarks import cluster, exposed, file_system_calls, help, overhead, peers, status
 
 
 def launch(log_ratio, bare_step_ms=20.0, seconds=(0.001,)):
@@ -62,3 +62,22 @@ def test_exposed_communication_is_a_median_of_each_rank_and_method():
         "rank-0": {"ddp_logger_ms": 2.0},
         "rank-1": {"ddp_logger_ms": 4.0},
     }
+
+
+STRACE = """\
+7 100.0 openat(AT_FDCWD</x>, "/runs/a/exits", O_RDONLY|O_DIRECTORY) = 3</runs/a/exits>
+7 100.5 getdents64(3</runs/a/exits>, 0x5 /* 2 entries */, 32768) = 48
+7 101.0 newfstatat(AT_FDCWD</x>, "/elsewhere/file", {st_mode=S_IFREG|0644}, 0) = 0
+9 101.5 write(5</runs/a/steps-00000.jsonl>, "{}", 2) = 2
+9 102.0 newfstatat(AT_FDCWD</x>, "/runs/a/STOP", 0x7, 0) = -1 ENOENT (No such file or directory)
+9 102.5 +++ exited with 0 +++
+""".splitlines()
+
+
+def test_calls_below_the_runs_folder_are_counted():
+    counts = file_system_calls.count_calls(STRACE, "/runs/", 100.2, 102.2)
+    assert counts == {"getdents64": 1, "write": 1, "newfstatat": 1}
+    raw = {"seconds": 30.0, "steps": 9, "calls": [{}, dict(counts)]}
+    found = file_system_calls.figures(raw)
+    assert (found["node_0_metadata_calls"], found["other_node_metadata_calls"]) == (0.0, 4.0)
+    assert found["other_node_data_calls"] == 2.0
