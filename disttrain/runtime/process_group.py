@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -25,11 +25,17 @@ class FailedOnRank(RuntimeError):
 
 @dataclass(frozen=True)
 class World(RankInfo):
-    """This rank, its device and its process group. Every collective is a no-op in a world of one rank."""
+    """This rank, its device and its process group. Every collective is a no-op in a world of one rank.
+
+    `all_reduce` and `broadcast` take tensors and use the process group of training. Collectives of Python
+    values are for control: they run between hosts through gloo, so that no host waits for its device.
+    """
 
     device: torch.device
     backend: str | None
     """Backend of the process group; None for a single process, which has no group."""
+    control: dist.ProcessGroup | None = field(default=None, kw_only=True)
+    """Group of control collectives; None: the process group."""
 
     def all_reduce(
         self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
@@ -52,7 +58,7 @@ class World(RankInfo):
             return [value]
         values: list[Any] = [None] * self.size
         with heartbeat.collective():
-            dist.all_gather_object(values, value)
+            dist.all_gather_object(values, value, group=self.control)
         return values
 
     def on_all_ranks(self, act: Callable[[], T]) -> list[T]:
@@ -73,12 +79,14 @@ class World(RankInfo):
         return [result for result, _ in results]
 
     def all_reduce_max(self, values: Sequence[float]) -> list[float]:
-        """The element-wise maximum of `values` over ranks, on all ranks. Synchronises with the device."""
+        """The element-wise maximum of `values` over ranks, on all ranks."""
         if self.size == 1:
             return list(values)
-        reduced = torch.tensor(values, dtype=torch.float64, device=self.device)
+        on_device = self.backend == "nccl" and self.control is None
+        device = self.device if on_device else torch.device("cpu")
+        reduced = torch.tensor(values, dtype=torch.float64, device=device)
         with heartbeat.collective():
-            dist.all_reduce(reduced, dist.ReduceOp.MAX)
+            dist.all_reduce(reduced, dist.ReduceOp.MAX, group=self.control)
             return list(reduced.tolist())
 
 
@@ -105,7 +113,7 @@ def open_world(
     torch.set_num_threads(resources.threads_per_rank)
     chosen = device_agreement.choose(resources.device, info)
     timeout = timedelta(seconds=collective_timeout_s)
-    store = None
+    store, control = None, None
     with heartbeat.collective():
         if info.size > 1:
             store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
@@ -117,7 +125,9 @@ def open_world(
                 chosen.backend, timeout=timeout, store=dist.PrefixStore("default_pg", store),
                 rank=info.rank, world_size=info.size, device_id=device if chosen.backend == "nccl" else None,
             )  # fmt: skip
+            if chosen.backend == "nccl":
+                control = dist.new_group(backend="gloo", timeout=timeout)
     backend = chosen.backend if info.size > 1 else None
-    yield World(**vars(info), device=device, backend=backend)
+    yield World(**vars(info), device=device, backend=backend, control=control)
     if dist.is_initialized():
         dist.destroy_process_group()

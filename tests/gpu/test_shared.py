@@ -15,6 +15,7 @@ from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
+from disttrain.runtime.process_group import World
 from tests.multiprocess.test_train import SMALL, alone, make_config, train_on
 from tests.support.ranks import Ranks
 
@@ -75,3 +76,29 @@ def test_a_real_model_learns_what_one_rank_on_a_cpu_does(ranks: Ranks, tmp_path:
     losses = [[point.loss for point in metrics.loss_history] for metrics in (one, two)]
     assert len(losses[0]) == 20
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def agree_behind_queued_work(world: World) -> tuple[list[float], list[int], bool]:
+    """The results of two control collectives, and whether they waited for the device."""
+    torch.cuda._sleep(4_000_000_000)  # cycles: seconds
+    done = torch.cuda.Event()
+    done.record()
+    agreed = world.all_reduce_max([float(world.rank)]), world.all_gather_object(world.rank)
+    waited = done.query()
+    torch.cuda.synchronize()
+    return *agreed, waited
+
+
+@pytest.mark.parametrize("device", ["shared", "cuda"])
+def test_no_control_collective_waits_for_the_device(ranks: Ranks, device: str) -> None:
+    if device == "shared":
+        found = ranks.call(agree_behind_queued_work)
+    elif torch.cuda.device_count() < 2:
+        pytest.skip("NCCL takes a GPU for each rank, and there is one")
+    else:
+        on_own = Ranks(2, nodes=1, device=device)
+        try:
+            found = on_own.call(agree_behind_queued_work)
+        finally:
+            on_own.close()
+    assert found == [([1.0], [0, 1], False)] * 2

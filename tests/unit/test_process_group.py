@@ -36,11 +36,14 @@ def opened(monkeypatch):
             "init_process_group",
             lambda backend, device_id, **_: joined.append((backend, device_id)),
         )
+        monkeypatch.setattr(dist, "new_group", lambda backend, **_: f"group of {backend}")
         threads = torch.get_num_threads()
         try:
             with open_world(ResourcesConfig(gpus_per_node=ranks, device=wanted)) as world:
                 bound = world.device if world.backend == "nccl" else None
                 assert joined == ([(world.backend, bound)] if ranks > 1 else [])
+                # through NCCL, control collectives would drain the device
+                assert world.control == ("group of gloo" if world.backend == "nccl" else None)
                 return str(world.device), world.backend, [str(device) for device in chosen]
         finally:
             torch.set_num_threads(threads)

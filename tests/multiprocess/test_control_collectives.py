@@ -1,0 +1,53 @@
+"""Control collectives run between hosts, in a group of their own beside that of training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from disttrain.runtime.process_group import FailedOnRank, World
+from tests.support.ranks import Ranks
+
+pytestmark = pytest.mark.multiprocess
+
+
+def with_control(world: World) -> World:
+    """A world of NCCL on a device that does not exist: nothing can be put on it."""
+    known = {**vars(world), "device": torch.device("cuda", 99), "backend": "nccl"}
+    return World(**known | {"control": dist.new_group(backend="gloo")})
+
+
+def agree(world: World) -> list[Any]:
+    world = with_control(world)
+    rank = world.rank
+    return [world.all_reduce_max([rank, -rank]), world.all_gather_object(rank), world.on_all_ranks(str)]
+
+
+def test_they_use_no_device(two_ranks: Ranks) -> None:
+    assert two_ranks.call(agree) == [[[1.0, 0.0], [0, 1], ["", ""]]] * 2
+
+
+def agree_while_training_communicates(world: World) -> tuple[list[float], float]:
+    control, gradient = with_control(world), torch.ones(1)
+    work = dist.all_reduce(gradient, async_op=True) if world.rank == 0 else None
+    agreed = control.all_reduce_max([world.rank])
+    work = work or dist.all_reduce(gradient, async_op=True)
+    work.wait()
+    return agreed, gradient.item()
+
+
+def test_they_do_not_wait_for_a_collective_of_training(two_ranks: Ranks) -> None:
+    assert two_ranks.call(agree_while_training_communicates) == [([1.0], 2.0)] * 2
+
+
+def fail_on_last(world: World) -> str:
+    with pytest.raises(FailedOnRank) as raised:
+        with_control(world).on_all_ranks(lambda: 1 // (world.size - 1 - world.rank))
+    return str(raised.value)
+
+
+def test_an_exception_reaches_all_ranks(two_ranks: Ranks) -> None:
+    assert {"rank 1" in message for message in two_ranks.call(fail_on_last)} == {True}
