@@ -133,7 +133,7 @@ class ProfiledSteps:
             return None
         try:
             profiler.stop()
-            return export_trace(profiler)
+            return export_trace(profiler, for_collectives=step in self.for_collectives)
         except (OSError, ValueError, RuntimeError) as error:
             _lost(step, error)
             return None
