@@ -20,7 +20,7 @@ _COMMUNICATION = re.compile(
     r"DistNetworkError|DistBackendError|DistStoreError|gloo|NCCL|Connection (reset|closed|refused)"
     r"|Broken pipe|Timed out waiting"
 )
-"""Errors of PyTorch, gloo and NCCL on a rank whose peer is gone or silent."""
+"""Errors of PyTorch, gloo and NCCL on a rank whose peer has ended or is silent."""
 _TIMEOUT = re.compile(r"time(d )?out", re.IGNORECASE)
 
 

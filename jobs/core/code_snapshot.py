@@ -1,4 +1,4 @@
-"""Snapshots of the code: each run starts the code it was submitted with, whatever is edited later.
+"""Snapshots of the code: each run starts the code it was submitted with, also after later edits.
 
     runs/.code/<hash>/     one copy per content, shared by all sweeps that use it
 

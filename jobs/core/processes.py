@@ -28,7 +28,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process, told from a later one that reuses the pid, also after a reboot."""
+    """A process. Start time and boot id distinguish it from a later process with the same pid."""
 
     host: str
     boot: str

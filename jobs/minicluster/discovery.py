@@ -122,7 +122,7 @@ def locked(folder: ClusterFolder, *, create: bool = False) -> Iterator[None]:
 
     The kernel releases the lock when its process ends.
 
-    Raises `ConfigError` when another process holds the lock, or the folder is gone.
+    Raises `ConfigError` when another process holds the lock, or the folder was removed.
     """
     while True:
         if create:

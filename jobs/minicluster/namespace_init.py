@@ -1,7 +1,7 @@
 """Process 1 of the head and of each node: `python -m jobs.minicluster.namespace_init FOLDER HOST`.
 
 HOST is `head` or a node's number. Process 1 of a PID namespace reaps every orphan in the namespace. When
-process 1 ends, by whatever signal, the kernel kills every process of the namespace, so no process of a
+process 1 ends, by any signal, the kernel kills every process of the namespace, so no process of a
 cluster outlives its namespace init. Until the parent process sends `detach`, the init ends with its parent.
 
 Standard library only.

@@ -204,6 +204,18 @@ def test_runs_of_this_machine_ask_no_accounting(commands: Commands, tmp_path: Pa
     assert not (commands.folder / "calls").exists()
 
 
+def test_a_job_of_the_same_number_on_another_cluster_is_not_counted(
+    commands: Commands, tmp_path: Path
+) -> None:
+    run = made(tmp_path)
+    number = journal.write_intent(run, {"cluster": "slurm", "cluster_name": "there"})
+    journal.write_receipt(run, number, "7")
+    add_sacct(commands)
+    for cluster, source in (("here", "timestamps"), ("there", "sacct")):
+        commands.add("scontrol", f"echo 'ClusterName             = {cluster}'")
+        assert usage_of_runs([run])[run.path].source == source
+
+
 def test_status_long_shows_runs_and_sums_and_writes_nothing(
     commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

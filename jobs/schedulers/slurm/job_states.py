@@ -33,7 +33,7 @@ def from_queue(queued: QueueEntry) -> Job:
 
 
 def is_ending(queued: QueueEntry) -> bool:
-    """Whether the job of an entry of squeue has ended, or was told to end."""
+    """Whether the job of an entry of squeue has ended or is ending."""
     return queued.state == "COMPLETING" or _ended(queued.state) is not None
 
 
