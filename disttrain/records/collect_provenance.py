@@ -32,7 +32,6 @@ _RUN_IN_JOBS = (
     "disttrain/",
     "jobs/core/",
     "jobs/node/",
-    "jobs/schedulers/base.py",
     "jobs/schedulers/inherited_variables.py",
     "jobs/schedulers/local/fifo_queue.py",
     "jobs/schedulers/local/supervisor.py",

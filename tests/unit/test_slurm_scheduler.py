@@ -23,12 +23,12 @@ from jobs.schedulers.base import (
     submission_tag,
 )
 from jobs.schedulers.local.scheduler import LocalScheduler
-from jobs.schedulers.slurm import commands as slurm_commands
-from jobs.schedulers.slurm import submitit_executor
+from jobs.schedulers.slurm import squeue, submitit_executor
 from jobs.schedulers.slurm.allocation import SlurmAllocation
-from jobs.schedulers.slurm.commands import answers, query
+from jobs.schedulers.slurm.commands import query
 from jobs.schedulers.slurm.sbatch import Backoff
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
+from jobs.schedulers.slurm.squeue import answers
 from jobs.status.run_state import RunState
 from tests.support.commands import Commands
 
@@ -284,7 +284,7 @@ def test_a_job_that_scancel_does_not_end_is_reported(commands: Commands) -> None
 
 def test_a_scancel_that_does_not_return_is_an_error(commands: Commands) -> None:
     commands.add("scancel", "exec sleep 60")
-    assert slurm_commands.cancel(["1"], timeout_s=0.2) == "scancel: no answer within 0.2 s"
+    assert squeue.cancel(["1"], timeout_s=0.2) == "scancel: no answer within 0.2 s"
 
 
 def test_a_job_of_the_same_number_is_not_ended(commands: Commands) -> None:

@@ -46,7 +46,7 @@ def answer(command: list[str]) -> str | None:
 def test_the_quota_is_what_the_controller_says(
     answers: bool, ask: Callable[[list[str]], str | None], quota: SubmitQuota, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit_limits.commands, "answers", lambda: answers)
+    monkeypatch.setattr(submit_limits.squeue, "answers", lambda: answers)
     monkeypatch.setattr(submit_limits.commands, "query_or_none", ask)
     assert submit_limits.quota() == quota
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from jobs.schedulers.base import Job, JobStatus
-from jobs.schedulers.slurm.commands import QueueEntry
 from jobs.schedulers.slurm.sacct import JobRecord, of_job
+from jobs.schedulers.slurm.squeue import QueueEntry
 
 _PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 _ENDINGS: dict[str, tuple[str | None, str]] = {

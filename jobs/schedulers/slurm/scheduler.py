@@ -29,7 +29,7 @@ from jobs.schedulers.base import (
     SubmitQuota,
     Unreachable,
 )
-from jobs.schedulers.slurm import commands, job_states, profile_selection, sacct, submit_limits
+from jobs.schedulers.slurm import commands, job_states, profile_selection, sacct, squeue, submit_limits
 from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, check_path, render
 from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
 from jobs.schedulers.slurm.sbatch import Backoff, submit_with_backoff
@@ -57,7 +57,7 @@ class SlurmScheduler:
             self.profile(None)
 
     def unavailable(self) -> str | None:
-        return None if commands.answers() else f"{_UNAVAILABLE} (`scontrol ping`)"
+        return None if squeue.answers() else f"{_UNAVAILABLE} (`scontrol ping`)"
 
     def check_runs_folder(self, path: Path) -> None:
         check_path("--runs", path.absolute())
@@ -121,7 +121,7 @@ class SlurmScheduler:
         if not job_ids:
             return {}
         try:
-            queue = commands.queue(job_ids)
+            queue = squeue.queue(job_ids)
         except commands.SlurmCommandError as why:
             return dict.fromkeys(job_ids, Job("unknown", str(why)))
         jobs = {job_id: job_states.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
@@ -146,22 +146,22 @@ class SlurmScheduler:
                 reason = f"job {job_id} is another job (its comment is {entry.comment!r}, not {tag!r})"
                 failures[job_id] = f"{reason}; if it is not, end it with `scancel {job_id}`"
         wanted = [job_id for job_id in jobs if job_id not in failures]
-        refusal = commands.cancel(wanted) if wanted else None
+        refusal = squeue.cancel(wanted) if wanted else None
         if refusal is not None:  # scancel does not name every job that it has not ended
             left = self._listed(wanted)
             alive = [job_id for job_id in wanted if job_id in left and not job_states.is_ending(left[job_id])]
             failures |= {job_id: f"scancel did not end job {job_id}: {refusal}" for job_id in alive}
         return failures
 
-    def _listed(self, job_ids: Iterable[str]) -> dict[str, commands.QueueEntry]:
+    def _listed(self, job_ids: Iterable[str]) -> dict[str, squeue.QueueEntry]:
         """Entries of squeue. Raises `ConfigError` if the controller does not answer."""
         try:
-            return commands.queue(job_ids)
+            return squeue.queue(job_ids)
         except commands.SlurmCommandError as why:
             raise ConfigError(f"{_UNAVAILABLE} ({why})") from None
 
     def cluster_name(self) -> str | None:
-        self._cluster_name = self._cluster_name or commands.cluster_name()
+        self._cluster_name = self._cluster_name or squeue.cluster_name()
         return self._cluster_name
 
     def host_of(self, job_id: str) -> str | None:
@@ -191,7 +191,7 @@ class SlurmScheduler:
         return [f"{', '.join(unused)} of this shell: not used; use a site profile or --slurm"] * bool(unused)
 
     def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
-        if test and not commands.answers():
+        if test and not squeue.answers():
             raise ConfigError(f"--test-only needs Slurm, and {_UNAVAILABLE} (`scontrol ping`)")
         environment = inherited_variables.outside_job(os.environ)
         found = []
@@ -262,7 +262,7 @@ def unused_by_sbatch(inherited: Mapping[str, str]) -> list[str]:
 
 def _jobs_by_comment() -> dict[str, str]:
     """Jobs and arrays that the controller lists, of any user, by comment. Raises `Unreachable`."""
-    comments = commands.comments()
+    comments = squeue.comments()
     if comments is None:
         raise Unreachable("the Slurm controller does not answer")
     return {comment: job_id.partition("_")[0] for job_id, comment in comments}

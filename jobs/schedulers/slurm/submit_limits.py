@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from jobs.schedulers.base import SubmitQuota
-from jobs.schedulers.slurm import commands
+from jobs.schedulers.slurm import commands, squeue
 
 DEFAULT_ARRAY = 1001
 """Slurm's default of MaxArraySize, for a dry run without a controller."""
@@ -31,7 +31,7 @@ class ControllerLimits:
 
 def quota() -> SubmitQuota:
     """Number of jobs that the controller accepts now. If a query fails, its limit is left out."""
-    if not commands.answers():
+    if not squeue.answers():
         return SubmitQuota(array=DEFAULT_ARRAY)
     limits = parse_config(commands.query_or_none(["scontrol", "show", "config"]) or "")
     array = max(1, limits.array or 1)
