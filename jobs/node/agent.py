@@ -28,6 +28,7 @@ from jobs.node.allocation import Allocation
 from jobs.node.launch import CANNOT_START, LOOPBACK, NodeContext, launch
 from jobs.node.node_log import log_line, redirect_output
 from jobs.node.rendezvous import RendezvousError
+from jobs.node.silent_nodes import explain_silence
 from jobs.node.waiting import JobEnded, poll_until
 
 _REQUEUE_TIMEOUT_S = 600.0
@@ -114,8 +115,11 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
     assert allocation is not None
     result = launch(node, attempt)
     _record_exit(node, attempt, result)
-    timeout_s = 0.0 if result.cause else peers.NODE_EXITS_TIMEOUT_S
-    codes = peers.wait_for_node_exits(attempt, len(node.hosts), timeout_s)
+    if result.code == 0:
+        peers.wait_for_node_exits(attempt, len(node.hosts))
+    elif result.cause is None:
+        result = explain_silence(attempt, node.hosts, result, allocation, lambda: is_current(run, attempt))
+    codes = peers.node_exit_codes(attempt)
     if not is_current(run, attempt):
         log_line("another start of this job, or a revocation, has superseded this one")
         return requeue_policy.EXIT_DO_NOT_REQUEUE
@@ -165,7 +169,10 @@ def _run_other_node(node: NodeContext, attempt: Attempt) -> int:
     """A node other than 0: run, and wait until node 0 has closed the attempt."""
     result = launch(node, attempt)
     _record_exit(node, attempt, result)
-    if not peers.wait_for_closed_attempt(attempt):
+    closed_within_s = peers.CLOSED_TIMEOUT_S
+    if node.allocation is not None:  # node 0 may wait for a silent node
+        closed_within_s += node.allocation.node_timeout_s()
+    if not poll_until(lambda: peers.is_closed(attempt) or None, closed_within_s, node.allocation):
         return result.code
     if not result.requeued:
         _wait_for_requeue(node, attempt)

@@ -39,6 +39,12 @@ class Allocation(Protocol):
     def nodes_down(self) -> list[str]:
         """Nodes of the job that the scheduler has marked as down."""
 
+    def node_responds(self, host: str) -> bool:
+        """Whether the scheduler's daemon on a node accepts connections."""
+
+    def node_timeout_s(self) -> float:
+        """Seconds after which the scheduler marks a node that does not respond as down."""
+
     def end_time(self) -> float | None:
         """End of the job's time, in seconds since the epoch; None if unknown."""
 

@@ -22,7 +22,7 @@ NODE_EXITS_TIMEOUT_S = 25.0
 """Time for which node 0 waits for the exit codes of the other nodes, after its own torchrun ended. It covers
 such an interval, and the time that torchrun then has to end by itself."""
 CLOSED_TIMEOUT_S = 60.0
-"""Time for which the other nodes wait for node 0 to close the attempt."""
+"""Time for which the other nodes wait for node 0 to close the attempt, besides its wait for silent nodes."""
 _POLL_S, _LONGEST_POLL_S = 0.1, 2.0
 _SUPERSEDED_EVERY = 5
 """Looks for exits between two looks for a newer attempt, which is a rare event."""
@@ -114,12 +114,6 @@ def record_closed(attempt: Attempt) -> None:
         (attempt.exits / _CLOSED).touch()
 
 
-def wait_for_closed_attempt(attempt: Attempt, within_s: float = CLOSED_TIMEOUT_S) -> bool:
-    """Whether node 0 closed the attempt, or a newer start of the job superseded it, within the time."""
-    deadline = time.monotonic() + within_s
-    delays = growing_delays(_POLL_S, _LONGEST_POLL_S)
-    while time.monotonic() < deadline:
-        if _CLOSED in _exit_names(attempt) or attempt.superseded_by() is not None:
-            return True
-        time.sleep(next(delays))
-    return False
+def is_closed(attempt: Attempt) -> bool:
+    """Whether node 0 closed the attempt, or a newer start of the job superseded it."""
+    return _CLOSED in _exit_names(attempt) or attempt.superseded_by() is not None

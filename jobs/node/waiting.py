@@ -29,9 +29,14 @@ T = TypeVar("T")
 class JobEnded(Exception):
     """The job is being ended while this node waits; the message is one line."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    def __init__(self, message: str, requeued: bool) -> None:
         super().__init__(message)
-        self.exit_code = exit_code
+        self.requeued = requeued
+        """Whether the scheduler has requeued the job."""
+
+    @property
+    def exit_code(self) -> int:
+        return requeue_policy.EXIT_DONE if self.requeued else requeue_policy.EXIT_FAILED
 
 
 def poll_until(poll: Callable[[], T | None], within_s: float, allocation: Allocation | None) -> T | None:
@@ -62,5 +67,4 @@ def _raise_if_ended(pending: Set[int], allocation: Allocation | None) -> None:
         ended = ended or allocation is None or requeued or (facts is not None and not facts.running)
     if ended:
         what = "requeued" if requeued else "ended"
-        code = requeue_policy.EXIT_DONE if requeued else requeue_policy.EXIT_FAILED
-        raise JobEnded(f"the job was {what} while this node waited for node 0", code)
+        raise JobEnded(f"the job was {what} while this node waited for another one", requeued)

@@ -131,9 +131,12 @@ class MiniCluster:
         """Send SIGCONT to all processes of a node."""
         self._signal(number, signal.SIGCONT)
 
-    def kill_node(self, number: int) -> None:
-        """Kill all processes of a node at once, with its link down, as in a power failure."""
-        self.link(number, up=False)
+    def kill_node(self, number: int, *, link_up: bool = False) -> None:
+        """Kill all processes of a node at once, with its link down, as in a power failure.
+
+        With `link_up` the node's kernel resets its TCP connections, as after a quick reboot.
+        """
+        self.link(number, up=link_up)
         self._signal(number, signal.SIGKILL)
         wait_until(lambda: not self.processes(number))
 

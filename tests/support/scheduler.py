@@ -47,6 +47,12 @@ class FolderJob:
     def nodes_down(self) -> list[str]:
         return []
 
+    def node_responds(self, host: str) -> bool:
+        return True
+
+    def node_timeout_s(self) -> float:
+        return 3.0
+
     def end_time(self) -> float | None:
         facts = self.facts()
         return facts.end if facts else None

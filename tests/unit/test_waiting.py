@@ -61,7 +61,7 @@ def test_a_job_that_is_being_ended_raises(
     send: Callable[[int], None], number: int, job: Mock | None, code: int
 ) -> None:
     send(number)
-    with pytest.raises(JobEnded, match="while this node waited for node 0") as left:
+    with pytest.raises(JobEnded, match="while this node waited for another one") as left:
         poll_until(lambda: None, LONG_S, job)
     assert left.value.exit_code == code
 

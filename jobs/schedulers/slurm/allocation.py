@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,11 @@ from jobs.schedulers.slurm import commands
 
 _KILL_WAIT_S = 30.0
 """Slurm's default of KillWait, in seconds."""
+_SLURMD_TIMEOUT_S = 300.0
+"""Slurm's default of SlurmdTimeout, in seconds."""
+_SLURMD_PORT = 6818
+"""Slurm's default of SlurmdPort."""
+_CONNECT_S = 3.0
 _FINAL = re.compile(r"disabled|not permitted|denied|invalid (user|job)|no such file", re.IGNORECASE)
 """Messages of final refusals. Any other message may be due to an unreachable controller."""
 _FIRST_PAUSE_S = 0.5
@@ -64,6 +70,18 @@ class SlurmAllocation:
     def nodes_down(self) -> list[str]:
         return commands.nodes_down(self._nodes) if self._nodes else []
 
+    def node_responds(self, host: str) -> bool:
+        port = commands.number_setting("SlurmdPort") or _SLURMD_PORT
+        try:
+            socket.create_connection((host, port), timeout=_CONNECT_S).close()
+        except OSError:
+            return False
+        return True
+
+    def node_timeout_s(self) -> float:
+        timeout_s = commands.number_setting("SlurmdTimeout")
+        return _SLURMD_TIMEOUT_S if timeout_s is None else timeout_s
+
     def end_time(self) -> float | None:
         if self._end.isdigit():
             return float(self._end)
@@ -71,7 +89,7 @@ class SlurmAllocation:
         return facts.end if facts else None
 
     def kill_wait_s(self) -> float:
-        wait_s = commands.kill_wait_s()
+        wait_s = commands.number_setting("KillWait")
         return _KILL_WAIT_S if wait_s is None else wait_s
 
     def requeue(self, until: float) -> bool:

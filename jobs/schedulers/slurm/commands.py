@@ -114,10 +114,10 @@ def nodes_down(nodelist: str) -> list[str]:
     return sorted({node for node, state in states or [] if state.startswith("down") or state.endswith("*")})
 
 
-def kill_wait_s() -> float | None:
-    """Seconds from SIGTERM to SIGKILL (Slurm's KillWait); None if the controller does not answer."""
-    found = re.match(r"\d+", setting("KillWait") or "")
-    return float(found[0]) if found else None
+def number_setting(name: str) -> int | None:
+    """The leading number of a setting such as KillWait; None if the controller does not answer."""
+    found = re.match(r"\d+", setting(name) or "")
+    return int(found[0]) if found else None
 
 
 def setting(name: str) -> str | None:

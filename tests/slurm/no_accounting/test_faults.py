@@ -80,6 +80,24 @@ def test_a_node_is_lost(
 
 
 @pytest.mark.slow
+def test_a_node_dies_before_the_first_checkpoint(
+    faulty: MiniCluster, tmp_path: Path, reference: RunDir
+) -> None:
+    """Its peers fail on reset connections, long before Slurm marks the node as down."""
+    job = submitted(faulty, tmp_path, every_steps=50)
+    job.wait_for_step(5)
+    died = nodes_of(job, 0)[2]
+    faulty.kill_node(died, link_up=True)
+    first = job.wait_until_closed(0)
+    assert (first["cause"], first["next"], first["checkpoint_after"]) == ("lost", "requeue", None)
+    assert f"node 2 ({faulty.name}-{died})" in first["message"]
+    assert job.wait_for_end().state == "done"
+    assert len(job.attempts()) == 2
+    assert died not in nodes_of(job, 1)
+    assert_the_same(job.run, reference)
+
+
+@pytest.mark.slow
 def test_the_controller_dies_and_comes_back(faulty: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
     job = submitted(faulty, tmp_path)
     job.wait_for_step(20)

@@ -1,0 +1,86 @@
+"""Find out whether a node that recorded no exit is down, before a cause is given. Standard library only.
+
+The survivors of a node that died see a broken connection at once, and the scheduler marks the node as down
+minutes later. Without this wait, the start would count as the crash of a rank that saw its connection break.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from disttrain.records.run_directory import Attempt
+from jobs.node import peers
+from jobs.node.allocation import Allocation
+from jobs.node.node_log import log_line
+from jobs.node.torchrun import TorchrunResult
+from jobs.node.waiting import JobEnded, poll_until
+
+_QUERY_INTERVAL_S = 5.0
+_LATE_RECORD_S = 40.0
+"""Time for the record of a node that is up to reach this node through a shared file system. The time after
+which srun ends the other tasks of a step whose first task has ended is longer."""
+_MARGIN_S = 30.0
+
+
+def explain_silence(
+    attempt: Attempt,
+    hosts: Sequence[str],
+    result: TorchrunResult,
+    allocation: Allocation,
+    is_current: Callable[[], bool],
+) -> TorchrunResult:
+    """Node 0's `result`, with the cause `lost` if a node is down or its agent was killed.
+
+    The failed torchrun has no cause from outside. Node 0 waits for nodes without a recorded exit: for one
+    that does not respond until the scheduler marks the node as down and ends the job, otherwise for
+    `_LATE_RECORD_S`. The wait ends early when `is_current` returns False. The job is not requeued before the
+    scheduler has noticed, because Slurm 22.05 would start such a job without its generic resources.
+    """
+    started, query_at = time.monotonic(), time.monotonic() + _LATE_RECORD_S
+    logged = False
+
+    def silent() -> dict[int, str]:
+        recorded = {0, *peers.node_exit_codes(attempt)}
+        return {rank: host for rank, host in enumerate(hosts) if rank not in recorded}
+
+    def settled() -> bool | None:
+        nonlocal query_at, logged
+        if not (nodes := silent()) or not is_current():
+            return True
+        if time.monotonic() < query_at:
+            return None
+        query_at = time.monotonic() + _QUERY_INTERVAL_S
+        if all(map(allocation.node_responds, nodes.values())):
+            return True
+        if not logged:
+            log_line(f"{_listed(nodes)} recorded no exit; waiting for the scheduler to find the node down")
+        logged = True
+        return None
+
+    try:
+        poll_until(settled, allocation.node_timeout_s() + _MARGIN_S, allocation)
+    except JobEnded as ended:
+        return _explain_end(result, silent(), allocation, ended.requeued)
+    if not (nodes := silent()) or not is_current():
+        return result
+    waited_s = time.monotonic() - started
+    message = f"{_listed(nodes)} recorded no exit within {waited_s:.0f} s"
+    return dataclasses.replace(result, cause="lost", message=message)
+
+
+def _explain_end(
+    result: TorchrunResult, silent: Mapping[int, str], allocation: Allocation, requeued: bool
+) -> TorchrunResult:
+    """Cause of a job that the scheduler ended while some nodes were silent."""
+    names = allocation.nodes_down()
+    down = {rank: host for rank, host in silent.items() if host in names}
+    if not down and not requeued:
+        return dataclasses.replace(result, cause="cancelled", message="the scheduler ended the job")
+    message = f"{_listed(down)} is down" if down else f"{_listed(silent)} recorded no exit"
+    return dataclasses.replace(result, cause="lost", message=message, requeued=requeued)
+
+
+def _listed(nodes: Mapping[int, str]) -> str:
+    return ", ".join(f"node {rank} ({host})" for rank, host in nodes.items())

@@ -1,0 +1,106 @@
+"""The cause of a start in which a node recorded no exit."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from disttrain.records.run_directory import Attempt, RunDir
+from jobs.node import peers, silent_nodes, waiting
+from jobs.node.allocation import AllocationFacts
+from jobs.node.silent_nodes import explain_silence
+from jobs.node.torchrun import TorchrunResult
+
+HOSTS = ("n1", "n2", "n3")
+FAILED = TorchrunResult(code=1)
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silent_nodes, "_LATE_RECORD_S", 0.0)
+    monkeypatch.setattr(silent_nodes, "_QUERY_INTERVAL_S", 0.0)
+    monkeypatch.setattr(silent_nodes, "_MARGIN_S", 0.0)
+    monkeypatch.setattr(waiting, "_POLL_S", 0.001)
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    """An attempt on three nodes, of which the last has recorded no exit."""
+    attempt = RunDir(tmp_path).attempt(0)
+    attempt.path.mkdir(parents=True)
+    for node in (0, 1):
+        peers.record_node_exit(attempt, node, 1)
+    return attempt
+
+
+@pytest.fixture
+def terminated() -> Iterator[None]:
+    """A pending SIGTERM, which the agent has blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    yield
+    signal.sigtimedwait([signal.SIGTERM], 0)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def slurm(*, responds: bool = False, timeout_s: float = 60.0, restarts: int = 0, down: str = "") -> Mock:
+    facts = AllocationFacts(running=False, restarts=restarts, end=None)
+    job = Mock(restart=0, facts=Mock(return_value=facts), nodes_down=Mock(return_value=down.split()))
+    job.node_responds.return_value = responds
+    job.node_timeout_s.return_value = timeout_s
+    return job
+
+
+def explain(attempt: Attempt, job: Mock, result: TorchrunResult = FAILED) -> TorchrunResult:
+    return explain_silence(attempt, HOSTS, result, job, lambda: True)
+
+
+def test_a_node_whose_agent_alone_died_is_not_waited_for(attempt: Attempt) -> None:
+    found = explain(attempt, slurm(responds=True))
+    assert (found.cause, found.requeued) == ("lost", False)
+    assert str(found.message).startswith("node 2 (n3) recorded no exit")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "down", "cause", "message"),
+    [
+        (1, "n3", "lost", "node 2 (n3) is down"),
+        (1, "", "lost", "node 2 (n3) recorded no exit"),
+        (0, "n3", "lost", "node 2 (n3) is down"),
+        (0, "n9", "cancelled", "the scheduler ended the job"),
+    ],
+    ids=["requeued", "requeued, and no node is listed", "not requeued", "cancelled"],
+)
+def test_the_wait_ends_with_the_job(
+    attempt: Attempt, terminated: None, restarts: int, down: str, cause: str, message: str
+) -> None:
+    found = explain(attempt, slurm(restarts=restarts, down=down))
+    assert (found.cause, found.message, found.requeued) == (cause, message, restarts == 1)
+
+
+def test_a_dead_node_that_the_scheduler_does_not_notice_is_lost_after_its_timeout(attempt: Attempt) -> None:
+    job = slurm(timeout_s=0.05)
+    assert explain(attempt, job).cause == "lost"
+    assert job.node_responds.call_count > 1
+
+
+def test_a_late_record_leaves_the_failure_as_it_is(attempt: Attempt) -> None:
+    job = slurm()
+
+    def responds(host: str) -> bool:
+        assert host == "n3"
+        peers.record_node_exit(attempt, 2, 1)
+        return False
+
+    job.node_responds = responds
+    assert explain(attempt, job) == FAILED
+    assert explain(attempt, slurm(timeout_s=0)) == FAILED
+
+
+def test_a_superseded_start_does_not_wait(attempt: Attempt) -> None:
+    assert explain_silence(attempt, HOSTS, FAILED, slurm(), lambda: False) == FAILED
