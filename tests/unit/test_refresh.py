@@ -73,6 +73,15 @@ def test_one_query_for_all_runs(commands: Commands, tmp_path: Path) -> None:
     assert "sacct" not in commands.calls()
 
 
+def test_the_cluster_is_queried_once_even_without_an_answer(commands: Commands, tmp_path: Path) -> None:
+    for number in range(3):
+        on_cluster(tmp_path, f"s/n{number}", "here")
+    commands.add("scontrol", "exit 1")
+    squeue(commands, "7|PENDING|N/A|Priority")
+    assert {state.state for state in refresh(read_runs(tmp_path), SlurmScheduler())} == {"queued"}
+    assert commands.calls().count("scontrol show config") == 1
+
+
 def test_why_a_job_waits_and_until_when(commands: Commands, tmp_path: Path) -> None:
     run = on_slurm(tmp_path)
     squeue(commands, f"7|PENDING|{time.time() + 725:.0f}|QOSMaxJobsPerUserLimit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -52,7 +53,6 @@ class SlurmScheduler:
         self._selection = selection or ProfileSelection()
         self._backoff = backoff
         self._profiles: dict[str, Profile] = {}
-        self._cluster_name: str | None = None
         if selection is not None:
             self.profile(None)
 
@@ -161,8 +161,12 @@ class SlurmScheduler:
             raise ConfigError(f"{_UNAVAILABLE} ({why})") from None
 
     def cluster_name(self) -> str | None:
-        self._cluster_name = self._cluster_name or squeue.cluster_name()
         return self._cluster_name
+
+    @functools.cached_property
+    def _cluster_name(self) -> str | None:
+        """Slurm's ClusterName. One query, also while the controller does not answer."""
+        return squeue.cluster_name()
 
     def host_of(self, job_id: str) -> str | None:
         return None
