@@ -123,6 +123,9 @@ def of_phases(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
     all_slow = {"optimizer_s": STEP["model"]["optimizer_s"] + LATE_S}
     found = train(ranks, folder / "all", steps, model=all_slow)
     yield from added("slow optimizer everywhere", found, clean, [{"optimizer_s": LATE_S}] * RANKS)
+    found = train(ranks, folder / "buffers", steps, **delays.BUFFERS)
+    expected = delays.one_late(RANKS, LATE_S, "input_s", late_rank=0)
+    yield from added("broadcast of buffers", found, clean, expected)
 
 
 def of_jitter(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -126,6 +127,9 @@ def open_world(
                 rank=info.rank, world_size=info.size, device_id=device if chosen.backend == "nccl" else None,
             )  # fmt: skip
             if chosen.backend == "nccl":
+                # connect only ranks that exchange messages: of a thousand ranks, a connection to each peer
+                # exceeds the usual limit of open files
+                os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
                 control = dist.new_group(backend="gloo", timeout=timeout)
     backend = chosen.backend if info.size > 1 else None
     yield World(**vars(info), device=device, backend=backend, control=control)

@@ -44,8 +44,8 @@ def test_one_late_rank(three_ranks, tmp_path, delay):
 
 def test_ranks_wait_for_rank_0_to_broadcast_buffers(three_ranks, tmp_path):
     """DDP broadcasts buffers at the begin of the forward pass; a loader delays rank 0 before it."""
-    run(three_ranks, tmp_path, **delays.BUFFERS, data={"delay_ranks": [0], "delay_s": LATE_S})
-    expected = [{"input_s": LATE_S}] + [{"comm_wait_s": LATE_S}] * (RANKS - 1)
+    run(three_ranks, tmp_path, **delays.BUFFERS)
+    expected = delays.one_late(RANKS, LATE_S, "input_s", late_rank=0)
     assert_added(delays.medians(tmp_path, RANKS), CLEAN, expected, LATE_S)
 
 

@@ -75,7 +75,11 @@ DELAYS = {
 }
 JITTER: Sections = {"model": {"jitter_s": JITTER_S, "seed": SEED}}
 SAVING: Sections = {"checkpoint": {"every_steps": SAVE_EVERY, "asynchronous": False}}
-BUFFERS: Sections = {"model": {"transforms": ["tests.support.injected_delays:with_buffer"]}}
+BUFFERS: Sections = {
+    "model": {"transforms": ["tests.support.injected_delays:with_buffer"]},
+    "data": {"delay_ranks": [0], "delay_s": LATE_S},
+}
+"""Rank 0, which broadcasts a buffer before each forward pass, is late."""
 SLOW_SAVING: Sections = {
     **SAVING,
     "data": {
@@ -170,9 +174,9 @@ def other_share(folder: Path, rank: int) -> float:
     return sum(line["other_s"] for line in every) / sum(line["step_s"] for line in every)
 
 
-def one_late(ranks: int, seconds: float, phase: str) -> list[Phases]:
+def one_late(ranks: int, seconds: float, phase: str, late_rank: int = LATE_RANK) -> list[Phases]:
     """The additional seconds of each rank: the late rank's in `phase`, its peers' as waiting."""
-    return [{phase: seconds} if rank == LATE_RANK else {"comm_wait_s": seconds} for rank in range(ranks)]
+    return [{phase: seconds} if rank == late_rank else {"comm_wait_s": seconds} for rank in range(ranks)]
 
 
 def jitter_of(steps: list[dict[str, Any]], rank: int) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -36,6 +38,8 @@ def opened(monkeypatch):
             "init_process_group",
             lambda backend, device_id, **_: joined.append((backend, device_id)),
         )
+        monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "")  # restored at the end
+        monkeypatch.delenv("TORCH_GLOO_LAZY_INIT")
         monkeypatch.setattr(dist, "new_group", lambda backend, **_: f"group of {backend}")
         threads = torch.get_num_threads()
         try:
@@ -44,6 +48,7 @@ def opened(monkeypatch):
                 assert joined == ([(world.backend, bound)] if ranks > 1 else [])
                 # through NCCL, control collectives would drain the device
                 assert world.control == ("group of gloo" if world.backend == "nccl" else None)
+                assert ("TORCH_GLOO_LAZY_INIT" in os.environ) is (world.control is not None)
                 return str(world.device), world.backend, [str(device) for device in chosen]
         finally:
             torch.set_num_threads(threads)

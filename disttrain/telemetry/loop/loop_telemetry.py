@@ -41,6 +41,9 @@ from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 
 T = TypeVar("T")
+_UNKNOWN_DATA = DatasetRecord(
+    name="the loop's own", version=None, sha256=None, train_samples=0, valid_samples=0
+)
 
 
 class LoopTelemetry:
@@ -96,9 +99,7 @@ class LoopTelemetry:
             "parameters": sum(p.numel() for p in bare.parameters()),
             "model_flops_per_sample": None,
             "flops_method": None,
-            "dataset": DatasetRecord(
-                name="the loop's own", version=None, sha256=None, train_samples=0, valid_samples=0
-            ),
+            "dataset": _UNKNOWN_DATA,
             "steps_total": steps,
             "local_batch_size": local,
             "accumulation": accumulation,
