@@ -26,6 +26,12 @@ def test_feistel_is_fixed():
     """Runs resume in the order in which they began, so the order of a seed and epoch never changes."""
     order = FeistelPermutation(10**9, (1, 2)).at(np.array([0, 1, 2, 10**9 - 1]))
     assert order.tolist() == [71568841, 539141546, 238461192, 413978071]
+    square = FeistelPermutation(16, (1, 2)).at(np.arange(16))
+    assert square.tolist() == [9, 13, 11, 2, 0, 7, 14, 5, 12, 10, 1, 8, 6, 3, 4, 15]
+
+
+def test_a_table_takes_4_bytes_per_index():
+    assert TablePermutation(1000, (0, 0)).at(np.arange(3)).dtype == np.int32
 
 
 def test_feistel_follows_seed_and_epoch():

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.config.batch_plan import BatchPlan
+from disttrain.data import sampler
 from disttrain.data.sampler import LARGEST_TABLE, GlobalOrder, RankBatches, choose_sample_order
 from disttrain.errors import ConfigError
 
@@ -58,12 +59,26 @@ def test_the_table_is_the_order_of_earlier_versions():
     assert np.array_equal(GlobalOrder(7, 3).at(np.arange(21)), expected)
 
 
+def test_an_epoch_is_permuted_once(monkeypatch):
+    built = []
+
+    class Counted(sampler.TablePermutation):
+        def __init__(self, size, seed):
+            built.append(seed)
+            super().__init__(size, seed)
+
+    monkeypatch.setattr(sampler, "TablePermutation", Counted)
+    read = list(RankBatches(GlobalOrder(1000, 3), BatchPlan(local=5, accumulation=1, world=1), 0, steps=400))
+    assert {type(index) for batch in read for index in batch} == {int}
+    assert built == [(3, 0), (3, 1)]
+
+
 def test_an_order_of_very_many_samples_takes_little_memory():
     plan = BatchPlan(local=32, accumulation=1, world=1024)
     tracemalloc.start()
     for rank in (0, 1023):
-        sampler = RankBatches(GlobalOrder(10**9, 0), plan, rank, steps=10**5, start_step=30_517)
-        read = [index for batch in itertools.islice(sampler, 64) for index in batch]  # two epochs
+        of_rank = RankBatches(GlobalOrder(10**9, 0), plan, rank, steps=10**5, start_step=30_517)
+        read = [index for batch in itertools.islice(of_rank, 64) for index in batch]  # two epochs
         assert len(set(read)) == len(read) == 64 * 32
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -122,7 +137,7 @@ def test_seed_and_epoch_change_the_order():
 
 
 def test_no_samples_is_refused():
-    with pytest.raises(ConfigError, match="no samples"):
+    with pytest.raises(ConfigError, match=r"^data: the training split has no samples$"):
         GlobalOrder(0, 0)
 
 
