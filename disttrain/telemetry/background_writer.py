@@ -24,7 +24,6 @@ class BackgroundWriter:
         self._changed = threading.Condition()
         self._due: dict[Hashable, Callable[[], None]] = {}
         self._busy = False
-        self._closing = False
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
 
@@ -46,12 +45,12 @@ class BackgroundWriter:
             self._raise_error()
 
     def close(self) -> None:
-        """Wait until all submitted writes have run, and end the thread."""
+        """Wait until all submitted writes have run, and end the thread. A later write starts another."""
         try:
             self.wait()
         finally:
             with self._changed:
-                self._closing = True
+                self._thread = None
                 self._changed.notify_all()
 
     def _raise_error(self) -> None:
@@ -60,12 +59,13 @@ class BackgroundWriter:
             raise error
 
     def _run(self) -> None:
+        thread = threading.current_thread()
         while True:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._due or self._closing)
-                if not self._due:
+                self._changed.wait_for(lambda: self._due or self._thread is not thread)
+                if self._thread is not thread:
                     return
                 write = self._due.pop(next(iter(self._due)))
                 self._busy = True

@@ -62,6 +62,16 @@ def test_an_error_is_raised_once_and_the_next_write_runs(writer: BackgroundWrite
     assert disk.written == ["good"]
 
 
+def test_a_write_after_the_end_runs_too(writer: BackgroundWriter) -> None:
+    """A run that fails while it ends writes its records twice."""
+    disk = Disk()
+    disk.answering.set()
+    for name in ("first", "second"):
+        writer.submit(name, lambda name=name: disk.write(name))  # type: ignore[misc]
+        writer.close()
+    assert disk.written == ["first", "second"]
+
+
 def test_lines_keep_their_order_and_none_is_lost(writer: BackgroundWriter, tmp_path: Path) -> None:
     lines = BackgroundJsonLines(tmp_path / "lines", writer)
     for number in range(5000):
