@@ -1,0 +1,103 @@
+"""Checkpoints of a run at its step boundaries: the validation with the lowest loss so far is saved."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from disttrain.config.keys_and_defaults import Config
+from disttrain.hooks.stop_agreement import StopAgreement, best_loss
+from disttrain.records.metrics import EvalPoint
+from disttrain.runtime.process_group import World
+from disttrain.step_result import StepResult
+from disttrain.telemetry.step_clock import HostClock
+
+ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
+STEPS = 12
+
+
+class Saver:
+    """Records the steps at which a checkpoint is taken, each with its validation loss."""
+
+    pending = writing = False
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.saved: list[tuple[int, float | None]] = []
+
+    def save(self, step: int, loss: float | None) -> None:
+        self.saved.append((step, loss))
+        self.step = step
+
+    def close(self) -> None: ...
+
+
+class Undisturbed:
+    """An attempt without a successor and without stop requests."""
+
+    def superseded_by(self) -> None:
+        return None
+
+    def pending(self) -> int:
+        return 0
+
+
+def point(step: int, loss: float | None) -> EvalPoint:
+    return EvalPoint(step=step, loss=loss, metrics={}, samples=1, elapsed_s=0.0)
+
+
+def saved(
+    losses: dict[int, float | None], known: float | None = None, check_s: float = 1000.0, **checkpoint: Any
+) -> list[tuple[int, float | None]]:
+    """Checkpoints of a run with these validation losses by step; `known` is the best of earlier attempts."""
+    config = Config.model_validate(
+        {"checkpoint": {"every_steps": 100, **checkpoint}, "job": {"stop_check_s": check_s}}
+    )
+    saver, clock, undisturbed = Saver(), HostClock(), Undisturbed()
+    clock.start()
+    agreement = StopAgreement(config, ALONE, undisturbed, undisturbed, saver, clock, known, STEPS)
+    agreement.on_start(0)
+    for step in range(1, STEPS + 1):
+        if step in losses:
+            agreement.validated(point(step, losses[step]))
+        agreement.on_step(StepResult(step, torch.zeros(()), 0.1))
+    agreement.on_end()
+    return saver.saved
+
+
+@pytest.mark.parametrize("check_s", [0.0, 1000.0])
+def test_each_lowest_loss_so_far_is_saved_once(check_s):
+    losses = {2: 3.0, 4: 1.0, 6: 1.0, 8: 2.0, 10: 0.5}
+    assert saved(losses, check_s=check_s) == [(2, 3.0), (4, 1.0), (10, 0.5), (12, None)]
+
+
+def test_losses_before_a_resume_count():
+    assert saved({2: 3.0, 4: 1.0, 10: 0.5}, known=1.0) == [(10, 0.5), (12, None)]
+
+
+def test_the_last_checkpoint_holds_its_validation_loss():
+    assert saved({12: 3.0}, known=1.0) == [(12, 3.0)]
+
+
+@pytest.mark.parametrize("loss", [None, math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_never_the_best(loss):
+    assert saved({2: loss, 4: 5.0}) == [(4, 5.0), (12, None)]
+
+
+def test_a_loss_belongs_to_the_checkpoint_of_its_step_alone():
+    assert saved({2: 1.0, 5: 2.0}, every_steps=6) == [(2, 1.0), (6, None), (12, None)]
+
+
+def test_the_best_is_saved_only_on_request():
+    losses = {2: 3.0, 4: 1.0}
+    assert saved(losses, best=False) == [(12, None)]
+    assert saved(losses, every_steps=None) == []
+
+
+def test_the_best_loss_of_earlier_attempts():
+    assert best_loss([point(1, 3.0), point(2, None), point(3, 1.0), point(4, 2.0)], ALONE) == 1.0
+    assert best_loss([point(1, None)], ALONE) is None
+    assert best_loss([], ALONE) is None
