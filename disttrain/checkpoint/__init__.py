@@ -9,7 +9,7 @@
 
 `saver` takes checkpoints while training continues; `resume` finds the checkpoint that a run starts from.
 `train_state` lists the parts that resume, `state_tensors` converts them to tensors by name and back, and
-`storage` writes and reads these tensors, through `safe_reader` without executing code. `manifest` compares a
-checkpoint with the run, `integrity` verifies its files, `folder` names, commits and quarantines, `retention`
-deletes old ones.
+`storage` writes and reads these tensors, through `safe_reader` without executing code; `host_buffers` holds
+their copies until they are on disk. `manifest` compares a checkpoint with the run, `integrity` verifies its
+files, `folder` names, commits and quarantines, `retention` deletes old ones.
 """

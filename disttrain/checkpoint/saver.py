@@ -1,12 +1,14 @@
-"""Taking checkpoints: training waits for the copy to host memory, but not for the disk.
+"""Taking checkpoints: training waits for the copy of this rank's share to host memory, but not for the disk.
 
 All ranks call the methods of their `CheckpointSaver` at the same steps. One background thread of each rank
 writes its files, without collectives. The commit follows at a later step boundary, when all ranks are known
-to have finished. A checkpoint that fails costs a line in the log, never the run.
+to have finished; rank 0 gathers their results. A checkpoint that fails costs a line in the log, never the
+run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -15,26 +17,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from torch.distributed.checkpoint.storage import WriteResult
-
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention, storage
-from disttrain.checkpoint.state_tensors import copy_to_host
-from disttrain.checkpoint.storage import PlannedSave, State
+from disttrain.checkpoint.host_buffers import HostBuffers
+from disttrain.checkpoint.storage import CapturedState, State, WrittenShare
 from disttrain.config.keys_and_defaults import CheckpointConfig
 from disttrain.errors import in_one_line
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
-from disttrain.runtime.process_group import FailedOnRank, World
+from disttrain.runtime.process_group import World
 
 
 @dataclass(frozen=True)
-class Written:
-    """Files of a checkpoint that one rank has written, or the problem in one line."""
+class SaveResult:
+    """The share of a checkpoint that one rank has written, or the problem in one line."""
 
-    results: list[WriteResult]
+    share: WrittenShare
     files: dict[str, CheckpointFile]
+    replicated: str
+    """Digest of the layout of the replicated tensors."""
     problem: str | None = None
 
 
@@ -43,8 +45,7 @@ class _PendingSave:
     path: Path
     manifest: Checkpoint
     """Manifest without its files."""
-    planned: PlannedSave
-    written: Future[Written]
+    result: Future[SaveResult]
 
 
 class CheckpointSaver:
@@ -63,7 +64,7 @@ class CheckpointSaver:
         config: CheckpointConfig,
         attempt: Attempt,
         world: World,
-        capture: Callable[[], State],
+        capture: Callable[[], CapturedState],
         manifest: Checkpoint,
         step: int,
     ) -> None:
@@ -78,6 +79,7 @@ class CheckpointSaver:
         self._capture = capture
         self._manifest = manifest
         self._pending_save: _PendingSave | None = None
+        self._buffers = HostBuffers()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
 
     @property
@@ -88,59 +90,80 @@ class CheckpointSaver:
     @property
     def writing(self) -> bool:
         """Whether this rank is still writing files."""
-        return self._pending_save is not None and not self._pending_save.written.done()
+        return self._pending_save is not None and not self._pending_save.result.done()
 
     def save(self, step: int, valid_loss: float | None) -> None:
         """Take a checkpoint of the state after `step`.
 
-        Returns after the copy to host memory; the files are written in the background unless
-        `checkpoint.asynchronous` is false.
+        The files are written in the background unless `checkpoint.asynchronous` is false.
         """
         self.commit()
         self.step = step
         path = folders.temporary_path(self.folder, step, self._attempt.number)
         now = datetime.now(UTC).isoformat()
         manifest = self._manifest.model_copy(update={"step": step, "valid_loss": valid_loss, "created": now})
-        state = self._capture()
-        try:
-            planned = storage.plan(lambda: copy_to_host(state), path, self._world)
-        except FailedOnRank as error:
-            self._fail(path, step, str(error))
-            return
-        written = self._thread.submit(_write, planned, path, self._attempt.steps(self._world.rank))
-        self._pending_save = _PendingSave(path, manifest, planned, written)
+        result = self._write_in_background(self._capture(), path)
+        self._pending_save = _PendingSave(path, manifest, result)
         if not self._config.asynchronous:
             self.commit()
+
+    def _write_in_background(self, state: CapturedState, path: Path) -> Future[SaveResult]:
+        """Copy this rank's share of `state` and write it to `path`, without collectives. Raises nothing."""
+        rank = self._world.rank
+        try:
+            copies = self._buffers.copy(storage.own_share(state, rank, self._world.size))
+        except Exception as error:
+            failed: Future[SaveResult] = Future()
+            failed.set_result(_failed(error))
+            return failed
+        layout = _layout(state.replicated)
+        step_records = self._attempt.steps(rank)
+
+        def write() -> SaveResult:
+            try:
+                self._buffers.wait()
+                return _write(copies, path, rank, layout, step_records)
+            except Exception as error:
+                return _failed(error)
+
+        return self._thread.submit(write)
 
     def commit(self) -> None:
         """Commit the pending checkpoint, if any; waits until all ranks have written it."""
         if self._pending_save is None:
             return
         now, self._pending_save = self._pending_save, None
-        shares = self._world.all_gather_object(now.written.result())
-        if self._world.rank:
+        results = self._world.gather_object(now.result.result())
+        if results is None:
             return
         step = now.manifest.step
-        problems = [f"rank {rank}: {share.problem}" for rank, share in enumerate(shares) if share.problem]
+        problems = [f"rank {rank}: {result.problem}" for rank, result in enumerate(results) if result.problem]
+        if not problems and len({result.replicated for result in results}) > 1:
+            problems = ["the ranks hold different models or optimizers"]
         if problems:
             self._fail(now.path, step, problems[0])
             return
         try:
-            storage.write_metadata(now.planned, [share.results for share in shares])
-            files = {name: file for share in shares for name, file in share.files.items()}
-            files[folders.METADATA] = integrity.file_digest(now.path / folders.METADATA)
-            for name, file in files.items():
-                if os.stat(now.path / name).st_size != file.bytes:
-                    raise OSError(f"{name} differs in size from the bytes written")
-            if self._attempt.superseded_by() is not None:
-                raise OSError("a later attempt of this run has begun")
-            folders.commit(now.path, now.manifest.model_copy(update={"files": files}))
+            files = self._commit(now, results)
         except OSError as error:
             self._fail(now.path, step, f"rank 0: {error}")
             return
         self.committed_step = step
         log.info("checkpoint", step=step, bytes=sum(file.bytes for file in files.values()))
         self._thread.submit(_delete_old, self.folder, self._config.keep, self._attempt)
+
+    def _commit(self, now: _PendingSave, results: list[SaveResult]) -> dict[str, CheckpointFile]:
+        """Commit the checkpoint on rank 0 and return its files. Raises `OSError`."""
+        storage.write_metadata(now.path, [result.share for result in results])
+        files = {name: file for result in results for name, file in result.files.items()}
+        files[folders.METADATA] = integrity.file_digest(now.path / folders.METADATA)
+        for name, file in files.items():
+            if os.stat(now.path / name).st_size != file.bytes:
+                raise OSError(f"{name} differs in size from the bytes written")
+        if self._attempt.superseded_by() is not None:
+            raise OSError("a later attempt of this run has begun")
+        folders.commit(now.path, now.manifest.model_copy(update={"files": files}))
+        return files
 
     def close(self) -> None:
         """Commit the pending checkpoint, and wait for the background thread."""
@@ -154,17 +177,23 @@ class CheckpointSaver:
             self._thread.submit(shutil.rmtree, path, True)
 
 
-def _write(planned: PlannedSave, path: Path, step_records: Path) -> Written:
-    try:
-        results = storage.write(planned)
-        files = {name: integrity.file_digest(path / name) for name in storage.files_of(results)}
-        with open(
-            step_records, "rb"
-        ) as records:  # the steps in the checkpoint are not repeated, so their records must be on disk
-            os.fsync(records.fileno())
-        return Written(results, files)
-    except Exception as error:
-        return Written([], {}, in_one_line(error))
+def _write(share: State, path: Path, rank: int, layout: str, step_records: Path) -> SaveResult:
+    written = storage.write(share, path, rank)
+    files = {name: integrity.file_digest(path / name) for name in written.files}
+    # the steps in the checkpoint are not repeated, so their records must be on disk
+    with open(step_records, "rb") as records:
+        os.fsync(records.fileno())
+    return SaveResult(written, files, layout)
+
+
+def _failed(error: Exception) -> SaveResult:
+    return SaveResult(WrittenShare([], {}), {}, "", in_one_line(error))
+
+
+def _layout(state: State) -> str:
+    """Digest of names, shapes and dtypes, equal on ranks that derive the same shares."""
+    described = sorted((name, tuple(value.shape), str(value.dtype)) for name, value in state.items())
+    return hashlib.sha256(repr(described).encode()).hexdigest()
 
 
 def _delete_old(folder: Path, keep: int, attempt: Attempt) -> None:

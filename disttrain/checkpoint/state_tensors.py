@@ -128,11 +128,3 @@ def drop_gradients(model: nn.Module) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def copy_to_host(state: State) -> State:
-    """A copy in host memory, independent of further training."""
-    return {
-        name: value.detach().to("cpu", copy=True) if value.is_cuda else value.detach().clone()
-        for name, value in state.items()
-    }

@@ -1,86 +1,98 @@
 """Tensors to files and back, with planner, writer and reader of `torch.distributed.checkpoint` (DCP).
 
-`dcp.async_save` calls collectives from a background thread. Here only the main thread does: it plans a save
-with all ranks (`plan`), each rank writes its share alone (`write`), and rank 0 writes the metadata at a later
-step boundary (`write_metadata`). The layout on disk is that of `dcp.save`.
+DCP plans a save on one rank, from the plans of all ranks, and each plan lists all replicated tensors. Here
+each rank derives its share by itself (`own_share`) and writes it (`write`), without collectives. Rank 0
+writes the metadata of all shares (`write_metadata`). The layout on disk is that of `dcp.save`.
 
 Only tensors are saved, and only tensors are loaded (`safe_reader`).
 """
 
 from __future__ import annotations
 
+import heapq
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import STORAGE_TYPES, Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
 from disttrain.checkpoint.folder import DamagedCheckpoint
 from disttrain.checkpoint.safe_reader import SafeReader
-from disttrain.runtime.process_group import World
 
 State = dict[str, Tensor]
-"""Tensors of a checkpoint by name. Replicated tensors are equal on all ranks; others belong to one rank."""
+"""Tensors by name."""
 
 
 @dataclass(frozen=True)
-class PlannedSave:
-    """A planned save: this rank's share, and on rank 0 the metadata of all shares."""
+class CapturedState:
+    """The tensors of one rank that belong to a checkpoint. They share memory with the live state."""
 
-    writer: dcp.FileSystemWriter
-    planner: dcp.DefaultSavePlanner
-    plan: SavePlan
-    metadata: Metadata | None
+    replicated: State
+    """Tensors that all ranks hold under the same names, with the same values; each rank saves a share."""
+    own: State
+    """Tensors that this rank alone saves; no other rank has these names."""
 
 
-def plan(take: Callable[[], State], path: Path, world: World) -> PlannedSave:
-    """Plan which rank writes which tensors into `path`; `take` copies the state to the host. A collective.
+@dataclass(frozen=True)
+class WrittenShare:
+    """The share of one rank, on disk."""
 
-    Raises `FailedOnRank`.
+    results: list[WriteResult]
+    tensors: dict[str, STORAGE_TYPES]
+
+    @property
+    def files(self) -> set[str]:
+        """Names of the written files."""
+        return {result.storage_data.relative_path for result in self.results}
+
+
+def assign(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
+    """The rank that saves each tensor of `sizes`, in bytes: the largest first, each to the rank with least.
+
+    Every rank computes the same result. No rank gets more than the mean and the largest tensor together.
     """
-    writer = dcp.FileSystemWriter(path, overwrite=False)
+    loads = [(0, rank) for rank in range(world_size)]
+    ranks = {}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        load, rank = loads[0]
+        ranks[name] = rank
+        heapq.heapreplace(loads, (load + sizes[name], rank))
+    return ranks
+
+
+def own_share(state: CapturedState, rank: int, world_size: int) -> State:
+    """The tensors that `rank` of `world_size` saves."""
+    ranks = assign({name: value.nbytes for name, value in state.replicated.items()}, world_size)
+    return {name: value for name, value in state.replicated.items() if ranks[name] == rank} | state.own
+
+
+def plan_share(share: State) -> tuple[dcp.DefaultSavePlanner, SavePlan, Metadata]:
+    """DCP's planner, plan and metadata for the tensors of one rank alone."""
     planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
-    is_rank0 = world.rank == 0
-
-    def local() -> SavePlan:
-        planner.set_up_planner(dict(take()), writer.storage_meta(), is_rank0)
-        writer.set_up_storage_writer(is_rank0, rank=world.rank, use_collectives=True)
-        return writer.prepare_local_plan(planner.create_local_plan())
-
-    plans = world.on_all_ranks(local)
-
-    def shares() -> tuple[list[SavePlan], Metadata] | None:
-        if not is_rank0:  # one rank decides: the order of sets differs between processes
-            return None
-        shared, metadata = planner.create_global_plan(plans)
-        return writer.prepare_global_plan(shared), metadata
-
-    decided = world.on_all_ranks(shares)[0]
-    assert decided is not None
-    mine = planner.finish_plan(decided[0][world.rank])
-    return PlannedSave(writer, planner, mine, decided[1] if is_rank0 else None)
+    planner.set_up_planner(dict(share), is_coordinator=True)
+    [plan], metadata = planner.create_global_plan([planner.create_local_plan()])
+    return planner, planner.finish_plan(plan), metadata
 
 
-def write(planned: PlannedSave) -> list[WriteResult]:
-    """Write this rank's share and flush it to disk, without collectives."""
-    return planned.writer.write_data(planned.plan, planned.planner).wait()
+def write(share: State, path: Path, rank: int) -> WrittenShare:
+    """Write the tensors of `rank` into the folder `path` and flush them to disk. Raises `OSError`."""
+    writer = dcp.FileSystemWriter(path, overwrite=False)
+    writer.set_up_storage_writer(False, rank=rank, use_collectives=False)  # the file is named for the rank
+    planner, plan, metadata = plan_share(share)
+    results = writer.write_data(writer.prepare_local_plan(plan), planner).wait()
+    return WrittenShare(results, metadata.state_dict_metadata)
 
 
-def write_metadata(planned: PlannedSave, results: Sequence[list[WriteResult]]) -> None:
-    """Write `.metadata` on rank 0, from the results of all ranks."""
-    assert planned.metadata is not None
-    planned.writer.finish(planned.metadata, list(results))
-
-
-def files_of(results: Sequence[WriteResult]) -> set[str]:
-    """Names of the written files."""
-    return {result.storage_data.relative_path for result in results}
+def write_metadata(path: Path, shares: Sequence[WrittenShare]) -> None:
+    """Write `.metadata` of the shares of all ranks. Raises `OSError`."""
+    metadata = Metadata({name: tensor for share in shares for name, tensor in share.tensors.items()})
+    dcp.FileSystemWriter(path).finish(metadata, [share.results for share in shares])
 
 
 def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -16,7 +16,7 @@ from torch import nn
 from disttrain.checkpoint import state_tensors, storage
 from disttrain.checkpoint.folder import CommittedCheckpoint
 from disttrain.checkpoint.resume import ResumeSource
-from disttrain.checkpoint.storage import State
+from disttrain.checkpoint.storage import CapturedState, State
 from disttrain.errors import ConfigError
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
@@ -77,16 +77,23 @@ class TrainState:
         self._parts = parts
         self._world = world
 
-    def capture(self) -> State:
-        """This rank's share of a checkpoint. A collective."""
-        own = _own_prefix(self._world)
-        # DDP broadcasts the buffers of rank 0
-        state = state_tensors.model_tensors(self._model, buffers=self._world.rank == 0)
-        state |= state_tensors.optimizer_tensors(self._model, self._optimizer)
+    def capture(self) -> CapturedState:
+        """The state as this rank holds it. A collective."""
+        replicated = state_tensors.model_tensors(self._model, buffers=False)
+        replicated |= state_tensors.optimizer_tensors(self._model, self._optimizer)
+        own: State = {}
+        if self._world.rank == 0:  # the buffers of ranks differ; training continues with those of rank 0
+            model = state_tensors.model_tensors(self._model)
+            own = {name: value for name, value in model.items() if name not in replicated}
         for part in self._parts:
             for name, value in part.state_dict().items():
-                state[own + name.removeprefix(OWN) if name.startswith(OWN) else name] = value
-        return state
+                if name.startswith(OWN):
+                    own[_own_prefix(self._world) + name.removeprefix(OWN)] = value
+                elif name.startswith(_SHARED):
+                    replicated[name] = value
+                else:
+                    own[name] = value
+        return CapturedState(replicated, own)
 
     def restore(self, found: ResumeSource) -> int:
         """Load the checkpoint and return the step after which training continues. A collective.

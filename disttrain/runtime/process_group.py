@@ -62,6 +62,18 @@ class World(RankInfo):
             dist.all_gather_object(values, value, group=self.control)
         return values
 
+    def gather_object(self, value: Any) -> list[Any] | None:
+        """The picklable `value` of every rank, by rank, on rank 0; None on the others.
+
+        Costs rank 0 what `all_gather_object` costs every rank. Returns after all ranks have called.
+        """
+        if self.size == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        with heartbeat.collective():
+            dist.gather_object(value, values)
+        return values
+
     def on_all_ranks(self, act: Callable[[], T]) -> list[T]:
         """Run `act` on every rank; the results by rank, on all ranks. `act` contains no collective.
 

@@ -34,6 +34,10 @@ class TimedWorld(World):
         with control_sync(self.clock):
             return super().all_gather_object(value)
 
+    def gather_object(self, value: Any) -> list[Any] | None:
+        with control_sync(self.clock):
+            return super().gather_object(value)
+
     def all_reduce_max(self, values: Sequence[float]) -> list[float]:
         with control_sync(self.clock):
             return super().all_reduce_max(values)

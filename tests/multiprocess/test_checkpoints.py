@@ -272,7 +272,7 @@ def on_a_full_disk(world: World, made: Config, folder: Path, what: str) -> Seen:
     target = {
         "write": f"{module}.write",
         "plan": f"{module}.dcp.FileSystemWriter.prepare_local_plan",
-        "copy": "disttrain.checkpoint.saver.copy_to_host",
+        "copy": "disttrain.checkpoint.host_buffers.HostBuffers.copy",
     }[what]
     full = OSError(errno.ENOSPC, "No space left on device")
     with patch(target, side_effect=full) if world.rank == 1 else nullcontext():

@@ -16,9 +16,9 @@ def build(*, slow_ranks: tuple[int, ...], slow_write_s: float, **options: Any) -
     if rank_info().rank in slow_ranks:
         write = storage.write
 
-        def slow(planned: storage.PlannedSave) -> list[Any]:
+        def slow(*arguments: Any) -> storage.WrittenShare:
             time.sleep(slow_write_s)
-            return write(planned)
+            return write(*arguments)
 
         storage.write = slow
     return synthetic.build(**options)

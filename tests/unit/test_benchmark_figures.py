@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from benchmarks import cluster, exposed, file_system_calls, help, overhead, peers, status
+from benchmarks import checkpoint_plan, cluster, exposed, file_system_calls, help, overhead, peers, status
 
 
 def launch(log_ratio, bare_step_ms=20.0, seconds=(0.001,)):
@@ -81,3 +81,11 @@ def test_calls_below_the_runs_folder_are_counted():
     found = file_system_calls.figures(raw)
     assert (found["node_0_metadata_calls"], found["other_node_metadata_calls"]) == (0.0, 4.0)
     assert found["other_node_data_calls"] == 2.0
+
+
+def test_planning_a_checkpoint_at_many_ranks_is_a_sum_of_parts():
+    raw = checkpoint_plan.measure(ranks=8, layers=1, repeats=3)
+    raw["taken_s"] = {"share": [0.3, 0.1, 0.2], "receive": [0.01] * 3, "metadata": [0.02] * 3}
+    found = checkpoint_plan.figures(raw)
+    assert (found["ranks"], found["tensors"], found["share_s"]) == (8, 4 * 19 + 8 * 4, 0.2)
+    assert found["total_s"] == pytest.approx(0.23)

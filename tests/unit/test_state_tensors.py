@@ -47,7 +47,7 @@ def test_a_checkpoint_has_it_for_each_rank(generators):
     world = World(rank=1, size=2, local_rank=1, local_size=2, device=DEVICE, backend="nccl")
     model = nn.Linear(2, 2)
     random = RandomState(DEVICE)
-    state = TrainState(model, torch.optim.SGD(model.parameters()), [random], world).capture()
+    state = TrainState(model, torch.optim.SGD(model.parameters()), [random], world).capture().own
     assert state["rank-00001.cuda"].tolist() == [1] * 16
     generators[DEVICE] += 1
     own = {name.removeprefix("rank-00001."): value for name, value in state.items() if "rank" in name}
