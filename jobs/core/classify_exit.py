@@ -36,6 +36,8 @@ class ExitEvidence:
     """Error files of the ranks (`records.RankError`)."""
     killed_workers: Sequence[tuple[int, int]] = ()
     """(rank, signal) of the first failed worker of each node where a signal ended it."""
+    exited_workers: Sequence[tuple[int, int]] = ()
+    """(rank, exit code) of the first failed worker of each node where no signal ended it."""
     oom_ranks: Sequence[int] = ()
     """Killed ranks on nodes where the OOM killer ran."""
     external_cause: str | None = None
@@ -55,6 +57,8 @@ class ExitEvidence:
     """Time at which the first agent found a hang, in seconds since the epoch; None without one."""
     silent_nodes: Sequence[int] = ()
     """Nodes without an exit code."""
+    lost_peer: str | None = None
+    """Node at the other end of the first lost connection."""
     ranks_started: bool = True
     """Whether any rank wrote a file."""
     last_lines: Mapping[int, str] = field(default_factory=dict)
@@ -139,11 +143,20 @@ def _rank_failure(evidence: ExitEvidence) -> ExitStatus | None:
     for rank, number in sorted(killed):
         if number != signal.SIGABRT or not evidence.rank_errors:
             return ExitStatus("killed", f"rank {rank} was ended by {_signal_name(number)}")
-    if evidence.rank_errors:
-        first = min(evidence.rank_errors, key=lambda error: error["time"])
-        message = f"rank {first['rank']}: {first['kind']}: {_shortened(first['message'])}"
+    if not evidence.rank_errors:
+        return None
+    first = min(evidence.rank_errors, key=lambda error: error["time"])
+    message = f"rank {first['rank']}: {first['kind']}: {_shortened(first['message'])}"
+    if not _is_communication_error(first):
         return ExitStatus(first["cause"], message)
-    return None
+    # A rank that ends without an error file, as by `os._exit`, leaves broken connections on its peers.
+    failed = {error["rank"] for error in evidence.rank_errors}
+    for rank, code in sorted(evidence.exited_workers):
+        if rank not in failed:
+            return ExitStatus("crashed", f"rank {rank} exited with code {code}; then {message}")
+    if evidence.lost_peer is not None:
+        message = f"rank {first['rank']} lost its connection to {evidence.lost_peer}: {message}"
+    return ExitStatus(first["cause"], message)
 
 
 def _node_failure(evidence: ExitEvidence) -> ExitStatus:
@@ -162,10 +175,17 @@ def _node_failure(evidence: ExitEvidence) -> ExitStatus:
 
 
 def root_cause_worker(log: str) -> tuple[int, int] | None:
-    """(rank, signal) of the worker that torchrun's log names as root cause; None if no signal ended it."""
+    """(rank, exit code) of the worker that torchrun's log names as root cause; -N for signal N."""
     _, found, cause = log.rpartition("Root Cause (first observed failure)")
-    match = re.search(r"rank +: (\d+) .*?exitcode +: -(\d+) ", cause, re.DOTALL) if found else None
+    match = re.search(r"rank +: (\d+) .*?exitcode +: (-?\d+) ", cause, re.DOTALL) if found else None
     return (int(match[1]), int(match[2])) if match else None
+
+
+def peer_address(errors: Sequence[Mapping[str, Any]]) -> str | None:
+    """Address at the other end of the connection that a rank lost first; None if no rank names one."""
+    lost = sorted(filter(_is_communication_error, errors), key=lambda error: error["time"])
+    match = re.search(r"\[?(\d+\.\d+\.\d+\.\d+)\]?:\d+", lost[0]["message"]) if lost else None
+    return match[1] if match else None
 
 
 def last_rank_line(log: str) -> str:

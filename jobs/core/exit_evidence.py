@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
-from jobs.core.classify_exit import ExitEvidence, last_rank_line, root_cause_worker
+from jobs.core.classify_exit import ExitEvidence, last_rank_line, peer_address, root_cause_worker
 from jobs.core.rank_positions import RankPosition
 
 _LOG_TAIL_BYTES = 32 * 1024
@@ -28,16 +29,20 @@ def read_evidence(
     graceful = own_metrics.get("stop_cause") if own_metrics.get("status") == "stopped" else None
     steps, steps_total = own_metrics.get("steps"), own_metrics.get("steps_total")
     request = read_json_or_none(attempt.stop) or {}
-    nodes = range(len((read_json_or_none(attempt.record) or {}).get("nodes", ())))
+    hosts = (read_json_or_none(attempt.record) or {}).get("nodes", [])
+    nodes = range(len(hosts))
+    rank_errors = _rank_errors(attempt)
     # All nodes' logs, as the exit code of a node may be missing.
     logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
-    killed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
+    failed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
+    killed = {node: (rank, -code) for node, (rank, code) in failed.items() if code < 0}
     ended = {node: record for node in nodes if (record := read_json_or_none(attempt.node_ranks(node)))}
     return ExitEvidence(
         completed=own_metrics.get("status") == "completed",
         exit_codes=exit_codes,
-        rank_errors=_rank_errors(attempt),
+        rank_errors=rank_errors,
         killed_workers=list(killed.values()),
+        exited_workers=[(rank, code) for rank, code in failed.values() if code > 0],
         oom_ranks=[rank for node, (rank, _) in killed.items() if attempt.node_oom(node).exists()],
         external_cause=external_cause,
         external_message=external_message,
@@ -48,9 +53,22 @@ def read_evidence(
         rank_positions=[RankPosition(**rank) for record in ended.values() for rank in record["ranks"]],
         hung_at=min((record["time"] for record in ended.values() if record["hung"]), default=None),
         silent_nodes=[node for node in nodes if node not in exit_codes and node not in ended],
+        lost_peer=_node_at(peer_address(rank_errors), hosts),
         ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
         last_lines={node: last_rank_line(_log_tail(attempt.node_log(node))) for node in exit_codes},
     )
+
+
+def _node_at(address: str | None, hosts: Sequence[str]) -> str | None:
+    """`node 2 (name)` of the host with an address, or None if the name service does not say."""
+    if address is None or len(set(hosts)) < 2:
+        return None
+    try:
+        name, aliases, _ = socket.gethostbyaddr(address)
+    except OSError:
+        return None
+    names = {each.partition(".")[0] for each in (name, *aliases)}
+    return next((f"node {node} ({host})" for node, host in enumerate(hosts) if host in names), None)
 
 
 def _rank_errors(attempt: Attempt) -> list[dict[str, Any]]:

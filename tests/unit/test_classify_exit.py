@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def error(rank: int, time: float, cause: str = "crashed", message: str = "boom")
 
 RESET = "[gloo/transport/tcp/pair.cc:534] Connection reset by peer [10.0.0.2]:41234"
 TIMED_OUT = "[gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 900000ms for recv operation"
+EXITED = [(0, 1), (2, 7)]
 HANG = [
     RankPosition(0, "step", 5, 75.0, 60.0, waiting=True, stopped=False, where="a.py:1 in backward"),
     RankPosition(1, "step", 5, 70.0, 60.0, waiting=True, stopped=True, where="a.py:1 in backward"),
@@ -152,6 +154,21 @@ HANG = [
             "hung",
             "node 1 gave no sign, while the other ranks waited in a collective of step 6 for 75 s",
         ),
+        (
+            ExitEvidence(False, {0: 1, 1: 1}, [error(0, 4.0, message=RESET)], exited_workers=EXITED),
+            "crashed",
+            "rank 2 exited with code 7; then rank 0: RuntimeError: [gloo",
+        ),
+        (
+            ExitEvidence(False, {0: 1, 1: 1}, [error(0, 4.0)], exited_workers=EXITED),
+            "crashed",
+            "rank 0: RuntimeError: boom",
+        ),
+        (
+            ExitEvidence(False, {0: 1, 1: 1}, [error(0, 4.0, message=RESET)], lost_peer="node 1 (n7)"),
+            "crashed",
+            "rank 0 lost its connection to node 1 (n7): rank 0: RuntimeError: [gloo",
+        ),
         (ExitEvidence(False, {0: 1, 1: -9}), "lost", "agent of node 1 was ended by SIGKILL"),
         (ExitEvidence(False, {0: 1}, last_lines={0: "bad  word"}), "crashed", "code 1: bad word"),
         (ExitEvidence(False, {0: 1}, ranks_started=False, last_lines={0: "?"}), "launch_failed", "node 0: ?"),
@@ -176,9 +193,23 @@ def test_a_message_is_one_line_of_bounded_length() -> None:
 
 
 def test_the_killed_worker_in_a_log_of_torchrun() -> None:
-    assert root_cause_worker(TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)")) == (1, 9)
-    assert root_cause_worker(TORCHRUN_SAYS.format(code=1, name="")) is None
+    assert root_cause_worker(TORCHRUN_SAYS.format(code=-9, name="(SIGKILL)")) == (1, -9)
+    assert root_cause_worker(TORCHRUN_SAYS.format(code=7, name="")) == (1, 7)
     assert root_cause_worker("all is well") is None
+
+
+def test_the_node_at_the_other_end_of_a_lost_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"10.0.0.2": ("n7.cluster", ["n7-ib"], [])}
+    monkeypatch.setattr(socket, "gethostbyaddr", lambda address: names[address])
+    run = RunDir(tmp_path / "sweep" / "run")
+    attempt = run.attempt(0)
+    write_json(attempt.record, {"attempt": 0, "ended": None, "nodes": ["n6", "n7"]})
+    write_json(attempt.error(1), error(1, 2.0, message=RESET.replace("10.0.0.2", "10.0.0.9")))
+    write_json(attempt.error(0), error(0, 1.0, message=RESET))
+    message = str(close_attempt(run, attempt, {0: 1, 1: 1}).message)
+    assert message.startswith("rank 0 lost its connection to node 1 (n7): rank 0: RuntimeError: [gloo")
 
 
 def test_the_last_line_of_a_log_is_a_ranks() -> None:
