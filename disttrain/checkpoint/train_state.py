@@ -114,12 +114,12 @@ class TrainState:
             return 0
         state_tensors.load_optimizer(self._model, self._optimizer, state)
         own = _own_prefix(world)
-        exact = any(name.startswith(own) for name in state)
+        random_state = "restored" if any(name.startswith(own) for name in state) else "reseeded"
         named = {OWN + k.removeprefix(own) if k.startswith(own) else k: v for k, v in state.items()}
         for part in self._parts:
             part.load_state_dict(named)
         step = found.manifest.step
-        log.info("resumed", step=step, path=str(found.path), exact=exact)
+        log.info("resumed", step=step, path=str(found.path), random_state=random_state)
         return step
 
     def _empty_parts(self, found: ResumeSource, known: state_tensors.Shapes) -> State:

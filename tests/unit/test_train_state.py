@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from disttrain.checkpoint.resume import ResumeSource
 from disttrain.checkpoint.train_state import RandomState, TrainState
 from disttrain.precision import Precision
 from disttrain.records.checkpoint import Checkpoint
+from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 
 CPU = torch.device("cpu")
@@ -64,3 +66,11 @@ def test_the_state_of_a_precision_resumes_on_any_number_of_ranks(tmp_path):
         precision = LossScale(1.0)
         assert state_of(precision).restore(source) == 5
         assert precision.scale.item() == 1024.0
+
+
+def test_a_resume_logs_whether_the_random_state_was_restored(tmp_path):
+    for world_size, expected in ((1, "restored"), (2, "reseeded")):
+        source = saved(state_of(LossScale(1.0)), tmp_path / str(world_size), world_size)
+        with patch.object(log, "info") as logged:
+            state_of(LossScale(1.0)).restore(source)
+        logged.assert_called_once_with("resumed", step=5, path=str(source.path), random_state=expected)
