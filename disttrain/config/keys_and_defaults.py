@@ -176,11 +176,11 @@ class JobConfig(Section):
     stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
     """Seconds between the checks at which ranks agree on stop requests; 0: at every step."""
     setup_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
-    """Seconds before the first step, and after the last, without an end of which a rank counts as hung. The
-    agent of its node ends a hung attempt."""
+    """Seconds until the ranks train, in the first step, and after the last step, after which a rank counts as
+    hung. The agent of its node ends a hung attempt."""
     step_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
-    """Seconds in one step after which a rank counts as hung; at least three times the 99th percentile of the
-    newest thousand steps."""
+    """Seconds in one later step after which a rank counts as hung; at least three times the 99th percentile
+    of the newest thousand steps."""
     checkpoint_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
     """Seconds in which training waits for a checkpoint after which a rank counts as hung; at least three
     times the longest checkpoint so far."""

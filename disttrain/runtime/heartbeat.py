@@ -58,6 +58,8 @@ class _Position:
         self.at = (phase, step, now)
 
     def limit_s(self, phase: Phase) -> float:
+        if phase == "step" and self._steps == 0:
+            phase = "setup"  # the first step compiles, and opens connections
         return max(FACTOR * self._usual_s(phase), self._timeouts_s[phase])
 
     def _usual_s(self, phase: Phase) -> float:

@@ -31,6 +31,7 @@ def test_three_times_the_99th_percentile_of_the_steps(
 ) -> None:
     now = 0.0
     heartbeat.enter("step")
+    assert position.limit_s("step") == 600.0, "the first step belongs to the set-up"
     for step, seconds in enumerate([500.0] + [1.0] * 97 + [40.0, 30.0], start=1):
         now += seconds
         set_clock(monkeypatch, now)
