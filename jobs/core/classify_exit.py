@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobs.core.rank_positions import RankPosition, describe_hang, silent_rank
+from jobs.core.rank_positions import RankPosition, describe_hang, silent_rank, slow_node
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, NO_REQUEUE, RULES, RequeueDecision
 
 _COMMUNICATION = re.compile(
@@ -55,6 +55,8 @@ class ExitEvidence:
     """Positions of the ranks of nodes whose agent ended them."""
     hung_at: float | None = None
     """Time at which the first agent found a hang, in seconds since the epoch; None without one."""
+    unsent_bytes: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Bytes that waited in connections between nodes, by node and peer, when its agent ended the ranks."""
     silent_nodes: Sequence[int] = ()
     """Nodes without an exit code."""
     lost_peer: str | None = None
@@ -111,15 +113,20 @@ def _hang(evidence: ExitEvidence) -> ExitStatus | None:
     if evidence.hung_at is not None:
         if any(error["time"] < evidence.hung_at for error in errors):
             return None
-        return ExitStatus("hung", describe_hang(evidence.rank_positions, evidence.silent_nodes))
+        return ExitStatus("hung", _described(evidence))
     silent = silent_rank(evidence.rank_positions)
     if errors or evidence.killed_workers or silent is None or not evidence.rank_errors:
         return None
     first = min(evidence.rank_errors, key=lambda error: error["time"])
     if not silent.stopped and _TIMEOUT.search(first["message"]) is None:
         return None
-    message = f"{describe_hang(evidence.rank_positions)}; rank {first['rank']} waited for it"
+    message = f"{_described(evidence)}; rank {first['rank']} waited for it"
     return ExitStatus("hung", message)
+
+
+def _described(evidence: ExitEvidence) -> str:
+    slow = slow_node(evidence.unsent_bytes)
+    return describe_hang(evidence.rank_positions, evidence.silent_nodes, slow)
 
 
 def _is_communication_error(error: Mapping[str, Any]) -> bool:

@@ -32,6 +32,7 @@ def read_evidence(
     hosts = (read_json_or_none(attempt.record) or {}).get("nodes", [])
     nodes = range(len(hosts))
     rank_errors = _rank_errors(attempt)
+    peer = _node_at(peer_address(rank_errors), hosts)
     # All nodes' logs, as the exit code of a node may be missing.
     logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
     failed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
@@ -53,14 +54,15 @@ def read_evidence(
         rank_positions=[RankPosition(**rank) for record in ended.values() for rank in record["ranks"]],
         hung_at=min((record["time"] for record in ended.values() if record["hung"]), default=None),
         silent_nodes=[node for node in nodes if node not in exit_codes and node not in ended],
-        lost_peer=_node_at(peer_address(rank_errors), hosts),
+        lost_peer=None if peer is None else f"node {peer} ({hosts[peer]})",
+        unsent_bytes=_unsent_bytes(ended, hosts),
         ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
         last_lines={node: last_rank_line(_log_tail(attempt.node_log(node))) for node in exit_codes},
     )
 
 
-def _node_at(address: str | None, hosts: Sequence[str]) -> str | None:
-    """`node 2 (name)` of the host with an address, or None if the name service does not say."""
+def _node_at(address: str | None, hosts: Sequence[str]) -> int | None:
+    """The node that has an address; None if the name service does not say."""
     if address is None or len(set(hosts)) < 2:
         return None
     try:
@@ -68,7 +70,21 @@ def _node_at(address: str | None, hosts: Sequence[str]) -> str | None:
     except OSError:
         return None
     names = {each.partition(".")[0] for each in (name, *aliases)}
-    return next((f"node {node} ({host})" for node, host in enumerate(hosts) if host in names), None)
+    return next((node for node, host in enumerate(hosts) if host in names), None)
+
+
+def _unsent_bytes(ended: Mapping[int, Mapping[str, Any]], hosts: Sequence[str]) -> dict[tuple[int, int], int]:
+    """Bytes that waited in connections between the nodes of the job, by node and peer."""
+    if not any(record["hung"] for record in ended.values()):
+        return {}
+    addresses = {address for record in ended.values() for address in record["unsent_bytes"]}
+    node_of = {address: _node_at(address, hosts) for address in addresses}
+    return {
+        (node, peer): count
+        for node, record in ended.items()
+        for address, count in record["unsent_bytes"].items()
+        if (peer := node_of[address]) is not None
+    }
 
 
 def _rank_errors(attempt: Attempt) -> list[dict[str, Any]]:

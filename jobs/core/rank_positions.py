@@ -6,7 +6,8 @@ all nodes: first a stopped process, then a rank outside of any collective, then 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -46,8 +47,27 @@ def silent_rank(positions: Sequence[RankPosition]) -> RankPosition | None:
     return first if behind or not first.waits_for_others else None
 
 
-def describe_hang(positions: Sequence[RankPosition], silent_nodes: Collection[int] = ()) -> str:
-    """One line that names the silent rank, or the nodes without any sign, or the step in which all wait."""
+def slow_node(unsent: Mapping[tuple[int, int], int]) -> int | None:
+    """The node to and from which most bytes wait; None if no other node has fewer.
+
+    `unsent`: bytes that wait in connections, by node and peer. In a ring, a slow link stops the connections
+    to and from its node, and each neighbour has another connection without a queue.
+    """
+    waiting: Counter[int] = Counter()
+    for (node, peer), count in unsent.items():
+        waiting[node] += count
+        waiting[peer] += count
+    (node, most), (_, second) = [*waiting.most_common(2), (0, 0), (0, 0)][:2]
+    return node if most > second else None
+
+
+def describe_hang(
+    positions: Sequence[RankPosition], silent_nodes: Collection[int] = (), slow: int | None = None
+) -> str:
+    """One line that names the silent rank, or the nodes without any sign, or the step in which all wait.
+
+    `slow` is the `slow_node`, if known.
+    """
     found = silent_rank(positions)
     longest = max(positions, key=lambda each: each.silent_s)
     if found is not None and found.stopped:
@@ -57,4 +77,5 @@ def describe_hang(positions: Sequence[RankPosition], silent_nodes: Collection[in
     waited = f"in a collective of {longest.phase_text} for {longest.silent_s:.0f} s"
     if silent_nodes:
         return f"node {min(silent_nodes)} gave no sign, while the other ranks waited {waited}"
-    return f"all ranks waited for each other {waited}: the network is slow or broken"
+    where = "" if slow is None else f" at node {slow}"
+    return f"all ranks waited for each other {waited}: the network is slow or broken{where}"

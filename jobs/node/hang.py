@@ -22,6 +22,7 @@ from disttrain.records.run_directory import Attempt
 from jobs.core.processes import is_running
 from jobs.core.rank_positions import RankPosition, describe_hang
 from jobs.node.node_log import log_line
+from jobs.node.unsent_bytes import unsent_bytes
 
 _OTHER_NODES_S = 15.0
 _STOPPED_AFTER_S = 10 * INTERVAL_S
@@ -110,5 +111,7 @@ def withdraw_warning(attempt: Attempt) -> None:
 
 
 def positions_record(positions: Sequence[RankPosition], hung: bool) -> dict[str, Any]:
-    """Content of `node-NN.ranks.json`: positions of a node's ranks before the agent ended them."""
-    return {"hung": hung, "time": time.time(), "ranks": [asdict(each) for each in positions]}
+    """Content of `node-NN.ranks.json`: positions of a node's ranks before the agent ended them, and the bytes
+    that wait in the connections to other nodes."""
+    ranks = [asdict(each) for each in positions]
+    return {"hung": hung, "time": time.time(), "ranks": ranks, "unsent_bytes": unsent_bytes()}
