@@ -53,10 +53,10 @@ from disttrain.transforms import load_transforms
 
 
 def train(config: Config, output: RunOutput, world: World, signals: StopSignals | None = None) -> Metrics:
-    """Train as `config` says on this rank of `world`, and write the records to `output`.
+    """Train by `config` on this rank of `world`, and write the records to `output`.
 
-    Resumes from the newest checkpoint if there is one, and stops early where the ranks agree to.
-    Raises `ConfigError` for what cannot be done, before the first step.
+    Resumes from the newest checkpoint if there is one, and stops early if the ranks agree on it.
+    Raises `ConfigError` before the first step if the config cannot be run.
     """
     run = prepare(config, output, world, signals or StopSignals())
     try:
@@ -101,7 +101,7 @@ def run_loop(run: Run) -> StopCause | None:
 
 
 def take_step(step: int, run: Run) -> StepResult:
-    """Run optimizer step `step`, under the profiler where it is due."""
+    """Run optimizer step `step`, under the profiler if the step is to be profiled."""
     profiled = run.telemetry.profiled
     if step not in profiled.steps:
         return run.trainer.step(step, run.batches)

@@ -25,7 +25,7 @@ from disttrain.telemetry.step_clock import COMM, COMPUTE, INPUT, OPTIMIZER, OTHE
 
 
 class Trainer:
-    """The parallel model (`Strategy.apply` returned it) and all that a step needs.
+    """Runs the optimizer steps of a parallel model, which `Strategy.apply` returned.
 
     `steps` is the length of the learning-rate schedule. The caller closes each step on the `clock`.
     """
@@ -49,7 +49,7 @@ class Trainer:
         self.strategy = strategy
         self.plan = plan
         self.precision = precision or Precision()
-        # computed once: a million take a second here, and nothing in the step
+        # All rates are computed here, a million in one second, so that a step only reads one.
         self._rates = array("d", (learning_rate(s, steps, optim, plan.global_) for s in range(1, steps + 1)))
         self.clock = clock
         self._device = next(model.parameters()).device
@@ -109,8 +109,7 @@ class Trainer:
         return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
 
     def _pass(self, inputs: Tensor, targets: Tensor, last: bool) -> Tensor:
-        """Forward and backward of one micro-batch; gradients travel with the last, carrying the sum of
-        all."""
+        """Forward and backward pass of one micro-batch. The last one reduces the gradients over ranks."""
         with self.strategy.micro_step(self.model, last):
             loss = self._loss(inputs, targets)
             if last:

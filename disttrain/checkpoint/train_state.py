@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -63,7 +64,7 @@ class RandomState:
         if self._loaded:
             state_tensors.set_random_state(self._loaded, self._device)
         elif step:
-            seed_all(seed + 1 + world.rank + world.size * step)
+            seed_all(int(np.random.SeedSequence([seed, step, world.rank]).generate_state(1)[0]))
 
 
 class TrainState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from disttrain.precision import Precision
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
+from disttrain.runtime.seeding import seed_all
 
 CPU = torch.device("cpu")
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=CPU, backend=None)
@@ -74,3 +76,16 @@ def test_a_resume_logs_whether_the_random_state_was_restored(tmp_path):
         with patch.object(log, "info") as logged:
             state_of(LossScale(1.0)).restore(source)
         logged.assert_called_once_with("resumed", step=5, path=str(source.path), random_state=expected)
+
+
+def test_a_restart_on_another_number_of_ranks_repeats_no_random_numbers():
+    drawn = []
+    for rank in range(8):
+        seed_all(5 + 1 + rank)  # as at the start of a run on eight ranks
+        drawn.append(torch.rand(()).item())
+    for step in (1, 2, 3):
+        for rank in range(2):
+            world = dataclasses.replace(ALONE, rank=rank, size=2)
+            RandomState(CPU).restart(step, 5, world)
+            drawn.append(torch.rand(()).item())
+    assert len(set(drawn)) == len(drawn)
