@@ -104,8 +104,7 @@ def _log_moments(values: ArrayLike) -> tuple[Floats, Floats, int]:
 
 
 def _bounds(centre: Floats, variance: Floats, freedom: Floats, confidence: float) -> Bounds:
-    with np.errstate(invalid="ignore"):
-        half = student_t.ppf(0.5 + confidence / 2, freedom) * np.sqrt(variance)
+    half = student_t.ppf(0.5 + confidence / 2, freedom) * np.sqrt(variance)
     half = np.where(variance == 0, 0.0, half)  # no spread: degrees of freedom are 0/0, the width is zero
     return Bounds(np.exp(centre), np.exp(centre - half), np.exp(centre + half))
 

@@ -323,7 +323,12 @@ sweep:
             "resources.node",
             "sweep.yaml:8: unknown key 'resources.node'; did you mean 'resources.nodes'?",
         ),
-        ("axes:", "axis:", "sweep.yaml:7: unknown key 'sweep.axis'; did you mean 'sweep.axes'?"),
+        (
+            "axes:",
+            "axis:",
+            "sweep.yaml:7: unknown key 'sweep.axis'; did you mean 'sweep.axes'?; allowed: sweep.axes, "
+            "sweep.grids, sweep.exclude, sweep.scaling, sweep.repeats",
+        ),
         ("  axes:", "  repeats: 0\n  axes:", "sweep.yaml:7: sweep.repeats=0: input should be greater than 0"),
         (
             "  axes:",
@@ -336,6 +341,16 @@ sweep:
             "  axes:",
             "  exclude: [{train.sede: 0}]\n  axes:",
             "sweep.yaml:7: unknown key 'train.sede' in sweep.exclude; did you mean 'train.seed'?",
+        ),
+        (
+            "  axes:",
+            "  exclude: [{telemetry.samples: 3}]\n  axes:",
+            "sweep.yaml:7: 'telemetry.samples' was renamed: use 'telemetry.profiled_steps'",
+        ),
+        (
+            "  axes:",
+            "  exclude: [{}]\n  axes:",
+            "sweep.yaml:7: sweep.exclude.0={}: dictionary should have at least 1 item",
         ),
         (
             "  axes:",
