@@ -75,11 +75,11 @@ def test_a_blocking_checkpoint_slow_on_one_rank(three_ranks, tmp_path):
     assert_added(delays.medians(slow, RANKS), delays.medians(quick, RANKS), [{}] * RANKS, saving_s)
 
 
-def test_a_slow_disk_delays_no_step(three_ranks, clean, tmp_path):
+def test_a_slow_disk_delays_no_step(three_ranks, tmp_path):
     """Rank 0 writes all its files in each step, and each write takes as long as the other tests' delay."""
     made = delays.config(RANKS, telemetry={"flush_every_s": 1e-3})
     three_ranks.call(delays.train_on_slow_disk, made, tmp_path, 0)
-    assert_added(delays.medians(tmp_path, RANKS), clean, [{}] * RANKS, LATE_S)
+    assert_added(delays.medians(tmp_path, RANKS), CLEAN, [{}] * RANKS, LATE_S)
 
 
 @pytest.mark.parametrize("buckets", [4, 1])
