@@ -56,10 +56,11 @@ def commit(temporary: Path, manifest: Checkpoint) -> Path:
     must be on disk. Raises `OSError`.
     """
     write_json(temporary / MANIFEST, manifest.model_dump(mode="json"))
-    _sync(temporary)
+    sync(temporary)
     target = committed_path(temporary.parent, manifest.step)
     os.rename(temporary, target)
-    _sync(target.parent)
+    sync(target.parent)
+    sync(target.parent.parent)  # the first checkpoint created the folder of checkpoints
     return target
 
 
@@ -100,9 +101,9 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def _sync(folder: Path) -> None:
-    """Flush the names in `folder` to disk; syncing the files covers only their content."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Flush a file's content, or the names in a folder, to disk. Raises `OSError`."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import STORAGE_TYPES, Metadata, Tenso
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
 from torch.distributed.checkpoint.storage import WriteResult
 
-from disttrain.checkpoint.folder import DamagedCheckpoint
+from disttrain.checkpoint.folder import METADATA, DamagedCheckpoint, sync
 from disttrain.checkpoint.safe_reader import SafeReader
 
 State = dict[str, Tensor]
@@ -82,17 +82,22 @@ def plan_share(share: State) -> tuple[dcp.DefaultSavePlanner, SavePlan, Metadata
 
 def write(share: State, path: Path, rank: int) -> WrittenShare:
     """Write the tensors of `rank` into the folder `path` and flush them to disk. Raises `OSError`."""
-    writer = dcp.FileSystemWriter(path, overwrite=False)
+    # DCP would flush each file to disk before the end of the file has left Python's buffer
+    writer = dcp.FileSystemWriter(path, overwrite=False, sync_files=False)
     writer.set_up_storage_writer(False, rank=rank, use_collectives=False)  # the file is named for the rank
     planner, plan, metadata = plan_share(share)
     results = writer.write_data(writer.prepare_local_plan(plan), planner).wait()
-    return WrittenShare(results, metadata.state_dict_metadata)
+    written = WrittenShare(results, metadata.state_dict_metadata)
+    for name in written.files:
+        sync(path / name)
+    return written
 
 
 def write_metadata(path: Path, shares: Sequence[WrittenShare]) -> None:
-    """Write `.metadata` of the shares of all ranks. Raises `OSError`."""
+    """Write `.metadata` of the shares of all ranks and flush it to disk. Raises `OSError`."""
     metadata = Metadata({name: tensor for share in shares for name, tensor in share.tensors.items()})
-    dcp.FileSystemWriter(path).finish(metadata, [share.results for share in shares])
+    dcp.FileSystemWriter(path, sync_files=False).finish(metadata, [share.results for share in shares])
+    sync(path / METADATA)
 
 
 def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:

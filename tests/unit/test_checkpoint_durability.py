@@ -1,0 +1,201 @@
+"""Order of writes, flushes and renames of a checkpoint, and a process that is killed before each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from disttrain.checkpoint import folder as folders
+from disttrain.checkpoint import storage
+from disttrain.checkpoint.resume import newest_intact
+from disttrain.checkpoint.saver import CheckpointSaver
+from disttrain.checkpoint.storage import CapturedState
+from disttrain.config.keys_and_defaults import CheckpointConfig
+from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime.process_group import World
+
+ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
+WITHIN_S = 120
+MANIFEST = Checkpoint(
+    step=0,
+    attempt=0,
+    config_key="k",
+    world_size=1,
+    global_batch_size=4,
+    seed=0,
+    dataset="d",
+    dataset_sha256=None,
+    valid_loss=None,
+    created="",
+    torch=torch.__version__,
+    files={},
+)
+
+
+def saver(run: RunDir, asynchronous: bool = False) -> CheckpointSaver:
+    """The saver of attempt 0, whose tensors hold the step. It keeps one checkpoint."""
+    attempt = run.attempt(0)
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    attempt.steps(0).write_text("{}\n")
+    config = CheckpointConfig(every_steps=1, keep=1, asynchronous=asynchronous)
+
+    def capture() -> CapturedState:
+        return CapturedState({"model.w": torch.full((9,), float(made.step))}, {})
+
+    made = CheckpointSaver(run.checkpoints, config, attempt, ALONE, capture, MANIFEST, 0)
+    return made
+
+
+def save(run: RunDir, step: int) -> None:
+    made = saver(run)
+    made.save(step, None)
+    made.close()
+    assert made.failed == 0
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change of the file system that is about to be made."""
+
+    kind: str
+    """`write` (opened for writing), `sync`, `rename`, `mkdir` or `remove`."""
+    path: str
+    target: str = ""
+    size: int = 0
+    """Bytes of the file, of a `sync`."""
+
+
+def run_child(act: Callable[[], None], below: Path, kill_at: int | None = None) -> list[Event]:
+    """Run `act` in a forked process, and return its changes below `below`, or kill it before one of them."""
+    out, into = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(WITHIN_S)
+        events: list[Event] = []
+        try:
+            record_events(events, str(below), kill_at)
+            act()
+            os.write(into, json.dumps([vars(event) for event in events]).encode())
+        finally:
+            os._exit(len(events) == 0)
+    os.close(into)
+    with os.fdopen(out, "rb") as pipe:
+        text = pipe.read()
+    status = os.waitpid(pid, 0)[1]
+    if kill_at is not None:
+        assert os.WIFSIGNALED(status), "it ended before it was killed"
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return []
+    assert status == 0
+    return [Event(**event) for event in json.loads(text)]
+
+
+def record_events(events: list[Event], below: str, kill_at: int | None) -> None:
+    """Append each change below a folder to `events`, from now on and in this process."""
+
+    def add(event: Event) -> None:
+        if event.path.startswith(below) or not os.path.isabs(event.path):
+            if len(events) == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            events.append(event)
+
+    def audit(name: str, arguments: tuple) -> None:
+        if name == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR):
+            add(Event("write", str(arguments[0])))
+        elif name in ("os.rename", "os.link"):
+            add(Event("rename", str(arguments[0]), str(arguments[1])))
+        elif name == "os.mkdir":
+            add(Event("mkdir", str(arguments[0])))
+        elif name in ("os.remove", "os.rmdir"):
+            add(Event("remove", str(arguments[0])))
+
+    fsync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        add(Event("sync", os.readlink(f"/proc/self/fd/{descriptor}"), size=os.fstat(descriptor).st_size))
+        fsync(descriptor)
+
+    os.fsync = sync
+    sys.addaudithook(audit)
+
+
+def test_everything_is_on_disk_before_the_rename_that_commits(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    events = run_child(lambda: save(run, 1), tmp_path)
+    committed = folders.committed_path(run.checkpoints, 1)
+    temporary = folders.temporary_path(run.checkpoints, 1, attempt=0)
+    commit = events.index(Event("rename", str(temporary), str(committed)))
+    before, after = events[:commit], events[commit + 1 :]
+
+    synced = {event.path: number for number, event in enumerate(before) if event.kind == "sync"}
+    written_as = {event.target: event.path for event in before if event.kind == "rename"}
+    for file in committed.iterdir():
+        name = str(temporary / file.name)
+        number = max(synced.get(name, -1), synced.get(written_as.get(name, ""), -1))
+        assert number >= 0, f"{file.name} is not flushed"
+        assert before[number].size == file.stat().st_size, f"{file.name} is flushed before its end"
+        assert Event("write", name) not in before[number:]
+    assert before[-1].path == str(temporary)  # nothing is added to the folder after its names are on disk
+    assert before[-1].kind == "sync"
+    records = run.attempt(0).steps(0)
+    assert before[synced[str(records)]].size == records.stat().st_size
+    assert [(event.kind, event.path) for event in after[:2]] == [
+        ("sync", str(run.checkpoints)),
+        ("sync", str(run.path)),  # the run's first checkpoint created the folder
+    ]
+
+
+def test_a_process_killed_at_any_point_leaves_the_old_checkpoint_or_the_new(tmp_path: Path) -> None:
+    save(RunDir(tmp_path / "prepared"), 1)
+
+    def prepared(name: str) -> RunDir:
+        return RunDir(shutil.copytree(tmp_path / "prepared", tmp_path / name))
+
+    run = prepared("whole")
+    events = run_child(lambda: save(run, 2), tmp_path)
+    commit = next(n for n, event in enumerate(events) if event.target.endswith("step-00000002"))
+    for point in range(len(events)):
+        run = prepared(str(point))
+        run_child(lambda run=run: save(run, 2), tmp_path, kill_at=point)
+        following = run.attempt(1)
+        following.path.mkdir()
+        found = newest_intact(run.checkpoints, following, ALONE)
+        expected = 2 if point > commit else 1
+        assert found is not None, events[point]
+        assert found.manifest.step == expected, events[point]
+        loaded = {"model.w": torch.zeros(9)}
+        storage.load_tensors(loaded, found.path)
+        assert loaded["model.w"].tolist() == [float(expected)] * 9
+        left = {path.name for path in run.checkpoints.iterdir()}
+        assert left <= {"step-00000001", "step-00000002"}, events[point]
+
+
+def test_a_later_attempt_that_begins_while_files_are_written_prevents_the_commit(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    made = saver(run, asynchronous=True)
+    made.save(1, None)
+    run.attempt(1).path.mkdir()
+    made.close()
+    assert (made.failed, made.committed_step) == (1, None)
+    assert folders.committed_paths(run.checkpoints) == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_without_its_step_records_a_checkpoint_is_not_committed(tmp_path: Path, lost: bool) -> None:
+    run = RunDir(tmp_path / "run")
+    made = saver(run)
+    if lost:
+        run.attempt(0).steps(0).unlink()
+    made.save(1, None)
+    made.close()
+    assert made.failed == lost
