@@ -177,6 +177,13 @@ def live_descendants() -> list[int]:
     return found
 
 
+def has_children(pid: int) -> bool:
+    """Whether a process has a child that it has not waited for."""
+    with contextlib.suppress(OSError):
+        return any(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    return False
+
+
 def kill_descendants(within_s: float = 10.0) -> dict[int, int]:
     """Send SIGKILL to all descendants until none is left; the exit codes of the children among them, by pid.
 

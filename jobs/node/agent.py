@@ -22,9 +22,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import journal, processes, requeue_policy
 from jobs.core.attempt import DoNotRestart, close_attempt, is_current, open_attempt, record_requeue_failure
-from jobs.core.classify_exit import ExitStatus
 from jobs.node import peers, torchrun
-from jobs.node.allocation import Allocation
 from jobs.node.launch import CANNOT_START, LOOPBACK, NodeContext, launch
 from jobs.node.node_log import log_line, redirect_output
 from jobs.node.rendezvous import RendezvousError
@@ -55,8 +53,7 @@ def run_agent(node: NodeContext, attempt: int | None = None) -> int:
 
     A job of a scheduler claims its attempt. `attempt` is the one that a supervisor has claimed.
     """
-    signals = {*torchrun.WARNING_SIGNALS, *torchrun.TERMINATION_SIGNALS, signal.SIGCHLD}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    block_signals()
     processes.become_subreaper()
     try:
         if attempt is not None:
@@ -73,6 +70,12 @@ def run_agent(node: NodeContext, attempt: int | None = None) -> int:
     except (DoNotRestart, JobEnded) as reason:
         log_line(f"nothing to do: {reason}")
         return reason.exit_code
+
+
+def block_signals() -> None:
+    """Block the signals that `jobs.node.torchrun` and `jobs.node.waiting` handle."""
+    signals = {*torchrun.WARNING_SIGNALS, *torchrun.TERMINATION_SIGNALS, signal.SIGCHLD}
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 
 
 def _run_supervised(node: NodeContext, attempt: Attempt) -> int:
@@ -121,8 +124,7 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
         result = explain_silence(attempt, node.hosts, result, allocation, lambda: is_current(run, attempt))
     codes = peers.node_exit_codes(attempt)
     if not is_current(run, attempt):
-        log_line("another start of this job, or a revocation, has superseded this one")
-        return requeue_policy.EXIT_DO_NOT_REQUEUE
+        return _superseded()
     status = close_attempt(
         run,
         attempt,
@@ -133,36 +135,38 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
     )
     peers.record_closed(attempt)
     log_line(f"{status.cause}: {status.message}" if status.message else status.cause)
-    return _requeue_or_exit(node, allocation, attempt, status, result)
-
-
-def _requeue_or_exit(
-    node: NodeContext,
-    allocation: Allocation,
-    attempt: Attempt,
-    status: ExitStatus,
-    result: torchrun.TorchrunResult,
-) -> int:
-    """Have the job requeued if that was decided; node 0's exit code."""
     if not status.decision.requeue:
         return requeue_policy.job_exit_code(status.cause, status.decision)
-    if not result.requeued and not _requeue(allocation, result):
-        if is_current(node.run, attempt):
+    return request_requeue(node, attempt, status.decision.delay_s, result)
+
+
+def request_requeue(
+    node: NodeContext, attempt: Attempt, delay_s: float, result: torchrun.TorchrunResult | None = None
+) -> int:
+    """Requeue the job of a closed attempt, unless the scheduler has, to start after `delay_s`; the exit code.
+
+    Tries end after `_REQUEUE_TIMEOUT_S`, or with the job's time.
+    """
+    allocation = node.allocation
+    assert allocation is not None
+    until = time.time() + _REQUEUE_TIMEOUT_S
+    if result is not None and result.job_end is not None:
+        until = min(until, result.job_end - _MARGIN_S)
+    if result is None or not result.requeued:
+        if not allocation.requeue(until, lambda: is_current(node.run, attempt)):
+            if not is_current(node.run, attempt):
+                return _superseded()
             record_requeue_failure(node.run, attempt)
-        return requeue_policy.EXIT_NOT_REQUEUED
-    if status.decision.delay_s:
-        allocation.delay_start(status.decision.delay_s)
+            return requeue_policy.EXIT_NOT_REQUEUED
+        log_line(f"job {allocation.job_id} will be started again")
+    if delay_s:
+        allocation.delay_start(delay_s)
     return requeue_policy.EXIT_DONE
 
 
-def _requeue(allocation: Allocation, result: torchrun.TorchrunResult) -> bool:
-    until = time.time() + _REQUEUE_TIMEOUT_S
-    if result.job_end is not None:
-        until = min(until, result.job_end - _MARGIN_S)
-    requeued = allocation.requeue(until)
-    if requeued:
-        log_line(f"job {allocation.job_id} will be started again")
-    return requeued
+def _superseded() -> int:
+    log_line("another start of this job, or a revocation, has superseded this one")
+    return requeue_policy.EXIT_DO_NOT_REQUEUE
 
 
 def _run_other_node(node: NodeContext, attempt: Attempt) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -51,8 +51,11 @@ class Allocation(Protocol):
     def kill_wait_s(self) -> float:
         """Seconds between the scheduler's SIGTERM and its SIGKILL."""
 
-    def requeue(self, until: float) -> bool:
-        """Requeue the job, with retries until a time in seconds since the epoch; whether it succeeded."""
+    def requeue(self, until: float, is_current: Callable[[], bool]) -> bool:
+        """Requeue the job, with retries until a time in seconds since the epoch; whether it succeeded.
+
+        The job is not requeued once it was started again, or `is_current` returns False.
+        """
 
     def delay_start(self, delay_s: float) -> None:
         """Set the earliest start of the requeued job, in seconds from now. Logs a refusal."""

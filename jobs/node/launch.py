@@ -117,7 +117,9 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     )
     node_folder = held.enter_context(memory_folder())
     env = environment.rank_environment(os.environ, added) | {FOLDER_VARIABLE: str(node_folder)}
-    context = TorchrunContext(attempt, node.rank, nodes, deadline, lead_s, node.allocation, node_folder)
+    context = TorchrunContext(
+        attempt, node.rank, nodes, deadline, lead_s, node.allocation, node_folder, node.run.metrics
+    )
     return _Prepared(command, env, context)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from disttrain.records.heartbeat import stop_request_path
-from disttrain.records.json_files import create_exclusive, write_json
+from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt
 from jobs.core import processes
 from jobs.core.rank_positions import describe_hang
@@ -75,6 +75,8 @@ class TorchrunContext:
     """None where a supervisor on this machine starts and ends the agents."""
     node_folder: Path
     """Folder of this node in memory: heartbeats of the ranks, and the request that they stop."""
+    metrics: Path
+    """`metrics.json` of the run."""
 
 
 def run_torchrun(
@@ -99,6 +101,9 @@ class _TorchrunMonitor:
         self._peers = PeerWatch(context.attempt, context.node)
         self._watch = HangWatch(context.node_folder)
         self._hung = self._warned = False
+        self._had_ranks = False
+        self._ranks_succeeded = False
+        """Whether all ranks of this node have exited with code 0, while torchrun has not ended."""
 
     def watch(self, child: int) -> TorchrunResult:
         """Wait for torchrun, the process `child`, and handle signals meanwhile."""
@@ -116,12 +121,15 @@ class _TorchrunMonitor:
             elif child not in ended:
                 self._check_peers()
                 self._check_hang()
+                self._check_exit_barrier()
             if child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._record_positions()
                 ended |= processes.kill_descendants()
                 ended.setdefault(child, -signal.SIGKILL)
             code = ended.get(child)
         processes.kill_descendants()
+        if self._ranks_succeeded:
+            code = 0
         code = code if code >= 0 else 128 - code  # a launcher that is a shell returns 128 + N
         self._explain_signal(code)
         cause, message = self._external or (None, None)
@@ -206,6 +214,21 @@ class _TorchrunMonitor:
         if self._peers.failed and self._kill_at is None:
             log_line(f"node {self._peers.failed[0]} has ended with code {self._peers.failed[1]}")
             self._kill_within(_PEER_GRACE_S)
+
+    def _check_exit_barrier(self) -> None:
+        """Give torchrun `_PEER_GRACE_S` to end once the run has ended and all ranks of this node have exited.
+
+        torchrun then waits up to 300 s for those of the other nodes, of which one may have been killed. The
+        ranks have exited with code 0: after a failed rank, torchrun ends without this wait.
+        """
+        if processes.has_children(self._child):
+            self._had_ranks = True
+        elif self._had_ranks and not self._ranks_succeeded:
+            metrics = read_json_or_none(self._context.metrics) or {}
+            ended = metrics.get("status") in ("completed", "stopped")
+            self._ranks_succeeded = ended and metrics.get("attempt") == self._context.attempt.number
+            if self._ranks_succeeded:
+                self._kill_within(_PEER_GRACE_S)
 
     def _check_hang(self) -> None:
         """End the ranks if one of this node hangs; warn once half of its time is used up."""

@@ -45,6 +45,8 @@ from sweeps.expand import GPUS, NODES, SweepPlan
 
 FOLDER = ".by-hand"
 DEFAULT = code_snapshot.CODE_ROOT / "sweeps" / "default.yaml"
+AFTER_FAILURE = "--after-failure"
+"""First argument of the step that follows a failure of the agents' step (`jobs.node.after_failure`)."""
 _FLAGS = ("--config", "--name")
 _TIME_LIMIT = "job.time_limit_min"
 _LOCK_S = 60.0
@@ -74,6 +76,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     """Start the run that the arguments describe on one node of its job. Returns only if there is no run."""
     allocation = current_allocation(environ)
     root = allocation.submit_folder / "runs"
+    if list(argv[:1]) == [AFTER_FAILURE]:
+        return _after_failure(allocation, root, environ)
     former = former_submission(allocation, root)
     request, secrets = None, {}
     try:
@@ -94,6 +98,17 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
         return int(planned["exit"])
     module = allocation.task_module()
     return _become_task(module, RunDir(root / planned["run"]), planned["submission"], secrets, environ)
+
+
+def _after_failure(allocation: CurrentAllocation, root: Path, environ: Mapping[str, str]) -> int:
+    """Continue as the step after a failure. Returns only if this start of the job has planned no run."""
+    files = (root / FOLDER).glob(f"{allocation.job_id}-{allocation.restart}-*.json")
+    plans = [plan for path in files if (plan := read_json_or_none(path)) and plan["run"]]
+    if not plans:
+        return EXIT_LAUNCH_FAILED
+    plan = max(plans, key=lambda each: str(each["time"]))
+    run = RunDir(root / plan["run"])
+    return _become_task(allocation.task_module(), run, plan["submission"], {}, environ, AFTER_FAILURE)
 
 
 def plans_without_run(root: Path) -> list[Path]:
@@ -229,12 +244,17 @@ def _read_plan(path: Path) -> dict[str, Any] | None:
 
 
 def _become_task(
-    module: str, run: RunDir, submission: int, secrets: Mapping[str, str], environ: Mapping[str, str]
+    module: str,
+    run: RunDir,
+    submission: int,
+    secrets: Mapping[str, str],
+    environ: Mapping[str, str],
+    *options: str,
 ) -> int:
     """Replace this process by the task of a submitted job, with the run's code copy (`os.execve`)."""
     code = code_snapshot.code_of_run(run, read_json(run.run_json))
     paths = os.pathsep.join([str(code), *filter(None, [environ.get("PYTHONPATH")])])
     env = {**environ, **secrets, "PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
-    task = [sys.executable, "-m", module, str(run.path), "--submission", str(submission)]
+    task = [sys.executable, "-m", module, str(run.path), "--submission", str(submission), *options]
     sys.stdout.flush()
     os.execve(sys.executable, task, env)

@@ -74,6 +74,41 @@ def test_no_signal_to_the_step_ends_a_rank(slurm: MiniCluster, tmp_path: Path, r
 
 
 @pytest.mark.slow
+def test_suspended_then_signalled_in_full(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    job = submitted(slurm, tmp_path)
+    job.wait_for_step(5)
+    slurm.ask("scontrol", "suspend", job.id)
+    time.sleep(3)  # longer than any wait for a signal
+    slurm.ask("scontrol", "resume", job.id)
+    job.wait_for_step(25)
+    # Without control groups Slurm signals srun as well, which then kills the agents.
+    job.signal("TERM", "--full")
+    left = job.wait_until_closed(0)
+    assert (left["cause"], left["next"], left["checkpoint_after"]) == ("lost", "requeue", 20)
+    assert job.wait_for_end().state == "done"
+    assert len(job.attempts()) == 2
+    assert_the_same(job.run, reference)
+
+
+@pytest.mark.slow
+def test_killed_agents(slurm: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
+    job = submitted(slurm, tmp_path)
+    job.wait_for_step(25)
+    job.kill_agent(0, rank=1)
+    left = job.wait_until_closed(0)
+    # The ranks save, since a torchrun ends with its agent. The other torchruns would wait for it.
+    assert (left["cause"], left["next"]) == ("preempted", "requeue")
+    assert (left["exit_codes"], left["checkpoint_after"] >= 25) == ({"0": 0, "2": 0}, True)
+    job.wait_for_step(60, attempt=1)
+    job.kill_agent(1, rank=0)
+    left = job.wait_until_closed(1)
+    assert (left["cause"], left["next"], left["checkpoint_after"] >= 60) == ("preempted", "requeue", True)
+    assert job.wait_for_end().state == "done"
+    assert len(job.attempts()) == 3
+    assert_the_same(job.run, reference)
+
+
+@pytest.mark.slow
 def test_a_signal_before_training_begins(slurm: MiniCluster, tmp_path: Path) -> None:
     job = submitted(slurm, tmp_path, steps=5, slow_s=0)
     wait_until(lambda: job.run.attempt(0).rendezvous.exists())  # torch is being imported

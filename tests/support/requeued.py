@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -98,9 +101,24 @@ class Job:
         wait_until(lambda: self.state.state in ("done", "failed"))
         return self.state
 
-    def signal(self, name: str) -> None:
+    def signal(self, name: str, *options: str) -> None:
         """`scancel --signal`, to all processes of the step."""
-        self.cluster.ask("scancel", f"--signal={name}", self.id)
+        self.cluster.ask("scancel", f"--signal={name}", *options, self.id)
+
+    def nodes(self, attempt: int) -> list[int]:
+        """Numbers of the nodes that an attempt ran on, in rank order."""
+        return [int(name.rpartition("-")[2]) for name in self.attempt(attempt)["nodes"]]
+
+    def kill_agent(self, attempt: int, rank: int) -> None:
+        """Send SIGKILL to the agent of a node of the job."""
+        agents = []
+        for pid in self.cluster.processes(self.nodes(attempt)[rank]):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                if words[1:3] == ["-m", "jobs.schedulers.slurm.task"] and str(self.run.path) in words:
+                    agents.append(pid)
+        (agent,) = agents
+        os.kill(agent, signal.SIGKILL)
 
 
 def assert_the_same(run: RunDir, reference: RunDir) -> None:

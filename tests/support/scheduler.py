@@ -1,5 +1,5 @@
 """An agent of a job whose scheduler is a folder of files:
-`python -m tests.support.scheduler FOLDER RESTART RUN_DIR NODE_RANK NODES`.
+`python -m tests.support.scheduler FOLDER RESTART RUN_DIR NODE_RANK NODES [after]`.
 
 `facts.json` there is what the scheduler says of the job (silent without it). A requeue that it is asked for
 adds a line to `requeues`, once `silent` is not there, unless `refuses` is. `lacks` says what its nodes lack;
@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.node import cgroup
+from jobs.node.after_failure import close_abandoned
 from jobs.node.agent import run_agent
 from jobs.node.allocation import AllocationFacts
 from jobs.node.launch import LOOPBACK, NodeContext
@@ -60,9 +62,11 @@ class FolderJob:
     def kill_wait_s(self) -> float:
         return 3.0
 
-    def requeue(self, until: float) -> bool:
+    def requeue(self, until: float, is_current: Callable[[], bool]) -> bool:
         while (self.folder / "silent").exists():
             time.sleep(0.02)
+        if not is_current():
+            return False
         if (self.folder / "refuses").exists():
             return False
         with open(self.folder / "requeues", "a") as file:
@@ -84,9 +88,10 @@ class Scheduler:
         told = AllocationFacts(**({"running": True, "restarts": 0, "end": None} | facts))
         write_json(self.folder / "facts.json", asdict(told))
 
-    def start(self, restart: int = 0, node: int = 0) -> subprocess.Popen[str]:
+    def start(self, restart: int = 0, node: int = 0, after_failure: bool = False) -> subprocess.Popen[str]:
+        """Start the agent of a node, or the step that follows a failure of the agents."""
         command = [sys.executable, "-m", "tests.support.scheduler", str(self.folder), str(restart)]
-        command += [str(self.run.path), str(node), str(self.nodes)]
+        command += [str(self.run.path), str(node), str(self.nodes), *(["after"] if after_failure else [])]
         said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.Popen(command, env=agent_environment(self.run), **said)
 
@@ -105,10 +110,11 @@ class Scheduler:
         return json.loads(path.read_text())
 
 
-def main(folder: str, restart: str, run_dir: str, node: str, nodes: str) -> int:
+def main(folder: str, restart: str, run_dir: str, node: str, nodes: str, *after_failure: str) -> int:
     cgroup.ROOT = Path(folder) / "machine"
     allocation = FolderJob(Path(folder), int(restart))
-    return run_agent(NodeContext(RunDir(Path(run_dir)), 0, int(node), [LOOPBACK] * int(nodes), allocation))
+    context = NodeContext(RunDir(Path(run_dir)), 0, int(node), [LOOPBACK] * int(nodes), allocation)
+    return close_abandoned(context) if after_failure else run_agent(context)
 
 
 if __name__ == "__main__":

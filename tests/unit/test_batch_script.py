@@ -330,3 +330,47 @@ def test_the_script_by_hand_without_arguments_or_a_place_of_its_own(tmp_path: Pa
             SHOWN_COMMAND="/x/train.sbatch",
             **known | {"SLURM_SUBMIT_DIR": "/"},
         )
+
+
+@pytest.mark.parametrize(("first", "second", "code"), [(0, None, 0), (137, 0, 0), (137, 75, 137)])
+def test_a_failed_step_is_followed_by_one_that_closes_the_attempt(
+    tmp_path: Path, first: int, second: int | None, code: int
+) -> None:
+    (tmp_path / "codes").write_text("\n".join(str(each) for each in (first, second) if each is not None))
+    done, calls = run_with_stub(
+        tmp_path, 'code=$(head -n 1 codes); sed -i 1d codes; kill $PPID; kill -USR1 $PPID; exit "$code"'
+    )
+    assert done.returncode == code, "the batch shell survives signals"
+    assert (tmp_path / "codes").read_text() == ""
+    assert len(calls) == (1 if second is None else 2)
+    agents, *after = calls
+    assert "--after-failure" not in agents
+    for one in after:
+        assert {"--nodes=1", "--ntasks=1", "--relative=0", "--overlap"} <= set(one)
+        assert one[-4:] == ["--after-failure", *agents[-3:]]
+
+
+def run_with_stub(
+    folder: Path, srun: str, **environment: str
+) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
+    """Run a script with `srun` in place of srun; the arguments of each call."""
+    stub = folder / "srun"
+    stub.write_text(f"#!/bin/bash\nprintf '%s\\0' \"$@\" >> calls; echo >> calls\n{srun}\n")
+    stub.chmod(0o755)
+    (folder / "script").write_text(render(batch(folder)))
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", **environment}
+    done = subprocess.run(
+        ["bash", "script"], cwd=folder, env=environ, capture_output=True, text=True, check=False
+    )
+    return done, [line.split("\0")[:-1] for line in (folder / "calls").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("restarts", "before"), [(None, 0), ("1", 1), ("3", 3), ("5", 1)])
+def test_the_agents_step_has_another_number_in_each_start(
+    tmp_path: Path, restarts: str | None, before: int
+) -> None:
+    environ = {"SLURM_RESTART_COUNT": restarts} if restarts else {}
+    done, calls = run_with_stub(tmp_path, "exit 0", **environ)
+    assert done.returncode == 0
+    assert [one[-1] for one in calls[:-1]] == ["true"] * before
+    assert len(calls) == before + 1

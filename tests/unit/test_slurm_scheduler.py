@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -298,11 +299,12 @@ def test_a_job_of_the_same_number_is_not_ended(commands: Commands) -> None:
 
 def test_a_job_requeues_itself_by_an_id_that_means_no_other(commands: Commands) -> None:
     commands.add("scontrol", "exit 0")
+    commands.add("squeue", "echo 'RUNNING 0 N/A None'")
     task = {"SLURM_JOB_ID": "70", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "0"}
-    assert SlurmAllocation(task).requeue(until=0)
-    assert SlurmAllocation({"SLURM_JOB_ID": "71"}).requeue(until=0)
-    asked = [line.partition("requeue ")[2] for line in commands.calls().splitlines()]
-    assert asked == ["70_0", "71"], "70 is the whole array"
+    assert SlurmAllocation(task).requeue(0, lambda: True)
+    assert SlurmAllocation({"SLURM_JOB_ID": "71"}).requeue(0, lambda: True)
+    requests = [line for line in commands.calls().splitlines() if "scontrol" in line]
+    assert [line.split()[-1] for line in requests] == ["70_0", "71"], "70 is the whole array"
 
 
 @pytest.mark.parametrize(
@@ -331,3 +333,19 @@ def test_a_start_without_the_gpus_it_asked_for(environ: dict[str, str], lacks: s
 
 def test_output_that_is_not_utf_8_is_read() -> None:
     assert query(["printf", r"a\377b"]) == "a\N{REPLACEMENT CHARACTER}b"
+
+
+def test_a_start_that_was_replaced_does_not_requeue_the_new_one(commands: Commands) -> None:
+    """A node that was cut off retries until its link is back, and Slurm has started the job elsewhere."""
+    commands.add("scontrol", "exit 0")
+    commands.add("squeue", "echo 'RUNNING 1 N/A None'")
+    old = SlurmAllocation({"SLURM_JOB_ID": "71"})
+    assert old.requeue(0, lambda: True), "the job was started again"
+    assert not old.requeue(0, lambda: False)
+    commands.add("squeue", "exit 1")
+    assert not old.requeue(0, lambda: True), "without an answer, the state of the job is unknown"
+    commands.add("squeue", "echo 'RUNNING 0 N/A None'")
+    answers = iter([True, False])
+    commands.add("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert not old.requeue(time.time() + 60, lambda: next(answers)), "replaced between two tries"
+    assert commands.calls().count("scontrol requeue") == 1

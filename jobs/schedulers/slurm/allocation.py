@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +92,20 @@ class SlurmAllocation:
         wait_s = commands.number_setting("KillWait")
         return _KILL_WAIT_S if wait_s is None else wait_s
 
-    def requeue(self, until: float) -> bool:
+    def requeue(self, until: float, is_current: Callable[[], bool]) -> bool:
+        """Requeue the job (`jobs.node.allocation.Allocation.requeue`).
+
+        scontrol requeues any start of a job id. A node that was cut off may reconnect after Slurm has started
+        the job elsewhere. So each try follows an answer of squeue that this start is still the current one.
+        """
         pause_s = _FIRST_PAUSE_S
-        while (refusal := commands.requeue(self.job_id)) is not None:
-            facts = self.facts()
+        while is_current():
+            facts = commands.job(self.job_id, commands.TIMEOUT_S)
             if facts is not None and facts.restarts > self.restart:
                 return True  # the reply was lost, or Slurm requeued the job itself
+            refusal = "squeue does not answer" if facts is None else commands.requeue(self.job_id)
+            if refusal is None:
+                return True
             last = _FINAL.search(refusal) is not None or time.time() + pause_s > until
             then = "giving up" if last else f"trying again in {pause_s:g} s"
             print(f"scontrol requeue {self.job_id}: {refusal}; {then}", flush=True)
@@ -105,7 +113,7 @@ class SlurmAllocation:
                 return False
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return True
+        return False
 
     def delay_start(self, delay_s: float) -> None:
         refusal = commands.update(self.job_id, f"StartTime=now+{delay_s:.0f}")

@@ -16,10 +16,13 @@ from typing import Any
 from disttrain.config.keys_and_defaults import asks_for_gpus
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import ConfigError
+from jobs.node.peers import CLOSED_TIMEOUT_S
 from jobs.schedulers.slurm import option_syntax
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
 _LONGEST_SIGNAL_S = 65535
+_STEP_NUMBERS = 4
+"""The number of the agents' step is the number of earlier starts, modulo this."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,15 @@ def render(batch: ScriptFields) -> str:
             "",
             *_runs(batch.tasks),
             "",
-            *_srun(
+            *_launch(
                 str(nodes),
                 str(_cpus(batch.config, profile)),
                 profile,
                 [shlex.quote(str(folder)) for folder in folders],
-                f"{shlex.quote(_python(batch))} -m jobs.schedulers.slurm.task "
-                '"$run" --submission "$submission"',
+                (
+                    f"{shlex.quote(_python(batch))} -m jobs.schedulers.slurm.task",
+                    '"$run" --submission "$submission"',
+                ),
             ),
         ]
     )
@@ -116,12 +121,12 @@ def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
             *site(profile),
             *_BY_HAND_CODE,
             "",
-            *_srun(
+            *_launch(
                 '"$SLURM_JOB_NUM_NODES"',
                 '"$SLURM_CPUS_PER_TASK"',
                 profile,
                 ['"$code"', '"$PWD"'],
-                '"$python" -m jobs.submission.sbatch_entry "$@"',
+                ('"$python" -m jobs.submission.sbatch_entry', '"$@"'),
             ),
         ]
     )
@@ -279,14 +284,50 @@ def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
     ]
 
 
-def _srun(nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task: str) -> list[str]:
-    """The srun command, which starts an agent on each node. All arguments but `profile` are quoted."""
-    lines = [
-        "srun",
-        f"--nodes={nodes} --ntasks={nodes}",
-        f"--ntasks-per-node=1 --cpus-per-task={cpus}",
-        "--kill-on-bad-exit=0 --wait=60",
+def _launch(
+    nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task: Sequence[str]
+) -> list[str]:
+    """Lines that start an agent on each node, and a step after a failure. Only `profile` is not quoted.
+
+    `task` is the command of an agent and its arguments.
+    """
+    command, arguments = task
+    agents = [f"--nodes={nodes} --ntasks={nodes}", f"--ntasks-per-node=1 --cpus-per-task={cpus}"]
+    one_task = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1"
+    overlap = "--relative=0 --overlap"
+    wait = f"--kill-on-bad-exit=0 --wait={math.ceil(CLOSED_TIMEOUT_S)}"
+    return [
+        "# This shell survives signals, and runs a trap only after srun has ended.",
+        "trap : TERM USR1 USR2",
+        "",
+        "# An srun of an earlier start, on a node that was frozen, may return and end its step by number.",
+        "# So the number of the agents' step differs between starts: empty steps come before this step.",
+        f"for _ in $(seq $((${{SLURM_RESTART_COUNT:-0}} % {_STEP_NUMBERS}))); do",
+        f"  srun {one_task} {overlap} true",
+        "done",
+        "",
+        "# One agent on each node. All counts are given, since srun reads others from the environment.",
+        "# After one node fails, the other nodes have time to record how they ended.",
+        "# srun runs in the foreground: Slurm's signals go to the agents.",
+        "# Signals are ignored while Python starts, until the agent has installed its handlers.",
+        _srun([*agents, wait], profile, folders, f"{command} {arguments}") + " && exit",
+        "status=$?",
+        "",
+        "# If srun or the agent of node 0 was killed, the attempt is open. This step closes the attempt",
+        "# and requeues the job.",
+        _srun(
+            [one_task, overlap],
+            profile,
+            folders,
+            f"{command} --after-failure {arguments}",
+        )
+        + " || exit $status",
     ]
+
+
+def _srun(options: Sequence[str], profile: Profile, folders: Sequence[str], task: str) -> str:
+    """A command that runs `task` under srun, in the container of the profile if it has one."""
+    lines = ["srun", *options]
     extra = [
         shlex.quote(f"--{name}" + ("" if value is True else f"={value}"))
         for name, value in profile.srun.items()
@@ -296,15 +337,8 @@ def _srun(nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task:
     if profile.container is not None and profile.container.kind == "apptainer":
         # apptainer starts slowly, too, and resets signals to their defaults for its child
         lines.append(_IGNORE_SIGNALS)
-    lines += [*_container(profile, folders), _IGNORE_SIGNALS]
-    lines.append(task)
-    return [
-        "# One agent on each node. All counts are given, since srun reads others from the environment.",
-        "# After one node fails, the other nodes have time to record how they ended.",
-        "# srun runs in the foreground: Slurm's signals go to the agents, not to this shell.",
-        "# Signals are ignored while Python starts, until the agent has installed its handlers.",
-        " \\\n  ".join(lines),
-    ]
+    lines += [*_container(profile, folders), _IGNORE_SIGNALS, task]
+    return " \\\n  ".join(lines)
 
 
 _IGNORE_SIGNALS = """sh -c 'trap "" USR1 USR2 TERM; exec "$@"' sh"""

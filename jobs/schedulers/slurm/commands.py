@@ -75,12 +75,10 @@ def describe(job_id: str) -> str | None:
     return query_or_none(["scontrol", "show", "job", "-d", job_id], timeout_s=10)
 
 
-def job(job_id: str) -> AllocationFacts | None:
+def job(job_id: str, timeout_s: float = _JOB_TIMEOUT_S) -> AllocationFacts | None:
     """The state of one job; a query by the job itself."""
     squeue = ["squeue", "--noheader", "--states=all", "--jobs", job_id]
-    listing = query_or_none(
-        [*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], _JOB_TIMEOUT_S, EPOCH
-    )
+    listing = query_or_none([*squeue, "-O", "State:32,RestartCnt:12,EndTime:24,Reason:64"], timeout_s, EPOCH)
     words = listing.split() if listing else []
     if len(words) < 4 or not words[1].isdigit():
         return None

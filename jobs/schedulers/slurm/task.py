@@ -17,7 +17,7 @@ from pathlib import Path
 
 from disttrain.records.run_directory import RunDir
 from jobs.core import requeue_policy
-from jobs.node import agent
+from jobs.node import after_failure, agent
 from jobs.node.launch import NodeContext
 from jobs.schedulers import inherited_variables
 from jobs.schedulers.slurm.allocation import SlurmAllocation
@@ -28,6 +28,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m jobs.schedulers.slurm.task", description=__doc__)
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--submission", type=int, required=True)
+    parser.add_argument(
+        "--after-failure",
+        action="store_true",
+        help="close the attempt of agents that were killed, and requeue",
+    )
     given = parser.parse_args(argv)
     allocation = SlurmAllocation(os.environ)
     hosts = allocation.hosts()
@@ -41,7 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     for name in inherited_variables.command_inputs(os.environ):
         del os.environ[name]  # they set options of Slurm commands that ranks may call
     run = RunDir(given.run_dir.absolute())
-    return agent.run_agent(NodeContext(run, given.submission, rank, hosts, allocation))
+    node = NodeContext(run, given.submission, rank, hosts, allocation)
+    return after_failure.close_abandoned(node) if given.after_failure else agent.run_agent(node)
 
 
 if __name__ == "__main__":
