@@ -73,3 +73,9 @@ def test_a_refusal_that_speaks_of_a_limit(named: str, limit: str | None) -> None
 def test_a_refusal_without_the_name_of_a_limit() -> None:
     assert exceeded_limit(f"sbatch: error: Batch job submission failed: {POLICY}") == "the limit of jobs"
     assert exceeded_limit("sbatch: error: invalid partition specified: nowhere") is None
+
+
+def test_a_refusal_of_the_size_of_an_array() -> None:
+    """A controller that does not answer a ping has the default size, which may be too large."""
+    said = "sbatch: error: Batch job submission failed: Invalid job array specification"
+    assert exceeded_limit(said) == "the limit of tasks in an array (MaxArraySize)"

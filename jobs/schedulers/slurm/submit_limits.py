@@ -13,10 +13,12 @@ from jobs.schedulers.base import SubmitQuota
 from jobs.schedulers.slurm import commands, squeue
 
 DEFAULT_ARRAY = 1001
-"""Slurm's default of MaxArraySize, for a dry run without a controller."""
+"""Slurm's default of MaxArraySize, for a controller that does not answer."""
 _NAMED = re.compile(r"\b(?:Assoc|QOS)\w+")
 _UNNAMED = "job submit limit"
 """Part of every refusal due to a limit of an association or QOS, be it on jobs, sizes or times."""
+_ARRAY = "invalid job array specification"
+"""Refusal of an array with more tasks than MaxArraySize, of which `DEFAULT_ARRAY` may be an overestimate."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ def exceeded_limit(message: str) -> str | None:
     named = _NAMED.search(message)
     if named is not None:
         return f"the limit of jobs ({named[0]})" if "Submit" in named[0] else None
+    if _ARRAY in message.lower():
+        return "the limit of tasks in an array (MaxArraySize)"
     return "the limit of jobs" if _UNNAMED in message.lower() else None
 
 
