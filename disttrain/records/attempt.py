@@ -41,6 +41,8 @@ class AttemptRecord(Record):
     exit_codes: dict[str, int] = {}
     """Exit code of each node's torchrun, by node rank."""
     next: Next = None
+    failed_nodes: list[str] = []
+    """Hosts on which the failure began. The job's next start excludes them."""
 
 
 class RankError(Record):

@@ -177,6 +177,7 @@ def close_attempt(
         this = JobStart(status.cause, record.get("checkpoint_before"), after)
         status = status.with_decision(_requeue_decision(run, [*_job_starts(run, earlier), this]))
     outcome = _outcome_record(attempt, status, ended)
+    record["failed_nodes"] = _failed_hosts(run, record, status)
     try:
         write_json(attempt.record, record | {"message": status.message, "next": outcome["next"]})
         write_json(run.done if status.cause == "finished" else run.failed, outcome)
@@ -184,6 +185,31 @@ def close_attempt(
         message = "; ".join(filter(None, [status.message, f"not recorded: {error}"]))
         return replace(status, message=message)
     return status
+
+
+def _failed_hosts(run: RunDir, record: Mapping[str, Any], status: ExitStatus) -> list[str]:
+    """Hosts of the failed nodes and ranks of an attempt."""
+    if not status.failed_nodes and not status.failed_ranks:
+        return []
+    config = (read_run_json_or_none(run) or {}).get("config", {})
+    ranks_per_node = int(config.get("resources", {}).get("gpus_per_node", 1))
+    failed = {*status.failed_nodes, *(rank // ranks_per_node for rank in status.failed_ranks)}
+    return [host for node, host in enumerate(record.get("nodes", ())) if node in failed]
+
+
+def failed_hosts(run: RunDir, attempt: Attempt) -> tuple[list[str], list[str]]:
+    """Hosts that failed in the job of a closed attempt: since its newest checkpoint, and at any time."""
+    submission = (read_json_or_none(attempt.record) or {}).get("submission")
+    claims = journal.entry(run, int(submission)).claims() if submission is not None else []
+    paths = [_attempt_of(run, claim).record for claim in claims if claim["by"] == "job"]
+    records = [read_json_or_none(path) or {} for path in paths]
+    newest = max((each.get("checkpoint_after") or 0 for each in records), default=0)
+    recent = [each for each in records if (each.get("checkpoint_after") or 0) >= newest]
+    return _hosts_of(recent), _hosts_of(records)
+
+
+def _hosts_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted({host for record in records for host in record.get("failed_nodes") or ()})
 
 
 def record_requeue_failure(run: RunDir, attempt: Attempt) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jobs.core.rank_positions import RankPosition, describe_hang, silent_rank, slow_node
@@ -74,11 +74,15 @@ class ExitStatus:
     cause: str
     message: str | None
     decision: RequeueDecision = NO_REQUEUE
+    failed_ranks: tuple[int, ...] = ()
+    """Ranks that failed by themselves, not on the loss of a peer."""
+    failed_nodes: tuple[int, ...] = ()
+    """Nodes that failed as a whole, by rank."""
 
     def with_decision(self, decision: RequeueDecision) -> ExitStatus:
         """This status with a requeue decision, whose reason is appended to the message."""
         message = "; ".join(filter(None, [self.message, decision.reason])) or None
-        return ExitStatus(self.cause, message, decision)
+        return replace(self, message=message, decision=decision)
 
     @property
     def retryable(self) -> bool:
@@ -95,7 +99,8 @@ def classify_exit(evidence: ExitEvidence) -> ExitStatus:
     if evidence.graceful_cause:
         return ExitStatus(evidence.graceful_cause, evidence.graceful_message)
     if evidence.external_cause:
-        return ExitStatus(evidence.external_cause, evidence.external_message)
+        lost = tuple(evidence.silent_nodes) if evidence.external_cause == "lost" else ()
+        return ExitStatus(evidence.external_cause, evidence.external_message, failed_nodes=lost)
     failed_before = any(error["time"] < evidence.requested_at for error in evidence.rank_errors)
     if evidence.requested_cause and not failed_before:
         return ExitStatus(evidence.requested_cause, "ended before it could save, after a request to stop")
@@ -113,7 +118,14 @@ def _hang(evidence: ExitEvidence) -> ExitStatus | None:
     if evidence.hung_at is not None:
         if any(error["time"] < evidence.hung_at for error in errors):
             return None
-        return ExitStatus("hung", _described(evidence))
+        hung, slow = silent_rank(evidence.rank_positions), slow_node(evidence.unsent_bytes)
+        nodes = tuple(evidence.silent_nodes) or (() if slow is None else (slow,))
+        return ExitStatus(
+            "hung",
+            _described(evidence),
+            failed_ranks=(hung.rank,) if hung else (),
+            failed_nodes=() if hung else nodes,
+        )
     silent = silent_rank(evidence.rank_positions)
     if errors or evidence.killed_workers or silent is None or not evidence.rank_errors:
         return None
@@ -121,7 +133,7 @@ def _hang(evidence: ExitEvidence) -> ExitStatus | None:
     if not silent.stopped and _TIMEOUT.search(first["message"]) is None:
         return None
     message = f"{_described(evidence)}; rank {first['rank']} waited for it"
-    return ExitStatus("hung", message)
+    return ExitStatus("hung", message, failed_ranks=(silent.rank,))
 
 
 def _described(evidence: ExitEvidence) -> str:
@@ -149,18 +161,20 @@ def _rank_failure(evidence: ExitEvidence) -> ExitStatus | None:
         return ExitStatus("out_of_memory", message)
     for rank, number in sorted(killed):
         if number != signal.SIGABRT or not evidence.rank_errors:
-            return ExitStatus("killed", f"rank {rank} was ended by {_signal_name(number)}")
+            message = f"rank {rank} was ended by {_signal_name(number)}"
+            return ExitStatus("killed", message, failed_ranks=(rank,))
     if not evidence.rank_errors:
         return None
     first = min(evidence.rank_errors, key=lambda error: error["time"])
     message = f"rank {first['rank']}: {first['kind']}: {_shortened(first['message'])}"
     if not _is_communication_error(first):
-        return ExitStatus(first["cause"], message)
+        return ExitStatus(first["cause"], message, failed_ranks=(int(first["rank"]),))
     # A rank that ends without an error file, as by `os._exit`, leaves broken connections on its peers.
     failed = {error["rank"] for error in evidence.rank_errors}
     for rank, code in sorted(evidence.exited_workers):
         if rank not in failed:
-            return ExitStatus("crashed", f"rank {rank} exited with code {code}; then {message}")
+            message = f"rank {rank} exited with code {code}; then {message}"
+            return ExitStatus("crashed", message, failed_ranks=(rank,))
     if evidence.lost_peer is not None:
         message = f"rank {first['rank']} lost its connection to {evidence.lost_peer}: {message}"
     return ExitStatus(first["cause"], message)
@@ -170,14 +184,15 @@ def _node_failure(evidence: ExitEvidence) -> ExitStatus:
     """The failure of a node's agent or torchrun, by exit code."""
     for node, code in sorted(evidence.exit_codes.items()):
         if code < 0:
-            return ExitStatus("lost", f"the agent of node {node} was ended by {_signal_name(-code)}")
+            message = f"the agent of node {node} was ended by {_signal_name(-code)}"
+            return ExitStatus("lost", message, failed_nodes=(node,))
     failed = {node: code for node, code in sorted(evidence.exit_codes.items()) if code}
     if not failed:
         return ExitStatus("crashed", "every rank exited with code 0, yet metrics.json does not say completed")
     node = next((n for n, code in failed.items() if code == EXIT_LAUNCH_FAILED), next(iter(failed)))
     line = _shortened(evidence.last_lines.get(node, "")) or "no output"
     if failed[node] == EXIT_LAUNCH_FAILED or not evidence.ranks_started:
-        return ExitStatus("launch_failed", f"node {node}: {line}")
+        return ExitStatus("launch_failed", f"node {node}: {line}", failed_nodes=(node,))
     return ExitStatus("crashed", f"torchrun of node {node} exited with code {failed[node]}: {line}")
 
 

@@ -21,7 +21,14 @@ from disttrain.records.json_files import CorruptFile, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import journal, processes, requeue_policy
-from jobs.core.attempt import DoNotRestart, close_attempt, is_current, open_attempt, record_requeue_failure
+from jobs.core.attempt import (
+    DoNotRestart,
+    close_attempt,
+    failed_hosts,
+    is_current,
+    open_attempt,
+    record_requeue_failure,
+)
 from jobs.node import peers, torchrun
 from jobs.node.launch import CANNOT_START, LOOPBACK, NodeContext, launch
 from jobs.node.node_log import log_line, redirect_output
@@ -161,6 +168,9 @@ def request_requeue(
         log_line(f"job {allocation.job_id} will be started again")
     if delay_s:
         allocation.delay_start(delay_s)
+    recently, formerly = failed_hosts(node.run, attempt)
+    if formerly:
+        allocation.exclude(recently, formerly, node.run.script)
     return requeue_policy.EXIT_DONE
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 
@@ -55,6 +56,12 @@ class Allocation(Protocol):
         """Requeue the job, with retries until a time in seconds since the epoch; whether it succeeded.
 
         The job is not requeued once it was started again, or `is_current` returns False.
+        """
+
+    def exclude(self, hosts: Sequence[str], formerly: Sequence[str], script: Path) -> None:
+        """Keep the requeued job off these hosts if other nodes suffice for its batch script; log the outcome.
+
+        Hosts that this job excluded `formerly`, and that are not among `hosts`, are permitted again.
         """
 
     def delay_start(self, delay_s: float) -> None:

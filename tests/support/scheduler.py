@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,9 @@ class FolderJob:
         with open(self.folder / "requeues", "a") as file:
             file.write(f"{self.restart}\n")
         return True
+
+    def exclude(self, hosts: Sequence[str], formerly: Sequence[str], script: Path) -> None:
+        write_json(self.folder / "excluded.json", {"hosts": list(hosts), "formerly": list(formerly)})
 
     def delay_start(self, delay_s: float) -> None:
         write_json(self.folder / "delay.json", {"delay_s": delay_s})

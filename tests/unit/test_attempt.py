@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from disttrain.records.json_files import read_json
+from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import journal
-from jobs.core.attempt import open_attempt
+from jobs.core.attempt import close_attempt, failed_hosts, open_attempt
 from tests.support.jobs import FakeScheduler, submit, sweep_plan
 
 
@@ -40,6 +40,26 @@ def test_a_stop_request_counts_from_the_claim_on(run: RunDir, monkeypatch: pytes
     run.stop.touch()
     begin(run)
     assert run.stop.exists()
+
+
+def test_hosts_that_failed_since_the_newest_checkpoint_are_excluded(run: RunDir) -> None:
+    closed = [("n1", 10), ("n2", 20), ("n3", 20)]
+    for restart, (host, checkpoint) in enumerate(closed):
+        attempt = begin(run, restart)
+        record = read_json(attempt.record) | {"ended": "now", "cause": "lost", "checkpoint_after": checkpoint}
+        write_json(attempt.record, record | {"failed_nodes": [host]})
+    assert failed_hosts(run, attempt) == (["n2", "n3"], ["n1", "n2", "n3"])
+
+
+def test_a_closed_attempt_names_the_hosts_of_the_ranks_that_failed(run: RunDir) -> None:
+    config = read_json(run.run_json)
+    config["config"]["resources"]["gpus_per_node"] = 2
+    write_json(run.run_json, config)
+    attempt = open_attempt(run, 0, cluster="slurm", job_id="7", nodes=["n1", "n2"])
+    assert attempt is not None
+    write_json(attempt.error(3), {"rank": 3, "time": 1.0, "kind": "E", "message": "ECC", "cause": "crashed"})
+    close_attempt(run, attempt, {0: 1, 1: 1})
+    assert read_json(attempt.record)["failed_nodes"] == ["n2"]
 
 
 def test_a_lost_copy_may_still_be_writing(run: RunDir) -> None:

@@ -217,6 +217,27 @@ def test_the_last_line_of_a_log_is_a_ranks() -> None:
     assert last_rank_line("") == ""
 
 
+@pytest.mark.parametrize(
+    ("evidence", "ranks", "nodes"),
+    [
+        (ExitEvidence(False, {0: 1}, [error(3, 1.0)]), (3,), ()),
+        (ExitEvidence(False, {0: 1}, [error(0, 1.0, message=RESET)]), (), ()),
+        (ExitEvidence(False, {0: 1}, killed_workers=[(2, signal.SIGKILL)]), (2,), ()),
+        (ExitEvidence(False, {0: 1}, external_cause="lost", silent_nodes=[1]), (), (1,)),
+        (ExitEvidence(False, {0: 1}, external_cause="preempted", silent_nodes=[1]), (), ()),
+        (ExitEvidence(False, {0: 0, 1: -9}), (), (1,)),
+        (ExitEvidence(False, {0: 1, 1: EXIT_LAUNCH_FAILED}), (), (1,)),
+        (ExitEvidence(False, {0: 1}, rank_positions=HANG, hung_at=1.0), (1,), ()),
+    ],
+    ids=["error", "lost peer", "killed", "silent node", "pre-empted", "agent killed", "launch", "hung"],
+)
+def test_the_ranks_and_nodes_that_failed_by_themselves(
+    evidence: ExitEvidence, ranks: tuple[int, ...], nodes: tuple[int, ...]
+) -> None:
+    status = classify_exit(evidence)
+    assert (status.failed_ranks, status.failed_nodes) == (ranks, nodes)
+
+
 def test_closing_an_attempt_reads_its_evidence(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "sweep" / "run")
     attempt = run.attempt(0)
@@ -227,7 +248,7 @@ def test_closing_an_attempt_reads_its_evidence(tmp_path: Path) -> None:
     write_json(attempt.error(1), error(1, 1.0, message="first") | {"traceback": ""})
     write_text(attempt.error(2), "{ truncated")
     verdict = close_attempt(run, attempt, {0: 1})
-    assert verdict == ExitStatus("crashed", "rank 1: RuntimeError: first")
+    assert verdict == ExitStatus("crashed", "rank 1: RuntimeError: first", failed_ranks=(1,))
     assert read_json(run.failed)["message"] == verdict.message
     assert read_json(attempt.record)["exit_codes"] == {"0": 1}
     assert not run.done.exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,20 @@ class SlurmAllocation:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return False
+
+    def exclude(self, hosts: Sequence[str], formerly: Sequence[str], script: Path) -> None:
+        excluded = commands.excluded_nodes(self.job_id)
+        if excluded is None or not script.exists():  # the options of a job by hand are in no file
+            return
+        nodes = ",".join(sorted({*hosts, *(set(excluded) - set(formerly))}))
+        # Slurm holds a pending job for good if no nodes are left for it.
+        refusal = commands.script_refusal(script, f"--exclude={nodes}") if nodes else None
+        refusal = refusal or commands.update(self.job_id, f"ExcNodeList={nodes}")
+        outcome = f"not excluded: {refusal}" if refusal else f"excluded: {nodes or 'none'}"
+        print(
+            f"next start of job {self.job_id}: failed nodes: {', '.join(hosts) or 'none'}; {outcome}",
+            flush=True,
+        )
 
     def delay_start(self, delay_s: float) -> None:
         refusal = commands.update(self.job_id, f"StartTime=now+{delay_s:.0f}")

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 from jobs.node.allocation import AllocationFacts
 from jobs.schedulers.inherited_variables import outside_job
@@ -110,6 +111,19 @@ def nodes_down(nodelist: str) -> list[str]:
         query_or_none(["sinfo", "--noheader", "--Node", "--nodes", nodelist, "-o", "%N|%T"], _JOB_TIMEOUT_S)
     )
     return sorted({node for node, state in states or [] if state.startswith("down") or state.endswith("*")})
+
+
+def excluded_nodes(job_id: str) -> list[str] | None:
+    """Nodes that a job excludes; None if Slurm does not answer."""
+    found = re.search(r"ExcNodeList=(\S+)", describe(job_id) or "")
+    if found is None:
+        return None
+    return [] if found[1] == "(null)" else hostnames(found[1])
+
+
+def script_refusal(script: Path, *options: str) -> str | None:
+    """Test a batch script without submitting it; None if a job could start, else Slurm's message."""
+    return refusal(["sbatch", "--test-only", *options, str(script)])
 
 
 def number_setting(name: str) -> int | None:
