@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,6 @@ from jobs.schedulers.base import (
 )
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.schedulers.slurm import squeue, submitit_executor
-from jobs.schedulers.slurm.allocation import SlurmAllocation
 from jobs.schedulers.slurm.commands import query
 from jobs.schedulers.slurm.sbatch import Backoff
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
@@ -102,6 +100,9 @@ def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) 
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
     assert SlurmScheduler().submit(batch(announced(run))) == ["42"]
+    kept = [path.name for path in (run.submissions / "submitit").iterdir()]
+    assert "42_submission.sh" in kept
+    assert all(name.startswith("42_") for name in kept), "no temporary file stays"
     script = (commands.folder / "script").read_text()
     for line in (
         "--nodes=3",
@@ -297,55 +298,5 @@ def test_a_job_of_the_same_number_is_not_ended(commands: Commands) -> None:
     assert "scancel 1" not in commands.calls()
 
 
-def test_a_job_requeues_itself_by_an_id_that_means_no_other(commands: Commands) -> None:
-    commands.add("scontrol", "exit 0")
-    commands.add("squeue", "echo 'RUNNING 0 N/A None'")
-    task = {"SLURM_JOB_ID": "70", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "0"}
-    assert SlurmAllocation(task).requeue(0, lambda: True)
-    assert SlurmAllocation({"SLURM_JOB_ID": "71"}).requeue(0, lambda: True)
-    requests = [line for line in commands.calls().splitlines() if "scontrol" in line]
-    assert [line.split()[-1] for line in requests] == ["70_0", "71"], "70 is the whole array"
-
-
-@pytest.mark.parametrize(
-    ("environ", "lacks"),
-    [
-        ({"SLURM_GPUS_PER_NODE": "4", "SLURM_GPUS_ON_NODE": "4"}, None),
-        ({"SLURM_GPUS_PER_NODE": "a100:4", "SLURM_GPUS_ON_NODE": "2"}, "2 of the 4"),
-        ({"SLURM_GPUS_PER_NODE": "a100:1,v100:3", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, None),
-        ({"SLURM_GPUS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "0 of the 4"),
-        ({"SLURM_GPUS_PER_NODE": "4"}, "0 of the 4"),
-        ({"SLURM_GPUS_PER_NODE": "0"}, None),
-        ({}, None),  # by hand, without GPUs
-        ({"gpus": "gres", "SLURM_GPUS_ON_NODE": "4"}, None),
-        ({"gpus": "gres", "ROCR_VISIBLE_DEVICES": "0,1"}, "2 of the 4"),
-        ({"gpus": "gres", "device": "shared"}, None),
-        ({"SLURM_GPUS_PER_NODE": "4", "device": "cpu"}, None),
-    ],
-)
-def test_a_start_without_the_gpus_it_asked_for(environ: dict[str, str], lacks: str | None) -> None:
-    environ = {"SLURM_JOB_ID": "7", **environ}
-    resources = {"device": environ.pop("device", "auto"), "gpus_per_node": 4}
-    record = {"config": {"resources": resources}, "profile": {"gpus": environ.pop("gpus", "gpus-per-node")}}
-    said = SlurmAllocation(environ).missing_gpus(record)
-    assert said == (lacks and f"this node has {lacks} GPUs that the job requested")
-
-
 def test_output_that_is_not_utf_8_is_read() -> None:
     assert query(["printf", r"a\377b"]) == "a\N{REPLACEMENT CHARACTER}b"
-
-
-def test_a_start_that_was_replaced_does_not_requeue_the_new_one(commands: Commands) -> None:
-    """A node that was cut off retries until its link is back, and Slurm has started the job elsewhere."""
-    commands.add("scontrol", "exit 0")
-    commands.add("squeue", "echo 'RUNNING 1 N/A None'")
-    old = SlurmAllocation({"SLURM_JOB_ID": "71"})
-    assert old.requeue(0, lambda: True), "the job was started again"
-    assert not old.requeue(0, lambda: False)
-    commands.add("squeue", "exit 1")
-    assert not old.requeue(0, lambda: True), "without an answer, the state of the job is unknown"
-    commands.add("squeue", "echo 'RUNNING 0 N/A None'")
-    answers = iter([True, False])
-    commands.add("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
-    assert not old.requeue(time.time() + 60, lambda: next(answers)), "replaced between two tries"
-    assert commands.calls().count("scontrol requeue") == 1

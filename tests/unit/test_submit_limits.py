@@ -25,8 +25,12 @@ def test_what_the_controller_says_of_its_limits() -> None:
     without = CONFIG.replace(",max_array_tasks=200", "")
     assert parse_config(without) == ControllerLimits(array=1001, jobs=10000)
     assert parse_config("") == ControllerLimits()
+    assert parse_config("MaxJobCount = 0") == ControllerLimits()
 
 
+NO_LIMIT_ON_JOBS = CONFIG.replace("MaxJobCount             = 10000\n", "")
+FULL = CONFIG.replace("10000", "2")
+NO_ARRAYS = CONFIG.replace("1001", "0").replace(",max_array_tasks=200", "")
 ANSWERS = {"scontrol show config": CONFIG, "squeue --noheader --array --states=all": "1\n2_0\n2_1\n"}
 
 
@@ -39,9 +43,29 @@ def answer(command: list[str]) -> str | None:
     [
         (True, answer, SubmitQuota(200, 9997, "the limit of 10000 jobs (MaxJobCount of the cluster)")),
         (True, lambda command: None, SubmitQuota()),
+        (True, lambda command: CONFIG if "config" in command else None, SubmitQuota(200)),
+        (True, lambda command: NO_LIMIT_ON_JOBS if "config" in command else "1\n2\n", SubmitQuota(200)),
+        (
+            True,
+            lambda command: FULL if "config" in command else "1\n2\n3\n",
+            SubmitQuota(200, 0, "the limit of 2 jobs (MaxJobCount of the cluster)"),
+        ),
+        (
+            True,
+            lambda command: NO_ARRAYS if "config" in command else "",
+            SubmitQuota(1, 10000, "the limit of 10000 jobs (MaxJobCount of the cluster)"),
+        ),
         (False, answer, SubmitQuota(submit_limits.DEFAULT_ARRAY)),
     ],
-    ids=["answered", "no answer to a query", "no controller"],
+    ids=[
+        "answered",
+        "no answer to a query",
+        "no list of jobs",
+        "no limit on jobs",
+        "more jobs than the limit",
+        "no arrays",
+        "no controller",
+    ],
 )
 def test_the_quota_is_what_the_controller_says(
     answers: bool, ask: Callable[[list[str]], str | None], quota: SubmitQuota, monkeypatch: pytest.MonkeyPatch

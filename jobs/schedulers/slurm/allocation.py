@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import socket
 import time
@@ -20,6 +21,7 @@ _SLURMD_TIMEOUT_S = 300.0
 _SLURMD_PORT = 6818
 """Slurm's default of SlurmdPort."""
 _CONNECT_S = 3.0
+_CLOCK_TOLERANCE_S = 5.0
 _FINAL = re.compile(r"disabled|not permitted|denied|invalid (user|job)|no such file", re.IGNORECASE)
 """Messages of final refusals. Any other message may be due to an unreachable controller."""
 _FIRST_PAUSE_S = 0.5
@@ -43,6 +45,7 @@ class SlurmAllocation:
         self.step = environ.get("SLURM_STEP_LAUNCHER_PORT", "")  # a port of srun: new in each start
         self.submit_folder = Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd())
         self._environ = environ
+        self._clock_offset_s = 0.0
 
     def hosts(self) -> list[str] | None:
         """Names of the job's nodes in rank order; None if scontrol does not answer."""
@@ -55,7 +58,10 @@ class SlurmAllocation:
         return "jobs.schedulers.slurm.task"
 
     def facts(self) -> AllocationFacts | None:
-        return commands.job(self.job_id)
+        facts = commands.job(self.job_id)
+        if facts is None or facts.end is None:
+            return facts
+        return dataclasses.replace(facts, end=facts.end + self._clock_offset_s)
 
     def missing_gpus(self, record: Mapping[str, Any]) -> str | None:
         """Message if this node has fewer GPUs than the job requested, else None.
@@ -83,8 +89,9 @@ class SlurmAllocation:
         return _SLURMD_TIMEOUT_S if timeout_s is None else timeout_s
 
     def end_time(self) -> float | None:
+        self._clock_offset_s = _clock_offset_s()
         if self._end.isdigit():
-            return float(self._end)
+            return float(self._end) + self._clock_offset_s
         facts = self.facts()  # Slurm before 23.02 does not set the variable
         return facts.end if facts else None
 
@@ -133,6 +140,18 @@ class SlurmAllocation:
         refusal = commands.update(self.job_id, f"StartTime=now+{delay_s:.0f}")
         outcome = refusal or f"job {self.job_id} starts in {delay_s:.0f} s at the earliest"
         print(f"scontrol update StartTime: {outcome}", flush=True)
+
+
+def _clock_offset_s() -> float:
+    """Seconds that this clock is ahead of the controller's; 0 below the tolerance, or if unknown."""
+    before, controller = time.time(), commands.controller_time()
+    after = time.time()
+    if controller is None or before - _CLOCK_TOLERANCE_S <= controller <= after + _CLOCK_TOLERANCE_S:
+        return 0.0
+    offset_s = before - controller
+    side = "ahead of" if offset_s > 0 else "behind"
+    print(f"this node's clock is {abs(offset_s):.0f} s {side} that of Slurm's controller", flush=True)
+    return offset_s
 
 
 def _gpus_asked(environ: Mapping[str, str], record: Mapping[str, Any]) -> int:

@@ -126,6 +126,14 @@ def script_refusal(script: Path, *options: str) -> str | None:
     return refusal(["sbatch", "--test-only", *options, str(script)])
 
 
+def controller_time() -> float | None:
+    """The controller's clock, in seconds since the epoch; None if the controller does not answer."""
+    found = re.search(
+        r"^sdiag output at .*\((\d+)\)", query_or_none(["sdiag"], _JOB_TIMEOUT_S) or "", re.MULTILINE
+    )
+    return float(found[1]) if found else None
+
+
 def number_setting(name: str) -> int | None:
     """The leading number of a setting such as KillWait; None if the controller does not answer."""
     found = re.match(r"\d+", setting(name) or "")

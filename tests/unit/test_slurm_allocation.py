@@ -1,0 +1,135 @@
+"""The job of an agent, against stand-ins for Slurm's commands."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+
+from jobs.schedulers.slurm import allocation
+from jobs.schedulers.slurm.allocation import SlurmAllocation
+from tests.support.commands import Commands
+
+
+def requeue(
+    commands: Commands, *refusals: str, restarts: int = 0, within_s: float = 60.0
+) -> tuple[bool, int]:
+    """Whether a requeue succeeds that Slurm refuses so often, and the number of tries."""
+    for number, message in enumerate(refusals):
+        (commands.folder / f"refusal-{number + 1}").write_text(message)
+    commands.add(
+        "scontrol",
+        f"""cd {commands.folder}; echo x >> tries; refusal=refusal-$(wc -l < tries)
+[ ! -e "$refusal" ] || {{ cat "$refusal" >&2; exit 1; }}""",
+    )
+    commands.add("squeue", f"[ -e {commands.folder}/tries ] && n={restarts} || n=0; echo RUNNING $n 0 None")
+    done = SlurmAllocation({"SLURM_JOB_ID": "7"}).requeue(time.time() + within_s, lambda: True)
+    return done, len((commands.folder / "tries").read_text().split())
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocation, "_FIRST_PAUSE_S", 0.001)
+
+
+DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+
+
+def test_a_requeue_is_repeated_until_the_controller_answers(commands: Commands, no_pauses: None) -> None:
+    assert requeue(commands, DOWN, DOWN) == (True, 3)
+
+
+def test_a_requeue_whose_answer_is_lost_is_not_repeated(commands: Commands, no_pauses: None) -> None:
+    assert requeue(commands, "Socket timed out on send/recv operation", restarts=1) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Requested operation is presently disabled",
+        "Access/permission denied",
+        "Invalid job id specified",
+        "Operation not permitted",
+    ],
+)
+def test_a_requeue_that_is_finally_refused_is_not_repeated(
+    commands: Commands, no_pauses: None, message: str
+) -> None:
+    assert requeue(commands, f"slurm_suspend error: {message}") == (False, 1)
+
+
+def test_a_requeue_ends_with_the_time_of_the_job(commands: Commands) -> None:
+    assert requeue(commands, DOWN, DOWN, within_s=0.1) == (False, 1)
+
+
+@pytest.mark.parametrize("off_s", [0, -700, 700])
+def test_the_end_of_the_job_is_converted_to_the_clock_of_the_node(
+    commands: Commands, capsys: pytest.CaptureFixture[str], off_s: int
+) -> None:
+    controller = int(time.time()) - off_s
+    commands.add("sdiag", f"echo '****'; echo 'sdiag output at Sun Nov 22 08:40:00 2026 ({controller})'")
+    commands.add("squeue", f"echo RUNNING 0 {controller + 600} None")
+    allocation = SlurmAllocation({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(controller + 600)})
+    end, facts = allocation.end_time(), allocation.facts()
+    assert end is not None
+    assert abs(end - (time.time() + 600)) < 60
+    assert facts is not None
+    assert facts.end == end
+    side = {0: "^$", 700: "7.. s ahead of", -700: "(6|7).. s behind"}[off_s]
+    assert re.search(side, capsys.readouterr().out)
+
+
+def test_a_controller_without_sdiag_leaves_the_end_as_it_is(commands: Commands) -> None:
+    commands.add("sdiag", "exit 1")
+    assert SlurmAllocation({"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": "123"}).end_time() == 123
+
+
+def test_a_job_requeues_itself_by_an_id_that_means_no_other(commands: Commands) -> None:
+    commands.add("scontrol", "exit 0")
+    commands.add("squeue", "echo 'RUNNING 0 N/A None'")
+    task = {"SLURM_JOB_ID": "70", "SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "0"}
+    assert SlurmAllocation(task).requeue(0, lambda: True)
+    assert SlurmAllocation({"SLURM_JOB_ID": "71"}).requeue(0, lambda: True)
+    requests = [line for line in commands.calls().splitlines() if "scontrol" in line]
+    assert [line.split()[-1] for line in requests] == ["70_0", "71"], "70 is the whole array"
+
+
+@pytest.mark.parametrize(
+    ("environ", "lacks"),
+    [
+        ({"SLURM_GPUS_PER_NODE": "4", "SLURM_GPUS_ON_NODE": "4"}, None),
+        ({"SLURM_GPUS_PER_NODE": "a100:4", "SLURM_GPUS_ON_NODE": "2"}, "2 of the 4"),
+        ({"SLURM_GPUS_PER_NODE": "a100:1,v100:3", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, None),
+        ({"SLURM_GPUS_PER_NODE": "4", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, "0 of the 4"),
+        ({"SLURM_GPUS_PER_NODE": "4"}, "0 of the 4"),
+        ({"SLURM_GPUS_PER_NODE": "0"}, None),
+        ({}, None),  # by hand, without GPUs
+        ({"gpus": "gres", "SLURM_GPUS_ON_NODE": "4"}, None),
+        ({"gpus": "gres", "ROCR_VISIBLE_DEVICES": "0,1"}, "2 of the 4"),
+        ({"gpus": "gres", "device": "shared"}, None),
+        ({"SLURM_GPUS_PER_NODE": "4", "device": "cpu"}, None),
+    ],
+)
+def test_a_start_without_the_gpus_it_asked_for(environ: dict[str, str], lacks: str | None) -> None:
+    environ = {"SLURM_JOB_ID": "7", **environ}
+    resources = {"device": environ.pop("device", "auto"), "gpus_per_node": 4}
+    record = {"config": {"resources": resources}, "profile": {"gpus": environ.pop("gpus", "gpus-per-node")}}
+    said = SlurmAllocation(environ).missing_gpus(record)
+    assert said == (lacks and f"this node has {lacks} GPUs that the job requested")
+
+
+def test_a_start_that_was_replaced_does_not_requeue_the_new_one(commands: Commands) -> None:
+    """A node that was cut off retries until its link is back, and Slurm has started the job elsewhere."""
+    commands.add("scontrol", "exit 0")
+    commands.add("squeue", "echo 'RUNNING 1 N/A None'")
+    old = SlurmAllocation({"SLURM_JOB_ID": "71"})
+    assert old.requeue(0, lambda: True), "the job was started again"
+    assert not old.requeue(0, lambda: False)
+    commands.add("squeue", "exit 1")
+    assert not old.requeue(0, lambda: True), "without an answer, the state of the job is unknown"
+    commands.add("squeue", "echo 'RUNNING 0 N/A None'")
+    answers = iter([True, False])
+    commands.add("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert not old.requeue(time.time() + 60, lambda: next(answers)), "replaced between two tries"
+    assert commands.calls().count("scontrol requeue") == 1
