@@ -10,7 +10,7 @@ from jobs.cli.formatting import count, table
 from jobs.submission.choose_actions import Action, Kind
 
 EXIT_RUNS_MISSING = 1
-"""Exit code when a submission was refused or deferred, or a dry run's script was refused."""
+"""Exit code when a submission was refused, blocked or deferred, or a dry run's script was refused."""
 
 _DISPLAYED: dict[Kind, str] = {
     "submit": "submitted",
@@ -44,11 +44,13 @@ def action_counts(actions: Sequence[Action]) -> str:
     return f"{count(len(actions), 'run')}: {', '.join(parts) or 'nothing to do'}"
 
 
-def report_deferred(actions: Sequence[Action]) -> int:
-    """Print the number of runs deferred by a limit on jobs, and return the exit code."""
+def report_missing(actions: Sequence[Action]) -> int:
+    """Print the numbers of runs that were blocked, or deferred by a limit on jobs; return the exit code."""
+    blocked = sum(action.kind == "blocked" for action in actions)
+    if blocked:
+        print(f"{count(blocked, 'run')} blocked, for the reasons in the table", file=sys.stderr)
     deferred = [action for action in actions if action.kind == "deferred"]
-    if not deferred:
-        return 0
-    runs = count(len(deferred), "run")
-    print(f"{runs} deferred: {deferred[0].reason}; the same command submits them later", file=sys.stderr)
-    return EXIT_RUNS_MISSING
+    if deferred:
+        runs = count(len(deferred), "run")
+        print(f"{runs} deferred: {deferred[0].reason}; the same command submits them later", file=sys.stderr)
+    return EXIT_RUNS_MISSING if blocked or deferred else 0

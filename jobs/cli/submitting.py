@@ -10,7 +10,7 @@ from pathlib import Path
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, target
-from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, report_deferred
+from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, report_missing
 from jobs.cli.json_output import print_json, state_as_json
 from jobs.cli.polling import PolledRuns, print_warning
 from jobs.core.sweep_lock import sweep_lock
@@ -104,7 +104,7 @@ def print_actions_and_wait(
                 for action, state in zip(actions, states or read_states(runs), strict=True)
             ]
         )
-    exit_code = report_deferred(actions)
+    exit_code = report_missing(actions)
     return follow.exit_code(states) or exit_code if args.wait else exit_code
 
 

@@ -102,7 +102,7 @@ def test_a_run_started_by_hand_is_not_cancelled(
     assert "left   by-hand/mine: it is running; started by hand" in ask(capsys, "clean mine")
     assert "1 in progress" in ask(capsys, "resume mine")
     os.utime(run.attempt(0).path, (1.0, 1.0))
-    assert "not submitted by submit.py: started by hand" in ask(capsys, "resume mine")
+    assert "not submitted by submit.py: started by hand" in ask(capsys, "resume mine", code=1)
     assert cluster.submitted == []
 
 

@@ -68,7 +68,7 @@ def test_a_corrupt_file_does_not_start_a_run_again_under_another_name(
     }
     for path in paths[broken]:
         path.write_text("{")
-    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 1")
+    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 1", code=int(broken != "progress.json"))
     assert again["run"] == "n1-single-b8-r0"
     if broken == "progress.json":
         assert again["action"] == "in_progress"
@@ -84,7 +84,7 @@ def test_a_corrupt_run_is_identified_by_the_key_in_its_name(
     (auto,) = (state for state in read_runs(RUNS) if axes_of(state.run)["parallel.strategy"] == "auto")
     for path in (journal.entry(auto.run, 0).path("intent"), auto.run.run_json):
         path.write_text("{")
-    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 2")
+    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 2", code=1)
     assert (again["run"], again["action"]) == (auto.name, "blocked")
     assert len(cluster.submitted) == 2
 

@@ -46,7 +46,7 @@ def test_completed_runs_are_kept_and_failed_ones_retried(capsys: pytest.CaptureF
         ("n4-ddp-b8-r0", "refused"),
     ):
         end(RunDir(RUNS / "tiny" / name), cause)
-    out = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
+    out = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4", code=1)
     assert [run["action"] for run in out] == ["up_to_date", "retry", "blocked"]
 
 
