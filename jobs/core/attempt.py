@@ -78,6 +78,10 @@ def open_attempt(
     write_json(attempt.record, record)  # first of all: an older copy of this job stops when this file exists
     if claims:
         _close_lost(run, _attempt_of(run, claims[-1]), "requeue")
+    else:
+        for earlier in run.attempts():
+            if earlier.number < number:
+                _close_lost(run, earlier, None)
     run.failed.unlink(missing_ok=True)  # about the attempt before, whose attempt.json keeps its contents
     return attempt
 

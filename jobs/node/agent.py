@@ -235,7 +235,8 @@ def _not_claimed(claims: Sequence[Mapping[str, Any]]) -> int:
     """Log why this agent has no attempt to run; the exit code."""
     if journal.is_revoked(claims):
         log_line(f"nothing to do: the submission was revoked: {claims[-1].get('message')}")
-        return requeue_policy.EXIT_DO_NOT_REQUEUE
+        finished = claims[-1].get("cause") == "finished"
+        return requeue_policy.EXIT_DONE if finished else requeue_policy.EXIT_DO_NOT_REQUEUE
     log_line("nothing to do: another start has claimed the submission")
     return requeue_policy.EXIT_DONE
 

@@ -298,6 +298,13 @@ def test_a_start_that_lacks_what_the_run_asked_for_trains_on_nothing_else(tmp_pa
     assert "cannot start: 0 of 4 GPUs" in outcome["message"]
 
 
+def test_a_restart_of_a_finished_job_fails_on_no_node(tmp_path: Path) -> None:
+    job = planned(tmp_path, "complete", nodes=2)
+    for restart in (0, 1):
+        assert [ended(node) for node in [job.start(restart, node) for node in (0, 1)]] == [0, 0]
+    assert len(job.run.attempts()) == 1
+
+
 def test_lost_three_times_without_progress_is_the_end(tmp_path: Path) -> None:
     job = planned(tmp_path, "hang")
     for restart in range(3):

@@ -62,6 +62,17 @@ def test_a_closed_attempt_names_the_hosts_of_the_ranks_that_failed(run: RunDir) 
     assert read_json(attempt.record)["failed_nodes"] == ["n2"]
 
 
+def test_a_new_submission_closes_the_attempts_that_nobody_closed(run: RunDir) -> None:
+    lost = begin(run)
+    assert journal.revoke(run, 0, "lost", "presumed dead", starts=1)
+    number = journal.write_intent(run, {"cluster": "slurm"})
+    attempt = open_attempt(run, number, cluster="slurm", job_id="8", nodes=["n1"])
+    assert attempt is not None
+    record = read_json(lost.record)
+    assert (record["cause"], record["next"], bool(record["ended"])) == ("lost", None, True)
+    assert read_json(attempt.record)["ended"] is None
+
+
 def test_a_lost_copy_may_still_be_writing(run: RunDir) -> None:
     lost = begin(run)
     (lost.path / ".node-01.oom.json.7.tmp").symlink_to("renamed-meanwhile")
