@@ -12,6 +12,7 @@ from typing import Any
 
 from disttrain.config.keys_and_defaults import asks_for_gpus
 from jobs.node.allocation import AllocationFacts
+from jobs.node.node_log import log_line
 from jobs.schedulers.slurm import commands
 
 _KILL_WAIT_S = 30.0
@@ -131,15 +132,12 @@ class SlurmAllocation:
         refusal = commands.script_refusal(script, f"--exclude={nodes}") if nodes else None
         refusal = refusal or commands.update(self.job_id, f"ExcNodeList={nodes}")
         outcome = f"not excluded: {refusal}" if refusal else f"excluded: {nodes or 'none'}"
-        print(
-            f"next start of job {self.job_id}: failed nodes: {', '.join(hosts) or 'none'}; {outcome}",
-            flush=True,
-        )
+        log_line(f"next start of job {self.job_id}: failed nodes: {', '.join(hosts) or 'none'}; {outcome}")
 
     def delay_start(self, delay_s: float) -> None:
         refusal = commands.update(self.job_id, f"StartTime=now+{delay_s:.0f}")
         outcome = refusal or f"job {self.job_id} starts in {delay_s:.0f} s at the earliest"
-        print(f"scontrol update StartTime: {outcome}", flush=True)
+        log_line(f"scontrol update StartTime: {outcome}")
 
 
 def _clock_offset_s() -> float:
@@ -150,7 +148,7 @@ def _clock_offset_s() -> float:
         return 0.0
     offset_s = before - controller
     side = "ahead of" if offset_s > 0 else "behind"
-    print(f"this node's clock is {abs(offset_s):.0f} s {side} that of Slurm's controller", flush=True)
+    log_line(f"this node's clock is {abs(offset_s):.0f} s {side} that of Slurm's controller")
     return offset_s
 
 

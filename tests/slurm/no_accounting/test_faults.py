@@ -111,22 +111,22 @@ def test_a_node_dies_before_the_first_checkpoint(
 
 @pytest.mark.slow
 def test_a_restart_avoids_the_node_that_failed(
-    faulty: MiniCluster, tmp_path: Path, long_reference: RunDir
+    faulty: MiniCluster, tmp_path: Path, reference: RunDir
 ) -> None:
     """And one that failed before the newest checkpoint may be used again, as the job needs all but one."""
-    job = submitted(faulty, tmp_path, steps=MANY)
+    job = submitted(faulty, tmp_path)
     failed = []
     for attempt in (0, 1):
         job.wait_for_step(EVERY * (2 * attempt + 1) + 5, attempt)
-        failed.append(nodes_of(job, attempt)[1])
+        failed.append(job.nodes(attempt)[1])
         os.kill(rank_on(faulty, failed[-1], job.run), signal.SIGKILL)
         ended = job.wait_until_closed(attempt)
         assert (ended["cause"], ended["failed_nodes"]) == ("killed", [f"{faulty.name}-{failed[-1]}"])
         wait_until(lambda: job.attempt(attempt + 1))  # noqa: B023
-        assert failed[-1] not in nodes_of(job, attempt + 1)
-    assert failed[0] in nodes_of(job, 2)
+        assert failed[-1] not in job.nodes(attempt + 1)
+    assert failed[0] in job.nodes(2)
     assert job.wait_for_end().state == "done"
-    assert_the_same(job.run, long_reference)
+    assert_the_same(job.run, reference)
 
 
 def rank_on(cluster: MiniCluster, node: int, run: RunDir) -> int:
