@@ -148,3 +148,25 @@ def _refused(arguments: list[str], folder: Path) -> str:
     assert done.stderr.count("\n") == 1
     assert not any(folder.iterdir())
     return done.stderr
+
+
+def test_the_step_after_a_failure_takes_the_plan_of_its_own_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became: list[list[str]] = []
+    monkeypatch.setattr(os, "execve", lambda path, words, env: became.append(words))
+    monkeypatch.setattr(sbatch_job.code_snapshot, "code_of_run", lambda run, record: tmp_path)
+    root = tmp_path / "runs"
+    for restart, step, run in ((0, "41", "my/a"), (1, "42", "my/b"), (2, "43", None)):
+        if run is not None:
+            write_json(root / run / "run.json", {})
+        plan = {"run": run, "submission": restart, "restart": restart, "time": f"{restart}"}
+        write_json(sbatch_job.plan_file(start("7", restart, step), root), plan)
+    environ = {**ENVIRON, "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_STEP_LAUNCHER_PORT": "50"}
+    sbatch_job.main(["--after-failure", "--config", "my.yaml"], {**environ, "SLURM_RESTART_COUNT": "1"})
+    (words,) = became
+    assert words[2:] == [
+        "jobs.schedulers.slurm.task", str(root / "my" / "b"), "--submission", "1", "--after-failure",
+    ]  # fmt: skip
+    code = sbatch_job.main(["--after-failure"], {**environ, "SLURM_RESTART_COUNT": "2"})
+    assert (code, len(became)) == (69, 1), "this start has planned no run"
