@@ -54,7 +54,7 @@ test-slow: $(STAMP) slurm-tests  ## the slow tests alone
 test-all: $(STAMP) slurm-tests  ## every test
 	@$(PYTEST)
 
-mutants: $(STAMP)  ## mutation tests of the modules named in pyproject.toml; about half an hour
+mutants: $(STAMP)  ## mutation tests of the modules named in pyproject.toml; tens of minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run
 	@$(BIN)/python .ci/mutants.py
 

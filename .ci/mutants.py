@@ -15,9 +15,10 @@ KILLED = frozenset({"killed", "timeout", "segfault", "suspicious", "caught by ty
 
 
 def main() -> int:
-    """Print a table and the changes that survived; 1 if a module is below the aim."""
+    """Print a table and the changes that survived; 1 if a module is below the aim or not run as a whole."""
     listed = _mutmut("results", "--all", "true").splitlines()
-    found = [line.strip().rsplit(": ", 1) for line in listed if "__mutmut_" in line]
+    named = [line.strip().rsplit(": ", 1) for line in listed if "__mutmut_" in line]
+    found = [(name, status) for name, status in named if status != "not checked"]
     by_module: defaultdict[str, Counter[bool]] = defaultdict(Counter)
     for name, status in found:
         by_module[module_of(name)][status in KILLED] += 1
@@ -29,7 +30,9 @@ def main() -> int:
         share = counts[True] / counts.total()
         low |= share < AIM
         print(f"{module:45}{counts[True]:5} of {counts.total():5} killed: {100 * share:.1f} %")
-    return int(low or not by_module)
+    if len(found) < len(named):
+        print(f"{len(named) - len(found)} mutants were not run")
+    return int(low or len(found) < len(named) or not found)
 
 
 def module_of(mutant: str) -> str:
