@@ -17,6 +17,7 @@ from sweeps.base_config import first_difference
 from sweeps.expand import ExistingSweep, SweepPlan, expand
 from sweeps.overrides import Override, parse_flag, parse_set, split_values
 from sweeps.run_names import readable_name, unique_names
+from sweeps.sweep_section import read_section
 
 BASE: dict[str, Any] = {
     "model": {"kind": "mlp"},
@@ -462,3 +463,8 @@ def test_an_unknown_grid_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize("file", sorted(Path("sweeps").glob("*.yaml")), ids=lambda path: path.stem)
 def test_the_shipped_sweeps_expand(file: Path) -> None:
     assert expand(load(file), name=file.stem).runs
+
+
+def test_a_sweep_section_that_is_no_mapping_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^sweep=3 must be a mapping$"):
+        read_section(Draft({"sweep": 3}))
