@@ -32,12 +32,10 @@ def open_log(rank: int, path: Path | None) -> None:
 
 def info(message: str, **fields: Any) -> None:
     """Log an event with its fields."""
-    """Log an event with its fields."""
     _logger.info(message, extra={"fields": fields})
 
 
 def error(message: str, **fields: Any) -> None:
-    """Log an error with its fields."""
     """Log an error with its fields."""
     _logger.error(message, extra={"fields": fields})
 

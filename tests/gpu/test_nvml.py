@@ -10,7 +10,7 @@ from disttrain.records.hardware import GpuSample, NodeGpus
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry.hardware.aggregation import gpu_summary
-from disttrain.telemetry.hardware.nvml import GpuReader, Nvml, Unavailable, identify
+from disttrain.telemetry.hardware.gpu_reader import GpuReader, Nvml, Unavailable, identify
 from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank
 from tests.support import nvml as replay
 

@@ -18,7 +18,7 @@ from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry.hardware import node
-from disttrain.telemetry.hardware.nvml import GpuId
+from disttrain.telemetry.hardware.gpu_reader import GpuId
 from disttrain.train import train
 from tests.support import nvml
 

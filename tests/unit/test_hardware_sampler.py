@@ -14,7 +14,7 @@ from disttrain.runtime import log
 from disttrain.telemetry import throughput
 from disttrain.telemetry.hardware import sampler as node_sampler
 from disttrain.telemetry.hardware.aggregation import gpu_summary
-from disttrain.telemetry.hardware.nvml import GpuId, GpuReader
+from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader
 from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank
 from tests.support.jobs import WITHIN_S
 from tests.support.nvml import LOST, WELL, raising

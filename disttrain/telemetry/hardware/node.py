@@ -11,7 +11,7 @@ import torch
 
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.hardware.nvml import identify
+from disttrain.telemetry.hardware.gpu_reader import identify
 from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank, NodeSamples
 
 

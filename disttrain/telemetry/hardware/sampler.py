@@ -23,8 +23,8 @@ from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 from disttrain.telemetry.hardware.aggregation import Accumulator, GpuAccumulator, ProcessAccumulator
+from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable
 from disttrain.telemetry.hardware.host import ProcessReader, host_memory
-from disttrain.telemetry.hardware.nvml import GpuId, GpuReader, Nvml, Unavailable
 from disttrain.telemetry.hardware.sampled_fields import GPU_FIELDS, PROCESS_FIELDS
 from disttrain.telemetry.json_lines import JsonLinesWriter
 
