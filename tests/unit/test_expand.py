@@ -15,7 +15,7 @@ from disttrain.config.parsing import Draft, load
 from disttrain.errors import ConfigError
 from sweeps.base_config import first_difference
 from sweeps.expand import ExistingSweep, SweepPlan, expand
-from sweeps.overrides import Override, parse_flag, parse_set, split_values
+from sweeps.overrides import Override, parse_flag, parse_set
 from sweeps.run_names import readable_name, unique_names
 from sweeps.sweep_section import read_section
 
@@ -277,121 +277,6 @@ def test_a_base_recorded_before_a_key_was_added_differs_only_if_the_key_is_not_i
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("a", ["a"]),
-        ("a,b", ["a", "b"]),
-        ("[a, b]", ["[a, b]"]),
-        ("[1, 2],[3]", ["[1, 2]", "[3]"]),
-        ("{a: 1, b: 2},c", ["{a: 1, b: 2}", "c"]),
-        ('"a,b",c', ['"a,b"', "c"]),
-        ("[[1, 2], [3]]", ["[[1, 2], [3]]"]),
-        ("a,", ["a", ""]),
-    ],
-)
-def test_commas_split_only_at_the_top(text: str, parts: list[str]) -> None:
-    assert split_values(text) == parts
-
-
-def test_set_reads_yaml() -> None:
-    assert parse_set("a.b=1,true,null,x,[1, 2]").values == (1, True, None, "x", [1, 2])
-    assert parse_set("a.b=[1, 2]") == Override("a.b", ([1, 2],), "--set", axis=False)
-    assert parse_set("a.b=c=d").values == ("c=d",)
-
-
-FILE = """\
-model: {kind: mlp}
-data: {kind: digits}
-train:
-  steps: 10
-  local_batch_size: 8
-sweep:
-  axes:
-    resources.nodes: [1, 2]
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("[1, 2]", "[]", "sweep.yaml:8: sweep.axes.resources.nodes=[]: an axis needs at least one value"),
-        ("[1, 2]", "4", "sweep.yaml:8: sweep.axes.resources.nodes=4: an axis is a list of values, as in [4]"),
-        ("[1, 2]", "[0, 1]", "sweep.yaml:8: resources.nodes=0: input should be greater than 0"),
-        ("[1, 2]", "[1, 1]", "sweep.yaml:8: resources.nodes: the axis has the value 1 twice"),
-        ("[1, 2]", "[one]", "sweep.yaml:8: resources.nodes='one': input should be a valid integer"),
-        (
-            "resources.nodes",
-            "resources.node",
-            "sweep.yaml:8: unknown key 'resources.node'; did you mean 'resources.nodes'?",
-        ),
-        (
-            "axes:",
-            "axis:",
-            "sweep.yaml:7: unknown key 'sweep.axis'; did you mean 'sweep.axes'?; allowed: sweep.axes, "
-            "sweep.grids, sweep.exclude, sweep.scaling, sweep.repeats",
-        ),
-        ("  axes:", "  repeats: 0\n  axes:", "sweep.yaml:7: sweep.repeats=0: input should be greater than 0"),
-        (
-            "  axes:",
-            "  scaling: strnog\n  axes:",
-            "sweep.yaml:7: sweep.scaling='strnog': input should be 'weak' or 'strong'",
-        ),
-        ("steps: 10", "stpes: 10", "sweep.yaml:4: unknown key 'train.stpes'; did you mean 'train.steps'?"),
-        ("  axes:", "  exclude: [{train.seed: 0}]\n  axes:", "sweep.yaml:7: sweep.exclude leaves no run"),
-        (
-            "  axes:",
-            "  exclude: [{train.sede: 0}]\n  axes:",
-            "sweep.yaml:7: unknown key 'train.sede' in sweep.exclude; did you mean 'train.seed'?",
-        ),
-        (
-            "  axes:",
-            "  exclude: [{telemetry.samples: 3}]\n  axes:",
-            "sweep.yaml:7: 'telemetry.samples' was renamed: use 'telemetry.profiled_steps'",
-        ),
-        (
-            "  axes:",
-            "  exclude: [{}]\n  axes:",
-            "sweep.yaml:7: sweep.exclude.0={}: dictionary should have at least 1 item",
-        ),
-        (
-            "  axes:",
-            "  exclude: {train.seed: 0}\n  axes:",
-            "sweep.yaml:7: sweep.exclude={'train.seed': 0}: input should be a valid list",
-        ),
-        (
-            "  axes:",
-            "  grids: {a: {resources.nodes: [4]}}\n  axes:",
-            "sweep.yaml:7: resources.nodes is an axis of grid 'a' and in sweep.axes; keep one",
-        ),
-        ("axes:\n    resources.nodes: [1, 2]", "axes: [1]", "sweep.yaml:7: sweep.axes=[1] must be a mapping"),
-        (
-            "local_batch_size: 8",
-            "global_batch_size: 9",
-            "sweep.yaml:5: train.global_batch_size=9 is not divisible by 2 ranks",
-        ),
-        (
-            "[1, 2]",
-            "[1, 2]\n    train.log_every: [5, 10]",
-            "two runs would be the same: train.log_every=5 and train.log_every=10",
-        ),
-        ("[1, 2]", "[1, 2]\n    sweep.repeats: [1, 2]", "sweep.yaml:9: sweep.repeats cannot be an axis"),
-    ],
-)
-def test_mistakes_in_the_file_name_their_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = FILE.replace(old, new)
-    if "divisible" in message:
-        text += "  scaling: strong\n"
-    Path("sweep.yaml").write_text(text)
-    with pytest.raises(ConfigError) as raised:
-        expand(load("sweep.yaml"), name="s")
-    assert str(raised.value).startswith(message)
-    assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
     ("sweep", "difference"),
     [
         (
@@ -430,29 +315,6 @@ def test_mistakes_on_the_command_line_name_their_flag(overrides: list[str], mess
     with pytest.raises(ConfigError) as raised:
         expanded(draft(), *overrides, nodes="1 2")
     assert str(raised.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    "text", ["optim.lr", "=3", "optim.lr=", "optim.lr=1,,2", "optim.lr=1,", "optim.lr=[1"]
-)
-def test_malformed_assignments_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--set: "):
-        parse_set(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("optim.lr", "'optim.lr' is not of the form key=value"),
-        ("my.yaml", "'my.yaml' is not of the form key=value (a file goes before the options)"),
-        ("my.yml", "'my.yml' is not of the form key=value (a file goes before the options)"),
-        ("optim.lr=1,", "'optim.lr=1,' has an empty value; write null for none"),
-    ],
-)
-def test_malformed_assignments_are_explained(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        parse_set(text)
-    assert str(raised.value) == f"--set: {message}"
 
 
 def test_an_unknown_grid_is_refused_with_the_nearest() -> None:
