@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Submit, watch and report multi-node PyTorch training runs: `python submit.py --help`.
 
-Each verb is a module of `jobs.cli`, imported when it is called. This file imports argparse alone, so that
-help appears within 0.1 s.
+Each verb is a module of `jobs.cli`, imported when it is called. This file imports argparse and the version
+alone, so that help appears within 0.1 s.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import re
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
+
+from disttrain import __version__
 
 EXIT_BAD_INPUT = 2  # as `disttrain.errors.EXIT_BAD_INPUT`
 EXIT_INTERRUPTED = 130
@@ -60,6 +62,9 @@ def main(argv: list[str] | None = None) -> int:
     given, unknown = build_parser().parse_known_args(arguments)
     if unknown:  # the verb's own parser suggests the nearest option
         given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if given.verb is None:  # not 0: a script whose verb is an empty variable must fail
+        given.parser.print_help()
+        return EXIT_BAD_INPUT
     given.argv = arguments
     try:
         return int(importlib.import_module(f"jobs.cli.{given.verb}").run(given))
@@ -85,13 +90,15 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(parser=parser)
+    parser.add_argument("--version", action="version", version=f"disttrain {__version__}")
     json_option = _Parser(add_help=False)
     json_option.add_argument("--json", action="store_true", help="print JSON")
     common = _Parser(add_help=False, parents=[json_option])
     common.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all sweeps (runs)"
     )
-    subparsers = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB")
 
     def verb(name: str, text: str) -> argparse.ArgumentParser:
         made = subparsers.add_parser(name, help=text, description=text, parents=[common])

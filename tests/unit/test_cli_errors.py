@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     ("argv", "message"),
     [
         ("statsu", "VERB: 'statsu' is not one of sweep, run, status, "),
+        ("--nods", "unknown argument '--nods' (see submit.py --help)"),
         ("sweep --nods 1", "unknown argument '--nods'; did you mean '--nodes'?"),
         (
             "sweep --cluster slrum",
@@ -150,6 +152,21 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
+
+
+def test_without_a_verb_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit.main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == submit.build_parser().format_help()
+    assert err == ""
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        submit.main(["--version"])
+    assert stopped.value.code == 0
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert capsys.readouterr().out == f"{project['name']} {project['version']}\n"
 
 
 def test_a_closed_pipe_is_no_error() -> None:
