@@ -330,3 +330,18 @@ def test_the_shipped_sweeps_expand(file: Path) -> None:
 def test_a_sweep_section_that_is_no_mapping_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^sweep=3 must be a mapping$"):
         read_section(Draft({"sweep": 3}))
+
+
+def test_a_grid_of_a_file_without_grids_is_refused() -> None:
+    with pytest.raises(ConfigError, match="^--grid: no grid 'x' in the sweep file; grids: none$"):
+        expand(draft(), name="s", grids=["x"])
+
+
+def test_a_mistake_in_an_axis_without_a_line_is_in_the_sweep_section() -> None:
+    with pytest.raises(ConfigError, match="^sweep: train.seed: the axis has the value 1 twice$"):
+        expand(draft(sweep={"axes": {"train.seed": [1, 1]}}), name="s")
+
+
+def test_a_point_is_one_run_in_whatever_order_grids_name_its_keys() -> None:
+    grids = {"a": {"train.seed": [1], "optim.lr": [0.1]}, "b": {"optim.lr": [0.1], "train.seed": [1]}}
+    assert len(expand(draft(sweep={"grids": grids}), name="s").runs) == 1
