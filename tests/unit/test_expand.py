@@ -152,9 +152,8 @@ def test_a_name_is_not_too_long_for_a_file_and_keeps_its_repeat() -> None:
 
 def test_of_an_axis_of_kinds_only_the_value_is_named() -> None:
     config = expanded(draft()).runs[0].config
-    assert readable_name(config, {"model.kind": "mlp", "optim.name": "sgd"}, 0) == (
-        "n1-single-b8-mlp-namesgd-r0"
-    )
+    axes = {"model.kind": "mlp", "optim.name": "sgd", "parallel.ddp.bucket_mb": 5}
+    assert readable_name(config, axes, 0) == "n1-single-b8-mlp-namesgd-bucket_mb5-r0"
 
 
 def test_an_existing_run_keeps_its_name_and_new_ones_avoid_it() -> None:
@@ -333,12 +332,12 @@ def test_a_sweep_section_that_is_no_mapping_is_refused() -> None:
 
 
 def test_a_grid_of_a_file_without_grids_is_refused() -> None:
-    with pytest.raises(ConfigError, match="^--grid: no grid 'x' in the sweep file; grids: none$"):
+    with pytest.raises(ConfigError, match=r"^--grid: no grid 'x' in the sweep file; grids: none$"):
         expand(draft(), name="s", grids=["x"])
 
 
 def test_a_mistake_in_an_axis_without_a_line_is_in_the_sweep_section() -> None:
-    with pytest.raises(ConfigError, match="^sweep: train.seed: the axis has the value 1 twice$"):
+    with pytest.raises(ConfigError, match=r"^sweep: train\.seed: the axis has the value 1 twice$"):
         expand(draft(sweep={"axes": {"train.seed": [1, 1]}}), name="s")
 
 
