@@ -143,6 +143,24 @@ def rank_on(cluster: MiniCluster, node: int, run: RunDir) -> int:
 
 
 @pytest.mark.slow
+def test_a_frozen_rank_is_named_and_the_job_goes_on(
+    faulty: MiniCluster, tmp_path: Path, reference: RunDir
+) -> None:
+    job = submitted(faulty, tmp_path, step_timeout_s=12)
+    job.wait_for_step(30)
+    os.kill(rank_on(faulty, job.nodes(0)[1], job.run), signal.SIGSTOP)
+    wait_until(lambda: job.attempt(0).get("ended") or "no progress" in str(job.state.message))
+    assert str(job.state.message).startswith("no progress: rank 1 "), "before the end"
+    left = job.wait_until_closed(0)
+    assert (left["cause"], left["next"]) == ("hung", "requeue")
+    assert left["message"].startswith("rank 1 stopped: no heartbeat for ")
+    assert job.wait_for_end().state == "done"
+    assert len(job.attempts()) == 2
+    assert steps_lost(job.run) <= EVERY
+    assert_the_same(job.run, reference)
+
+
+@pytest.mark.slow
 def test_the_controller_dies_and_comes_back(faulty: MiniCluster, tmp_path: Path, reference: RunDir) -> None:
     job = submitted(faulty, tmp_path)
     job.wait_for_step(20)
