@@ -48,7 +48,7 @@ def silent_rank(positions: Sequence[RankPosition]) -> RankPosition | None:
 
 
 def slow_node(unsent: Mapping[tuple[int, int], int]) -> int | None:
-    """The node to and from which most bytes wait; None if no other node has fewer.
+    """The node to and from which most bytes wait; None if they do not single out one.
 
     `unsent`: bytes that wait in connections, by node and peer. In a ring, a slow link stops the connections
     to and from its node, and each neighbour has another connection without a queue.
@@ -58,7 +58,8 @@ def slow_node(unsent: Mapping[tuple[int, int], int]) -> int | None:
         waiting[node] += count
         waiting[peer] += count
     (node, most), (_, second) = [*waiting.most_common(2), (0, 0), (0, 0)][:2]
-    return node if most > second else None
+    is_peer = any(peer == node for _, peer in unsent)
+    return node if most > second and is_peer else None
 
 
 def describe_hang(

@@ -39,6 +39,7 @@ def test_a_node_without_any_sign() -> None:
     [
         ({}, None),
         ({(0, 1): 9}, None),  # two nodes: either may have the slow link
+        ({(0, 1): 9, (0, 2): 9}, None),  # the queues of the other nodes are not known
         ({(0, 1): 50_000, (1, 2): 70_000}, 1),
         ({(0, 1): 50_000, (1, 2): 70_000, (3, 0): 200}, 1),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -158,6 +159,23 @@ def test_a_frozen_rank_is_named_and_the_job_goes_on(
     assert len(job.attempts()) == 2
     assert steps_lost(job.run) <= EVERY
     assert_the_same(job.run, reference)
+
+
+@pytest.mark.slow
+def test_a_slow_link_is_no_silent_rank(faulty: MiniCluster, tmp_path: Path) -> None:
+    made = requeued.config(steps=30, every_steps=2, slow_s=0, step_timeout_s=12)
+    made["model"] = {"kind": "tests.support.small_models:Net", "hidden": 400_000}  # 20 MB of gradients
+    job = Job.submit(faulty, tmp_path, made)
+    job.wait_for_step(4)
+    slow = nodes_of(job, 0)[2]
+    faulty.shape(slow, 2_000_000)
+    left = job.wait_until_closed(0)
+    faulty.shape(slow, 1_000_000_000)
+    assert (left["cause"], left["next"]) == ("hung", "requeue"), left["message"]
+    assert left["message"].startswith("all ranks waited for each other in a collective of step ")
+    # Only where the agents of two nodes end their ranks at the same time do the queues single out the node.
+    assert re.search(r"the network is slow or broken( at node 2)?$", left["message"])
+    assert job.wait_for_end().state == "done"
 
 
 @pytest.mark.slow
