@@ -167,7 +167,7 @@ def test_a_slow_link_is_no_silent_rank(faulty: MiniCluster, tmp_path: Path) -> N
     made["model"] = {"kind": "tests.support.small_models:Net", "hidden": 400_000}  # 20 MB of gradients
     job = Job.submit(faulty, tmp_path, made)
     job.wait_for_step(4)
-    slow = nodes_of(job, 0)[2]
+    slow = job.nodes(0)[2]
     faulty.shape(slow, 2_000_000)
     left = job.wait_until_closed(0)
     faulty.shape(slow, 1_000_000_000)
