@@ -162,6 +162,12 @@ class MiniCluster:
         """Wait until sinfo lists the node in one of these states (`%T` without its suffix)."""
         wait_until(lambda: self.node_state(number) in states)
 
+    def resume_drained(self) -> None:
+        """Return nodes to service that Slurm drained, because tasks took long to end (`Kill task failed`)."""
+        for number in range(1, self.nodes + 1):
+            if self.node_state(number) in ("drained", "draining"):
+                self._output_of("scontrol", "update", f"nodename={self.name}-{number}", "state=resume")
+
     def node_state(self, number: int) -> str:
         # All nodes are listed: for one node, the controller of 22.05 may return an old job count.
         listing = self._output_of("sinfo", "--noheader", "--Node", "--partition=gpu", "-o", "%N %T").split()
@@ -192,6 +198,7 @@ class MiniCluster:
         for number in range(1, self.nodes + 1):
             if not self.processes(number, only="slurmd"):
                 self._start(number, "slurmd")
+        self.resume_drained()
         for number in range(1, self.nodes + 1):
             self.wait_for_node(number, "idle")
 

@@ -214,7 +214,12 @@ def test_a_copy_that_was_given_up_keeps_off(
     if frozen:  # srun, too: on its return it ends its step, by a number that the new start may use
         faulty.freeze(given_up, only="srun")
         faulty.freeze(given_up, only="slurm_script")
-    wait_until(lambda: job.attempt(1))
+
+    def started_again() -> bool:
+        faulty.resume_drained()  # the other nodes wait for the frozen srun
+        return bool(job.attempt(1))
+
+    wait_until(started_again)
     with nothing_shared_is_written_by(job.run, attempt=0):
         if frozen:
             job.wait_for_step(50, attempt=1)
