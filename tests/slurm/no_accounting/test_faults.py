@@ -289,5 +289,6 @@ def written_by(run: RunDir, attempt: int) -> set[tuple[str, int]]:
 
 
 def state_of(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Time and content of every file there."""
-    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(folder.iterdir())}
+    """Time and content of every file below it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
