@@ -128,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
     resume.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps (all)")
     _add_cluster(resume)
     _add_wait(resume)
-    _add_clean(verb("clean", "move failed, stale or named runs to a trash folder; nothing is deleted"))
+    _add_clean(verb("clean", "move failed, stale or named runs to a trash folder, and back"))
     emulate = verb("emulate", "write the layer table of a measured run, which an emulated model replays")
     emulate.add_argument(
         "--from", dest="from_run", metavar="RUN", required=True, help="a run with telemetry.layer_passes > 0"
@@ -237,7 +237,12 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps, in any state")
     parser.add_argument("--failed", action="store_true", help="select failed, lost and unreadable runs")
     parser.add_argument("--stale", action="store_true", help="select runs done by older code")
-    parser.add_argument("--dry-run", action="store_true", help="print the moves, move nothing")
+    trash = parser.add_mutually_exclusive_group()
+    trash.add_argument(
+        "--restore", action="store_true", help="move runs back (without RUN: those of the last clean)"
+    )
+    trash.add_argument("--purge", action="store_true", help="delete the trash for good")
+    parser.add_argument("--dry-run", action="store_true", help="print the moves or deletions, change nothing")
 
 
 def _add_minicluster(parser: argparse.ArgumentParser, json_option: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@
 | `submitting`, `action_table` | `sweep`, `run`, `resume`: submit runs, print the actions, wait |
 | `dry_run`, `dry_run_text`, `batch_scripts` | `--dry-run` and `--test-only` |
 | `run_lookup` | find the runs and sweeps that arguments name |
+| `trash` | the trash folder of `clean`: move there, restore, purge |
 | `polling`, `follow` | read states repeatedly; show them until all runs have ended |
 | `status_table`, `gpu_hours_table` | tables of states and of GPU-hours |
 | `formatting`, `json_output` | text and JSON |

@@ -1,33 +1,32 @@
 """`clean`: move runs, and code copies that no remaining run refers to, into `RUNS/.trash/<time>/`.
 
-Nothing is deleted.
+`--restore` moves runs back. `--purge` deletes the trash; without it nothing is deleted.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import time
 from pathlib import Path
 
 from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
-from jobs.cli import polling, run_lookup, submitting
+from jobs.cli import polling, run_lookup, submitting, trash
 from jobs.cli.json_output import print_json
 from jobs.cli.status_table import displayed_state
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
 from jobs.status.run_state import RunState, runs_of
 
-TRASH = ".trash"
-
 
 def run(args: argparse.Namespace) -> int:
+    if args.restore or args.purge:
+        _check_flags(args)
+        return _restore(args) if args.restore else _purge(args)
     if not (args.runs_given or args.failed or args.stale):
         raise ConfigError("nothing to move is named: give names of runs or sweeps, --failed or --stale")
     runs = run_lookup.find_runs(args.runs, args.runs_given or run_lookup.sweep_names(args.runs))
     named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
-    trash = _new_trash(args.runs)
+    folder = trash.new_folder(args.runs)
     moved: list[tuple[RunState, Path]] = []
     kept: list[RunState] = []
     for sweep in dict.fromkeys(run.sweep for run in runs):
@@ -41,18 +40,60 @@ def run(args: argparse.Namespace) -> int:
                 if state.active and not (state.silent and state.run.path in named):
                     kept.append(state)
                     continue
-                target = trash / sweep / state.name
+                target = folder / sweep / state.name
                 if not args.dry_run:
-                    _move(state.run.path, target)
+                    trash.move(state.run.path, target)
                 moved.append((state, target))
             if not args.dry_run and moved and not runs_of(args.runs, sweep):
-                _move_rest(args.runs / sweep, trash / sweep)
+                _move_rest(args.runs / sweep, folder / sweep)
     if moved and not args.dry_run:
-        _move_code(args.runs, trash)
+        _move_code(args.runs, folder)
     if args.json:
         print_json([{"run": run_lookup.run_label(state.run), "to": str(target)} for state, target in moved])
     else:
         _print_moved(moved, kept, args)
+    return 0
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    flag = "--restore" if args.restore else "--purge"
+    if args.failed or args.stale:
+        raise ConfigError(f"{flag} goes with neither --failed nor --stale")
+    if args.purge and args.runs_given:
+        raise ConfigError(f"--purge deletes the whole trash: it takes no RUN (given: {args.runs_given[0]!r})")
+
+
+def _restore(args: argparse.Namespace) -> int:
+    runs = trash.runs_to_restore(args.runs, args.runs_given)
+    targets = {run_lookup.run_label(run): args.runs / run.sweep / run.name for run in runs}
+    if not args.dry_run:
+        trash.restore(runs, args.runs)
+    if args.json:
+        print_json([{"run": label, "to": str(target)} for label, target in targets.items()])
+        return 0
+    for label, target in targets.items():
+        print(f"{'would restore' if args.dry_run else 'restored'}  {label} to {target}")
+    if not runs:
+        print("nothing to restore: the trash is empty")
+    return 0
+
+
+def _purge(args: argparse.Namespace) -> int:
+    if args.dry_run:
+        deleted = {
+            path: [*map(run_lookup.run_label, trash.runs_in(path))] for path in trash.folders(args.runs)
+        }
+    else:
+        deleted = trash.purge(args.runs)
+    if args.json:
+        print_json([{"deleted": str(path), "runs": labels} for path, labels in deleted.items()])
+        return 0
+    for path, labels in deleted.items():
+        print(
+            f"{'would delete' if args.dry_run else 'deleted'}  {path} (runs: {', '.join(labels) or 'none'})"
+        )
+    if not deleted:
+        print("nothing to delete: the trash is empty")
     return 0
 
 
@@ -80,24 +121,7 @@ def _kept_hint(state: RunState) -> str:
     return "cancel it first" if state.journaled else "started by hand: end it on its host"
 
 
-def _new_trash(root: Path) -> Path:
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
-        path = root / TRASH / f"{stamp}{suffix}"
-        if not path.exists():
-            return path
-    raise ConfigError(f"cannot find a free name in {root / TRASH}")
-
-
-def _move(path: Path, target: Path) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(path, target)
-    except OSError as error:
-        raise ConfigError(f"cannot move {path} to {target}: {error.strerror}") from None
-
-
-def _move_code(root: Path, trash: Path) -> None:
+def _move_code(root: Path, target: Path) -> None:
     """Move code copies, and plans of sbatch jobs, that no remaining run refers to."""
     from jobs.submission import sbatch_job
 
@@ -106,14 +130,14 @@ def _move_code(root: Path, trash: Path) -> None:
 
     with code_snapshot.unreferenced_snapshots(root, all_runs) as folders:
         for folder in folders:
-            _move(folder, trash / code_snapshot.SNAPSHOTS_FOLDER / folder.name)
+            trash.move(folder, target / code_snapshot.SNAPSHOTS_FOLDER / folder.name)
     for plan in sbatch_job.plans_without_run(root):
         if plan.exists():  # a concurrent `clean` may have moved it
-            _move(plan, trash / sbatch_job.FOLDER / plan.name)
+            trash.move(plan, target / sbatch_job.FOLDER / plan.name)
 
 
 def _move_rest(folder: Path, target: Path) -> None:
     """Move `sweep.json` and the report after the last run, so that the sweep's name is free."""
     for path in sorted(folder.iterdir()):
         if not path.name.startswith("."):
-            _move(path, target / path.name)
+            trash.move(path, target / path.name)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.records.json_files import write_json
+import submit
+from disttrain.records.json_files import read_json, write_json
 from jobs.cli import clean
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Job
@@ -77,3 +78,59 @@ def test_a_cleaned_out_sweep_frees_its_name(capsys: pytest.CaptureFixture[str]) 
     assert [run["run"] for run in out] == ["tiny/n1"]
     assert Path(out[0]["to"]).with_name("sweep.json").exists()
     ask(capsys, "sweep tiny.yaml --nodes 1")
+
+
+def test_restore_undoes_the_last_clean(capsys: pytest.CaptureFixture[str]) -> None:
+    code = ".code/0123456789abcdef"
+    for name in ("n1", "n2"):
+        run = make_run(RUNS, f"tiny/{name}", "failed")
+        record = read_json(run.run_json)
+        record["provenance"]["code"]["path"] = code
+        write_json(run.run_json, record)
+    write_json(RUNS / "tiny/sweep.json", {"base": {}})
+    (RUNS / code).mkdir(parents=True)
+    write_json(RUNS / ".by-hand/7-0-0.json", {"run": "tiny/n2"})
+    before = {path for path in RUNS.rglob("*") if path.name != ".lock"}
+    ask(capsys, "clean tiny/n1")
+    ask(capsys, "clean tiny/n2")
+    assert not (RUNS / code).exists()
+    assert "would restore  tiny/n2" in ask(capsys, "clean --restore --dry-run")
+    assert states() == {}
+    assert ask_json(capsys, "clean --restore") == [{"run": "tiny/n2", "to": "runs/tiny/n2"}]
+    assert list(states()) == ["n2"]
+    assert (RUNS / code).is_dir()
+    ask(capsys, "clean --restore tiny")
+    after = {path for path in RUNS.rglob("*") if path.name != ".lock"}
+    assert after == before | {RUNS / ".trash"}
+    assert "the trash is empty" in ask(capsys, "clean --restore")
+
+
+def test_a_run_is_not_restored_over_another(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(RUNS, "tiny/n1", "failed")
+    make_run(RUNS, "tiny/n2", "failed")
+    write_json(RUNS / "tiny/sweep.json", {"base": {"optim": {"lr": 5.0}}})
+    ask(capsys, "clean tiny")
+    make_run(RUNS, "tiny/n1", "done")
+    before = files()
+    assert submit.main(["clean", "--restore"]) == 2
+    assert "cannot restore tiny/n1: runs/tiny/n1 exists" in capsys.readouterr().err
+    assert files() == before
+    write_json(RUNS / "tiny/sweep.json", {"base": {"optim": {"lr": 0.5}}})
+    assert submit.main(["clean", "--restore", "n2"]) == 2
+    assert "has another base config: optim.lr was 5.0 and is now 0.5" in capsys.readouterr().err
+    assert submit.main(["clean", "--restore", "tiny/n3"]) == 2
+    assert "no run or sweep 'tiny/n3' in runs/.trash; did you mean 'tiny/n" in capsys.readouterr().err
+
+
+def test_purge_deletes_the_trash_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(RUNS, "tiny/n1", "failed")
+    make_run(RUNS, "tiny/n2", "done")
+    ask(capsys, "clean n1")
+    before = files()
+    assert "(runs: tiny/n1)" in ask(capsys, "clean --purge --dry-run")
+    assert files() == before
+    (RUNS / ".trash/.deleting-x").mkdir()  # of an interrupted call
+    assert [each["runs"] for each in ask_json(capsys, "clean --purge")] == [["tiny/n1"]]
+    assert list((RUNS / ".trash").iterdir()) == []
+    assert list(states()) == ["n2"]
+    assert "the trash is empty" in ask(capsys, "clean --purge")

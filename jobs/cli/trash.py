@@ -1,0 +1,153 @@
+"""The trash folder of `clean`: `RUNS/.trash/<time>/` is laid out like `RUNS`, one folder for each call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from disttrain.errors import ConfigError, nearest
+from disttrain.records.json_files import read_json_or_none
+from disttrain.records.run_directory import RunDir
+from jobs.cli.run_lookup import run_label, sweep_names
+from jobs.core import code_snapshot
+from jobs.core.sweep_lock import sweep_lock
+from jobs.status.run_state import runs_of, subfolders
+from jobs.submission import sbatch_job
+from sweeps.base_config import first_difference
+
+TRASH = ".trash"
+_DELETING = ".deleting-"
+
+
+def new_folder(root: Path) -> Path:
+    """A free name for the folder of this call."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = root / TRASH / f"{stamp}{suffix}"
+        if not path.exists():
+            return path
+    raise ConfigError(f"cannot find a free name in {root / TRASH}")
+
+
+def move(path: Path, target: Path) -> None:
+    """Rename `path` to `target`, whose parent is created. Raises `ConfigError`."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.rename(path, target)
+    except OSError as error:
+        raise ConfigError(f"cannot move {path} to {target}: {error.strerror}") from None
+
+
+def folders(root: Path) -> list[Path]:
+    """The folders of all calls, oldest first."""
+    return [root / TRASH / name for name in subfolders(root / TRASH)]
+
+
+def runs_in(folder: Path) -> list[RunDir]:
+    """The runs that one call moved."""
+    return [run for sweep in sweep_names(folder) for run in runs_of(folder, sweep)]
+
+
+def runs_to_restore(root: Path, names: Iterable[str]) -> list[RunDir]:
+    """The newest trashed copy of each named run and of each run of a named sweep.
+
+    Without names: the runs of the newest folder, which undoes the last `clean`. Raises `ConfigError` for a
+    name that is not in the trash, and before anything is moved if a run cannot return.
+    """
+    every = {run_label(run): run for folder in folders(root) for run in runs_in(folder)}
+    names = [name.strip("/") for name in names]
+    found: dict[str, RunDir] = {}
+    for name in names:
+        labels = [label for label, run in every.items() if name in (label, run.sweep)]
+        labels = labels or [label for label, run in every.items() if run.name == name]
+        if not labels:
+            raise ConfigError(f"no run or sweep {name!r} in {root / TRASH}{nearest(name, every)}")
+        if len(labels) > 1 and all(every[label].sweep != name for label in labels):
+            raise ConfigError(f"several sweeps have a run {name!r} in {root / TRASH}: {', '.join(labels)}")
+        found |= {label: every[label] for label in labels}
+    filled = [moved for folder in folders(root) if (moved := runs_in(folder))]
+    runs = list(found.values()) if names else filled[-1] if filled else []
+    for run in runs:
+        _check_free(run, root)
+    return runs
+
+
+def restore(runs: Iterable[RunDir], root: Path) -> None:
+    """Move trashed runs back, with the shared files of their sweep and with the code that they refer to."""
+    runs = list(runs)
+    with code_snapshot.hold_snapshots(root):
+        for run in runs:
+            with sweep_lock(root / run.sweep):
+                target = root / run.sweep / run.name
+                own = _own_sweep_json(run, root)
+                if own is not None:
+                    _move_missing(own.parent, root / run.sweep)
+                move(run.path, target)
+            record = read_json_or_none(target / "run.json") or {}
+            code = code_snapshot.code_of_run(RunDir(target), record)
+            for folder in folders(root):
+                copy = folder / code_snapshot.SNAPSHOTS_FOLDER / code.name
+                if copy.is_dir() and not code.exists():
+                    move(copy, code)
+                for plan in (folder / sbatch_job.FOLDER).glob("*.json"):
+                    if (read_json_or_none(plan) or {}).get("run") == run_label(run):
+                        move(plan, root / sbatch_job.FOLDER / plan.name)
+    _remove_empty_folders(root)
+
+
+def purge(root: Path) -> dict[Path, list[str]]:
+    """Delete the trash for good; its folders, each with the names of its runs. Raises `ConfigError`."""
+    deleted = {folder: [run_label(run) for run in runs_in(folder)] for folder in folders(root)}
+    try:
+        for folder in deleted:  # renamed first: a concurrent `clean` must not fill what is deleted
+            os.rename(folder, folder.with_name(f"{_DELETING}{folder.name}-{os.urandom(4).hex()}"))
+        for path in (root / TRASH).glob(f"{_DELETING}*"):  # also those of an interrupted call
+            shutil.rmtree(path)
+    except OSError as error:
+        raise ConfigError(f"cannot delete {error.filename}: {error.strerror}") from None
+    return deleted
+
+
+def _check_free(run: RunDir, root: Path) -> None:
+    """Raise `ConfigError` if a run of this name exists, or its sweep has another base config now."""
+    target = root / run.sweep / run.name
+    if target.exists():
+        raise ConfigError(f"cannot restore {run_label(run)}: {target} exists; move it away first")
+    own = _own_sweep_json(run, root)
+    now = read_json_or_none(root / run.sweep / "sweep.json")
+    if own is None or now is None:
+        return
+    difference = first_difference((read_json_or_none(own) or {}).get("base", {}), now.get("base", {}))
+    if difference:
+        raise ConfigError(
+            f"cannot restore {run_label(run)}: sweep {run.sweep!r} in {root} has another base config: "
+            f"{difference}"
+        )
+
+
+def _own_sweep_json(run: RunDir, root: Path) -> Path | None:
+    """The `sweep.json` that a trashed run belonged to; None if it has stayed in the sweep's folder.
+
+    `sweep.json` follows with the last run, so it is in the run's own folder or in the next one that has it.
+    """
+    trashed = run.path.parent.parent
+    later = folders(root)[folders(root).index(trashed) :]
+    return next((path for folder in later if (path := folder / run.sweep / "sweep.json").exists()), None)
+
+
+def _move_missing(source: Path, target: Path) -> None:
+    """Move `sweep.json` and the report back, but no run."""
+    for path in sorted(source.iterdir()):
+        if not (path / "run.json").exists() and not (target / path.name).exists():
+            move(path, target / path.name)
+
+
+def _remove_empty_folders(root: Path) -> None:
+    for folder in folders(root):
+        for path in (*folder.iterdir(), folder):
+            with contextlib.suppress(OSError):  # not empty, or a file
+                path.rmdir()
