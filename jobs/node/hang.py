@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.records.heartbeat import INTERVAL_S, Heartbeat, read_heartbeats
-from disttrain.records.json_files import create_exclusive
+from disttrain.records.json_files import create_exclusive, write_json
 from disttrain.records.run_directory import Attempt
 from jobs.core.processes import is_running
 from jobs.core.rank_positions import RankPosition, describe_hang
@@ -95,12 +95,16 @@ def overdue(positions: Sequence[RankPosition], share: float = 1.0) -> list[RankP
 
 
 def warn(attempt: Attempt, late: Sequence[RankPosition]) -> None:
-    """Log a hang that will end soon, and write `hang-warning.json` for `status`, if no other node has."""
+    """Log a hang that will end soon, and write `hang-warning.json` for `status`.
+
+    A warning that names a silent rank replaces one of a node whose ranks all wait, not the other way round.
+    """
     left_s = min(each.limit_s - each.silent_s for each in late)
     message = describe_hang(late)
     log_line(f"no progress: {message}; the ranks end in {left_s:.0f} s")
     with contextlib.suppress(OSError):
-        create_exclusive(attempt.hang_warning, {"message": message, "ends_at": time.time() + left_s})
+        write = create_exclusive if all(each.waits_for_others for each in late) else write_json
+        write(attempt.hang_warning, {"message": message, "ends_at": time.time() + left_s})
 
 
 def withdraw_warning(attempt: Attempt) -> None:
