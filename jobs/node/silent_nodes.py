@@ -36,7 +36,7 @@ def explain_silence(
     The failed torchrun has no cause from outside. Node 0 waits for nodes without a recorded exit: for one
     that does not respond until the scheduler marks the node as down and ends the job, otherwise for
     `_LATE_RECORD_S`. The wait ends early when `is_current` returns False. The job is not requeued before the
-    scheduler has noticed, because Slurm 22.05 would start such a job without its generic resources.
+    scheduler has noticed, because the next start could then lack its GPUs (docs/requeue.md).
     """
     started, query_at = time.monotonic(), time.monotonic() + _LATE_RECORD_S
     logged = False

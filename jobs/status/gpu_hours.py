@@ -106,7 +106,7 @@ def _attempts_on(run: RunDir, scheduler: str) -> list[dict[str, Any]]:
 
 
 def _jobs_on(run: RunDir, scheduler: Scheduler, attempts: Sequence[Mapping[str, Any]]) -> set[str]:
-    """All jobs of a run, including those that never started it. Empty if one is on another Slurm cluster."""
+    """All jobs of a run, including those that never started it. Empty if one is on another cluster."""
     jobs = {str(each["job_id"]) for each in attempts}
     for entry in journal.entries(run):
         with contextlib.suppress(CorruptFile):

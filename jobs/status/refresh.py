@@ -32,7 +32,7 @@ def refresh(
     One query serves all jobs; without such jobs there is none. An interrupted submission whose job is found
     becomes `queued`. With `receipts` its receipt is written, for which the caller holds the sweep's lock.
     `warn` gets one line when the scheduler does not answer; the states are then those of the files. The same
-    holds for runs on another Slurm cluster.
+    holds for runs on another cluster.
     """
     elsewhere = _on_other_clusters(states, scheduler)
     if elsewhere:
@@ -150,7 +150,7 @@ def _state_after_job(state: RunState, job: Job) -> RunState:
     if job.status == "not_found" and silent_s(now.updated, now.run.submissions) < ACCOUNTING_LAG_S:
         return state
     if not job.certain and not journal.is_own_submission(now.run, now.submission):
-        # Slurm hides jobs of other users under `PrivateData=jobs`.
+        # A scheduler may hide the jobs of other users.
         return dataclasses.replace(state, message=state.message or "another user's job, which is not listed")
     cause = job.cause or ("lost" if now.claimed else "launch_failed")
     message = job.message or "the scheduler does not list its job any more"

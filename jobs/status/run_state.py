@@ -49,9 +49,9 @@ class RunState:
     cause: str | None = None
     message: str | None = None
     cluster: str | None = None
-    """`slurm` or `local`."""
+    """Name of the scheduler."""
     cluster_name: str | None = None
-    """Slurm's ClusterName; None for a local run and for a submission by older code."""
+    """Name of the scheduler's cluster; None without one, and for a submission by older code."""
     tag: str | None = None
     """Comment of the job; None for a job submitted by hand."""
     submission: int | None = None
