@@ -222,6 +222,23 @@ def test_a_path_that_no_script_can_hold_is_refused(path: str) -> None:
         render(batch(ROOT / path))
 
 
+def test_a_path_that_would_end_among_others_is_refused() -> None:
+    contained = Profile.model_validate({"name": "x", "container": {"kind": "pyxis", "image": "x"}})
+    for profile, root, what in (
+        (GENERIC, "a:b", r"the code: '/shared/a:b/code' holds ':'"),
+        (contained, "a,b", r"--runs: '/shared/a,b/runs/demo/n2-r0/submissions' holds ','"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{what}, which ends a path among others$"):
+            render(batch(ROOT / root, profile))
+    render(batch(ROOT / "a,b"))
+
+
+def test_the_script_by_hand_mounts_the_code_and_the_submit_directory() -> None:
+    contained = Profile.model_validate({"name": "x", "container": {"kind": "pyxis", "image": "x"}})
+    script = by_hand(config(), contained)
+    assert '--container-image=x --container-mounts="$code":"$code","$PWD":"$PWD" ' in script
+
+
 def test_a_percent_sign_in_a_path_is_itself() -> None:
     script = render(batch(ROOT / "100 %j"))
     assert directives(script)["output"] == "/shared/100 %%j/runs/demo/n2-r0/submissions/%j.log"
