@@ -8,6 +8,7 @@ import pytest
 
 from analysis.efficiency import as_table, scaling_curves
 from analysis.load import load
+from analysis.stats import Estimate
 from disttrain.errors import ConfigError
 from tests.support.fake_runs import fake_run, fake_sweep
 
@@ -176,3 +177,21 @@ def test_the_table_has_no_number_where_there_is_no_estimate(tmp_path: Path) -> N
     names = [f"{name}{end}" for name in ("speedup", "efficiency") for end in ("", "_low", "_high")]
     assert without[names].isna().all(axis=None)
     assert without["samples_per_s_low"].notna().all()
+
+
+def test_the_base_is_one_by_definition_over_its_repeats(tmp_path: Path) -> None:
+    (curve,) = scaling_curves(load([fake_sweep(tmp_path)]))
+    assert curve.base.efficiency == curve.base.speedup == Estimate(1.0, None, None, 3)
+
+
+def test_keys_of_one_short_name_are_labelled_in_full(tmp_path: Path) -> None:
+    axes = [{"model.seed": 1, "train.seed": 2}, {"model.seed": 3, "train.seed": 4}]
+    curves = scaling_curves(load([fake_sweep(tmp_path, nodes=(1,), axes=axes)]))
+    assert [curve.label for curve in curves] == ["model.seed 1, train.seed 2", "model.seed 3, train.seed 4"]
+    assert {type(value) for curve in curves for value in curve.axes.values()} == {int}
+
+
+def test_real_and_emulated_curves_are_labelled_as_such(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
+    fake_run(sweep / "waited", nodes=4, overrides={"emulated": True})
+    assert [curve.label for curve in scaling_curves(load([sweep]))] == ["real", "emulated"]
