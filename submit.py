@@ -5,13 +5,25 @@ Each verb is a module of `jobs.cli`, imported when it is called. This file impor
 alone, so that help appears within 0.1 s.
 """
 
+# ruff: noqa: E402 (the exception hook comes before the imports, which take most of the first 0.1 s)
 from __future__ import annotations
+
+import sys
+
+
+def _print_unless_interrupt(kind: type[BaseException], *details: Any) -> None:
+    """An exception hook: Ctrl-C outside of a verb ends this process without a traceback."""
+    if kind is not KeyboardInterrupt:
+        sys.__excepthook__(kind, *details)
+
+
+if __name__ == "__main__":
+    sys.excepthook = _print_unless_interrupt
 
 import argparse
 import importlib
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any, NoReturn
 

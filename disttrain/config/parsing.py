@@ -253,9 +253,10 @@ def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:
     kind, value = detail["type"], detail["input"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":
-        sections, section = list(Config.model_fields), key.split(".")[0]
+        sections, section = [*Config.model_fields, "sweep"], key.split(".")[0]
         allowed = [k for k in known_keys() if k.split(".")[0] == section] if "." in key else sections
-        hint = ("" if "." in key else nearest(key, sections)) or nearest(key, known_keys())
+        is_section = "." not in key and (value is None or isinstance(value, dict))
+        hint = (nearest(key, sections) if is_section else "") or nearest(key, known_keys())
         message = f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}"
     elif kind in ("model_type", "model_attributes_type"):
         message = f"{key}={value!r} must be a section with keys of its own"

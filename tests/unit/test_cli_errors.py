@@ -3,6 +3,8 @@
 # ruff: noqa: E501 (tables of messages)
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -171,6 +173,16 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     assert stopped.value.code == 0
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert capsys.readouterr().out == f"{project['name']} {project['version']}\n"
+
+
+@pytest.mark.parametrize(("module", "code"), [("argparse", -signal.SIGINT), ("yaml", 130)])
+def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path: Path, module: str, code: int) -> None:
+    """Ctrl-C while submit.py imports a module: its own first ones, and those of a verb."""
+    (tmp_path / f"{module}.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    command = [sys.executable, ROOT / "submit.py", "sweep", "tiny.yaml"]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
 def test_a_closed_pipe_is_no_error() -> None:

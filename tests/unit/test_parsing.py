@@ -50,6 +50,8 @@ def test_a_good_file_is_a_config(write):
         ("steps: 50", "stepz: 50", "my.yaml:6: unknown key 'train.stepz'; did you mean 'train.steps'?"),
         ("local_batch_size", "batch_size", "did you mean 'train.local_batch_size'?"),
         ("train:", "trian:", "my.yaml:5: unknown key 'trian'; did you mean 'train'?"),
+        ("train:", "swep: {repeats: 2}\ntrain:", "my.yaml:5: unknown key 'swep'; did you mean 'sweep'?"),
+        ("train:", "steps: 50\ntrain:", "my.yaml:5: unknown key 'steps'; did you mean 'train.steps'?"),
         ("steps: 50", "steps: many", "my.yaml:6: train.steps='many': input should be a valid integer"),
         ("train:", "optim: {lr: .inf}\ntrain:", "my.yaml:5: optim.lr=inf: input should be a finite number"),
         ("steps: 50", "steps: 0", "my.yaml:6: train.steps=0: input should be greater than 0"),
