@@ -193,6 +193,7 @@ def test_the_controller_dies_and_comes_back(faulty: MiniCluster, tmp_path: Path,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # Slurm waits for the frozen srun before it starts the job again
 @pytest.mark.parametrize(
     ("nodes", "frozen"),
     [
