@@ -68,6 +68,7 @@ def test_nodes_are_the_size_where_both_vary(tmp_path: Path) -> None:
     curves = scaling_curves(load([fake_sweep(tmp_path, nodes=(1, 2), gpus_per_node=(1, 2))]))
     assert [curve.label for curve in curves] == ["gpus_per_node 1", "gpus_per_node 2"]
     assert [point.world_size for point in curves[1].points] == [2, 4]
+    assert [point.size for point in curves[1].points] == [1, 2]
     assert curves[1].points[0].efficiency.value == 1
 
 
@@ -177,6 +178,15 @@ def test_the_table_has_no_number_where_there_is_no_estimate(tmp_path: Path) -> N
     names = [f"{name}{end}" for name in ("speedup", "efficiency") for end in ("", "_low", "_high")]
     assert without[names].isna().all(axis=None)
     assert without["samples_per_s_low"].notna().all()
+
+
+def test_a_point_has_its_tokens_and_accumulation(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "n1", nodes=1, accumulation=2)
+    table = load([tmp_path / "s"])
+    (curve,) = scaling_curves(table)
+    (point,) = curve.points
+    assert point.accumulation == 2
+    assert point.tokens_per_s == pytest.approx(table["tokens_per_s"].iloc[0])
 
 
 def test_the_base_is_one_by_definition_over_its_repeats(tmp_path: Path) -> None:
