@@ -48,8 +48,20 @@ class Builder:
 
 def builtin_kinds(section: str) -> list[str]:
     """Names of the modules in `disttrain.<section>` that define `build`."""
-    folder = _PACKAGE_ROOT / section
-    return sorted(path.stem for path in folder.glob("*.py") if _find(_parsed(path), "build") is not None)
+    return _modules_with(_PACKAGE_ROOT / section, "build")
+
+
+def check_sink(name: str) -> None:
+    """Raise `ConfigError` for a sink that is neither built in nor of the form `package.module:Class`."""
+    if ":" in name:
+        source_of(name, "telemetry.sinks")
+        return
+    sinks = _modules_with(_PACKAGE_ROOT / "telemetry" / "sinks", "Sink")
+    if name not in sinks:
+        raise ConfigError(
+            f"telemetry.sinks: {name!r} is unknown; allowed: {', '.join(sinks)} or package.module:Class"
+            f"{nearest(name, sinks)}"
+        )
 
 
 def builder_of(section: str, kind: str) -> Builder | None:
@@ -57,21 +69,36 @@ def builder_of(section: str, kind: str) -> Builder | None:
 
     Raises `ConfigError` for a kind that is neither built in nor of the form `package.module:callable`.
     """
+    key = {"models": "model.kind"}.get(section, f"{section}.kind")
     if ":" not in kind:
         kinds = builtin_kinds(section)
         if kind not in kinds:
-            key = {"models": "model.kind"}.get(section, f"{section}.kind")
             raise ConfigError(
                 f"{key}={kind!r} is unknown; allowed: {', '.join(kinds)} or package.module:callable"
                 f"{nearest(kind, kinds)}"
             )
         return _read(_PACKAGE_ROOT / section / f"{kind}.py", "build")
-    module, _, name = kind.partition(":")
+    path = source_of(kind, key)
+    return None if path is None else _read(path, kind.partition(":")[2])
+
+
+def source_of(plug_in: str, key: str) -> Path | None:
+    """The file of `package.module:name`; None if the module is not on the path here.
+
+    Raises `ConfigError`, for the config key `key`, for another form and if the file defines no such name.
+    """
+    module, _, name = plug_in.partition(":")
+    if not (all(part.isidentifier() for part in module.split(".")) and name.isidentifier()):
+        raise ConfigError(f"{key}: {plug_in!r} is not of the form package.module:name")
     relative = Path(*module.split("."))
     for root in (Path(entry or ".") for entry in sys.path):
-        for candidate in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
-            if candidate.is_file():
-                return _read(candidate, name)
+        for path in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
+            if path.is_file():
+                names = _assigned_names(_parsed(path))
+                if name not in names and not names & {"*", "__getattr__"}:
+                    hint = nearest(name, sorted(names))
+                    raise ConfigError(f"{key}: {plug_in!r}: {path} defines no {name!r}{hint}")
+                return path
     return None
 
 
@@ -161,7 +188,28 @@ def _parsed(path: Path) -> ast.Module:
 @functools.cache
 def _parse(path: Path, _modified: int) -> ast.Module:
     # cached: a sweep checks hundreds of configs against the same few files
-    return ast.parse(path.read_text())
+    try:
+        return ast.parse(path.read_text())
+    except SyntaxError as error:
+        raise ConfigError(f"not valid Python: {error.msg}", at=f"{path}:{error.lineno}") from None
+
+
+def _modules_with(folder: Path, name: str) -> list[str]:
+    """Names of the modules in `folder` that define `name`."""
+    return sorted(path.stem for path in folder.glob("*.py") if _find(_parsed(path), name) is not None)
+
+
+def _assigned_names(tree: ast.Module) -> set[str]:
+    """All names that the source text defines, assigns or imports, in any scope; `*` for a star import."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).split(".")[0])
+    return names
 
 
 def _find(tree: ast.AST, name: str) -> ast.FunctionDef | ast.ClassDef | None:

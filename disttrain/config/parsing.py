@@ -19,7 +19,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from disttrain.config.batch_plan import BatchPlan, Scaling, scale_batch
-from disttrain.config.builder_options import BUILT_SECTIONS, OptionError, check_options
+from disttrain.config.builder_options import (
+    BUILT_SECTIONS,
+    OptionError,
+    check_options,
+    check_sink,
+    source_of,
+)
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.keys_and_defaults import Config, config_fields
 from disttrain.config.renamed_keys import refusal, renamed_in
@@ -165,6 +171,7 @@ def check(draft: Draft) -> Config:
     except ValidationError as error:
         raise _one_line(error.errors()[0], draft) from None
     config = _with_options(config, draft)
+    _check_plug_ins(config, draft)
     _check_combinations(config, draft)
     return config
 
@@ -201,6 +208,18 @@ def _with_options(config: Config, draft: Draft) -> Config:
         declared = {name: getattr(section, name) for name in type(section).model_fields}
         update[key] = type(section)(**declared, **options)
     return config.model_copy(update=update)
+
+
+def _check_plug_ins(config: Config, draft: Draft) -> None:
+    key = "telemetry.sinks"
+    try:
+        for sink in config.telemetry.sinks:
+            check_sink(sink)
+        key = "model.transforms"
+        for transform in config.model.transforms:
+            source_of(transform, key)
+    except ConfigError as error:
+        raise ConfigError(str(error), at=draft.at(key)) from None
 
 
 def _check_combinations(config: Config, draft: Draft) -> None:

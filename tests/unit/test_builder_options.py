@@ -7,7 +7,13 @@ from typing import Any, Literal
 import pytest
 
 from disttrain.config import builder_options
-from disttrain.config.builder_options import OptionError, builder_of, builtin_kinds, check_options
+from disttrain.config.builder_options import (
+    OptionError,
+    builder_of,
+    builtin_kinds,
+    check_options,
+    check_sink,
+)
 from disttrain.errors import ConfigError
 
 NET = '''
@@ -121,3 +127,61 @@ def test_every_builder_we_ship_declares_plain_options(section):
         assert builder is not None
         assert not builder.open_ended, kind
         assert [name for name, (annotation, _) in builder.options.items() if annotation is Any] == [], kind
+
+
+PLUG_INS = """
+from elsewhere import imported as renamed
+made = object()
+class Sink: ...
+try:
+    def build(source): ...
+except ImportError:
+    build = None
+"""
+
+
+@pytest.mark.parametrize("name", ["build", "made", "renamed", "Sink"])
+def test_a_name_that_the_module_may_have_is_accepted(tmp_path, monkeypatch, name):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_plug_ins.py").write_text(PLUG_INS)
+    builder_of("models", f"my_plug_ins:{name}")
+    check_sink(f"my_plug_ins:{name}")
+
+
+@pytest.mark.parametrize("dynamic", ["from elsewhere import *", "def __getattr__(name): ..."])
+def test_any_name_of_a_dynamic_module_is_accepted(tmp_path, monkeypatch, dynamic):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_dynamic.py").write_text(dynamic)
+    assert builder_of("models", "my_dynamic:build") is None
+
+
+def test_a_name_that_the_module_lacks_is_refused(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_plug_ins.py").write_text(PLUG_INS)
+    with pytest.raises(
+        ConfigError,
+        match=r"^model\.kind: 'my_plug_ins:biuld': .*py defines no 'biuld'; did you mean 'build'\?$",
+    ):
+        builder_of("models", "my_plug_ins:biuld")
+    with pytest.raises(
+        ConfigError, match=r"^telemetry\.sinks: 'my_plug_ins:Snik': .* did you mean 'Sink'\?$"
+    ):
+        check_sink("my_plug_ins:Snik")
+    (tmp_path / "my_plug_ins.py").write_text("\ndef build(:\n")
+    with pytest.raises(ConfigError, match=r"my_plug_ins\.py:2: not valid Python: "):
+        builder_of("models", "my_plug_ins:build")
+
+
+@pytest.mark.parametrize("text", [":build", "my_plug_ins:", "my-plug.ins:build", "a..b:c", "a:b:c"])
+def test_another_form_than_module_and_name_is_refused(text):
+    with pytest.raises(ConfigError, match=r"is not of the form package\.module:name"):
+        builder_of("models", text)
+
+
+def test_a_sink_is_built_in_or_of_a_module():
+    for sink in ("tensorboard", "mlflow", "not_on_this_path:Sink"):
+        check_sink(sink)
+    with pytest.raises(
+        ConfigError, match=r"'tensorbord' is unknown; allowed: mlflow, tensorboard or .*'tensorboard'\?$"
+    ):
+        check_sink("tensorbord")

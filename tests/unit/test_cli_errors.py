@@ -70,6 +70,22 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
             "sweep tiny.yaml --set train.stpes=5",
             "--set: unknown key 'train.stpes'; did you mean 'train.steps'?",
         ),
+        (
+            "sweep tiny.yaml --dry-run --cluster local --set telemetry.sinks=[tensorbord]",
+            "--set: telemetry.sinks: 'tensorbord' is unknown; allowed: mlflow, tensorboard or package",
+        ),
+        (
+            "run tiny.yaml --dry-run --cluster local --set model.kind=disttrain.models.gpt:biuld",
+            "--set: model.kind: 'disttrain.models.gpt:biuld': ",
+        ),
+        (
+            "run tiny.yaml --dry-run --cluster local --set model.transforms=[disttrain.data.text:x]",
+            "--set: model.transforms: 'disttrain.data.text:x': ",
+        ),
+        (
+            "run tiny.yaml --dry-run --cluster local --set model.n_layr=2",
+            "--set: model.n_layr is not an option of model.kind=mlp; allowed: ",
+        ),
         ("sweep --set tiny.yaml", "--set: 'tiny.yaml' is not of the form key=value (a file goes before"),
         ("sweep tiny.yaml --name ../x", "--name: '../x' cannot name a sweep"),
         ("sweep tiny.yaml --grid a", "--grid: no grid 'a' in the sweep file; grids: none"),
