@@ -24,6 +24,8 @@ BUILT_SECTIONS = {"model": "models", "data": "data"}
 """Config section with options of a builder, to the package of its builders."""
 
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
+_DYNAMIC = ("globals", "setattr", "exec", "sys.modules")
+"""Expressions by which a module may get names that its source text does not show."""
 _PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 _TYPE_NAMES: dict[str, Any] = {
     "int": int, "float": float, "str": str, "bool": bool, "list": list, "tuple": tuple, "dict": dict,
@@ -200,7 +202,10 @@ def _modules_with(folder: Path, name: str) -> list[str]:
 
 
 def _assigned_names(tree: ast.Module) -> set[str]:
-    """All names that the source text defines, assigns or imports, in any scope; `*` for a star import."""
+    """All names that the source text defines, assigns or imports, in any scope.
+
+    `*` marks names that the text does not show: a star import, `globals()`, a replaced `sys.modules` entry.
+    """
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -209,6 +214,8 @@ def _assigned_names(tree: ast.Module) -> set[str]:
             names.add(node.id)
         elif isinstance(node, ast.alias):
             names.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in _DYNAMIC:
+            names.add("*")
     return names
 
 

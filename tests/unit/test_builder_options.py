@@ -148,7 +148,15 @@ def test_a_name_that_the_module_may_have_is_accepted(tmp_path, monkeypatch, name
     check_sink(f"my_plug_ins:{name}")
 
 
-@pytest.mark.parametrize("dynamic", ["from elsewhere import *", "def __getattr__(name): ..."])
+@pytest.mark.parametrize(
+    "dynamic",
+    [
+        "from elsewhere import *",
+        "def __getattr__(name): ...",
+        "globals().update(made())",
+        "sys.modules[__name__] = Lazy()",
+    ],
+)
 def test_any_name_of_a_dynamic_module_is_accepted(tmp_path, monkeypatch, dynamic):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_dynamic.py").write_text(dynamic)
