@@ -107,7 +107,8 @@ def test_a_job_that_vanishes_is_lost_once_slurm_says_so(root: Path, on_slurm: Mi
     assert [state.state for state in asked(root)] == ["running"]
     attempt = read_json(run.attempt(0).record)
     node = int(attempt["nodes"][0].rpartition("-")[2])
-    on_slurm.on_node(node, "kill", "-KILL", str(attempt["pid"]))  # the agent: nobody is left to say a word
+    # without the batch shell and the agent, no process is left that could close the attempt
+    on_slurm.on_node(node, "sh", "-c", f"pkill -KILL -x slurm_script; kill -KILL {attempt['pid']}")
     wait_until(lambda: asked(root)[0].state == "lost")
     assert asked(root)[0].retryable
     again = submit(sweep_plan("a", mode="hang"), SlurmScheduler(), root)

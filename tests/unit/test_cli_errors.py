@@ -194,7 +194,9 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(("module", "code"), [("argparse", -signal.SIGINT), ("yaml", 130)])
 def test_an_interrupt_during_imports_leaves_no_traceback(tmp_path: Path, module: str, code: int) -> None:
     """Ctrl-C while submit.py imports a module: its own first ones, and those of a verb."""
-    (tmp_path / f"{module}.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    handled = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in a background job
+    interrupted = f"import signal\n{handled}\nsignal.raise_signal(signal.SIGINT)\n"
+    (tmp_path / f"{module}.py").write_text(interrupted)
     command = [sys.executable, ROOT / "submit.py", "sweep", "tiny.yaml"]
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
