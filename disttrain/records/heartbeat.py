@@ -60,6 +60,6 @@ def write_heartbeat(folder: Path, heartbeat: Heartbeat) -> None:
 
 
 def read_heartbeats(folder: Path) -> list[Heartbeat]:
-    """The newest heartbeat of each rank of this node, by rank."""
+    """The newest heartbeat of each rank of this node, by rank. A rank without one is not watched."""
     found = [read_json_or_none(path) for path in sorted(folder.glob("heartbeat-*.json"))]
     return [Heartbeat(**values) for values in found if values is not None]

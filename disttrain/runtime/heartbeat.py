@@ -19,6 +19,7 @@ from disttrain.records.heartbeat import (
     INTERVAL_S,
     Heartbeat,
     Phase,
+    heartbeat_path,
     write_heartbeat,
 )
 
@@ -133,15 +134,23 @@ def communicates_while(condition: Callable[[], bool]) -> None:
 
 def _write(folder: Path, rank: int, position: _Position, main_thread: int) -> None:
     while True:
-        phase, step, since = position.at
-        waiting = position.collectives > 0 or position.communicates()
-        heartbeat = Heartbeat(
-            rank, os.getpid(), phase, step, since, position.limit_s(phase), waiting,
-            _line(main_thread), time.monotonic(),
-        )  # fmt: skip
-        with suppress(OSError):  # the agent removes the folder when it ends
-            write_heartbeat(folder, heartbeat)
+        _beat(folder, rank, position, main_thread)
         time.sleep(INTERVAL_S)
+
+
+def _beat(folder: Path, rank: int, position: _Position, main_thread: int) -> None:
+    """Write one heartbeat. On an error, such as a full `/dev/shm`, remove the older one: it would age."""
+    phase, step, since = position.at
+    waiting = position.collectives > 0 or position.communicates()
+    heartbeat = Heartbeat(
+        rank, os.getpid(), phase, step, since, position.limit_s(phase), waiting,
+        _line(main_thread), time.monotonic(),
+    )  # fmt: skip
+    try:
+        write_heartbeat(folder, heartbeat)
+    except OSError:  # also once the agent has ended and removed the folder
+        with suppress(OSError):
+            heartbeat_path(folder, rank).unlink()
 
 
 def _line(thread: int) -> str:

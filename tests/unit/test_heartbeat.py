@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -87,6 +90,24 @@ def test_it_is_rewritten_while_the_main_thread_works(tmp_path: Path, monkeypatch
     heartbeat.communicates_while(lambda: True)
     later = newest(time.monotonic() + 0.05)
     assert (later.phase, later.step, later.waiting, later.limit_s) == ("step", 5, True, 60.0)
+
+
+def test_a_rank_that_cannot_write_its_heartbeat_is_not_watched(
+    position: heartbeat._Position, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def beat() -> list[int]:
+        heartbeat._beat(tmp_path, 3, position, threading.get_ident())
+        return [each.rank for each in read_heartbeats(tmp_path)]
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert beat() == [3]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        assert beat() == [], "a heartbeat that stays would age, like that of a stopped rank"
+        assert beat() == []
+    assert beat() == [3]
 
 
 def test_without_a_folder_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
