@@ -1,6 +1,7 @@
 """Calls to the shared file system of each node while it trains: `python benchmarks/file_system_calls.py`.
 
-Goal: under 10 metadata calls per minute on a node other than node 0, since these grow with the size of a job.
+Goal: under 10 listings of a folder per minute on a node other than node 0, since its calls grow with the
+size of a job. One listing is about four metadata calls.
 Two agents with two ranks each train on this machine under `strace`. Metadata calls name a path below the runs
 folder, or list a directory there; data calls write to an open file there. Node 0 also rewrites the progress
 and the summary of the run, and looks for the user's `STOP` file.

@@ -75,6 +75,8 @@ def open_attempt(
         "started": journal.utc_now(),
         **{"ended": None, "cause": None, "message": None, "exit_codes": {}, "next": None},
     }
+    # Created before any node looks into it: an NFS client caches that a folder is missing.
+    attempt.exits.mkdir(parents=True, exist_ok=True)
     write_json(attempt.record, record)  # first of all: an older copy of this job stops when this file exists
     if claims:
         _close_lost(run, _attempt_of(run, claims[-1]), "requeue")

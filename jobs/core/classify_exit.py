@@ -112,7 +112,7 @@ def _hang(evidence: ExitEvidence) -> ExitStatus | None:
 
     A hang is no cause where a rank failed before it, or where the OOM killer ended a rank.
     """
-    errors = [error for error in evidence.rank_errors if not _is_communication_error(error)]
+    errors = [error for error in evidence.rank_errors if not is_communication_error(error)]
     if not evidence.rank_positions or evidence.oom_ranks:
         return None
     if evidence.hung_at is not None:
@@ -141,7 +141,7 @@ def _described(evidence: ExitEvidence) -> str:
     return describe_hang(evidence.rank_positions, evidence.silent_nodes, slow)
 
 
-def _is_communication_error(error: Mapping[str, Any]) -> bool:
+def is_communication_error(error: Mapping[str, Any]) -> bool:
     """Whether a rank lost its connection to another one, or waited for it too long."""
     return _COMMUNICATION.search(f"{error['kind']}: {error['message']}") is not None
 
@@ -167,7 +167,7 @@ def _rank_failure(evidence: ExitEvidence) -> ExitStatus | None:
         return None
     first = min(evidence.rank_errors, key=lambda error: error["time"])
     message = f"rank {first['rank']}: {first['kind']}: {_shortened(first['message'])}"
-    if not _is_communication_error(first):
+    if not is_communication_error(first):
         return ExitStatus(first["cause"], message, failed_ranks=(int(first["rank"]),))
     # A rank that ends without an error file, as by `os._exit`, leaves broken connections on its peers.
     failed = {error["rank"] for error in evidence.rank_errors}
@@ -205,7 +205,7 @@ def root_cause_worker(log: str) -> tuple[int, int] | None:
 
 def peer_address(errors: Sequence[Mapping[str, Any]]) -> str | None:
     """Address at the other end of the connection that a rank lost first; None if no rank names one."""
-    lost = sorted(filter(_is_communication_error, errors), key=lambda error: error["time"])
+    lost = sorted(filter(is_communication_error, errors), key=lambda error: error["time"])
     match = re.search(r"\[?(\d+\.\d+\.\d+\.\d+)\]?:\d+", lost[0]["message"]) if lost else None
     return match[1] if match else None
 

@@ -31,7 +31,7 @@ def read_evidence(
     request = read_json_or_none(attempt.stop) or {}
     hosts = (read_json_or_none(attempt.record) or {}).get("nodes", [])
     nodes = range(len(hosts))
-    rank_errors = _rank_errors(attempt)
+    rank_errors = read_rank_errors(attempt)
     peer = _node_at(peer_address(rank_errors), hosts)
     # All nodes' logs, as the exit code of a node may be missing.
     logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
@@ -87,7 +87,8 @@ def _unsent_bytes(ended: Mapping[int, Mapping[str, Any]], hosts: Sequence[str]) 
     }
 
 
-def _rank_errors(attempt: Attempt) -> list[dict[str, Any]]:
+def read_rank_errors(attempt: Attempt) -> list[dict[str, Any]]:
+    """Readable error files of the ranks (`records.RankError`)."""
     errors = []
     for path in sorted(attempt.path.glob("error-*.json")):
         try:

@@ -11,12 +11,11 @@ import os
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from disttrain.records.run_directory import Attempt
 from jobs.node.backoff import growing_delays, jittered
 
-CHANGES_EVERY_S = 10.0
+LISTED_EVERY_S = 10.0
 """Time between two looks for the failure of another node, while the ranks train."""
 NODE_EXITS_TIMEOUT_S = 25.0
 """Time for which node 0 waits for the exit codes of the other nodes, after its own torchrun ended. It covers
@@ -45,23 +44,23 @@ def node_exit_codes(attempt: Attempt) -> dict[int, int]:
 def _exit_names(attempt: Attempt) -> list[str]:
     try:
         return os.listdir(attempt.exits)
-    except OSError:  # no node has ended yet, or the file system does not answer
+    except OSError:  # the file system does not answer, or an attempt of an earlier version has no such folder
         return []
 
 
 class PeerWatch:
     """Looks for exits of other nodes and for a newer attempt, while the ranks train.
 
-    Each node of a job looks, so a look is one `stat` call: a new entry changes the time of its folder.
+    A look lists a folder. NFS answers `stat` from its cache of attributes for up to a minute, but compares a
+    folder with the server when it is opened.
     """
 
     def __init__(self, attempt: Attempt, node: int, now: Callable[[], float] = time.monotonic) -> None:
         self._attempt = attempt
         self._node = node
         self._now = now
-        self._next = now() + jittered(CHANGES_EVERY_S)
+        self._next = now() + jittered(LISTED_EVERY_S)
         self._looks = 0
-        self._times: dict[Path, int] = {}
         self.failed: tuple[int, int] | None = None
         """Node and exit code of another node that has failed."""
         self.superseded = False
@@ -72,29 +71,15 @@ class PeerWatch:
         now = self._now()
         if now < self._next and not at_once:
             return
-        late = now > self._next + 2 * CHANGES_EVERY_S
-        self._next = now + jittered(CHANGES_EVERY_S)
+        late = now > self._next + 2 * LISTED_EVERY_S
+        self._next = now + jittered(LISTED_EVERY_S)
         self._looks += 1
         if at_once or late or self._looks % _SUPERSEDED_EVERY == 0:
-            self._look_for_newer_attempt()
-        if self._changed(self._attempt.exits):
-            codes = node_exit_codes(self._attempt).items()
-            self.failed = next(((node, code) for node, code in codes if code and node != self._node), None)
-
-    def _look_for_newer_attempt(self) -> None:
-        if self._changed(self._attempt.path.parent):
             with contextlib.suppress(OSError):
                 self.superseded = self._attempt.superseded_by() is not None
-
-    def _changed(self, folder: Path) -> bool:
-        """Whether entries were added; False while the file system does not answer."""
-        try:
-            time_ns = os.stat(folder).st_mtime_ns
-        except OSError:
-            return False
-        changed = self._times.get(folder) != time_ns
-        self._times[folder] = time_ns
-        return changed
+        if self.failed is None:
+            codes = node_exit_codes(self._attempt).items()
+            self.failed = next(((node, code) for node, code in codes if code and node != self._node), None)
 
 
 def wait_for_node_exits(

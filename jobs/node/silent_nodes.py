@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from disttrain.records.run_directory import Attempt
+from jobs.core.classify_exit import is_communication_error
+from jobs.core.exit_evidence import read_rank_errors
 from jobs.node import peers
 from jobs.node.allocation import Allocation
 from jobs.node.node_log import log_line
@@ -37,22 +39,24 @@ def explain_silence(
     that does not respond until the scheduler marks the node as down and ends the job, otherwise for
     `_LATE_RECORD_S`. The wait ends early when `is_current` returns False. The job is not requeued before the
     scheduler has noticed, because the next start could then lack its GPUs (docs/requeue.md).
+
+    Nodes that are silent but respond change no cause where a rank failed by itself: their record may be late.
     """
     started, query_at = time.monotonic(), time.monotonic() + _LATE_RECORD_S
-    logged = False
+    logged = respond = False
 
     def silent() -> dict[int, str]:
         recorded = {0, *peers.node_exit_codes(attempt)}
         return {rank: host for rank, host in enumerate(hosts) if rank not in recorded}
 
     def settled() -> bool | None:
-        nonlocal query_at, logged
+        nonlocal query_at, logged, respond
         if not (nodes := silent()) or not is_current():
             return True
         if time.monotonic() < query_at:
             return None
         query_at = time.monotonic() + _QUERY_INTERVAL_S
-        if all(map(allocation.node_responds, nodes.values())):
+        if respond := all(map(allocation.node_responds, nodes.values())):
             return True
         if not logged:
             log_line(f"{_listed(nodes)} recorded no exit; waiting for the scheduler to find the node down")
@@ -63,11 +67,16 @@ def explain_silence(
         poll_until(settled, allocation.node_timeout_s() + _MARGIN_S, allocation)
     except JobEnded as ended:
         return _explain_end(result, silent(), allocation, ended.requeued)
-    if not (nodes := silent()) or not is_current():
+    if not (nodes := silent()) or not is_current() or (respond and _rank_failed_by_itself(attempt)):
         return result
     waited_s = time.monotonic() - started
     message = f"{_listed(nodes)} recorded no exit within {waited_s:.0f} s"
     return dataclasses.replace(result, cause="lost", message=message)
+
+
+def _rank_failed_by_itself(attempt: Attempt) -> bool:
+    """Whether a rank recorded an error that the loss of a peer does not explain."""
+    return not all(map(is_communication_error, read_rank_errors(attempt)))
 
 
 def _explain_end(

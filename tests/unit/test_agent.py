@@ -135,16 +135,18 @@ class Clock:
         return self.now
 
 
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Every folder whose time is read from here on."""
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Every folder that is listed from here on. A shared file system that answers `stat` from a cache."""
     seen: list[Path] = []
-    real = peers.os.stat
+    real, cached = peers.os.listdir, peers.os.stat_result([0] * 10)
 
-    def stat(path: Path) -> Any:
+    def listdir(path: Path) -> list[str]:
         seen.append(path)
         return real(path)
 
-    monkeypatch.setattr(peers.os, "stat", stat)
+    monkeypatch.setattr(peers.os, "listdir", listdir)
+    monkeypatch.setattr(peers.os, "stat", lambda path, **names: cached)
     return seen
 
 
@@ -160,7 +162,7 @@ def test_the_failure_of_another_node_is_seen_within_an_interval(tmp_path: Path) 
     peers.record_node_exit(attempt, 2, 69)
     watch.look()
     assert watch.failed is None
-    clock.now += 1.25 * peers.CHANGES_EVERY_S
+    clock.now += 1.25 * peers.LISTED_EVERY_S
     watch.look()
     assert watch.failed == (2, 69)
 
@@ -182,26 +184,47 @@ def test_a_newer_attempt_is_seen_at_once_after_a_pause_and_at_a_signal(tmp_path:
     assert suspended.superseded
 
 
-def test_a_training_node_makes_few_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_seen_although_the_time_of_the_folder_is_cached(
+    tmp_path: Path, listed: list[Path]
+) -> None:
     attempt, clock = RunDir(tmp_path).attempt(0), Clock()
     attempt.exits.mkdir(parents=True)
     watch = peers.PeerWatch(attempt, 0, clock)
-    seen = looks(monkeypatch)
+    watch.look(at_once=True)
+    (attempt.exits / "node-01.code-1").touch()
+    clock.now += 1.25 * peers.LISTED_EVERY_S
+    watch.look()
+    assert watch.failed == (1, 1)
+
+
+def test_a_training_node_makes_few_calls(tmp_path: Path, listed: list[Path]) -> None:
+    attempt, clock = RunDir(tmp_path).attempt(0), Clock()
+    attempt.exits.mkdir(parents=True)
+    watch = peers.PeerWatch(attempt, 0, clock)
     for _ in range(600):
         clock.now += 1
         watch.look()
-    assert len(seen) < 10 * 10, "per minute, over ten minutes"
-    assert len(set(seen)) == 2
+    assert len(listed) < 10 * 10, "per minute, over ten minutes"
+    assert set(listed) == {attempt.exits, attempt.path.parent}
 
 
-def test_a_file_system_that_does_not_answer_ends_nothing(
+def test_a_file_system_that_does_not_answer_ends_nothing_and_hides_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt = RunDir(tmp_path).attempt(0)
+    attempt.exits.mkdir(parents=True)
     watch = peers.PeerWatch(attempt, 0)
-    monkeypatch.setattr(peers.os, "stat", raising(OSError(5, "Input/output error")))
+    peers.record_node_exit(attempt, 1, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(peers.os, "listdir", raising(OSError(116, "Stale file handle")))
+        watch.look(at_once=True)
+        assert (watch.failed, watch.superseded) == (None, False)
     watch.look(at_once=True)
-    assert (watch.failed, watch.superseded) == (None, False)
+    assert watch.failed == (1, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(peers.os, "listdir", raising(OSError(116, "Stale file handle")))
+        watch.look(at_once=True)
+    assert watch.failed == (1, 1), "it was seen before"
 
 
 def test_delays_grow_and_differ() -> None:

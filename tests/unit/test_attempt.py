@@ -9,6 +9,7 @@ import pytest
 
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
+from jobs.core import attempt as attempts
 from jobs.core import journal
 from jobs.core.attempt import close_attempt, failed_hosts, open_attempt
 from tests.support.jobs import FakeScheduler, submit, sweep_plan
@@ -40,6 +41,21 @@ def test_a_stop_request_counts_from_the_claim_on(run: RunDir, monkeypatch: pytes
     run.stop.touch()
     begin(run)
     assert run.stop.exists()
+
+
+def test_the_folder_of_exits_exists_before_another_node_reads_the_attempt(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, written = attempts.write_json, []
+
+    def checked(path: Path, record: Any) -> None:
+        written.append(path)
+        assert run.attempt(0).exits.is_dir()
+        write(path, record)
+
+    monkeypatch.setattr(attempts, "write_json", checked)
+    attempt = begin(run)
+    assert written[0] == attempt.record
 
 
 def test_hosts_that_failed_since_the_newest_checkpoint_are_excluded(run: RunDir) -> None:

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.node import peers, silent_nodes, waiting
 from jobs.node.allocation import AllocationFacts
@@ -64,6 +65,23 @@ def test_a_node_whose_agent_alone_died_is_not_waited_for(attempt: Attempt) -> No
     found = explain(attempt, slurm(responds=True))
     assert (found.cause, found.requeued) == ("lost", False)
     assert str(found.message).startswith("node 2 (n3) recorded no exit")
+
+
+@pytest.mark.parametrize(
+    ("message", "responds", "cause"),
+    [
+        ("index out of range", True, None),
+        ("index out of range", False, "lost"),
+        ("Connection reset by peer", True, "lost"),
+    ],
+    ids=["late record", "dead node", "lost peer"],
+)
+def test_the_error_of_a_rank_is_kept_where_a_silent_node_responds(
+    attempt: Attempt, message: str, responds: bool, cause: str | None
+) -> None:
+    error = {"rank": 0, "time": 1.0, "kind": "RuntimeError", "message": message, "cause": "crashed"}
+    write_json(attempt.error(0), error)
+    assert explain(attempt, slurm(responds=responds, timeout_s=0.05)).cause == cause
 
 
 @pytest.mark.parametrize(
