@@ -19,11 +19,12 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import STORAGE_TYPES, Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
 from disttrain.checkpoint.folder import METADATA, DamagedCheckpoint, sync
 from disttrain.checkpoint.safe_reader import SafeReader
+from disttrain.runtime import heartbeat
 
 State = dict[str, Tensor]
 """Tensors by name."""
@@ -72,9 +73,16 @@ def own_share(state: CapturedState, rank: int, world_size: int) -> State:
     return {name: value for name, value in state.replicated.items() if ranks[name] == rank} | state.own
 
 
+class _WatchedPlanner(dcp.DefaultSavePlanner):
+    def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
+        """The data of `write_item`, which DCP writes next; the data before it are written."""
+        heartbeat.checkpoint_part_written()
+        return super().resolve_data(write_item)
+
+
 def plan_share(share: State) -> tuple[dcp.DefaultSavePlanner, SavePlan, Metadata]:
     """DCP's planner, plan and metadata for the tensors of one rank alone."""
-    planner = dcp.DefaultSavePlanner(flatten_state_dict=False)
+    planner = _WatchedPlanner(flatten_state_dict=False)
     planner.set_up_planner(dict(share), is_coordinator=True)
     [plan], metadata = planner.create_global_plan([planner.create_local_plan()])
     return planner, planner.finish_plan(plan), metadata
@@ -88,8 +96,10 @@ def write(share: State, path: Path, rank: int) -> WrittenShare:
     planner, plan, metadata = plan_share(share)
     results = writer.write_data(writer.prepare_local_plan(plan), planner).wait()
     written = WrittenShare(results, metadata.state_dict_metadata)
+    heartbeat.checkpoint_part_written()
     for name in written.files:
         sync(path / name)
+        heartbeat.checkpoint_part_written()
     return written
 
 

@@ -182,11 +182,12 @@ class JobConfig(Section):
     """Seconds in one later step after which a rank counts as hung; at least three times the 99th percentile
     of the newest thousand steps."""
     checkpoint_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
-    """Seconds in which training waits for a checkpoint after which a rank counts as hung; at least three
-    times the longest checkpoint so far."""
+    """Seconds without progress, while training waits for a checkpoint, after which a rank counts as hung; at
+    least three times the longest wait so far. Each tensor that the rank writes, and the flush of its file to
+    disk, are progress."""
     evaluation_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
-    """Seconds in one validation after which a rank counts as hung; at least three times the longest so
-    far."""
+    """Seconds in one batch of a validation after which a rank counts as hung; at least three times the
+    longest batch so far."""
     collective_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 900.0
     """Timeout of one collective in gloo and NCCL. Where an agent watches the ranks, the shorter timeouts
     above end a hang first."""

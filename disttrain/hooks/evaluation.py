@@ -60,6 +60,7 @@ class Validation:
             for inputs, targets in make_loader(self.dataset, batches, DataConfig(), self.world.device):
                 output = model(inputs.to(self.world.device))
                 tally += self.task.tally(output, targets.to(self.world.device))
+                heartbeat.progress()
         model.train(was_training)
         loss, metrics = self.task.metrics(self.world.all_reduce(tally))
         elapsed = time.monotonic() - began

@@ -32,7 +32,8 @@ class Heartbeat:
     step: int
     """Optimizer steps done."""
     since: float
-    """Time at which the phase, or the current step, began."""
+    """Time at which the phase, or the current step, began, or at which the phase last made progress: a
+    batch of a validation, or a part of a checkpoint."""
     limit_s: float
     """Seconds in the phase, or in one step, after which the rank counts as hung."""
     waiting: bool

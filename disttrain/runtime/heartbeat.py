@@ -36,6 +36,8 @@ class _Position:
         self._timeouts_s = timeouts_s
         self.at: tuple[Phase, int, float] = ("setup", 0, time.monotonic())
         """Phase, steps done, and the time since when. Replaced as a whole: readers see one state."""
+        self.part_written_at = 0.0
+        """Time at which the thread that writes checkpoints last wrote a part of one."""
         self.collectives = 0
         """Collectives that the main thread has entered and not left."""
         self.communicates: Callable[[], bool] = lambda: False
@@ -107,6 +109,18 @@ def within(phase: Phase) -> Iterator[None]:
         _position.enter(before)
 
 
+def progress() -> None:
+    """Renew the time of the current phase, of which a part is done: the limit holds for each part."""
+    if _position is not None:
+        _position.enter(_position.at[0])
+
+
+def checkpoint_part_written() -> None:
+    """Renew the time of phase `checkpoint`, in which the main thread waits. The writing thread calls it."""
+    if _position is not None:
+        _position.part_written_at = time.monotonic()
+
+
 def step_done(step: int) -> None:
     """Optimizer step `step` is done, and the next one begins."""
     if _position is not None:
@@ -141,6 +155,8 @@ def _write(folder: Path, rank: int, position: _Position, main_thread: int) -> No
 def _beat(folder: Path, rank: int, position: _Position, main_thread: int) -> None:
     """Write one heartbeat. On an error, such as a full `/dev/shm`, remove the older one: it would age."""
     phase, step, since = position.at
+    if phase == "checkpoint":
+        since = max(since, position.part_written_at)
     waiting = position.collectives > 0 or position.communicates()
     heartbeat = Heartbeat(
         rank, os.getpid(), phase, step, since, position.limit_s(phase), waiting,

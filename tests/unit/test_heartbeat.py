@@ -9,9 +9,18 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributed.checkpoint import DefaultSavePlanner
+from torch.distributed.checkpoint.planner import WriteItem
 
+from disttrain.checkpoint import storage
+from disttrain.hooks.evaluation import Validation
+from disttrain.parallel.mesh import Mesh
+from disttrain.precision import Precision
 from disttrain.records.heartbeat import FOLDER_VARIABLE, Heartbeat, read_heartbeats
 from disttrain.runtime import heartbeat
+from disttrain.runtime.process_group import World
+from disttrain.task import Task
 
 TIMEOUTS = {"setup": 600.0, "step": 60.0, "checkpoint": 500.0, "evaluation": 400.0, "finish": 600.0}
 
@@ -61,6 +70,57 @@ def test_another_phase_is_no_part_of_a_step(
     set_clock(monkeypatch, 201.0)
     heartbeat.step_done(1)
     assert position.limit_s("step") == 60.0
+
+
+def test_each_batch_of_a_validation_is_progress(
+    position: heartbeat._Position, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four batches of 300 s each: the limit is three times 300 s, not three times 1200 s."""
+    began: list[float] = []
+
+    class SlowModel(torch.nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            began.append(position.at[2])
+            set_clock(monkeypatch, 300.0 * len(began))
+            return super().forward(inputs)
+
+    samples = [(torch.ones(2), torch.tensor(0)) for _ in range(8)]
+    world = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
+    validation = Validation(samples, Task("classification"), world, Mesh(0), 2, 0, Precision())
+    with heartbeat.within("evaluation"):
+        validation.run(SlowModel(2, 3), step=0)
+        assert began == [0.0, 300.0, 600.0, 900.0]
+        assert position.at == ("evaluation", 0, 1200.0)
+    assert position.limit_s("evaluation") == 900.0
+
+
+def test_each_written_part_of_a_checkpoint_is_progress(
+    position: heartbeat._Position, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def since() -> float:
+        heartbeat._beat(tmp_path, 0, position, threading.get_ident())
+        return read_heartbeats(tmp_path)[0].since
+
+    seen: list[float] = []
+    write_item = DefaultSavePlanner.resolve_data
+
+    def slow(planner: DefaultSavePlanner, item: WriteItem) -> object:
+        seen.append(since())
+        set_clock(monkeypatch, 300.0 * len(seen))
+        return write_item(planner, item)
+
+    monkeypatch.setattr(DefaultSavePlanner, "resolve_data", slow)
+    share = {name: torch.ones(2) for name in "abc"}
+    with heartbeat.within("checkpoint"):
+        storage.write(share, tmp_path / "checkpoint", 0)
+        assert seen == [0.0, 300.0, 600.0]
+        assert since() == 900.0, "the file is on disk"
+        set_clock(monkeypatch, 1000.0)
+    assert since() == 1000.0
+    heartbeat.checkpoint_part_written()
+    set_clock(monkeypatch, 1050.0)
+    heartbeat.checkpoint_part_written()
+    assert since() == 1000.0, "a checkpoint in the background is no progress of training"
 
 
 def test_collectives_are_counted(position: heartbeat._Position) -> None:
