@@ -58,7 +58,7 @@ class ExitEvidence:
     unsent_bytes: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Bytes that waited in connections between nodes, by node and peer, when its agent ended the ranks."""
     silent_nodes: Sequence[int] = ()
-    """Nodes without an exit code."""
+    """Nodes without an exit code; empty if no node has one, as after the end of srun with all agents."""
     lost_peer: str | None = None
     """Node at the other end of the first lost connection."""
     ranks_started: bool = True

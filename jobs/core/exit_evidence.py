@@ -38,6 +38,7 @@ def read_evidence(
     failed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
     killed = {node: (rank, -code) for node, (rank, code) in failed.items() if code < 0}
     ended = {node: record for node in nodes if (record := read_json_or_none(attempt.node_ranks(node)))}
+    silent = [node for node in nodes if node not in exit_codes and node not in ended]
     return ExitEvidence(
         completed=own_metrics.get("status") == "completed",
         exit_codes=exit_codes,
@@ -53,7 +54,7 @@ def read_evidence(
         graceful_message=f"saved and stopped at step {steps} of {steps_total}" if graceful else None,
         rank_positions=[RankPosition(**rank) for record in ended.values() for rank in record["ranks"]],
         hung_at=min((record["time"] for record in ended.values() if record["hung"]), default=None),
-        silent_nodes=[node for node in nodes if node not in exit_codes and node not in ended],
+        silent_nodes=silent if len(silent) < len(hosts) else [],
         lost_peer=None if peer is None else f"node {peer} ({hosts[peer]})",
         unsent_bytes=_unsent_bytes(ended, hosts),
         ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),

@@ -78,6 +78,16 @@ def test_a_closed_attempt_names_the_hosts_of_the_ranks_that_failed(run: RunDir) 
     assert read_json(attempt.record)["failed_nodes"] == ["n2"]
 
 
+@pytest.mark.parametrize(("codes", "failed"), [({}, []), ({1: 1}, ["n1"])], ids=["all", "one"])
+def test_silent_nodes_failed_only_if_another_node_recorded_its_exit(
+    run: RunDir, codes: dict[int, int], failed: list[str]
+) -> None:
+    attempt = open_attempt(run, 0, cluster="slurm", job_id="7", nodes=["n1", "n2"])
+    assert attempt is not None
+    assert close_attempt(run, attempt, codes, external_cause="lost").cause == "lost"
+    assert read_json(attempt.record)["failed_nodes"] == failed
+
+
 def test_a_new_submission_closes_the_attempts_that_nobody_closed(run: RunDir) -> None:
     lost = begin(run)
     assert journal.revoke(run, 0, "lost", "presumed dead", starts=1)
