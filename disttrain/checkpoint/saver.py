@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import torch
+
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention, storage
 from disttrain.checkpoint.host_buffers import HostBuffers
@@ -80,7 +82,7 @@ class CheckpointSaver:
         self._manifest = manifest
         self._pending_save: _PendingSave | None = None
         self._buffers = HostBuffers()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._thread = _checkpoint_thread(world.device)
 
     @property
     def pending(self) -> bool:
@@ -204,3 +206,10 @@ def _delete_old(folder: Path, keep: int, attempt: Attempt) -> None:
             retention.delete_old(folder, keep)
     except OSError as error:
         log.error("old checkpoints could not be deleted", problem=str(error))
+
+
+def _checkpoint_thread(device: torch.device) -> ThreadPoolExecutor:
+    """A thread whose current device is that of this rank: on the default one, CUDA would create a context."""
+    if device.type == "cuda":
+        return ThreadPoolExecutor(1, "checkpoint", torch.cuda.set_device, (device,))
+    return ThreadPoolExecutor(1, "checkpoint")

@@ -103,7 +103,8 @@ class TrainState:
         continues from the same step with a new random state.
         """
         world = self._world
-        known = world.on_all_ranks(lambda: storage.shapes(found.path))[world.rank]
+        known: dict[str, tuple[torch.Size, torch.dtype]] = {}
+        world.on_all_ranks(lambda: known.update(storage.shapes(found.path)))  # no rank needs those of others
         state = state_tensors.model_tensors(self._model)
         refuse_other_model(found, state, known)
         if not found.only_model:

@@ -75,6 +75,6 @@ class StepAggregate(Record):
     """Histogram of step durations: (i, count) for the bin [1.01^i, 1.01^(i+1)) seconds."""
     samples: int
     loss: float | None
-    """Mean loss over the steps."""
+    """Mean of the recorded losses of the steps."""
     lr: float
     """Learning rate of the last step."""

@@ -50,7 +50,11 @@ class World(RankInfo):
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Overwrite `tensor` with that of rank 0 in place, and return it."""
         if self.size > 1:
-            dist.broadcast(tensor, src=0)
+            contiguous = tensor.contiguous()  # NCCL refuses a tensor with gaps
+            with heartbeat.collective():
+                dist.broadcast(contiguous, src=0)
+            if contiguous is not tensor:
+                tensor.copy_(contiguous)
         return tensor
 
     def all_gather_object(self, value: Any) -> list[Any]:
@@ -71,7 +75,7 @@ class World(RankInfo):
             return [value]
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
         with heartbeat.collective():
-            dist.gather_object(value, values)
+            dist.gather_object(value, values, group=self.control)
         return values
 
     def on_all_ranks(self, act: Callable[[], T]) -> list[T]:

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 import torch
 import torch.distributed as dist
 
+from disttrain.runtime import heartbeat
 from disttrain.runtime.process_group import World
 
 L = TypeVar("L")
@@ -38,7 +39,8 @@ class AsyncReductionQueue(Generic[L]):
         while self._queued:
             label, reduced, arrived = self._queued[0]
             if arrived is not None and wait:
-                arrived.synchronize()
+                with heartbeat.collective():
+                    arrived.synchronize()
             if arrived is not None and not arrived.query():
                 return
             self._queued.popleft()

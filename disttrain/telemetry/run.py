@@ -29,7 +29,7 @@ from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint
 from disttrain.records.run_directory import Attempt, RunDir
-from disttrain.runtime import log
+from disttrain.runtime import heartbeat, log
 from disttrain.runtime.json_tensor import decode_json, encode_json
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
@@ -146,7 +146,8 @@ class RunTelemetry:
         self._step, self._lr = step, lr
         self.clock.end_step()
         if step in self.profiled.steps:
-            with self.outside_steps():
+            # a trace takes longer to write than a step may last
+            with heartbeat.within("finish"), self.outside_steps():
                 self.profiled.step_done(step)
         if step % self.config.train.log_every == 0:
             self._reduce()

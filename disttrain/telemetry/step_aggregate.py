@@ -30,6 +30,8 @@ class StepAccumulator:
     longest: tuple[float, int] = (-math.inf, 0)
     bins: Counter[int] = field(default_factory=Counter)
     loss_sum: float = 0.0
+    losses: int = 0
+    """Steps with a recorded loss."""
     lr: float = 0.0
 
     def add(self, step: int, start: float, phases: PhaseSeconds, loss: float, lr: float) -> None:
@@ -43,7 +45,9 @@ class StepAccumulator:
         self.shortest = min(self.shortest, (step_s, step))
         self.longest = max(self.longest, (step_s, step))
         self.bins[bin_of(step_s)] += 1
-        self.loss_sum += loss
+        if not math.isnan(loss):
+            self.loss_sum += loss
+            self.losses += 1
         self.lr = lr
 
     def as_record(self, phases: Mapping[str, float | None], samples_per_step: int) -> dict[str, Any]:
@@ -63,6 +67,6 @@ class StepAccumulator:
             "longest_step": self.longest[1],
             "bins": [[number, self.bins[number]] for number in sorted(self.bins)],
             "samples": samples_per_step * self.steps,
-            "loss": self.loss_sum / self.steps,
+            "loss": self.loss_sum / self.losses if self.losses else None,
             "lr": self.lr,
         }

@@ -16,6 +16,8 @@ from typing import Protocol
 
 import torch
 
+from disttrain.runtime import heartbeat
+
 COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
 """Phases in the order of `disttrain.records.steps.PHASES`. The clock counts all exposed communication as
 COMM; only a comparison of all ranks separates wait and transfer (`telemetry.comm_split`)."""
@@ -130,7 +132,8 @@ class CudaClock:
 
     def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
         if await_steps and self._pending:
-            self._pending[min(await_steps, len(self._pending)) - 1][-1][1].synchronize()
+            with heartbeat.collective():  # the device may wait for other ranks
+                self._pending[min(await_steps, len(self._pending)) - 1][-1][1].synchronize()
         done = []
         while self._pending and self._pending[0][-1][1].query():
             marks = self._pending.popleft()

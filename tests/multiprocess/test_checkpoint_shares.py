@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import wait
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,14 @@ def copied_names(world: World, made: Config, folder: Path) -> list[str]:
         return copy(buffers, state)
 
     def without_collectives(saver: CheckpointSaver, state: storage.CapturedState, path: Path) -> Any:
-        forbidden = [
-            name for name in dir(dist) if name.startswith(("all_", "gather", "scatter", "broadcast"))
-        ]
+        collectives = ("all_", "gather", "scatter", "broadcast", "reduce", "barrier", "send", "recv")
+        forbidden = [name for name in dir(dist) if name.startswith(collectives)]
         with ExitStack() as stack:
             for name in forbidden:
                 stack.enter_context(patch.object(dist, name, side_effect=AssertionError(name)))
-            return write(saver, state, path)
+            written = write(saver, state, path)
+            wait([written])
+            return written
 
     with (
         patch.object(HostBuffers, "copy", recording),

@@ -23,6 +23,8 @@ def with_control(world: World) -> World:
 def agree(world: World) -> list[Any]:
     world = with_control(world)
     rank = world.rank
+    gathered = world.gather_object(rank)
+    assert gathered == ([0, 1] if rank == 0 else None)
     return [world.all_reduce_max([rank, -rank]), world.all_gather_object(rank), world.on_all_ranks(str)]
 
 
@@ -30,10 +32,20 @@ def test_they_use_no_device(two_ranks: Ranks) -> None:
     assert two_ranks.call(agree) == [[[1.0, 0.0], [0, 1], ["", ""]]] * 2
 
 
+def broadcast_transposed(world: World) -> list[list[float]]:
+    tensor = torch.full((2, 3), float(world.rank)).t()
+    return list(world.broadcast(tensor).tolist())
+
+
+def test_a_tensor_with_gaps_is_broadcast(two_ranks: Ranks) -> None:
+    assert two_ranks.call(broadcast_transposed) == [[[0.0, 0.0]] * 3] * 2
+
+
 def agree_while_training_communicates(world: World) -> tuple[list[float], float]:
     control, gradient = with_control(world), torch.ones(1)
     work = dist.all_reduce(gradient, async_op=True) if world.rank == 0 else None
     agreed = control.all_reduce_max([world.rank])
+    control.gather_object(agreed)
     work = work or dist.all_reduce(gradient, async_op=True)
     work.wait()
     return agreed, gradient.item()
