@@ -16,7 +16,7 @@ from jobs.core.exit_evidence import read_rank_errors
 from jobs.node import peers
 from jobs.node.allocation import Allocation
 from jobs.node.node_log import log_line
-from jobs.node.torchrun import TorchrunResult
+from jobs.node.torchrun import TorchrunResult, cause_of_end
 from jobs.node.waiting import JobEnded, poll_until
 
 _QUERY_INTERVAL_S = 5.0
@@ -24,6 +24,8 @@ _LATE_RECORD_S = 40.0
 """Time for the record of a node that is up to reach this node through a shared file system. The time after
 which srun ends the other tasks of a step whose first task has ended is longer."""
 _MARGIN_S = 30.0
+_BEFORE_END_S = 30.0
+"""Time in which node 0 closes the attempt and requeues the job, before the job's time ends."""
 
 
 def explain_silence(
@@ -37,12 +39,14 @@ def explain_silence(
 
     The failed torchrun has no cause from outside. Node 0 waits for nodes without a recorded exit: for one
     that does not respond until the scheduler marks the node as down and ends the job, otherwise for
-    `_LATE_RECORD_S`. The wait ends early when `is_current` returns False. The job is not requeued before the
-    scheduler has noticed, because the next start could then lack its GPUs (docs/requeue.md).
+    `_LATE_RECORD_S`. The wait ends early when `is_current` returns False, and `_BEFORE_END_S` before the end
+    of the job's time. The job is not requeued earlier, because the next start could then lack its GPUs
+    (docs/requeue.md).
 
     Nodes that are silent but respond change no cause where a rank failed by itself: their record may be late.
     """
-    started, query_at = time.monotonic(), time.monotonic() + _LATE_RECORD_S
+    started, within_s = time.monotonic(), _longest_wait_s(result, allocation)
+    query_at = started + min(_LATE_RECORD_S, within_s)
     logged = respond = False
 
     def silent() -> dict[int, str]:
@@ -64,14 +68,22 @@ def explain_silence(
         return None
 
     try:
-        poll_until(settled, allocation.node_timeout_s() + _MARGIN_S, allocation)
+        poll_until(settled, within_s, allocation)
     except JobEnded as ended:
-        return _explain_end(result, silent(), allocation, ended.requeued)
+        return _explain_end(result, silent(), allocation, ended)
     if not (nodes := silent()) or not is_current() or (respond and _rank_failed_by_itself(attempt)):
         return result
     waited_s = time.monotonic() - started
     message = f"{_listed(nodes)} recorded no exit within {waited_s:.0f} s"
     return dataclasses.replace(result, cause="lost", message=message)
+
+
+def _longest_wait_s(result: TorchrunResult, allocation: Allocation) -> float:
+    """Seconds for which node 0 waits at most."""
+    longest_s = allocation.node_timeout_s() + _MARGIN_S
+    if result.job_end is None:
+        return longest_s
+    return max(0.0, min(longest_s, result.job_end - _BEFORE_END_S - time.time()))
 
 
 def _rank_failed_by_itself(attempt: Attempt) -> bool:
@@ -80,15 +92,16 @@ def _rank_failed_by_itself(attempt: Attempt) -> bool:
 
 
 def _explain_end(
-    result: TorchrunResult, silent: Mapping[int, str], allocation: Allocation, requeued: bool
+    result: TorchrunResult, silent: Mapping[int, str], allocation: Allocation, ended: JobEnded
 ) -> TorchrunResult:
     """Cause of a job that the scheduler ended while some nodes were silent."""
     names = allocation.nodes_down()
     down = {rank: host for rank, host in silent.items() if host in names}
-    if not down and not requeued:
-        return dataclasses.replace(result, cause="cancelled", message="the scheduler ended the job")
+    if not down and not ended.requeued:
+        cause, message = cause_of_end(ended.timed_out, result.job_end)
+        return dataclasses.replace(result, cause=cause, message=message)
     message = f"{_listed(down)} is down" if down else f"{_listed(silent)} recorded no exit"
-    return dataclasses.replace(result, cause="lost", message=message, requeued=requeued)
+    return dataclasses.replace(result, cause="lost", message=message, requeued=ended.requeued)
 
 
 def _listed(nodes: Mapping[int, str]) -> str:

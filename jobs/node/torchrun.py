@@ -79,6 +79,16 @@ class TorchrunContext:
     """`metrics.json` of the run."""
 
 
+def cause_of_end(timed_out: bool, deadline: float | None) -> tuple[str, str]:
+    """Cause and message where the scheduler ended the job and did not requeue it.
+
+    `timed_out` is its answer, and `deadline` the end of the job's time in seconds since the epoch.
+    """
+    if timed_out or (deadline is not None and time.time() > deadline - _LIMIT_TOLERANCE_S):
+        return "timeout", "the scheduler ended the job at its time limit"
+    return "cancelled", "the scheduler ended the job"
+
+
 def run_torchrun(
     command: Sequence[str], env: Mapping[str, str], log: int, context: TorchrunContext
 ) -> TorchrunResult:
@@ -182,10 +192,7 @@ class _TorchrunMonitor:
             if down:
                 return "lost", f"the scheduler lost {', '.join(down)} and requeued the job"
             return "preempted", "the scheduler requeued the job"
-        timed_out = facts is not None and facts.timed_out
-        if timed_out or time.time() > self._context.deadline - _LIMIT_TOLERANCE_S:
-            return "timeout", "the scheduler ended the job at its time limit"
-        return "cancelled", "the scheduler ended the job"
+        return cause_of_end(facts is not None and facts.timed_out, self._context.deadline)
 
     def _is_early_warning(self, facts: AllocationFacts | None) -> bool:
         """Whether a signal only announces the time limit, for which the ranks stop by their own clocks."""

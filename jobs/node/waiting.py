@@ -29,10 +29,12 @@ T = TypeVar("T")
 class JobEnded(Exception):
     """The job is being ended while this node waits; the message is one line."""
 
-    def __init__(self, message: str, requeued: bool) -> None:
+    def __init__(self, message: str, requeued: bool, timed_out: bool = False) -> None:
         super().__init__(message)
         self.requeued = requeued
         """Whether the scheduler has requeued the job."""
+        self.timed_out = timed_out
+        """Whether the scheduler ends the job at its time limit."""
 
     @property
     def exit_code(self) -> int:
@@ -49,22 +51,23 @@ def poll_until(poll: Callable[[], T | None], within_s: float, allocation: Alloca
     delays = growing_delays(_POLL_S, _LONGEST_POLL_S)
     while (found := poll()) is None:
         now = time.monotonic()
-        if now > deadline:
-            return None
         if now >= query_at and (pending := signal.sigpending().intersection(TERMINATION_SIGNALS)):
             _raise_if_ended(pending, allocation)
             query_at = time.monotonic() + _QUERY_INTERVAL_S
+        if now > deadline:
+            return None
         time.sleep(next(delays))
     return found
 
 
 def _raise_if_ended(pending: Set[int], allocation: Allocation | None) -> None:
     """Raise `JobEnded` if these signals end the job, by the rules of `jobs.node.torchrun`."""
-    ended, requeued = pending != {signal.SIGTERM}, False
+    ended, requeued, timed_out = pending != {signal.SIGTERM}, False, False
     if signal.SIGTERM in pending:
         facts = allocation.facts() if allocation else None
+        timed_out = facts is not None and facts.timed_out
         requeued = allocation is not None and facts is not None and facts.restarts > allocation.restart
         ended = ended or allocation is None or requeued or (facts is not None and not facts.running)
     if ended:
         what = "requeued" if requeued else "ended"
-        raise JobEnded(f"the job was {what} while this node waited for another one", requeued)
+        raise JobEnded(f"the job was {what} while this node waited for another one", requeued, timed_out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
@@ -49,8 +50,15 @@ def terminated() -> Iterator[None]:
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def slurm(*, responds: bool = False, timeout_s: float = 60.0, restarts: int = 0, down: str = "") -> Mock:
-    facts = AllocationFacts(running=False, restarts=restarts, end=None)
+def slurm(
+    *,
+    responds: bool = False,
+    timeout_s: float = 60.0,
+    restarts: int = 0,
+    down: str = "",
+    timed_out: bool = False,
+) -> Mock:
+    facts = AllocationFacts(running=False, restarts=restarts, end=None, timed_out=timed_out)
     job = Mock(restart=0, facts=Mock(return_value=facts), nodes_down=Mock(return_value=down.split()))
     job.node_responds.return_value = responds
     job.node_timeout_s.return_value = timeout_s
@@ -99,6 +107,22 @@ def test_the_wait_ends_with_the_job(
 ) -> None:
     found = explain(attempt, slurm(restarts=restarts, down=down))
     assert (found.cause, found.message, found.requeued) == (cause, message, restarts == 1)
+
+
+@pytest.mark.parametrize(("timed_out", "left_s"), [(True, 3600), (False, 1)], ids=["state", "clock"])
+def test_an_end_at_the_time_limit_is_a_timeout(
+    attempt: Attempt, terminated: None, timed_out: bool, left_s: float
+) -> None:
+    result = TorchrunResult(1, job_end=time.time() + left_s)
+    found = explain(attempt, slurm(timed_out=timed_out), result)
+    assert (found.cause, found.message) == ("timeout", "the scheduler ended the job at its time limit")
+
+
+def test_the_wait_for_a_dead_node_ends_before_the_time_of_the_job(attempt: Attempt) -> None:
+    result = TorchrunResult(1, job_end=time.time() + silent_nodes._BEFORE_END_S)
+    job = slurm(timeout_s=5)
+    assert explain(attempt, job, result).cause == "lost"
+    job.node_responds.assert_called_once_with("n3")
 
 
 def test_a_dead_node_that_the_scheduler_does_not_notice_is_lost_after_its_timeout(attempt: Attempt) -> None:
