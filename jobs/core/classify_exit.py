@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jobs.core.rank_positions import RankPosition, describe_hang, silent_rank, slow_node
+from jobs.core.rank_positions import RankPosition, candidates, describe_hang, silent_rank, slow_node
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, NO_REQUEUE, RULES, RequeueDecision
 
 _COMMUNICATION = re.compile(
@@ -118,7 +118,8 @@ def _hang(evidence: ExitEvidence) -> ExitStatus | None:
     if evidence.hung_at is not None:
         if any(error["time"] < evidence.hung_at for error in errors):
             return None
-        hung, slow = silent_rank(evidence.rank_positions), slow_node(evidence.unsent_bytes)
+        hung = silent_rank(evidence.rank_positions)
+        slow = None if candidates(evidence.rank_positions) else slow_node(evidence.unsent_bytes)
         nodes = tuple(evidence.silent_nodes) or (() if slow is None else (slow,))
         return ExitStatus(
             "hung",

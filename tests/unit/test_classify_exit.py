@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,8 @@ HANG = [
     RankPosition(0, "step", 5, 75.0, 60.0, waiting=True, stopped=False, where="a.py:1 in backward"),
     RankPosition(1, "step", 5, 70.0, 60.0, waiting=True, stopped=True, where="a.py:1 in backward"),
 ]
+# on CUDA the host of a rank that waits blocks on the launch queue of its device
+ON_LAUNCH_QUEUE = [replace(each, waiting=False, stopped=False) for each in HANG]
 
 
 @pytest.mark.parametrize(
@@ -228,8 +231,35 @@ def test_the_last_line_of_a_log_is_a_ranks() -> None:
         (ExitEvidence(False, {0: 0, 1: -9}), (), (1,)),
         (ExitEvidence(False, {0: 1, 1: EXIT_LAUNCH_FAILED}), (), (1,)),
         (ExitEvidence(False, {0: 1}, rank_positions=HANG, hung_at=1.0), (1,), ()),
+        (
+            ExitEvidence(
+                False,
+                {0: 1},
+                rank_positions=ON_LAUNCH_QUEUE,
+                hung_at=1.0,
+                unsent_bytes={(0, 1): 50_000, (1, 2): 70_000},
+            ),
+            (),
+            (),
+        ),
+        (
+            ExitEvidence(False, {0: 1}, rank_positions=ON_LAUNCH_QUEUE, hung_at=1.0, silent_nodes=[1]),
+            (),
+            (1,),
+        ),
     ],
-    ids=["error", "lost peer", "killed", "silent node", "pre-empted", "agent killed", "launch", "hung"],
+    ids=[
+        "error",
+        "lost peer",
+        "killed",
+        "silent node",
+        "pre-empted",
+        "agent killed",
+        "launch",
+        "hung",
+        "any of several ranks hung",
+        "silent node in a hang",
+    ],
 )
 def test_the_ranks_and_nodes_that_failed_by_themselves(
     evidence: ExitEvidence, ranks: tuple[int, ...], nodes: tuple[int, ...]
