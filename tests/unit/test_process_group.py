@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from disttrain.config.keys_and_defaults import ResourcesConfig
 from disttrain.errors import ConfigError
-from disttrain.runtime import device, device_agreement
-from disttrain.runtime.process_group import open_world
+from disttrain.runtime import device, device_agreement, heartbeat
+from disttrain.runtime.process_group import World, open_world
 
 
 @pytest.fixture
@@ -99,6 +99,25 @@ def test_a_rank_computes_with_the_threads_of_the_config(wanted):
             assert torch.get_num_threads() == wanted
     finally:
         torch.set_num_threads(threads)
+
+
+def test_the_heartbeat_shows_each_collective(monkeypatch):
+    position = heartbeat._Position({})
+    monkeypatch.setattr(heartbeat, "_position", position)
+    entered: list[tuple[str, int]] = []
+    for name in ("all_reduce", "broadcast", "all_gather_object", "gather_object"):
+        monkeypatch.setattr(
+            dist, name, lambda *_, _name=name, **__: entered.append((_name, position.collectives))
+        )
+    world = World(rank=0, size=2, local_rank=0, local_size=2, device=torch.device("cpu"), backend="gloo")
+    world.all_reduce(torch.zeros(1))
+    world.broadcast(torch.zeros(1))
+    world.all_gather_object(0)
+    world.gather_object(0)
+    world.all_reduce_max([0.0])
+    names = ["all_reduce", "broadcast", "all_gather_object", "gather_object", "all_reduce"]
+    assert entered == [(name, 1) for name in names]
+    assert position.collectives == 0
 
 
 def test_an_exception_leaves_the_process_group_without_its_shutdown(monkeypatch):
