@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,9 @@ from jobs.core.classify_exit import ExitEvidence, last_rank_line, peer_address, 
 from jobs.core.rank_positions import RankPosition
 
 _LOG_TAIL_BYTES = 32 * 1024
+_LOOKUP_S = 5.0
+"""Time for all queries of the name service together, because the requeue waits for them. One query without an
+answer may take 30 s."""
 
 
 def read_evidence(
@@ -32,12 +37,16 @@ def read_evidence(
     hosts = (read_json_or_none(attempt.record) or {}).get("nodes", [])
     nodes = range(len(hosts))
     rank_errors = read_rank_errors(attempt)
-    peer = _node_at(peer_address(rank_errors), hosts)
     # All nodes' logs, as the exit code of a node may be missing.
     logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
     failed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
     killed = {node: (rank, -code) for node, (rank, code) in failed.items() if code < 0}
     ended = {node: record for node in nodes if (record := read_json_or_none(attempt.node_ranks(node)))}
+    unsent = _unsent_by_address(ended)
+    lost = peer_address(rank_errors)
+    addresses = [*([lost] if lost else []), *(address for _, address in unsent)]
+    node_at = _nodes_at(dict.fromkeys(addresses), hosts)
+    peer = node_at.get(lost) if lost else None
     silent = [node for node in nodes if node not in exit_codes and node not in ended]
     return ExitEvidence(
         completed=own_metrics.get("status") == "completed",
@@ -56,36 +65,41 @@ def read_evidence(
         hung_at=min((record["time"] for record in ended.values() if record["hung"]), default=None),
         silent_nodes=silent if len(silent) < len(hosts) else [],
         lost_peer=None if peer is None else f"node {peer} ({hosts[peer]})",
-        unsent_bytes=_unsent_bytes(ended, hosts),
+        unsent_bytes={(node, node_at[at]): count for (node, at), count in unsent.items() if at in node_at},
         ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
         last_lines={node: last_rank_line(_log_tail(attempt.node_log(node))) for node in exit_codes},
     )
 
 
-def _node_at(address: str | None, hosts: Sequence[str]) -> int | None:
-    """The node that has an address; None if the name service does not say."""
-    if address is None or len(set(hosts)) < 2:
-        return None
-    try:
-        name, aliases, _ = socket.gethostbyaddr(address)
-    except OSError:
-        return None
-    names = {each.partition(".")[0] for each in (name, *aliases)}
-    return next((node for node, host in enumerate(hosts) if host in names), None)
-
-
-def _unsent_bytes(ended: Mapping[int, Mapping[str, Any]], hosts: Sequence[str]) -> dict[tuple[int, int], int]:
-    """Bytes that waited in connections between the nodes of the job, by node and peer."""
+def _unsent_by_address(ended: Mapping[int, Mapping[str, Any]]) -> dict[tuple[int, str], int]:
+    """Bytes that waited in connections when an agent found a hang, by node and address of the peer."""
     if not any(record["hung"] for record in ended.values()):
         return {}
-    addresses = {address for record in ended.values() for address in record["unsent_bytes"]}
-    node_of = {address: _node_at(address, hosts) for address in addresses}
     return {
-        (node, peer): count
+        (node, address): count
         for node, record in ended.items()
         for address, count in record["unsent_bytes"].items()
-        if (peer := node_of[address]) is not None
     }
+
+
+def _nodes_at(addresses: Iterable[str], hosts: Sequence[str]) -> dict[str, int]:
+    """The node of each address, as far as the name service answers within `_LOOKUP_S`."""
+    node_of: dict[str, int] = {}
+    if len(set(hosts)) < 2:
+        return node_of
+
+    def look_up() -> None:
+        for address in addresses:
+            with contextlib.suppress(OSError):
+                name, aliases, _ = socket.gethostbyaddr(address)
+                names = {each.partition(".")[0] for each in (name, *aliases)}
+                if (host := next((host for host in hosts if host in names), None)) is not None:
+                    node_of[address] = hosts.index(host)
+
+    thread = threading.Thread(target=look_up, name="name service", daemon=True)
+    thread.start()
+    thread.join(_LOOKUP_S)
+    return dict(node_of)  # a copy: the thread may still run
 
 
 def read_rank_errors(attempt: Attempt) -> list[dict[str, Any]]:

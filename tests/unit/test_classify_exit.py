@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
+from jobs.core import exit_evidence
 from jobs.core.attempt import close_attempt
 from jobs.core.classify_exit import ExitEvidence, ExitStatus, classify_exit, last_rank_line, root_cause_worker
 from jobs.core.rank_positions import RankPosition
@@ -213,6 +215,28 @@ def test_the_node_at_the_other_end_of_a_lost_connection(
     write_json(attempt.error(0), error(0, 1.0, message=RESET))
     message = str(close_attempt(run, attempt, {0: 1, 1: 1}).message)
     assert message.startswith("rank 0 lost its connection to node 1 (n7): rank 0: RuntimeError: [gloo")
+
+
+def test_closing_an_attempt_does_not_wait_for_a_name_service_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = threading.Event()
+
+    def late(address: str) -> tuple[str, list[str], list[str]]:
+        closed.wait(20)
+        return "n7", [], []
+
+    monkeypatch.setattr(socket, "gethostbyaddr", late)
+    monkeypatch.setattr(exit_evidence, "_LOOKUP_S", 0.1)
+    run = RunDir(tmp_path / "sweep" / "run")
+    attempt = run.attempt(0)
+    write_json(attempt.record, {"attempt": 0, "ended": None, "nodes": ["n6", "n7"]})
+    write_json(attempt.error(0), error(0, 1.0, message=RESET))
+    try:
+        message = str(close_attempt(run, attempt, {0: 1, 1: 1}).message)
+    finally:
+        closed.set()
+    assert message == f"rank 0: RuntimeError: {RESET}", "the address stands for the node"
 
 
 def test_the_last_line_of_a_log_is_a_ranks() -> None:
