@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.records.heartbeat import INTERVAL_S, Heartbeat, read_heartbeats
-from disttrain.records.json_files import create_exclusive, write_json
+from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt
 from jobs.core.processes import is_running
 from jobs.core.rank_positions import RankPosition, describe_hang
@@ -94,8 +94,8 @@ def overdue(positions: Sequence[RankPosition], share: float = 1.0) -> list[RankP
     ]
 
 
-def warn(attempt: Attempt, late: Sequence[RankPosition]) -> None:
-    """Log a hang that will end soon, and write `hang-warning.json` for `status`.
+def warn(attempt: Attempt, node: int, late: Sequence[RankPosition]) -> None:
+    """Log a hang of this node that will end soon, and write `hang-warning.json` for `status`.
 
     A warning that names a silent rank replaces one of a node whose ranks all wait, not the other way round.
     """
@@ -104,14 +104,15 @@ def warn(attempt: Attempt, late: Sequence[RankPosition]) -> None:
     log_line(f"no progress: {message}; the ranks end in {left_s:.0f} s")
     with contextlib.suppress(OSError):
         write = create_exclusive if all(each.waits_for_others for each in late) else write_json
-        write(attempt.hang_warning, {"message": message, "ends_at": time.time() + left_s})
+        write(attempt.hang_warning, {"node": node, "message": message, "ends_at": time.time() + left_s})
 
 
-def withdraw_warning(attempt: Attempt) -> None:
-    """Remove the warning: training goes on."""
+def withdraw_warning(attempt: Attempt, node: int) -> None:
+    """Remove the warning of this node: its ranks train again. Those of another node may still hang."""
     log_line("the ranks make progress again")
-    with contextlib.suppress(OSError):
-        attempt.hang_warning.unlink(missing_ok=True)
+    if (read_json_or_none(attempt.hang_warning) or {}).get("node") == node:
+        with contextlib.suppress(OSError):
+            attempt.hang_warning.unlink(missing_ok=True)
 
 
 def positions_record(positions: Sequence[RankPosition], hung: bool) -> dict[str, Any]:

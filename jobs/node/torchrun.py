@@ -249,10 +249,10 @@ class _TorchrunMonitor:
         elif late := hang.overdue(positions, share=0.5):
             if not self._warned:
                 self._warned = True
-                hang.warn(self._context.attempt, late)
+                hang.warn(self._context.attempt, self._context.node, late)
         elif self._warned:
             self._warned = False
-            hang.withdraw_warning(self._context.attempt)
+            hang.withdraw_warning(self._context.attempt, self._context.node)
 
     def _record_positions(self) -> None:
         """Record the positions of the ranks that are about to be killed, for the cause of the end."""

@@ -75,17 +75,19 @@ def test_a_suspended_job_does_not_hang(tmp_path: Path) -> None:
     assert after(watch, clock, 1) == [0]
 
 
-def test_the_warning_names_the_silent_rank_and_is_withdrawn(tmp_path: Path) -> None:
+def test_the_warning_names_the_silent_rank_and_its_node_withdraws_it(tmp_path: Path) -> None:
     run, clock = RunDir(tmp_path / "sweep" / "run"), Clock()
     attempt = run.attempt(0)
     watch = watched(tmp_path, clock, BEAT)
     assert after(watch, clock, 31) == []
     late = overdue(watch.positions(), share=0.5)
     waits = replace(late[0], rank=9, waiting=True, stopped=False)
-    for seen in ([waits], late, [waits]):
-        hang.warn(attempt, seen)
-    assert _hang_warning(run, 0) == "no progress: rank 0 stopped: no heartbeat for 31 s, in step 8"
-    hang.withdraw_warning(attempt)
+    for node, seen in ((0, [waits]), (1, late), (2, [waits])):
+        hang.warn(attempt, node, seen)
+    for node in (0, 2):
+        hang.withdraw_warning(attempt, node)
+        assert _hang_warning(run, 0) == "no progress: rank 0 stopped: no heartbeat for 31 s, in step 8"
+    hang.withdraw_warning(attempt, 1)
     assert _hang_warning(run, 0) is None
 
 
