@@ -126,7 +126,7 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
     result = launch(node, attempt)
     _record_exit(node, attempt, result)
     if result.code == 0:
-        peers.wait_for_node_exits(attempt, len(node.hosts))
+        _wait_for_node_exits(node, attempt, result)
     elif result.cause is None:
         result = explain_silence(attempt, node.hosts, result, allocation, lambda: is_current(run, attempt))
     codes = peers.node_exit_codes(attempt)
@@ -145,6 +145,17 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
     if not status.decision.requeue:
         return requeue_policy.job_exit_code(status.cause, status.decision)
     return request_requeue(node, attempt, status.decision.delay_s, result)
+
+
+def _wait_for_node_exits(node: NodeContext, attempt: Attempt, result: torchrun.TorchrunResult) -> None:
+    """Wait until all nodes have recorded an exit; only briefly where the scheduler is ending the job."""
+
+    def complete() -> bool | None:
+        return len(peers.node_exit_codes(attempt)) == len(node.hosts) or None
+
+    within_s = peers.NODE_EXITS_TIMEOUT_S if result.cause is None else peers.ENDING_TIMEOUT_S
+    with contextlib.suppress(JobEnded):
+        poll_until(complete, within_s, node.allocation)
 
 
 def request_requeue(

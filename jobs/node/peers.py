@@ -13,16 +13,17 @@ import time
 from collections.abc import Callable
 
 from disttrain.records.run_directory import Attempt
-from jobs.node.backoff import growing_delays, jittered
+from jobs.node.backoff import jittered
 
 LISTED_EVERY_S = 10.0
 """Time between two looks for the failure of another node, while the ranks train."""
 NODE_EXITS_TIMEOUT_S = 25.0
 """Time for which node 0 waits for the exit codes of the other nodes, after its own torchrun ended. It covers
 such an interval, and the time that torchrun then has to end by itself."""
+ENDING_TIMEOUT_S = 1.0
+"""That time where the scheduler is ending the job: half of that between our SIGKILL and the scheduler's."""
 CLOSED_TIMEOUT_S = 60.0
 """Time for which the other nodes wait for node 0 to close the attempt, besides its wait for silent nodes."""
-_POLL_S, _LONGEST_POLL_S = 0.1, 2.0
 _SUPERSEDED_EVERY = 5
 """Looks for exits between two looks for a newer attempt, which is a rare event."""
 _CLOSED = "closed"
@@ -80,17 +81,6 @@ class PeerWatch:
         if self.failed is None:
             codes = node_exit_codes(self._attempt).items()
             self.failed = next(((node, code) for node, code in codes if code and node != self._node), None)
-
-
-def wait_for_node_exits(
-    attempt: Attempt, nodes: int, within_s: float = NODE_EXITS_TIMEOUT_S
-) -> dict[int, int]:
-    """The exit codes of all nodes, or of those that have recorded one within the time."""
-    deadline = time.monotonic() + within_s
-    delays = growing_delays(_POLL_S, _LONGEST_POLL_S)
-    while len(codes := node_exit_codes(attempt)) < nodes and time.monotonic() < deadline:
-        time.sleep(next(delays))
-    return codes
 
 
 def record_closed(attempt: Attempt) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import attempt as attempts
-from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED
+from jobs.core.classify_exit import ExitStatus
+from jobs.core.requeue_policy import EXIT_DONE, EXIT_LAUNCH_FAILED
 from jobs.node import agent, launch, peers
+from jobs.node.allocation import AllocationFacts
 from jobs.node.backoff import growing_delays
 from jobs.node.torchrun import TorchrunResult
 from jobs.node.waiting import JobEnded
@@ -111,6 +114,39 @@ def test_no_room_to_close_an_attempt_prevents_no_requeue(
     assert status.cause == "preempted"
     assert "not recorded: [Errno 28]" in str(status.message)
     attempts.record_requeue_failure(node.run, attempt)
+
+
+@pytest.mark.parametrize(
+    ("cause", "within_s"), [(None, peers.NODE_EXITS_TIMEOUT_S), ("preempted", peers.ENDING_TIMEOUT_S)]
+)
+def test_node_0_waits_only_briefly_for_other_nodes_once_the_job_ends(
+    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, cause: str | None, within_s: float
+) -> None:
+    poll = Mock()
+    monkeypatch.setattr(agent, "poll_until", poll)
+    monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(0, cause))
+    monkeypatch.setattr(agent, "close_attempt", Mock(return_value=ExitStatus("finished", None)))
+    assert agent.run_agent(node) == EXIT_DONE
+    assert poll.call_args.args[1] == within_s
+
+
+def test_the_end_of_the_job_ends_the_wait_for_other_nodes(
+    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launched(node: launch.NodeContext, attempt: Attempt) -> TorchrunResult:
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # blocked by the agent
+        return TorchrunResult(0)
+
+    monkeypatch.setattr(peers, "NODE_EXITS_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(agent, "launch", launched)
+    close = Mock(return_value=ExitStatus("finished", None))
+    monkeypatch.setattr(agent, "close_attempt", close)
+    node.allocation.facts.return_value = AllocationFacts(False, 0, None)  # type: ignore[union-attr]
+    node.allocation.restart = 0  # type: ignore[union-attr]
+    agent.run_agent(node)
+    assert signal.sigtimedwait([signal.SIGTERM], 0) is not None, "still pending"
+    assert close.call_count == 1
+    assert node.allocation.facts.call_count == 1  # type: ignore[union-attr]
 
 
 def test_exit_codes_are_names_of_empty_files(tmp_path: Path) -> None:
