@@ -368,13 +368,13 @@ def test_a_failed_step_is_followed_by_one_that_closes_the_attempt(
 
 
 def run_with_stub(
-    folder: Path, srun: str, **environment: str
+    folder: Path, srun: str, profile: Profile = GENERIC, **environment: str
 ) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
     """Run a script with `srun` in place of srun; the arguments of each call."""
     stub = folder / "srun"
     stub.write_text(f"#!/bin/bash\nprintf '%s\\0' \"$@\" >> calls; echo >> calls\n{srun}\n")
     stub.chmod(0o755)
-    (folder / "script").write_text(render(batch(folder)))
+    (folder / "script").write_text(render(batch(folder, profile=profile)))
     environ = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", **environment}
     done = subprocess.run(
         ["bash", "script"], cwd=folder, env=environ, capture_output=True, text=True, check=False
@@ -391,3 +391,10 @@ def test_the_agents_step_has_another_number_in_each_start(
     assert done.returncode == 0
     assert [one[-1] for one in calls[:-1]] == ["true"] * before
     assert len(calls) == before + 1
+
+
+def test_a_failed_empty_step_does_not_end_a_restart(tmp_path: Path) -> None:
+    profile = Profile(name="strict", setup=("set -e",))
+    srun = '[ "${!#}" != true ]'  # the empty steps alone fail
+    done, calls = run_with_stub(tmp_path, srun, profile, SLURM_RESTART_COUNT="2")
+    assert (done.returncode, len(calls)) == (0, 3)
