@@ -118,7 +118,10 @@ def test_any_dataset_by_import_path():
         ),
         (ModelConfig(kind="mlp", hiden=[3]), r"model\.hiden is not an option .*did you mean 'hidden'"),
         (ModelConfig(kind="nowhere:Net"), r"model\.kind='nowhere:Net' cannot be imported: No module named"),
-        (ModelConfig(kind="my_plugin:Nett"), r"model\.kind='my_plugin:Nett' cannot be imported: .*Nett"),
+        (
+            ModelConfig(kind="my_plugin:Nett"),
+            r"model\.kind: 'my_plugin:Nett': .* defines no 'Nett'; did you mean 'Net'",
+        ),
         (ModelConfig(kind="my_plugin:value"), r"model\.kind='my_plugin:value' is int, not a callable"),
         (
             ModelConfig(kind="my_plugin:number"),
