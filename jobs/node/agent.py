@@ -127,7 +127,7 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
     _record_exit(node, attempt, result)
     if result.code == 0:
         _wait_for_node_exits(node, attempt, result)
-    elif result.cause is None:
+    elif result.cause is None and result.code != requeue_policy.EXIT_LAUNCH_FAILED:
         result = explain_silence(attempt, node.hosts, result, allocation, lambda: is_current(run, attempt))
     codes = peers.node_exit_codes(attempt)
     if not is_current(run, attempt):

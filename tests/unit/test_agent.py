@@ -116,6 +116,17 @@ def test_no_room_to_close_an_attempt_prevents_no_requeue(
     attempts.record_requeue_failure(node.run, attempt)
 
 
+def test_a_launch_that_failed_on_node_0_is_not_explained_by_silent_nodes(
+    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = Mock(return_value=ExitStatus("launch_failed", None))
+    monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(EXIT_LAUNCH_FAILED))
+    monkeypatch.setattr(agent, "explain_silence", raising(AssertionError("torchrun has not run")))
+    monkeypatch.setattr(agent, "close_attempt", close)
+    assert agent.run_agent(node) == EXIT_LAUNCH_FAILED
+    assert close.call_args.args[2] == {0: EXIT_LAUNCH_FAILED}
+
+
 @pytest.mark.parametrize(
     ("cause", "within_s"), [(None, peers.NODE_EXITS_TIMEOUT_S), ("preempted", peers.ENDING_TIMEOUT_S)]
 )
