@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-import submit
 from disttrain.config.keys_and_defaults import Config
+from jobs.cli.arguments import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -92,7 +92,7 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPa
 
 def unknown_arguments(arguments: list[str]) -> list[str]:
     """The verb or the flags of a command line that `submit.py` does not have."""
-    parser = submit.build_parser()
+    parser = build_parser()
     rest = arguments
     while (verbs := subparsers(parser)) and rest and not rest[0].startswith("-"):
         if rest[0] not in verbs:

@@ -1,0 +1,253 @@
+"""Command-line arguments of all verbs. Imports argparse and the version alone: help appears within 0.1 s."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any, NoReturn
+
+from disttrain import __version__
+
+PROGRAM = "submit.py"
+DEFAULT_SWEEP = Path(__file__).resolve().parents[2] / "sweeps" / "default.yaml"
+
+_EPILOG = """\
+examples:
+  python submit.py sweep --nodes 1 2 4 --wait         sweeps/default.yaml on 1, 2 and 4 nodes
+  python submit.py sweep sweeps/batch.yaml --nodes 1 2 --set train.local_batch_size=32,64 --repeats 3
+  python submit.py sweep --nodes 1 2 4 --dry-run      print what would be submitted, write nothing
+  python submit.py status                             the state of every run
+  python submit.py report                             the efficiency report of the newest sweep
+  python submit.py cluster up                         a real Slurm with four nodes on this machine
+
+A RUN is `sweep/run`, or a run's name if only one sweep has a run of that name.
+"""
+
+
+class UsageError(Exception):
+    """Arguments that the parser refuses. The message is one line; `verb` is None before a verb is known."""
+
+    def __init__(self, message: str, verb: str | None) -> None:
+        super().__init__(message)
+        self.verb = verb
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raise `UsageError` with one line that names the nearest valid argument."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        from disttrain.errors import nearest
+
+        found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if found:
+            word, choices = found[1], [choice.strip(" '") for choice in found[2].split(",")]
+            name = message.split(":")[0].removeprefix("argument ")
+            message = f"{name}: {word!r} is not one of {', '.join(choices)}{nearest(word, choices)}"
+        elif message.startswith("unrecognized arguments: "):
+            word = message.removeprefix("unrecognized arguments: ").split()[0]
+            options = [option for option in self._option_string_actions if option.startswith("--")]
+            message = f"unknown argument {word!r}{nearest(word.split('=')[0], options)}"
+        verb = self.prog.removeprefix(PROGRAM).strip() or None
+        raise UsageError(f"{message} (see {self.prog} --help)", verb)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs. `parser` of the parsed arguments is the parser of their verb."""
+    parser = _Parser(
+        prog=PROGRAM,
+        description="Submit, watch and report multi-node PyTorch training runs.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(parser=parser)
+    parser.add_argument("--version", action="version", version=f"disttrain {__version__}")
+    json_option = _Parser(add_help=False)
+    json_option.add_argument("--json", action="store_true", help="print JSON")
+    common = _Parser(add_help=False, parents=[json_option])
+    common.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all sweeps (runs)"
+    )
+    subparsers = parser.add_subparsers(dest="verb", metavar="VERB")
+
+    def verb(name: str, text: str) -> argparse.ArgumentParser:
+        made = subparsers.add_parser(name, help=text, description=text, parents=[common])
+        made.set_defaults(parser=made)
+        return made
+
+    _add_sweep(verb("sweep", "submit the missing runs of a sweep: one for each combination of its axes"))
+    _add_run(verb("run", "submit one run"))
+    status = verb("status", "print the state of each run")
+    status.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to print (all)")
+    status.add_argument("--long", action="store_true", help="print GPU-hours and queue time of all attempts")
+    watch = verb("watch", "show a live table until all runs have ended; Ctrl-C does not end the runs")
+    watch.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to watch (those with active runs)")
+    show = verb("show", "print one run in full: state, config, attempts, nodes, results, files")
+    show.add_argument("run", metavar="RUN")
+    _add_logs(verb("logs", "print the log of rank 0, of another rank, or of a node"))
+    cancel = verb("cancel", "end queued and running runs; their files stay")
+    cancel.add_argument("runs_given", nargs="+", metavar="RUN", help="runs or whole sweeps")
+    cancel.add_argument(
+        "--graceful",
+        action="store_true",
+        help="let running runs save a checkpoint and end at their next step",
+    )
+    resume = verb(
+        "resume", "submit failed, stopped, cancelled and lost runs again, with their recorded config"
+    )
+    resume.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps (all)")
+    _add_cluster(resume)
+    _add_wait(resume)
+    _add_clean(verb("clean", "move failed, stale or named runs to a trash folder, and back"))
+    emulate = verb("emulate", "write the layer table of a measured run, which an emulated model replays")
+    emulate.add_argument(
+        "--from", dest="from_run", metavar="RUN", required=True, help="a run with telemetry.layer_passes > 0"
+    )
+    emulate.add_argument("--out", type=Path, metavar="FILE", help="output file (RUN-table.yaml)")
+    report = verb("report", "write the efficiency report of a sweep")
+    report.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps of the report (the newest one)")
+    report.add_argument("--base", metavar="NAME", help="run or shape that is the baseline of speed-ups")
+    report.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report)")
+    text = "run a real Slurm on this machine, with network namespaces as nodes"
+    _add_minicluster(subparsers.add_parser("cluster", help=text, description=text), json_option)
+    return parser
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file", nargs="?", default=str(DEFAULT_SWEEP), metavar="FILE", help="sweep file (sweeps/default.yaml)"
+    )
+    parser.add_argument("--nodes", nargs="+", metavar="N", help="node counts: an axis")
+    parser.add_argument("--gpus-per-node", nargs="+", metavar="N", help="ranks on each node: an axis")
+    _add_set(
+        parser,
+        "KEY=VALUE[,VALUE...]",
+        "config values; commas separate the values of an axis, [a, b] is one list value",
+    )
+    parser.add_argument("--repeats", metavar="N", help="repeats of each combination")
+    parser.add_argument(
+        "--scaling",
+        metavar="weak|strong",
+        help="batch size that is constant over ranks: the local or the global one",
+    )
+    parser.add_argument(
+        "--grid", nargs="+", default=[], metavar="NAME", help="grids of the file to expand (all)"
+    )
+    _add_submission(parser)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="config file; the axes of a sweep file are ignored")
+    parser.add_argument("--nodes", metavar="N", help="node count")
+    parser.add_argument("--gpus-per-node", metavar="N", help="ranks on each node")
+    parser.add_argument(
+        "--from", dest="start_from", metavar="DIR", help="start from this checkpoint: .../step-NNNNNNNN"
+    )
+    _add_set(parser, "KEY=VALUE", "config values; each is part of the run's name")
+    _add_submission(parser)
+
+
+def _add_set(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar=metavar, help=text)
+
+
+def _add_submission(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", help="name of the sweep (the file name without .yaml)")
+    _add_cluster(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print what would be submitted, write nothing")
+    parser.add_argument(
+        "--test-only",
+        action="store_true",
+        help="a dry run that validates each job with sbatch --test-only; exit code 1 if Slurm refuses one",
+    )
+    _add_wait(parser)
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cluster",
+        choices=["auto", "slurm", "local"],
+        default="auto",
+        help="auto: Slurm if its controller answers (resume: where the run was)",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME|FILE",
+        help="site profile (resume: the run's own; else $DISTTRAIN_PROFILE or generic)",
+    )
+    parser.add_argument(
+        "--slurm", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+        help="profile keys for this submission: partition=gpu account=physics",
+    )  # fmt: skip
+
+
+def _add_wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wait",
+        action="store_true",
+        help="show progress until all runs have ended; exit code 1 if any failed",
+    )
+    parser.add_argument(
+        "--no-report",
+        action="store_true",
+        help="submit no report job after the runs (--wait submits none either)",
+    )
+
+
+def _add_logs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run ends")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--rank", type=int, metavar="R", help="log of this rank (0)")
+    which.add_argument("--node", type=int, metavar="N", help="log of this node: agent and torchrun")
+    parser.add_argument("--attempt", type=int, metavar="K", help="attempt (the last)")
+
+
+def _add_clean(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps, in any state")
+    parser.add_argument("--failed", action="store_true", help="select failed, lost and unreadable runs")
+    parser.add_argument("--stale", action="store_true", help="select runs done by older code")
+    trash = parser.add_mutually_exclusive_group()
+    trash.add_argument(
+        "--restore", action="store_true", help="move runs back (without RUN: those of the last clean)"
+    )
+    trash.add_argument("--purge", action="store_true", help="delete the trash for good")
+    parser.add_argument("--dry-run", action="store_true", help="print the moves or deletions, change nothing")
+
+
+def _add_minicluster(parser: argparse.ArgumentParser, json_option: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    def action(name: str, text: str) -> argparse.ArgumentParser:
+        made = actions.add_parser(name, help=text, description=text, parents=[json_option])
+        made.set_defaults(parser=made)
+        made.add_argument("--name", help="name of the cluster (up: mini; else the only cluster)")
+        return made
+
+    up = action("up", "bring a cluster up (needs root; installs nothing)")
+    up.add_argument("--nodes", type=int, default=4, metavar="N", help="nodes (4)")
+    up.add_argument("--gpus-per-node", type=int, default=4, metavar="N", help="simulated GPUs of a node (4)")
+    up.add_argument(
+        "--link", default="1gbit", metavar="RATE", help="rate of each node's link, or none (1gbit)"
+    )
+    up.add_argument("--no-accounting", action="store_true", help="no slurmdbd and no MariaDB")
+    up.add_argument(
+        "--grace-s",
+        type=int,
+        default=30,
+        metavar="S",
+        help="seconds that a pre-empted job may still run (30)",
+    )
+    up.add_argument(
+        "--short-timeouts", action="store_true", help="reduce Slurm's timeouts to seconds, for fault tests"
+    )
+    action("status", "print nodes, partitions and links of all clusters")
+    shell = action("shell", "run a shell, or the command after --, whose Slurm commands use the cluster")
+    shell.add_argument(
+        "--node", type=int, metavar="I", help="run on node I instead of this machine (needs root)"
+    )
+    shell.add_argument("command", nargs="*", metavar="-- COMMAND", help="command to run (your shell)")
+    action("down", "end all processes of a cluster and remove its files")
