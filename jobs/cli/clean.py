@@ -15,7 +15,8 @@ from jobs.cli.json_output import print_json
 from jobs.cli.status_table import displayed_state
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
-from jobs.status.run_state import RunState, runs_of
+from jobs.status.run_folders import runs_of
+from jobs.status.run_state import RunState
 
 
 def run(args: argparse.Namespace) -> int:

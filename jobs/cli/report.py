@@ -13,7 +13,8 @@ from jobs.cli.json_output import print_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.status_table import displayed_state, state_note
 from jobs.status.gpu_hours import record_usage
-from jobs.status.run_state import read_runs, runs_of
+from jobs.status.run_folders import runs_of
+from jobs.status.run_state import read_runs
 
 
 def run(args: argparse.Namespace) -> int:

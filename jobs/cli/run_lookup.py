@@ -8,7 +8,7 @@ from pathlib import Path
 
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.run_directory import RunDir
-from jobs.status.run_state import runs_of, subfolders
+from jobs.status.run_folders import runs_of, subfolders
 
 
 def sweep_names(root: Path) -> list[str]:

@@ -15,7 +15,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli.run_lookup import run_label, sweep_names
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
-from jobs.status.run_state import runs_of, subfolders
+from jobs.status.run_folders import runs_of, subfolders
 from jobs.submission import sbatch_job
 from sweeps.base_config import first_difference
 

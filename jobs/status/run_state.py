@@ -6,20 +6,19 @@ Standard library only, and fast: benchmarks/status.py times `status` over a thou
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from disttrain.errors import ConfigError
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.core.attempt import job_start
 from jobs.core.processes import is_alive
 from jobs.core.requeue_policy import RULES, starts_without_progress
+from jobs.status.run_folders import runs_of, subfolders
 
 StateName = Literal[
     "planned",  # never submitted, or every submission failed
@@ -116,29 +115,6 @@ def read_runs(root: Path, sweep: str | None = None, *, code_hash: str | None = N
     root = Path(root)
     sweeps = [sweep] if sweep else subfolders(root)
     return [read_state(run, code_hash=code_hash) for name in sweeps for run in runs_of(root, name)]
-
-
-def runs_of(root: Path, sweep: str) -> list[RunDir]:
-    """The runs of a sweep, in natural order: its folders with a `run.json`."""
-    found = (RunDir(root / sweep / name) for name in subfolders(root / sweep))
-    return [run for run in found if os.path.exists(run.run_json)]
-
-
-def subfolders(path: Path) -> list[str]:
-    """Names of the visible folders in `path`, in natural order; none if `path` does not exist."""
-    try:
-        with os.scandir(path) as found:
-            names = [child.name for child in found if child.is_dir() and not child.name.startswith(".")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    return sorted(names, key=natural_key)
-
-
-def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Sort key that orders the numbers inside a name by value."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def read_state(run: RunDir, *, code_hash: str | None = None) -> RunState:

@@ -18,7 +18,7 @@ from jobs.cli.follow import change_line
 from jobs.cli.json_output import state_as_json
 from jobs.cli.status_table import state_note
 from jobs.core import journal, processes
-from jobs.status.run_state import natural_key, read_runs, read_state
+from jobs.status.run_state import read_runs, read_state
 from tests.support.fake_runs import fake_sweep
 from tests.support.jobs import CODE, FakeScheduler, submit, sweep_plan
 
@@ -250,11 +250,6 @@ def test_runs_copied_without_their_journal(tmp_path: Path) -> None:
     assert [state.state for state in found] == ["done", "done"]
     assert [state.attempt for state in found] == [0, 0]
     assert all(state.stale for state in found)
-
-
-def test_names_sort_by_the_numbers_in_them() -> None:
-    names = ["n16-r0", "n2-r10", "n2-r9", "n1-r0"]
-    assert sorted(names, key=natural_key) == ["n1-r0", "n2-r9", "n2-r10", "n16-r0"]
 
 
 def test_all_sweeps_or_one(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""Find the folders of sweeps and runs. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from disttrain.errors import ConfigError
+from disttrain.records.run_directory import RunDir
+
+
+def runs_of(root: Path, sweep: str) -> list[RunDir]:
+    """The runs of a sweep, in natural order: its folders with a `run.json`."""
+    found = (RunDir(root / sweep / name) for name in subfolders(root / sweep))
+    return [run for run in found if os.path.exists(run.run_json)]
+
+
+def subfolders(path: Path) -> list[str]:
+    """Names of the visible folders in `path`, in natural order; none if `path` does not exist."""
+    try:
+        with os.scandir(path) as found:
+            names = [child.name for child in found if child.is_dir() and not child.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    return sorted(names, key=natural_key)
+
+
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """Sort key that orders the numbers inside a name by value."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
