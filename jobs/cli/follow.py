@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from jobs.cli.formatting import duration, number
+from jobs.cli.formatting import duration, number, runs_flag
 from jobs.cli.run_lookup import run_label
 from jobs.cli.status_table import (
     COLUMNS,
@@ -80,7 +80,7 @@ def follow(runs: RunSource, root: Path, *, out: TextIO | None = None) -> list[Ru
         states = show(runs, out)
     except KeyboardInterrupt:
         sweeps = " ".join(sorted({state.sweep for state in runs.read() if state.active}))
-        where = "" if root == Path("runs") else f" --runs {root}"
+        where = runs_flag(root)
         print(
             f"stopped watching; the jobs continue: `submit.py watch {sweeps}{where}` shows them again, "
             f"`submit.py cancel {sweeps}{where}` ends them",

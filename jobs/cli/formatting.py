@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str] = frozenset()) -> str:
@@ -56,3 +58,8 @@ def count(quantity: int, noun: str) -> str:
 def plain(value: object) -> str:
     """A float without trailing zeros; any other value by `str`."""
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def runs_flag(root: Path) -> str:
+    """` --runs DIR` as in a shell, for a command in a message; empty for the default folder."""
+    return "" if root == Path("runs") else f" --runs {shlex.quote(str(root))}"

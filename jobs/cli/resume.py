@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
             try:
                 actions = carry_out(actions, scheduler, args.runs)
             except SubmitError as error:
-                return submitting.print_refusal(error, sweep)
+                return submitting.print_refusal(error, args.runs, sweep)
             if not args.wait:
                 reports += submitting.submit_report_job(args, scheduler, sweep, actions)
         done += zip(group, actions, strict=True)

@@ -11,15 +11,16 @@ from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, target
 from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, report_missing
+from jobs.cli.formatting import runs_flag
 from jobs.cli.json_output import print_json, state_as_json
 from jobs.cli.polling import PolledRuns, print_warning
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
-from jobs.status.run_state import RunState, read_runs, read_state
+from jobs.status.run_state import RunState, read_runs, read_state, runs_of
 from jobs.submission import report_job
 from jobs.submission.choose_actions import Action, plan_actions
-from jobs.submission.request import sweep_name, write_sweep_record
+from jobs.submission.request import discard_sweep_record, sweep_name, write_sweep_record
 from jobs.submission.submit import carry_out
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import SweepPlan
@@ -40,7 +41,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
     with sweep_lock(root / name):
         states = refresh(read_runs(root, name), scheduler, receipts=True, warn=print_warning)
         planned = make_plan(args, states)
-        write_sweep_record(root, planned)
+        is_new = write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash())
         starting = [action.plan for action in actions if action.submits and action.plan]
         for line in warnings_for(starting, scheduler):
@@ -48,7 +49,9 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         try:
             actions = carry_out(actions, scheduler, root)
         except SubmitError as error:
-            return print_refusal(error, name)
+            if is_new:
+                discard_sweep_record(root, name)
+            return print_refusal(error, root, name)
         except KeyboardInterrupt:
             print("interrupted: the same command submits the remaining runs", file=sys.stderr)
             raise
@@ -57,9 +60,10 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
     return print_actions_and_wait(actions, runs, [scheduler], args, reports)
 
 
-def print_refusal(error: SubmitError, sweep: str) -> int:
+def print_refusal(error: SubmitError, root: Path, sweep: str) -> int:
     """Print the scheduler's refusal, and return the exit code."""
-    print(f"error: {error}; list the jobs submitted before it: submit.py status {sweep}", file=sys.stderr)
+    hint = f"; list the runs: submit.py status {sweep}{runs_flag(root)}" if runs_of(root, sweep) else ""
+    print(f"error: {error}{hint}", file=sys.stderr)
     return EXIT_RUNS_MISSING
 
 
@@ -95,8 +99,7 @@ def print_actions_and_wait(
         states = _wait(actions, runs, schedulers, args)
     elif not args.json and any(action.submits or action.kind == "in_progress" for action in actions):
         sweeps = " ".join(_sweeps(runs))
-        runs_flag = "" if args.runs == Path("runs") else f" --runs {args.runs}"
-        print(f"watch them: submit.py watch {sweeps}{runs_flag}", *reports, sep="\n")
+        print(f"watch them: submit.py watch {sweeps}{runs_flag(args.runs)}", *reports, sep="\n")
     if args.json:
         print_json(
             [

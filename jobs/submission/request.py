@@ -21,7 +21,7 @@ from disttrain.records.json_files import (
 )
 from disttrain.records.masking import mask_config
 from jobs.core.journal import utc_now
-from jobs.status.run_state import RunState
+from jobs.status.run_state import RunState, runs_of
 from sweeps.base_config import first_difference
 from sweeps.expand import GPUS, NODES, ExistingSweep, SweepPlan, expand
 from sweeps.overrides import Override, parse_flag, parse_set
@@ -88,8 +88,9 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     return _expand(args, draft, axes, states, scale_batch=False)
 
 
-def write_sweep_record(root: Path, plan: SweepPlan) -> None:
-    """Create `sweep.json` if missing. The first `sweep` adds its `base_ranks`, which `run` leaves null.
+def write_sweep_record(root: Path, plan: SweepPlan) -> bool:
+    """Create `sweep.json` if missing; whether it was. The first `sweep` adds its `base_ranks`, which `run`
+    leaves null.
 
     The caller holds `sweep_lock`.
     """
@@ -97,10 +98,20 @@ def write_sweep_record(root: Path, plan: SweepPlan) -> None:
     recorded = read_json_or_none(path)
     if recorded is None:
         record = {"schema_version": 1, "name": plan.name, "base": mask_config(plan.base)[0]}
-        create_exclusive(path, {**record, "created": utc_now()})
-    elif recorded["base"]["sweep"]["base_ranks"] is None and plan.base_ranks is not None:
+        return create_exclusive(path, {**record, "created": utc_now()})
+    if recorded["base"]["sweep"]["base_ranks"] is None and plan.base_ranks is not None:
         recorded["base"]["sweep"]["base_ranks"] = plan.base_ranks
         write_json(path, recorded)
+    return False
+
+
+def discard_sweep_record(root: Path, sweep: str) -> None:
+    """Remove `sweep.json` if the sweep has no run, so that another base config can take its name.
+
+    The caller holds `sweep_lock`.
+    """
+    if not runs_of(root, sweep):
+        (root / sweep / "sweep.json").unlink(missing_ok=True)
 
 
 def _expand(

@@ -6,6 +6,7 @@ at any point. The caller holds `sweep_lock` from reading the states on.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,7 +69,7 @@ def carry_out(
     Runs lie in `root/<sweep>/<run>`. A run that has started in the meantime becomes `in_progress`, one whose
     `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. With `current_job`, the id of
     the job that this process belongs to, the run is journaled under this id and nothing is submitted. Raises
-    `SubmitError` at the first refusal.
+    `SubmitError` at the first refusal; new runs of the refused job leave no folder.
     """
     if not any(action.submits for action in actions):
         return list(actions)
@@ -189,13 +190,24 @@ def _submit_group(
     except Unreachable:
         raise  # jobs may exist: the next command searches for them
     except (SubmitError, ConfigError) as error:
-        for submission in batch.submissions:
+        for each, submission in zip(settled, batch.submissions, strict=True):
             journal.revoke(submission.run, submission.number, "launch_failed", str(error))
+            if each.action.state is None and not isinstance(error, LimitReached):
+                _remove_new_run(each.run)
         raise
     for each, submission, job_id in zip(settled, batch.submissions, job_ids, strict=True):
         journal.write_receipt(submission.run, submission.number, job_id)
         results.append((each.position, dataclasses.replace(each.action, job_id=job_id)))
     return results
+
+
+def _remove_new_run(run: RunDir) -> None:
+    """Remove the folder of a run whose only submission was refused. Other files in it stay."""
+    for path in (*run.submissions.glob("*.json"), run.script, run.run_json):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        run.submissions.rmdir()
+        run.path.rmdir()
 
 
 def _announce(prepared: PreparedRun, submission: Submission, scheduler: Scheduler, *, by_hand: bool) -> None:

@@ -13,7 +13,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import target
 from jobs.cli.target import chosen_scheduler, scheduler_to_resume
 from jobs.core import journal
-from jobs.schedulers.base import Job, SubmitQuota
+from jobs.schedulers.base import Batch, Job, SubmitError, SubmitQuota
 from jobs.status.run_state import read_runs
 from tests.support.commands import Commands
 from tests.support.jobs import FakeScheduler
@@ -80,6 +80,27 @@ def test_deferred_runs_are_reported(capsys: pytest.CaptureFixture[str], cluster:
     assert sorted(states().values()) == ["planned", "planned", "queued"]
     cluster.has_room = SubmitQuota()
     assert "2 submitted, 1 in progress" in ask(capsys, "sweep tiny.yaml --nodes 1 2 4")
+
+
+def test_a_refused_sweep_leaves_nothing_and_a_hint_names_the_runs_folder(
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(batch: Batch) -> list[str]:
+        raise SubmitError("sbatch refused it")
+
+    take, root = cluster.submit, "my runs"
+    monkeypatch.setattr(cluster, "submit", refuse)
+    assert submit.main(["run", "tiny.yaml", "--runs", root]) == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "error: sbatch refused it"
+    assert [path.name for path in Path(root, "tiny").iterdir()] == [".lock"]
+    monkeypatch.setattr(cluster, "submit", take)
+    assert submit.main(["run", "tiny.yaml", "--runs", root]) == 0
+    assert "submit.py watch tiny --runs 'my runs'" in capsys.readouterr().out
+    monkeypatch.setattr(cluster, "submit", refuse)
+    assert submit.main(["run", "tiny.yaml", "--runs", root, "--nodes", "2"]) == 1
+    expected = "error: sbatch refused it; list the runs: submit.py status tiny --runs 'my runs'"
+    assert capsys.readouterr().err.splitlines()[-1] == expected
+    assert len(read_runs(Path(root))) == 1
 
 
 def test_the_cluster_and_warnings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

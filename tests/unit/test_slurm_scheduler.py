@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -100,10 +102,8 @@ def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) 
     commands.add("srun", "")
     commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
     assert SlurmScheduler().submit(batch(announced(run))) == ["42"]
-    kept = [path.name for path in (run.submissions / "submitit").iterdir()]
-    assert "42_submission.sh" in kept
-    assert all(name.startswith("42_") for name in kept), "no temporary file stays"
     script = (commands.folder / "script").read_text()
+    assert script == run.script.read_text()
     for line in (
         "--nodes=3",
         "--ntasks-per-node=1",
@@ -115,6 +115,25 @@ def test_submission_asks_for_one_task_per_node(commands: Commands, run: RunDir) 
         "--signal=USR2@60",  # job.stop_lead_s
     ):
         assert f"#SBATCH {line}\n" in script, script
+
+
+@pytest.mark.parametrize("answer", ["echo 'Submitted batch job 42'", "echo 'sbatch: error: no' >&2; exit 1"])
+def test_submitit_leaves_no_file(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """It replaces `%j` in the path of its folder, and its pickle stays where sbatch refuses the script."""
+    commands.add("srun", "")
+    commands.add("sbatch", f'test -s "$1" || exit 9; {answer}')
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    run = planned(tmp_path / "a%jb it's", "cpu")
+    with contextlib.suppress(SubmitError):
+        assert SlurmScheduler().submit(batch(announced(run))) == ["42"]
+    assert list((tmp_path / "temporary").iterdir()) == []
+    files = {str(path.relative_to(run.path)) for path in tmp_path.rglob("*") if path.is_file()
+             and path.is_relative_to(run.path)}  # fmt: skip
+    assert files == {"run.json", "submit.sbatch", "submissions/0000.intent.json"}
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] == "a") == ["a%jb it's"]
 
 
 def test_repeats_share_an_array_and_its_tasks_are_found_again(commands: Commands, tmp_path: Path) -> None:

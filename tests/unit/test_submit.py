@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.schedulers.base import (
@@ -161,17 +162,33 @@ def test_a_job_that_journals_itself_queries_no_quota(tmp_path: Path, monkeypatch
     assert (action.job_id, cluster.submitted) == ("7", [])
 
 
-def test_a_refusal_settles_the_whole_batch(tmp_path: Path) -> None:
+def refuse(batch: Batch) -> list[str]:
+    raise SubmitError("no such partition")
+
+
+def test_a_refusal_leaves_no_folder_of_a_new_run(tmp_path: Path) -> None:
     cluster = Arrays()
-
-    def refuse(batch: Batch) -> list[str]:
-        raise SubmitError("no such partition")
-
+    own_file = tmp_path / "demo" / "a-r1" / "notes.txt"
+    write_text(own_file, "mine")
     cluster.submit = refuse  # type: ignore[method-assign]
     with pytest.raises(SubmitError):
         submit(repeats(3, "a"), cluster, tmp_path)
-    found = states(tmp_path).values()
-    assert [(state.state, state.message) for state in found] == [("planned", "no such partition")] * 3
+    assert states(tmp_path) == {}
+    files = [path for path in (tmp_path / "demo").rglob("*") if path.is_file()]
+    assert [path for path in files if path.name != ".lock"] == [own_file]
+
+
+def test_a_refusal_keeps_runs_that_were_there_and_their_reason(tmp_path: Path) -> None:
+    cluster = Arrays()
+    cluster.has_room = SubmitQuota(jobs=1, limit="the limit of jobs")
+    submit(repeats(3, "a"), cluster, tmp_path)  # the other two are deferred
+    cluster.has_room = SubmitQuota(array=9)
+    cluster.submit = refuse  # type: ignore[method-assign]
+    with pytest.raises(SubmitError):
+        submit(repeats(4, "a"), cluster, tmp_path)
+    found = {name: (state.state, state.message) for name, state in states(tmp_path).items()}
+    refused = ("planned", "no such partition")
+    assert found == {"a-r0": ("queued", None), "a-r1": refused, "a-r2": refused}
 
 
 def test_a_cluster_that_fell_silent_is_asked_again_and_not_told_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -74,7 +75,9 @@ class SlurmScheduler:
         script = render(fields)
         for each in batch.submissions:
             write_text(each.run.script, script)
-        job_id = self._sbatch(script, fields.name, fields.comment, fields.logs)
+        if len(batch.submissions) > 1:  # sbatch does not create the folder of the logs
+            fields.logs.mkdir(exist_ok=True)
+        job_id = self._sbatch(batch.submissions[0].run.script, fields.name, fields.comment)
         many = len(batch.submissions) > 1
         return [f"{job_id}_{index}" for index in range(len(batch.submissions))] if many else [job_id]
 
@@ -85,21 +88,21 @@ class SlurmScheduler:
         job_ids: Sequence[str],
         profile: Mapping[str, Any] | None,
     ) -> str:
-        folder = job.run.submissions
         report = ReportScript(
             name=f"report-{job.run.sweep}",
             comment=job.tag,
             after=job_ids,
             command=command,
-            logs=folder.absolute(),
+            logs=job.run.submissions.absolute(),
             python=sys.executable,
             profile=profile_selection.resolve(ProfileSelection(), profile),
         )
-        return self._sbatch(render_report_script(report), report.name, job.tag, folder)
+        write_text(job.run.script, render_report_script(report))
+        return self._sbatch(job.run.script, report.name, job.tag)
 
-    def _sbatch(self, script: str, name: str, comment: str, folder: Path) -> str:
+    def _sbatch(self, script: Path, name: str, comment: str) -> str:
         return submit_with_backoff(
-            lambda: sbatch(script, name, folder / "submitit"),
+            lambda: sbatch(script, name),
             lambda: _jobs_by_comment().get(comment),
             self._backoff,
         )
@@ -228,10 +231,11 @@ def script_fields(batch: Batch) -> ScriptFields:
     )
 
 
-def sbatch(script: str, name: str, folder: Path) -> str:
-    """Submit a script once; return the id of its job or array. submitit writes its files to `folder`.
+def sbatch(script: Path, name: str) -> str:
+    """Submit a script once; return the id of its job or array.
 
-    Raises `SubmitError`, `LimitReached`, or `Unreachable` if sbatch does not return.
+    submitit writes its pickle to a temporary folder, as no job reads it. Raises `SubmitError`,
+    `LimitReached`, or `Unreachable` if sbatch does not return.
     """
     import submitit
 
@@ -239,8 +243,8 @@ def sbatch(script: str, name: str, folder: Path) -> str:
     from jobs.schedulers.slurm.submitit_executor import ScriptExecutor
 
     try:
-        with environment_for_submission():
-            job = ScriptExecutor(folder, script).submit(task.main, [])
+        with tempfile.TemporaryDirectory(prefix="disttrain-") as folder, environment_for_submission():
+            job = ScriptExecutor(Path(folder), script.absolute()).submit(task.main, [])
     except subprocess.TimeoutExpired as error:
         raise Unreachable(f"sbatch did not answer within {error.timeout:g} s") from None
     except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:

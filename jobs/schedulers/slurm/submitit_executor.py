@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import subprocess
-import uuid
 from pathlib import Path
 from typing import Any
 
 import submitit
-from submitit.core.utils import FailedJobError, JobPaths
+from submitit.core.utils import FailedJobError
 
 SBATCH_TIMEOUT_S = 60.0
 """Time limit of one sbatch, in seconds: the submitter holds the sweep's lock meanwhile."""
 
 
 class ScriptExecutor(submitit.SlurmExecutor):
-    """Submits `script`, which starts the task itself and needs no pickle of submitit."""
+    """Submits the batch script at `script`, which starts the task itself and needs no pickle of submitit.
 
-    def __init__(self, folder: Path, script: str) -> None:
+    submitit writes its pickle to `folder`. It replaces patterns such as `%j` in the path of this folder.
+    """
+
+    def __init__(self, folder: Path, script: Path) -> None:
         super().__init__(folder=folder, max_num_timeout=0)
         self._script = script
 
@@ -26,23 +28,15 @@ class ScriptExecutor(submitit.SlurmExecutor):
 
         Raises `FailedJobError` with the output of sbatch on stderr, and `subprocess.TimeoutExpired`.
         """
-        folder = JobPaths.get_first_id_independent_folder(self.folder)
-        file = folder / f"{uuid.uuid4().hex}_submission.sh"
-        file.write_text(self._script)
-        try:
-            done = subprocess.run(
-                self._make_submission_command(file),
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=SBATCH_TIMEOUT_S,
-                check=False,
-            )
-            if done.returncode != 0:
-                raise FailedJobError(done.stderr.strip())
-            job_id = self._get_job_id_from_submission_command(done.stdout)
-            job: submitit.Job[Any] = self.job_class(folder=self.folder, job_id=job_id, tasks=[0])
-            job.paths.move_temporary_file(file, "submission_file")
-            return job
-        finally:
-            file.unlink(missing_ok=True)
+        done = subprocess.run(
+            self._make_submission_command(self._script),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=SBATCH_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise FailedJobError(done.stderr.strip())
+        job_id = self._get_job_id_from_submission_command(done.stdout)
+        return self.job_class(folder=self.folder, job_id=job_id, tasks=[0])
