@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import Config, config_key
+from disttrain.config.keys_and_defaults import Config, hash_values, keyed_values, under_first_names
 from disttrain.config.parsing import Draft, check, with_batch
 from disttrain.errors import ConfigError, nearest
 from sweeps.base_config import base_config
@@ -204,8 +204,11 @@ def _value(draft: Draft, key: str) -> Any:
 def _runs(
     resolved: Sequence[tuple[Point, Config, BatchPlan]], repeats: int, existing: ExistingSweep
 ) -> tuple[RunPlan, ...]:
+    keyed = [under_first_names(keyed_values(config)) for _, config, _ in resolved]
     repeated = [
-        (*each, repeat, config_key(each[1], repeat)) for repeat in range(repeats) for each in resolved
+        (*each, repeat, hash_values(values, repeat))
+        for repeat in range(repeats)
+        for each, values in zip(resolved, keyed, strict=True)
     ]
     seen: dict[str, Point] = {}
     for point, _, _, _, key in repeated:

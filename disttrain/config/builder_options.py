@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from disttrain.errors import ConfigError, nearest
 
@@ -47,6 +47,12 @@ class Builder:
     """Options that may name a YAML or JSON file. Planning replaces the name by the file's content, so that
     the content is part of the run key and of `run.json`."""
 
+    @functools.cached_property
+    def model(self) -> type[BaseModel]:
+        """A pydantic model of the options, made once: a sweep checks thousands of configs against it."""
+        settings = ConfigDict(extra="allow", protected_namespaces=())
+        return create_model("Options", __config__=settings, **self.options)  # type: ignore[call-overload]
+
 
 def builtin_kinds(section: str) -> list[str]:
     """Names of the modules in `disttrain.<section>` that define `build`."""
@@ -58,8 +64,9 @@ def check_sink(name: str) -> None:
     if ":" in name:
         source_of(name, "telemetry.sinks")
         return
-    sinks = _modules_with(_PACKAGE_ROOT / "telemetry" / "sinks", "Sink")
-    if name not in sinks:
+    folder = _PACKAGE_ROOT / "telemetry" / "sinks"
+    if not _defines(folder, name, "Sink"):
+        sinks = _modules_with(folder, "Sink")
         raise ConfigError(
             f"telemetry.sinks: {name!r} is unknown; allowed: {', '.join(sinks)} or package.module:Class"
             f"{nearest(name, sinks)}"
@@ -73,8 +80,8 @@ def builder_of(section: str, kind: str) -> Builder | None:
     """
     key = {"models": "model.kind"}.get(section, f"{section}.kind")
     if ":" not in kind:
-        kinds = builtin_kinds(section)
-        if kind not in kinds:
+        if not _defines(_PACKAGE_ROOT / section, kind, "build"):
+            kinds = builtin_kinds(section)
             raise ConfigError(
                 f"{key}={kind!r} is unknown; allowed: {', '.join(kinds)} or package.module:callable"
                 f"{nearest(kind, kinds)}"
@@ -121,11 +128,8 @@ def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> d
             f"{key}.{unknown[0]} is not an option of {key}.kind={kind}; allowed: "
             f"{', '.join(allowed) or 'none'}{nearest(unknown[0], allowed)}",
         )
-    checker = create_model(  # type: ignore[call-overload]
-        "Options", __config__=ConfigDict(extra="allow", protected_namespaces=()), **builder.options
-    )
     try:
-        checked: dict[str, Any] = checker(**given).model_dump()
+        checked: dict[str, Any] = builder.model(**given).model_dump()
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
@@ -140,13 +144,18 @@ def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> d
 
 def _content(key: str, option: str, path: Path) -> Any:
     try:
-        text = path.read_text()
-        # not the YAML reader: YAML 1.1 reads `1e-05` as text
-        return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        return _content_version(path, path.stat().st_mtime_ns)
     except OSError as error:
         raise OptionError(option, f"{key}={str(path)!r} cannot be read: {error.strerror}") from None
     except (ValueError, yaml.YAMLError):
         raise OptionError(option, f"{key}={str(path)!r} is not valid {path.suffix[1:].upper()}") from None
+
+
+@functools.cache
+def _content_version(path: Path, _modified: int) -> Any:
+    text = path.read_text()
+    # not the YAML reader: YAML 1.1 reads `1e-05` as text
+    return json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
 
 
 class OptionError(ConfigError):
@@ -158,6 +167,11 @@ class OptionError(ConfigError):
 
 
 def _read(path: Path, name: str) -> Builder | None:
+    return _read_version(path, name, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _read_version(path: Path, name: str, _modified: int) -> Builder | None:
     module = _parsed(path)
     node = _find(module, name)
     if isinstance(node, ast.ClassDef):
@@ -194,6 +208,12 @@ def _parse(path: Path, _modified: int) -> ast.Module:
         return ast.parse(path.read_text())
     except SyntaxError as error:
         raise ConfigError(f"not valid Python: {error.msg}", at=f"{path}:{error.lineno}") from None
+
+
+def _defines(folder: Path, module: str, name: str) -> bool:
+    """Whether `folder` has a module of this name that defines `name`."""
+    path = folder / f"{module}.py"
+    return module.isidentifier() and path.is_file() and _find(_parsed(path), name) is not None
 
 
 def _modules_with(folder: Path, name: str) -> list[str]:

@@ -9,6 +9,7 @@ speed. Such a field is excluded from the run key.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -329,10 +330,14 @@ def config_fields(section: type[Section] = Config, prefix: str = "") -> Iterator
 def keyed_values(config: Config) -> dict[str, Any]:
     """The config as plain data without the fields that are excluded from the run key."""
     plain = config.as_dict()
-    for key, field in config_fields():
-        if is_excluded_from_key(field):
-            pop_key(plain, key)
+    for key in _excluded_keys():
+        pop_key(plain, key)
     return plain
+
+
+@functools.cache
+def _excluded_keys() -> tuple[str, ...]:
+    return tuple(key for key, field in config_fields() if is_excluded_from_key(field))
 
 
 def under_first_names(values: dict[str, Any]) -> dict[str, Any]:

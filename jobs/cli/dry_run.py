@@ -40,13 +40,40 @@ class CostBound:
     """`GPU-hours`, or `CPU rank-hours` where ranks have no GPU of their own."""
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Values that all runs of a submission share."""
+
+    scheduler: Scheduler
+    root: Path
+    code_hash: str
+    snapshot: Path
+    """Path of the code copy that would run."""
+    inherited: Mapping[str, str]
+    """Variables of the shell that jobs inherit."""
+    profile: Mapping[str, Any] | None
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, root: Path, code: code_snapshot.CodeContent) -> _Place:
+        profile = scheduler.profile(None)
+        return cls(
+            scheduler,
+            root,
+            code.code_hash,
+            code_snapshot.snapshot_path(root, code),
+            scheduler.submission_environment(os.environ),
+            profile.as_dict() if profile else None,
+        )
+
+
 def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     """Print the actions on a plan, and return the exit code: 1 if a script is refused."""
     there = read_runs(args.runs, plan.name)
     scheduler = described_scheduler(args, there)
     code = code_snapshot.read_code()
     actions = plan_actions(plan, there, code.code_hash)
-    runs = [_run_json(action, plan, scheduler, args.runs, code) for action in actions]
+    place = _Place.of(scheduler, args.runs.absolute(), code)
+    runs = [_run_json(action, plan, place) for action in actions]
     record = code_snapshot.code_record(code)
     scripts = preview_scripts(actions, scheduler, args.runs, record, test=args.test_only)
     warnings = warnings_for([action.plan for action in actions if action.submits and action.plan], scheduler)
@@ -68,17 +95,16 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     return EXIT_RUNS_MISSING if any(script.check and not script.check.accepted for script in scripts) else 0
 
 
-def _run_json(
-    action: Action, plan: SweepPlan, scheduler: Scheduler, root: Path, code: code_snapshot.CodeContent
-) -> dict[str, Any]:
+def _run_json(action: Action, plan: SweepPlan, place: _Place) -> dict[str, Any]:
     """One run in the output of `--json`."""
     planned = action.plan
     assert planned is not None
     config, _ = mask_config(planned.config.as_dict())
-    run = RunDir(root.absolute() / plan.name / action.name)
+    run = RunDir(place.root / plan.name / action.name)
     nodes = planned.config.resources.nodes
-    bound = cost_bound(planned, scheduler)
-    added = _added_variables(planned, config, scheduler, code_snapshot.snapshot_path(root.absolute(), code))
+    bound = cost_bound(planned, place.scheduler)
+    added = _added_variables(planned, config, place)
+    one_machine = place.scheduler.one_machine
     return {
         "run": action.name,
         "action": action.kind,
@@ -99,24 +125,22 @@ def _run_json(
         "config_key": planned.config_key,
         "config": config,
         "env": environment.env_record(added)["variables"],
-        "commands": _node_commands(run, action, config, code.code_hash) if scheduler.one_machine else [],
+        "commands": _node_commands(run, action, config, place.code_hash) if one_machine else [],
     }
 
 
 def _added_variables(
-    planned: RunPlan, config: Mapping[str, Any], scheduler: Scheduler, snapshot: Path
+    planned: RunPlan, config: Mapping[str, Any], place: _Place
 ) -> dict[str, environment.AddedVariable]:
-    """Variables that the agents would add; `snapshot`: path of the code copy that would run."""
-    inherited = scheduler.submission_environment(os.environ)
-    profile = scheduler.profile(None)
+    """Variables that the agents would add."""
     return environment.added_variables(
         config,
-        {**inherited, **planned.config.job.env},
-        code=snapshot,
+        {**place.inherited, **planned.config.job.env},
+        code=place.snapshot,
         source=str(code_snapshot.CODE_ROOT),
         interface=INTERFACE if planned.config.resources.nodes > 1 else None,
-        one_machine=scheduler.one_machine,
-        profile=profile.as_dict() if profile else None,
+        one_machine=place.scheduler.one_machine,
+        profile=place.profile,
     )
 
 

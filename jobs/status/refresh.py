@@ -56,7 +56,8 @@ def refresh(
     failure = next((job.message for job in jobs.values() if job.status == "unknown" and job.message), None)
     if failure:
         warn(f"{scheduler.title} does not answer ({failure}): states are from the run directories")
-    return [reconciled(s, jobs[s.job_id]) if s in unfinished and s.job_id in jobs else s for s in found]
+    paths = {state.run.path for state in unfinished}
+    return [reconciled(s, jobs[s.job_id]) if s.job_id in jobs and s.run.path in paths else s for s in found]
 
 
 def refresh_remote(states: Sequence[RunState], warn: Warn = lambda line: None) -> list[RunState]:

@@ -17,12 +17,12 @@ def cancel_runs(states: Sequence[RunState], scheduler: Scheduler) -> tuple[list[
     Raises `ConfigError` when the scheduler does not answer.
     """
     active = [state for state in states if state.active]
-    here = [state for state in active if is_submitted_to(scheduler, state.cluster, state.cluster_name)]
-    failures = {
-        state.run.path: f"its job is on cluster {state.cluster_name!r}: cancel it there"
-        for state in active
-        if state not in here
-    }
+    here, failures = [], {}
+    for state in active:
+        if is_submitted_to(scheduler, state.cluster, state.cluster_name):
+            here.append(state)
+        else:
+            failures[state.run.path] = f"its job is on cluster {state.cluster_name!r}: cancel it there"
     refused = scheduler.cancel({state.job_id: state.tag for state in here if state.job_id})
     failures |= {state.run.path: refused[state.job_id] for state in here if state.job_id in refused}
     cancelled = [state for state in here if state.run.path not in failures]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,11 +55,14 @@ class PreparedRun:
     profile: SiteProfile | None
     secrets: Mapping[str, str]
 
-    def may_join(self, other: PreparedRun) -> bool:
-        """Whether both runs can share a batch script. Repeats of one run can."""
-        names = ("config", "profile", "provenance")
-        same = all(self.record.get(name) == other.record.get(name) for name in names)
-        return same and self.secrets == other.secrets
+    @property
+    def script_key(self) -> str:
+        """Equal for runs that can share a batch script: repeats of one run.
+
+        The provenance is that of the command for all runs, apart from modules that follow from the config.
+        """
+        shared = [self.record["config"], self.record.get("profile"), dict(self.secrets)]
+        return json.dumps(shared, sort_keys=True)
 
 
 def carry_out(
@@ -140,12 +144,14 @@ def _submit_all(
 def grouped(prepared: Sequence[PreparedRun], most: int) -> list[list[PreparedRun]]:
     """Groups of at most `most` runs that are submitted together, ordered by the first of each group."""
     found: list[list[PreparedRun]] = []
+    newest: dict[str, list[PreparedRun]] = {}
     for each in prepared:
-        joined = next((group for group in found if len(group) < most and each.may_join(group[0])), None)
-        if joined is None:
-            found.append([each])
-        else:
-            joined.append(each)
+        key = each.script_key
+        group = newest.get(key)
+        if group is None or len(group) == most:
+            group = newest[key] = []
+            found.append(group)
+        group.append(each)
     return found
 
 

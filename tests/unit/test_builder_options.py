@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal
 
 import pytest
@@ -55,6 +56,17 @@ def test_names_types_and_defaults_come_from_the_signature(models):
     }
     assert not builder.open_ended
     assert builder.doc == "Doc of net."
+
+
+def test_a_builder_is_read_once_and_again_after_an_edit(models, tmp_path):
+    builder = builder_of("models", "net")
+    assert builder is not None
+    again = builder_of("models", "net")
+    assert again is builder
+    assert again.model is builder.model
+    models("net", NET.replace("layers: int = 3", "layers: int = 7"))
+    os.utime(tmp_path / "models" / "net.py", ns=(0, 0))  # another time, however coarse the clock
+    assert check_options("models", "model", "net", {})["layers"] == 7
 
 
 def test_defaults_are_filled_in_and_values_converted(models):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from jobs.schedulers.base import (
 )
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.submission.choose_actions import plan_actions
-from jobs.submission.submit import carry_out
+from jobs.submission.submit import carry_out, grouped
 from tests.support.jobs import CODE, FakeScheduler, repeats, states, submit, sweep_plan
 
 
@@ -44,6 +45,23 @@ def test_repeats_of_one_run_are_a_batch_and_nothing_else_is(tmp_path: Path) -> N
         assert receipt is not None
         assert receipt["job_id"] == action.job_id
     assert len({action.job_id for action in actions}) == 8
+
+
+def test_the_work_of_grouping_grows_with_the_number_of_runs() -> None:
+    compared = []
+
+    @dataclasses.dataclass
+    class Counted:
+        number: int
+
+        @property
+        def script_key(self) -> str:
+            compared.append(self.number)
+            return str(self.number // 2)
+
+    groups = grouped([Counted(number) for number in range(100)], most=10)  # type: ignore[arg-type]
+    assert [len(group) for group in groups] == [2] * 50
+    assert compared == list(range(100))
 
 
 def test_without_arrays_the_order_stays(tmp_path: Path) -> None:
