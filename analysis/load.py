@@ -10,7 +10,7 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 from pydantic import ValidationError
@@ -21,6 +21,7 @@ from disttrain.errors import ConfigError
 from disttrain.records import gpu_hours
 from disttrain.records.attempt import Outcome
 from disttrain.records.base import Record
+from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
@@ -95,17 +96,25 @@ COLUMNS: dict[str, str] = {
 
 R = TypeVar("R", bound=Record)
 
+
+class KnownState(NamedTuple):
+    """The state of a run where more than its own files is known, such as the answer of a scheduler."""
+
+    state: str
+    reason: str
+    attempts: int
+
+
 _SHAPE = ("resources.nodes", "resources.gpus_per_node")
 _NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
 
 
-def load(sweeps: Iterable[Path | str], states: Mapping[Path, tuple[str, str]] | None = None) -> pd.DataFrame:
+def load(sweeps: Iterable[Path | str], states: Mapping[Path, KnownState] | None = None) -> pd.DataFrame:
     """Read the runs in these sweeps' folders, ordered by sweep, size and name.
 
     Args:
         sweeps: folders of sweeps.
-        states: state and its reason by the resolved folder of a run, for runs whose files do not record how
-            they ended or whether they are queued.
+        states: by the resolved folder of a run; a run without one has the state of its files.
 
     Raises:
         ConfigError: a folder does not exist or holds no run.
@@ -130,7 +139,7 @@ def read_metrics(path: Path | str) -> tuple[Metrics | None, str]:
     return _read(RunDir(Path(path)).metrics, Metrics)
 
 
-def _sweep_rows(sweep: Path, states: Mapping[Path, tuple[str, str]]) -> list[dict[str, Any]]:
+def _sweep_rows(sweep: Path, states: Mapping[Path, KnownState]) -> list[dict[str, Any]]:
     if not sweep.is_dir():
         raise ConfigError(f"no sweep at {str(sweep)!r}: no such folder")
     runs = sorted(
@@ -141,15 +150,15 @@ def _sweep_rows(sweep: Path, states: Mapping[Path, tuple[str, str]]) -> list[dic
     return [_row(RunDir(run), states.get(run)) for run in runs]
 
 
-def _row(run: RunDir, known: tuple[str, str] | None) -> dict[str, Any]:
+def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
     record, run_note = _read(run.run_json, RunRecord)
     metrics, metrics_note = _read(run.metrics, Metrics)
     state, included, note = _state(run, metrics, metrics_note)
     notes = [note] if note else []
-    if known is not None and not included:
-        state, reason = known
-        if reason and not run.failed.exists():
-            notes.insert(0, reason)
+    if known is not None:
+        state = known.state
+        if known.reason and not included and not run.failed.exists():
+            notes.insert(0, known.reason)
     if record is None and metrics is None:
         notes.append(run_note)
     config = record.config if record else {}
@@ -163,7 +172,8 @@ def _row(run: RunDir, known: tuple[str, str] | None) -> dict[str, Any]:
         "axes": record.axes if record else {},
         "config": config,
     }
-    return row | _planned(record) | _measured(metrics) | _cost(run, record)
+    row |= _planned(record) | _measured(metrics) | _cost(run, record)
+    return row if known is None else row | {"attempts": known.attempts}
 
 
 def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, bool, str]:
@@ -193,7 +203,7 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
 
 def _ended_state(cause: str) -> str:
     """State of a run that ended unfinished: a run that the user ended has not failed."""
-    return cause if cause in ("cancelled", "stopped") else "failed"
+    return cause if cause in ENDED_BY_REQUEST else "failed"
 
 
 def _planned(record: RunRecord | None) -> dict[str, Any]:

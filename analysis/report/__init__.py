@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from analysis.efficiency import scaling_curves
-from analysis.load import load
+from analysis.load import KnownState, load
 from analysis.report import figures, render
 from analysis.report.summary import summarize
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_json, write_text
 
-__all__ = ["check", "write"]
+__all__ = ["KnownState", "check", "write"]
 
 
 def check(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = None) -> None:
@@ -35,7 +35,7 @@ def write(
     out: Path | str,
     *,
     base: str | None = None,
-    states: Mapping[Path, tuple[str, str]] | None = None,
+    states: Mapping[Path, KnownState] | None = None,
 ) -> Path:
     """Write `report.html`, its Markdown and JSON, and the figures into `out`; return the path of the page.
 
@@ -43,7 +43,7 @@ def write(
         sweeps: folders of sweeps.
         base: size that speed-up and efficiency refer to (`2`, `n2`), or a run of that size; the smallest by
             default.
-        states: state and its reason of runs that their files do not settle (`analysis.load.load`).
+        states: states of runs (`analysis.load.load`).
 
     Raises:
         ConfigError: a sweep does not exist, no run matches `base`, or `out` cannot be written.

@@ -25,6 +25,9 @@ Cause = Literal[
 ]
 """Why an attempt ended."""
 
+ENDED_BY_REQUEST = ("cancelled", "stopped")
+"""Causes that are displayed as states of their own: such a run has not failed."""
+
 Next = Literal["requeue"] | None
 
 StopCause = Literal["preempted", "deadline", "stopped"]

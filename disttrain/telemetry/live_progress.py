@@ -57,11 +57,15 @@ class LiveProgress:
         lr: float,
         loss: tuple[int, float] | None,
         hardware: dict[str, float],
+        mean_samples_per_s: float | None = None,
         final: Metrics | None = None,
     ) -> None:
-        """Write the state after `step`. `loss` is the newest global loss with its step, up to `log_every`
-        steps back; `hardware` has the newest samples by their names in `Progress`. At the end, `final` is the
-        summary of the run, whose rate then replaces the live one in `progress.json`."""
+        """Write the state after `step`.
+
+        `loss` is the newest global loss with its step, up to `log_every` steps back; `hardware` has the
+        newest samples by their names in `Progress`; `mean_samples_per_s` is the rate over the measured steps.
+        At the end, the rate of `final`, the summary of the run, replaces both rates in `progress.json`.
+        """
         if now > self.written_at and step > self._step:
             self._samples_per_s = (step - self._step) * self._global_batch / (now - self.written_at)
         self.written_at, self._step = now, step
@@ -72,6 +76,7 @@ class LiveProgress:
             steps=self._steps_total,
             emulated=self._emulated,
             samples_per_s=final.samples_per_s if final else self._samples_per_s,
+            mean_samples_per_s=final.samples_per_s if final else mean_samples_per_s,
             loss=loss[1] if loss else None,
             eta_s=left / self._samples_per_s if self._samples_per_s else None,
             updated=time.time(),

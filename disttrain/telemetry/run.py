@@ -14,7 +14,7 @@ is taken and at the end.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,7 +42,7 @@ from disttrain.telemetry.live_progress import LiveProgress
 from disttrain.telemetry.profiled_steps import ProfiledSteps
 from disttrain.telemetry.rank_summary import RankSummary, rank_summary
 from disttrain.telemetry.run_metadata import RunMetadata
-from disttrain.telemetry.step_clock import make_clock
+from disttrain.telemetry.step_clock import PhaseSeconds, make_clock
 from disttrain.telemetry.step_records import StepLog
 from disttrain.telemetry.step_series import StepSeries
 from disttrain.telemetry.timed_world import TimedWorld
@@ -271,7 +271,10 @@ class RunTelemetry:
 
     def _write_progress(self, now: float, final: Metrics | None = None) -> None:
         if self._progress:
-            self._progress.write(self._step, now, self._lr, self._losses.newest, self._node.live(), final)
+            mean = self._samples_per_s([self._recorder.measured])
+            self._progress.write(
+                self._step, now, self._lr, self._losses.newest, self._node.live(), mean, final
+            )
 
     def _flush(self) -> None:
         """Have the step records written and, on rank 0, an interim `metrics.json`."""
@@ -307,6 +310,12 @@ class RunTelemetry:
 
     # The summary
 
+    def _samples_per_s(self, measured: Sequence[PhaseSeconds]) -> float | None:
+        """Throughput over the measured steps, from the sums of one or more ranks; None without such steps."""
+        measured_s = sum(map(sum, measured)) / len(measured)
+        samples = len(self._recorder.durations) * self.metrics_fields["global_batch_size"]
+        return samples / measured_s if measured_s else None
+
     def _left_out(self) -> list[tuple[int, int]]:
         """First and last step of each range of steps that no figure covers."""
         first, last = self._first_step + 1, min(self._recorder.warm_step, self._step)
@@ -332,7 +341,7 @@ class RunTelemetry:
         profiled = self._profiled_before + len(self._profiled())
         measured = [rank.measured for rank in ranks]
         measured_s = sum(map(sum, measured)) / len(ranks) if steps else None
-        samples_per_s = steps * self.metrics_fields["global_batch_size"] / measured_s if measured_s else None
+        samples_per_s = self._samples_per_s(measured)
         metrics_fields, seconds = dict(self.metrics_fields), self._seconds()
         fields, reasons = throughput.of_run(
             metrics_fields,

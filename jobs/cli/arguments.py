@@ -80,11 +80,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_sweep(verb("sweep", "submit the missing runs of a sweep: one for each combination of its axes"))
     _add_run(verb("run", "submit one run"))
-    status = verb("status", "print the state of each run")
-    status.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to print (all)")
-    status.add_argument("--long", action="store_true", help="print GPU-hours and queue time of all attempts")
-    watch = verb("watch", "show a live table until all runs have ended; Ctrl-C does not end the runs")
-    watch.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to watch (those with active runs)")
+    _add_status(verb("status", "print the state of each run"))
+    _add_watch(verb("watch", "show a live table until all runs have ended; Ctrl-C does not end the runs"))
     show = verb("show", "print one run in full: state, config, attempts, nodes, results, files")
     show.add_argument("run", metavar="RUN")
     _add_logs(verb("logs", "print the log of rank 0, of another rank, or of a node"))
@@ -114,6 +111,21 @@ def build_parser() -> argparse.ArgumentParser:
     text = "run a real Slurm on this machine, with network namespaces as nodes"
     _add_minicluster(subparsers.add_parser("cluster", help=text, description=text), json_option)
     return parser
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to print (all)")
+    _add_state(parser)
+    parser.add_argument("--long", action="store_true", help="print GPU-hours and queue time of all attempts")
+
+
+def _add_watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to watch (those with active runs)")
+    _add_state(parser)
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", metavar="STATE[,STATE...]", help="only runs in these states: failed,lost")
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,6 @@ from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling, run_lookup, submitting, trash
 from jobs.cli.json_output import print_json
-from jobs.cli.status_table import displayed_state
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
 from jobs.status.run_folders import runs_of
@@ -101,7 +100,7 @@ def _purge(args: argparse.Namespace) -> int:
 def _print_moved(moved: list[tuple[RunState, Path]], kept: list[RunState], args: argparse.Namespace) -> None:
     for state, target in moved:
         verb = "would move" if args.dry_run else "moved"
-        print(f"{verb}  {run_lookup.run_label(state.run)} ({displayed_state(state)}) to {target}")
+        print(f"{verb}  {run_lookup.run_label(state.run)} ({state.displayed_state}) to {target}")
     for state in kept:
         print(f"left   {run_lookup.run_label(state.run)}: it is {state.state}; {_kept_hint(state)}")
     if not moved and not kept:

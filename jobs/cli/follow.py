@@ -22,12 +22,12 @@ from jobs.cli.status_table import (
     COLUMNS,
     RESOURCE_COLUMNS,
     RIGHT_ALIGNED,
-    displayed_state,
     queue_reason,
     resource_cells,
     state_counts,
     status_table,
     table_rows,
+    throughput,
 )
 from jobs.status.run_state import RunState
 
@@ -59,6 +59,9 @@ _DISPLAY_PRIORITY = (
 )
 
 
+IsShown = Callable[[RunState], bool]
+
+
 class RunSource(Protocol):
     """Runs that can be read repeatedly, such as `jobs.cli.polling.PolledRuns`."""
 
@@ -68,8 +71,12 @@ class RunSource(Protocol):
     def read(self) -> list[RunState]: ...
 
 
-def follow(runs: RunSource, root: Path, *, out: TextIO | None = None) -> list[RunState]:
+def follow(
+    runs: RunSource, root: Path, *, is_shown: IsShown = lambda state: True, out: TextIO | None = None
+) -> list[RunState]:
     """Show the runs until none is active, and return their last states.
+
+    Runs for which `is_shown` is false are hidden, and not returned.
 
     Raises `KeyboardInterrupt` at Ctrl-C, after printing how to watch or cancel the jobs.
     """
@@ -77,7 +84,7 @@ def follow(runs: RunSource, root: Path, *, out: TextIO | None = None) -> list[Ru
     show = _show_live_table if out.isatty() else _print_changes
     states: list[RunState] = []
     try:
-        states = show(runs, out)
+        states = show(runs, is_shown, out)
     except KeyboardInterrupt:
         sweeps = " ".join(sorted({state.sweep for state in runs.read() if state.active}))
         where = runs_flag(root)
@@ -87,6 +94,7 @@ def follow(runs: RunSource, root: Path, *, out: TextIO | None = None) -> list[Ru
             file=sys.stderr,
         )
         raise
+    states = [*filter(is_shown, states)]
     print(status_table(states) if out.isatty() else "", state_counts(states), sep="\n", file=out)
     return states
 
@@ -101,7 +109,7 @@ def exit_code(states: Sequence[RunState]) -> int:
     return 0 if all(state.state == "done" for state in states) else 1
 
 
-def _show_live_table(runs: RunSource, out: TextIO) -> list[RunState]:
+def _show_live_table(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[RunState]:
     from rich.console import Console
     from rich.live import Live
 
@@ -109,7 +117,9 @@ def _show_live_table(runs: RunSource, out: TextIO) -> list[RunState]:
     with _resize_waiter() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             states = runs.read()
-            live.update(live_table(states, console.size.height, runs.notice), refresh=True)
+            live.update(
+                live_table([*filter(is_shown, states)], console.size.height, runs.notice), refresh=True
+            )
             if all_ended(states):
                 return states
             wait(POLL_INTERVAL_S)
@@ -130,7 +140,7 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
     max_rows = max(1, height - 4 - bool(notice))  # title, header, count of hidden runs, last line
     shown = list(states)
     if len(shown) > max_rows:
-        shown = sorted(shown, key=lambda state: _DISPLAY_PRIORITY.index(displayed_state(state)))[:max_rows]
+        shown = sorted(shown, key=lambda state: _DISPLAY_PRIORITY.index(state.displayed_state))[:max_rows]
     cell_rows = table_rows(shown)
     visible = [
         index
@@ -142,7 +152,7 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
         table.add_column(name, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     for state, cells in zip(shown, cell_rows, strict=True):
         table.add_row(
-            *(escape(cells[index]) for index in visible), style=_STYLES.get(displayed_state(state), "")
+            *(escape(cells[index]) for index in visible), style=_STYLES.get(state.displayed_state, "")
         )
     if len(states) > len(shown):
         table.add_row(f"and {len(states) - len(shown)} more")
@@ -173,7 +183,7 @@ def _resize_waiter() -> Iterator[Callable[[float], None]]:
         os.close(writer)
 
 
-def _print_changes(runs: RunSource, out: TextIO) -> list[RunState]:
+def _print_changes(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[RunState]:
     last: dict[Path, tuple[str, int | None, float]] = {}
     notice = ""
     while True:
@@ -183,13 +193,13 @@ def _print_changes(runs: RunSource, out: TextIO) -> list[RunState]:
             print(
                 f"warning: {notice}" if notice else "all clusters answer again", file=sys.stderr, flush=True
             )
-        for state in states:
+        for state in filter(is_shown, states):
             shown, step, at = last.get(state.run.path, ("", None, 0.0))
             now = time.monotonic()
             moved = state.step != step and now - at >= PROGRESS_INTERVAL_S
-            if displayed_state(state) != shown or (moved and state.state == "running"):
+            if state.displayed_state != shown or (moved and state.state == "running"):
                 print(change_line(state), file=out, flush=True)
-                last[state.run.path] = (displayed_state(state), state.step, now)
+                last[state.run.path] = (state.displayed_state, state.step, now)
         if all_ended(states):
             return states
         time.sleep(POLL_INTERVAL_S)
@@ -197,11 +207,12 @@ def _print_changes(runs: RunSource, out: TextIO) -> list[RunState]:
 
 def change_line(state: RunState) -> str:
     """`sweep/run running  step 20/300  812 samples/s  loss 2.31  ETA 1:10 min`."""
-    parts = [f"{run_label(state.run)} {displayed_state(state)}"]
+    parts = [f"{run_label(state.run)} {state.displayed_state}"]
     if state.step is not None:
         parts.append(f"step {state.step}/{state.steps}")
-    if state.samples_per_s is not None:
-        parts.append(f"{number(state.samples_per_s)} samples/s")
+    if rate := throughput(state):
+        value, _, now = rate.partition(" ")
+        parts.append(f"{value} samples/s {now}".rstrip())
     if state.loss is not None:
         parts.append(f"loss {number(state.loss)}")
     if state.eta_s is not None:

@@ -10,7 +10,6 @@ from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.cli.formatting import count, duration, number, table
 from jobs.cli.run_lookup import run_label
-from jobs.cli.status_table import displayed_state
 from jobs.status.gpu_hours import usage_of_runs
 from jobs.status.run_state import RunState
 
@@ -29,7 +28,7 @@ def gpu_hours_json(states: Sequence[RunState]) -> tuple[list[dict[str, Any] | No
         sweeps.append(
             {
                 "sweep": sweep,
-                "attempts": sum(each.attempts for each in own),
+                "attempts": sum(state.attempts for state in states if state.sweep == sweep),
                 "hours": gpu_hours.total(own),
                 "queue_wait_s": sum(waits) if waits else None,
             }
@@ -45,7 +44,10 @@ def _run_usage(state: RunState, found: RunGpuHours | None) -> dict[str, Any] | N
         bound = gpu_hours.bound_hours(record)
     except (KeyError, TypeError, ValueError):
         bound = None
-    return {**found.model_dump(mode="json", exclude={"schema_version"}), "bound_hours_per_start": bound}
+    return {
+        **found.model_dump(mode="json", exclude={"schema_version", "attempts"}),
+        "bound_hours_per_start": bound,
+    }
 
 
 def gpu_hours_table(states: Sequence[RunState]) -> str:
@@ -53,7 +55,12 @@ def gpu_hours_table(states: Sequence[RunState]) -> str:
     runs, sweeps = gpu_hours_json(states)
     with_sweep = len(sweeps) > 1
     rows = [
-        (run_label(state.run) if with_sweep else state.name, displayed_state(state), *_usage_cells(each))
+        (
+            run_label(state.run) if with_sweep else state.name,
+            state.displayed_state,
+            str(state.attempts),
+            *_usage_cells(each),
+        )
         for state, each in zip(states, runs, strict=True)
     ]
     lines = [_sweep_total(each) for each in sweeps]
@@ -62,10 +69,9 @@ def gpu_hours_table(states: Sequence[RunState]) -> str:
 
 def _usage_cells(each: dict[str, Any] | None) -> tuple[str, ...]:
     if each is None:
-        return ("0", "", "", "", "")
+        return ("", "", "", "")
     bound = each["bound_hours_per_start"]
     return (
-        str(each["attempts"]),
         f"{number(each['hours'], 3)} {each['unit']}",
         "" if bound is None else f"{number(bound, 3)} a start",
         duration(each["queue_wait_s"]),

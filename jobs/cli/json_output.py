@@ -6,13 +6,12 @@ import sys
 from typing import Any
 
 from disttrain.records.json_files import to_json
-from jobs.cli.status_table import displayed_state
 from jobs.status.run_state import PROGRESS_USAGE, RunState
 
 _STATE_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "loss", "eta_s", *PROGRESS_USAGE, "updated", "emulated", "waits_for", "start_expected",
-    "config_key", "run_key", "code_hash",
+    "samples_per_s", "live_samples_per_s", "loss", "eta_s", *PROGRESS_USAGE, "updated", "changed", "emulated",
+    "waits_for", "start_expected", "config_key", "run_key", "code_hash",
 )  # fmt: skip
 
 
@@ -27,6 +26,6 @@ def state_as_json(state: RunState) -> dict[str, Any]:
         "sweep": state.sweep,
         "run": state.name,
         "path": str(state.run.path),
-        "state": displayed_state(state),
+        "state": state.displayed_state,
         **{name: getattr(state, name) for name in _STATE_FIELDS},
     }

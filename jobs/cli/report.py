@@ -11,7 +11,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup
 from jobs.cli.json_output import print_json
 from jobs.cli.polling import refresh_or_warn
-from jobs.cli.status_table import displayed_state, state_note
+from jobs.cli.status_table import state_note
 from jobs.status.gpu_hours import record_usage
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import read_runs
@@ -32,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
     record_usage(run for sweep in sweeps for run in runs_of(args.runs, sweep))
     states = refresh_or_warn([state for sweep in sweeps for state in read_runs(args.runs, sweep)])
     known = {
-        state.run.path.parent.resolve() / state.name: (displayed_state(state), state_note(state))
+        state.run.path.parent.resolve() / state.name: report.KnownState(
+            state.displayed_state, state_note(state), state.attempts
+        )
         for state in states
     }
     page = report.write(folders, out, base=args.base, states=known)

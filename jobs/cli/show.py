@@ -14,7 +14,7 @@ from jobs.cli import run_lookup, submitting
 from jobs.cli.formatting import duration, number, table
 from jobs.cli.json_output import print_json, state_as_json
 from jobs.cli.polling import refresh_or_warn
-from jobs.cli.status_table import displayed_state, state_note
+from jobs.cli.status_table import state_note
 from jobs.status.run_state import RunState
 
 _RESULTS = (
@@ -63,7 +63,7 @@ def _header(state: RunState, record: dict[str, Any]) -> str:
     code = record.get("provenance", {}).get("code", {})
     commit = (code.get("git_commit") or "no commit")[:12] + (" with changes" if code.get("git_dirty") else "")
     rows = [
-        ("state", displayed_state(state) + (f": {reason}" if reason else "")),
+        ("state", state.displayed_state + (f": {reason}" if reason else "")),
         ("step", f"{state.step} of {state.steps}" if state.step is not None else ""),
         ("ETA", duration(state.eta_s)),
         ("job", f"{state.job_id} on {state.cluster}" if state.job_id else ""),

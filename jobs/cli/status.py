@@ -9,21 +9,27 @@ from disttrain.records.collect_provenance import code_hash
 from jobs.cli import run_lookup
 from jobs.cli.json_output import print_json, state_as_json
 from jobs.cli.polling import refresh_or_warn
-from jobs.cli.status_table import state_counts, status_table
+from jobs.cli.selection import by_state
+from jobs.cli.status_table import state_counts, status_table, sweep_table
 from jobs.status.run_state import RunState, read_runs
 
 
 def run(args: argparse.Namespace) -> int:
-    states = refresh_or_warn(read_sweeps(args.runs, args.sweeps, code_hash()))
+    is_selected = by_state(args)
+    every = refresh_or_warn(read_sweeps(args.runs, args.sweeps, code_hash()))
+    states = [state for state in every if is_selected(state)]
     if args.long and states:
         return _print_gpu_hours(states, args.json)
     if args.json:
         print_json([state_as_json(state) for state in states])
-    elif not states:
+    elif not every:
         print(f"no runs in {args.runs} yet: python submit.py sweep --nodes 1 2 4")
+    elif not states:
+        print(f"none of {state_counts(every)}")
     else:
-        print(status_table(states))
-        print(f"\n{state_counts(states)}")
+        sweeps = {state.sweep for state in states}
+        summary = sweep_table([state for state in every if state.sweep in sweeps])
+        print(summary, status_table(states), state_counts(states), sep="\n\n")
     return 0
 
 

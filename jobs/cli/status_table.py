@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from jobs.cli.formatting import count, duration, number, size, table
 from jobs.cli.run_lookup import run_label
@@ -12,7 +12,8 @@ from jobs.status.run_state import RunState
 
 RESOURCE_COLUMNS = ("UTIL", "MEMORY", "POWER")
 COLUMNS = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN", "NOTE")
-RIGHT_ALIGNED = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN"})
+RIGHT_ALIGNED = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN", "DONE"})
+SWEEP_COLUMNS = ("SWEEP", "DONE", "STATES", "CHANGED")
 _MAX_NOTE_CHARS = 100
 _STATE_ORDER = (
     "running",
@@ -28,27 +29,27 @@ _STATE_ORDER = (
 )
 
 
-def displayed_state(state: RunState) -> str:
-    """The state to display: a run that the user ended is `cancelled` or `stopped`, not `failed`."""
-    if state.state == "failed" and state.cause in ("cancelled", "stopped"):
-        return state.cause
-    return state.state
-
-
 def table_row(state: RunState, now: float, *, with_sweep: bool) -> tuple[str, ...]:
     """Cells of `COLUMNS` for one run. `now`: Unix time in seconds."""
     seen = duration(now - state.updated) if state.updated and state.active else ""
     return (
         run_label(state.run) if with_sweep else state.name,
-        displayed_state(state),
+        state.displayed_state,
         "" if state.step is None else f"{state.step}/{state.steps}",
-        number(state.samples_per_s),
+        throughput(state),
         number(state.loss),
         duration(state.eta_s),
         *resource_cells(state),
         f"{seen} ago" if seen else "",
         state_note(state),
     )
+
+
+def throughput(state: RunState) -> str:
+    """The mean over the measured steps, or the live rate of a run that has not measured any yet."""
+    if state.samples_per_s is None and state.live_samples_per_s is not None:
+        return f"{number(state.live_samples_per_s)} now"
+    return number(state.samples_per_s)
 
 
 def resource_cells(state: RunState) -> tuple[str, str, str]:
@@ -64,15 +65,15 @@ def resource_cells(state: RunState) -> tuple[str, str, str]:
 
 
 def state_note(state: RunState) -> str:
-    """Cause, message and attempt of a run, on one line."""
+    """Number of attempts, cause and message of a run, on one line."""
     marks = ["emulated"] if state.emulated else []
     if state.state == "done":
         return ", ".join([*marks, "made by older code"] if state.stale else marks)
-    parts = [state.cause] if state.cause and state.cause != displayed_state(state) else []
+    if state.attempts > 1:
+        marks.append(count(state.attempts, "attempt"))
+    parts = [state.cause] if state.cause and state.cause != state.displayed_state else []
     if state.message:
         parts.append(" ".join(state.message.split()))
-    if state.active and state.attempts > 1:
-        parts.append(f"attempt {state.attempts}")
     text = "; ".join(filter(None, [*marks, *queue_reason(state), ": ".join(parts)]))
     return text if len(text) <= _MAX_NOTE_CHARS else text[: _MAX_NOTE_CHARS - 1] + "…"
 
@@ -97,12 +98,26 @@ def status_table(states: Sequence[RunState]) -> str:
     return table(COLUMNS, table_rows(states), RIGHT_ALIGNED)
 
 
-def state_counts(states: Iterable[RunState]) -> str:
+def state_counts(states: Sequence[RunState]) -> str:
     """`3 runs: 1 running, 2 done (1 made by older code)`."""
-    known = list(states)
-    counts = Counter(displayed_state(state) for state in known)
-    stale = sum(state.stale for state in known)
-    parts = [f"{counts[name]} {name}" for name in _STATE_ORDER if counts[name]]
-    return f"{count(len(known), 'run')}: {', '.join(parts)}" + (
-        f" ({stale} made by older code)" if stale else ""
-    )
+    return f"{count(len(states), 'run')}: {_counts_by_state(states)}"
+
+
+def _counts_by_state(states: Sequence[RunState]) -> str:
+    counts = Counter(state.displayed_state for state in states)
+    stale = sum(state.stale for state in states)
+    parts = ", ".join(f"{counts[name]} {name}" for name in _STATE_ORDER if counts[name])
+    return f"{parts} ({stale} made by older code)" if stale else parts
+
+
+def sweep_table(states: Sequence[RunState]) -> str:
+    """One line for each sweep: done of all runs, counts by state, newest activity."""
+    now = time.time()
+    rows = []
+    for sweep in dict.fromkeys(state.sweep for state in states):
+        own = [state for state in states if state.sweep == sweep]
+        done = sum(state.state == "done" for state in own)
+        changed = max((state.changed for state in own if state.changed), default=None)
+        since = f"{duration(now - changed)} ago" if changed else ""
+        rows.append((sweep, f"{done}/{len(own)}", _counts_by_state(own), since))
+    return table(SWEEP_COLUMNS, rows, RIGHT_ALIGNED)

@@ -9,10 +9,12 @@ from disttrain.records.collect_provenance import code_hash
 from jobs.cli import follow, run_lookup
 from jobs.cli.json_output import print_json, state_as_json
 from jobs.cli.polling import PolledRuns
+from jobs.cli.selection import by_state
 from jobs.cli.status import read_sweeps
 
 
 def run(args: argparse.Namespace) -> int:
+    is_shown = by_state(args)
     sweeps = [run_lookup.find_sweep(args.runs, name) for name in args.sweeps]
     code = code_hash()  # once: hashing all sources every second would slow runs on this machine
     sweeps = sweeps or list(
@@ -22,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
         print("[]" if args.json else "no run is waiting or running: submit.py status lists all runs")
         return 0
     runs = PolledRuns(lambda: read_sweeps(args.runs, sweeps, code))
-    states = follow.follow(runs, args.runs, out=sys.stderr if args.json else sys.stdout)
+    states = follow.follow(runs, args.runs, is_shown=is_shown, out=sys.stderr if args.json else sys.stdout)
     if args.json:
         print_json([state_as_json(state) for state in states])
     return 0

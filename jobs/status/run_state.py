@@ -5,13 +5,16 @@ Standard library only, and fast: benchmarks/status.py times `status` over a thou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
@@ -35,6 +38,11 @@ SILENT_AFTER_S = 600.0
 """A run on another host is `silent` after this time without progress."""
 PROGRESS_USAGE = ("gpu_utilization", "gpu_memory_used_bytes", "gpu_power_w", "cpu_percent", "rss_bytes")
 """Hardware fields of `progress.json`."""
+_PROGRESS = (
+    "step", "steps", "samples_per_s", "live_samples_per_s", "loss", "eta_s", "updated", "emulated",
+    *PROGRESS_USAGE,
+)  # fmt: skip
+_ENDED_PROGRESS: dict[str, Any] = {"eta_s": None, "live_samples_per_s": None}
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,9 @@ class RunState:
     step: int | None = None
     steps: int | None = None
     samples_per_s: float | None = None
+    """Throughput over the measured steps so far; None during the warm-up."""
+    live_samples_per_s: float | None = None
+    """Rate of a running run over the seconds before its newest progress."""
     loss: float | None = None
     eta_s: float | None = None
     gpu_utilization: float | None = None
@@ -88,6 +99,8 @@ class RunState:
     rss_bytes: float | None = None
     updated: float | None = None
     """Time of the newest progress, in seconds since the epoch."""
+    changed: float | None = None
+    """Time of the newest submission, start, progress or end on record, in seconds since the epoch."""
     emulated: bool = False
     """Whether some of its work is emulated by waiting."""
     config_key: str | None = None
@@ -108,6 +121,13 @@ class RunState:
     def active(self) -> bool:
         """Whether a job of the run is being submitted, queued or running."""
         return self.state in ("submitting", "queued", "running")
+
+    @property
+    def displayed_state(self) -> str:
+        """The state to display: a run that ended by request is `cancelled` or `stopped`, not `failed`."""
+        if self.state == "failed" and self.cause in ENDED_BY_REQUEST:
+            return self.cause
+        return self.state
 
 
 def read_runs(root: Path, sweep: str | None = None, *, code_hash: str | None = None) -> list[RunState]:
@@ -155,6 +175,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         "code_hash": intent.get("code_hash"),
         "attempts_before_code": intent.get("attempts_before_code", 0),
         "attempts": intent.get("attempts", 0),
+        "changed": _newest_time(intent.get("time"), *(each.get("time") for each in (*claims, revoked or {}))),
     }
     if claim is None:
         return RunState(**known | _unclaimed_outcome(entry, revoked, holder_died))
@@ -171,8 +192,9 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         started = [job_start(run, run.attempt(number)) for number in numbers]
         known["attempts_without_progress"] = starts_without_progress(started)
     outcome["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
+    outcome["changed"] = _newest_time(known["changed"], known.get("updated"), outcome.get("changed"))
     if outcome["state"] != "running":
-        known["eta_s"] = None
+        known |= _ENDED_PROGRESS
     return RunState(**known | outcome)
 
 
@@ -206,8 +228,9 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
     }
     attempts = run.attempts()
     outcome = _recorded_outcome(run, attempts[-1].number if attempts else None)
+    planned = record["provenance"].get("created")
     if outcome is None and not attempts:
-        return RunState(run, "planned", **known)
+        return RunState(run, "planned", **known, changed=_newest_time(planned))
     attempt = outcome.pop("attempt") if outcome else attempts[-1].number
     known |= {"attempt": attempt, "attempts": attempt + 1} | _progress(run, attempt)
     if outcome is None:
@@ -215,8 +238,9 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
         outcome = {"state": "running"}
         if quiet_s >= SILENT_AFTER_S:
             outcome = {"state": "lost", "cause": "lost", "message": _silence(quiet_s)}
+    outcome["changed"] = _newest_time(planned, known.get("updated"), outcome.get("changed"))
     if outcome["state"] != "running":
-        known["eta_s"] = None
+        known |= _ENDED_PROGRESS
     known["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
     return RunState(run, **known | outcome)
 
@@ -232,13 +256,19 @@ def _recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None
         if outcome is not None and attempt in (None, outcome["attempt"]):
             if outcome.get("next") == "requeue":
                 message = f"requeued after {outcome['cause']}: {outcome.get('message') or ''}".rstrip(": ")
-                return {"state": "queued", "attempt": outcome["attempt"], "message": message}
+                return {
+                    "state": "queued",
+                    "attempt": outcome["attempt"],
+                    "message": message,
+                    "changed": outcome.get("ended"),
+                }
             return {
                 "state": state,
                 "attempt": outcome["attempt"],
                 "retryable": outcome["retryable"],
                 "cause": outcome["cause"],
                 "message": outcome.get("message"),
+                "changed": outcome.get("ended"),
             }
     return None
 
@@ -310,8 +340,19 @@ def _progress(run: RunDir, attempt: int) -> dict[str, float | None]:
     progress = read_json_or_none(run.progress) or {}
     if progress.get("attempt") != attempt:
         return {}
-    names = ("step", "steps", "samples_per_s", "loss", "eta_s", "updated", "emulated", *PROGRESS_USAGE)
-    return {name: value for name in names if isinstance(value := progress.get(name), int | float)}
+    live = progress.get("samples_per_s")
+    # Older code wrote only this rate: a live one, and at the end the throughput.
+    read = {**progress, "samples_per_s": progress.get("mean_samples_per_s", live), "live_samples_per_s": live}
+    return {name: value for name in _PROGRESS if isinstance(value := read.get(name), int | float)}
+
+
+def _newest_time(*times: str | float | None) -> float | None:
+    """The latest of these times (ISO 8601, or seconds since the epoch), in seconds since the epoch."""
+    found = []
+    for each in times:
+        with contextlib.suppress(ValueError):  # for display only
+            found.append(datetime.fromisoformat(each).timestamp() if isinstance(each, str) else each)
+    return max((each for each in found if each is not None), default=None)
 
 
 def _read_or_none(path: Path) -> dict[str, Any] | None:

@@ -36,6 +36,32 @@ def test_status_prints_every_state(capsys: pytest.CaptureFixture[str]) -> None:
     assert by_name["cancelled"]["state"] == "cancelled"
 
 
+def test_state_selects_runs_and_refuses_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for state in ("done", "failed", "lost", "cancelled"):
+        make_run(RUNS, f"tiny/{state}", state)
+    make_run(RUNS, "other/fine", "done")
+    out = ask(capsys, "status --state failed,lost")
+    assert [line.split()[0] for line in out.splitlines() if line] == [
+        "SWEEP",
+        "tiny",
+        "RUN",
+        "failed",
+        "lost",
+        "2",
+    ]
+    assert "tiny    1/4  1 failed, 1 cancelled, 1 lost, 1 done  " in out
+    assert ask(capsys, "status other --state lost") == "none of 1 run: 1 done\n"
+    assert [run["run"] for run in ask_json(capsys, "status --state cancelled")] == ["cancelled"]
+    assert submit.main(["status", "--state", "failed,runing"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: --state: 'runing' is not one of planned, submitting, queued, running")
+    assert said.endswith("; did you mean 'running'?\n")
+    out = ask(capsys, "watch tiny --state lost")
+    assert "tiny/lost lost" in out
+    assert "1 run: 1 lost" in out
+    assert "tiny/failed" not in out
+
+
 def test_show_prints_config_attempts_and_results(capsys: pytest.CaptureFixture[str]) -> None:
     run = make_run(RUNS, "tiny/n1", "failed")
     write_json(
@@ -103,7 +129,7 @@ def test_following_runs_hashes_the_code_once(
         monkeypatch.setattr(module, "code_hash", lambda: hashed.append(True) or "code")
     make_run(RUNS, "tiny/a", "running")
 
-    def three_times(runs: follow.RunSource, root: Path, *, out: Any = None) -> list[RunState]:
+    def three_times(runs: follow.RunSource, root: Path, **_: Any) -> list[RunState]:
         return [runs.read() for _ in range(3)][-1]
 
     monkeypatch.setattr(follow, "follow", three_times)

@@ -12,7 +12,7 @@ import submit as command_line
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling
-from jobs.cli.status_table import displayed_state, state_note
+from jobs.cli.status_table import state_note
 from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
@@ -127,7 +127,7 @@ def test_how_a_job_ended(
     cause = cause or ("lost" if claimed else "launch_failed")
     assert (state.cause, state.retryable) == (cause, retryable)
     assert state.state == ("lost" if cause == "lost" else "failed")
-    assert displayed_state(state) == {"cancelled": "cancelled", "lost": "lost"}.get(cause, "failed")
+    assert state.displayed_state == {"cancelled": "cancelled", "lost": "lost"}.get(cause, "failed")
     assert state.message
     assert "its job" in state.message
     assert ("sacct" in commands.calls()) is (by == "sacct")

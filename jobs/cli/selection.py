@@ -1,0 +1,27 @@
+"""Select runs by the filters of the command line."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import get_args
+
+from disttrain.errors import ConfigError, nearest
+from disttrain.records.exit_causes import ENDED_BY_REQUEST
+from jobs.status.run_state import RunState, StateName
+
+STATES = (*get_args(StateName), *ENDED_BY_REQUEST)
+"""Values of `--state`, as `RunState.displayed_state` has them."""
+
+
+def by_state(args: argparse.Namespace) -> Callable[[RunState], bool]:
+    """Whether `--state` selects a run; without it, every run. Raises `ConfigError` for an unknown state."""
+    if args.state is None:
+        return lambda state: True
+    wanted = [word.strip() for word in args.state.split(",")]
+    for word in wanted:
+        if word not in STATES:
+            raise ConfigError(
+                f"{word!r} is not one of {', '.join(STATES)}{nearest(word, STATES)}", at="--state"
+            )
+    return lambda state: state.displayed_state in wanted
