@@ -38,6 +38,7 @@ POLL_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 10.0
 _STYLES = {
     "running": "cyan",
+    "starting": "cyan",
     "done": "green",
     "failed": "red",
     "lost": "red",
@@ -47,6 +48,7 @@ _STYLES = {
 }
 _DISPLAY_PRIORITY = (
     "running",
+    "starting",
     "submitting",
     "failed",
     "lost",

@@ -1,4 +1,8 @@
-"""`logs`: print the log of one rank or node; `--follow` continues through all further attempts of the run."""
+"""`logs`: print the log of one rank or node; `--follow` continues through all further attempts of the run.
+
+The batch log, the output of the set-up, is printed for a job that has not started its agents yet, or that
+ended before.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,9 @@ from disttrain.errors import ConfigError
 from disttrain.records.json_files import to_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.cli import run_lookup
-from jobs.cli.polling import PolledRuns, print_warning
-from jobs.status.run_state import read_state
+from jobs.cli.polling import PolledRuns, print_warning, refresh_or_warn
+from jobs.status.batch_log import batch_log_of
+from jobs.status.run_state import RunState, read_state
 
 _POLL_INTERVAL_S = 0.2
 _CHUNK_BYTES = 1 << 20
@@ -22,10 +27,10 @@ _CHUNK_BYTES = 1 << 20
 class LogTail:
     """Lines of a file that grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, name: str | None = None) -> None:
         self._file = open(path, "rb")  # noqa: SIM115 (closed by `rest`)
         self._partial = b""
-        self.name = path.stem
+        self.name = name or path.stem
 
     def lines(self) -> Iterator[bytes]:
         """Complete lines since the last call. An incomplete one waits for its end."""
@@ -47,11 +52,16 @@ def run(args: argparse.Namespace) -> int:
     found = run_lookup.find_run(args.runs, args.run)
     if args.follow:
         return _follow(found, args)
+    state = read_state(found)
+    if _wants_latest(args):
+        (state,) = refresh_or_warn([state])
+    tail = _open_batch_log(state, args)
     attempt = _find_attempt(found, args.attempt)
-    path = _find_log(attempt, args, ended=not read_state(found).active) if attempt is not None else None
-    if path is None:
-        raise ConfigError(_missing_log_message(found, args))
-    tail = LogTail(path)
+    if tail is None and attempt is not None:
+        path = _find_log(attempt, args, ended=not state.active)
+        tail = LogTail(path) if path is not None else None
+    if tail is None:
+        raise ConfigError(_missing_log_message(found, args, state))
     _print_lines(tail.rest(), tail.name, args.json)
     return 0
 
@@ -59,11 +69,13 @@ def run(args: argparse.Namespace) -> int:
 def _follow(found: RunDir, args: argparse.Namespace) -> int:
     """Print the log of an attempt until the attempt has ended, then those of the attempts after it.
 
-    With `--attempt`, no other attempt is printed. The scheduler is queried as well: after the loss of a node,
+    The batch log is printed while a start of the job has no attempt. With `--attempt`, no other attempt is
+    printed. The scheduler is queried as well: after the loss of a node,
     the files of the run do not show its end.
     """
     polled = PolledRuns(lambda: [read_state(found)])
     number: int | None = args.attempt
+    batch: LogTail | None = None
     tail: LogTail | None = None
     printed_any = False
     notice = ""
@@ -83,6 +95,10 @@ def _follow(found: RunDir, args: argparse.Namespace) -> int:
         if tail is not None:
             _print_lines(tail.rest() if ended else tail.lines(), tail.name, args.json)
             printed_any = True
+        batch = batch or _open_batch_log(state, args)
+        if batch is not None and _is_before_agents(state):
+            _print_lines(batch.lines() if state.active else batch.rest(), batch.name, args.json)
+            printed_any = True
         if not ended:
             time.sleep(_POLL_INTERVAL_S)
             continue
@@ -91,8 +107,26 @@ def _follow(found: RunDir, args: argparse.Namespace) -> int:
         number, tail = min(later), None
         print(f"{run_lookup.run_label(found)}: attempt {number}", file=sys.stderr)
     if not printed_any:
-        raise ConfigError(_missing_log_message(found, args))
+        raise ConfigError(_missing_log_message(found, args, state))
     return 0
+
+
+def _wants_latest(args: argparse.Namespace) -> bool:
+    """Whether no log is named on the command line."""
+    return args.attempt is None and args.rank is None and args.node is None
+
+
+def _is_before_agents(state: RunState) -> bool:
+    """Whether the newest start of the run's job has no attempt, as far as files and scheduler show."""
+    return state.before_agents or not state.claimed
+
+
+def _open_batch_log(state: RunState, args: argparse.Namespace) -> LogTail | None:
+    """The batch log, if it is the latest log of the run and none is named."""
+    path = batch_log_of(state) if _wants_latest(args) and _is_before_agents(state) else None
+    if path is None or not (state.before_agents or path.stat().st_size):
+        return None
+    return LogTail(path, "batch")
 
 
 def _find_log(attempt: Attempt, args: argparse.Namespace, *, ended: bool) -> Path | None:
@@ -116,10 +150,10 @@ def _find_attempt(run: RunDir, number: int | None) -> Attempt | None:
     return next((attempt for attempt in attempts if attempt.number == number), None)
 
 
-def _missing_log_message(run: RunDir, args: argparse.Namespace) -> str:
+def _missing_log_message(run: RunDir, args: argparse.Namespace, state: RunState) -> str:
     attempts = run.attempts()
     if not attempts:
-        return f"{run_lookup.run_label(run)} has no log: it has not started (state: {read_state(run).state})"
+        return f"{run_lookup.run_label(run)} has no log: it has not started (state: {state.state})"
     attempt = _find_attempt(run, args.attempt)
     if attempt is None:
         known = ", ".join(str(attempt.number) for attempt in attempts)

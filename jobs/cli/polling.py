@@ -24,6 +24,7 @@ _SCHEDULER_FIELDS = (
     "retryable",
     "cause",
     "message",
+    "before_agents",
     "silent",
     "job_id",
     "waits_for",

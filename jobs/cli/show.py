@@ -15,6 +15,7 @@ from jobs.cli.formatting import duration, number, table
 from jobs.cli.json_output import print_json, state_as_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.status_table import state_note
+from jobs.status.batch_log import batch_log_of
 from jobs.status.run_state import RunState
 
 _RESULTS = (
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         _node_lines(nodes),
         _environment_table(env),
         _results(metrics or {}),
-        _files(found),
+        _files(state),
     ]
     print("\n\n".join(part for part in parts if part))
     return 0
@@ -148,9 +149,11 @@ def _results(metrics: dict[str, Any]) -> str:
     return f"results\n{_aligned_pairs(rows)}" if rows else ""
 
 
-def _files(run: RunDir) -> str:
-    attempts = run.attempts()
+def _files(state: RunState) -> str:
+    run = state.run
+    attempts, batch = run.attempts(), batch_log_of(state)
     rows = [("run", str(run.path)), ("logs", str(attempts[-1].path) if attempts else "")]
+    rows.append(("batch log", str(batch) if batch is not None and batch.stat().st_size else ""))
     rows.append(("tensorboard", str(run.tensorboard) if run.tensorboard.exists() else ""))
     return f"files\n{_aligned_pairs(rows)}"
 

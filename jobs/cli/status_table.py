@@ -17,6 +17,7 @@ SWEEP_COLUMNS = ("SWEEP", "DONE", "STATES", "CHANGED")
 _MAX_NOTE_CHARS = 100
 _STATE_ORDER = (
     "running",
+    "starting",
     "queued",
     "submitting",
     "planned",

@@ -115,6 +115,8 @@ class Job:
     """Reason of a pending job, in the scheduler's own word."""
     start_expected: float | None = None
     """Expected start of a pending job, in seconds since the epoch."""
+    started: float | None = None
+    """Start of a running job, in seconds since the epoch."""
     certain: bool = True
     """False for a job that the scheduler does not list, and for one that is alive by accounting alone."""
 
@@ -175,6 +177,8 @@ class Scheduler(Protocol):
     """As sentences have it."""
     one_machine: bool
     """Whether jobs are processes of the submitting host, and all nodes of a job are this host."""
+    log_consequence: re.Pattern[str]
+    """Lines of a batch log that report the consequence of a failure, not its reason."""
     accounting: Literal["sacct"] | None
     """Source of `accounted`, as `usage.json` has it; None where there is no accounting."""
 
@@ -216,6 +220,9 @@ class Scheduler(Protocol):
         Returns the reason, one line, for each job that goes on. A job that has already ended is no failure.
         Raises `ConfigError` when the scheduler does not answer.
         """
+
+    def batch_log(self, run: RunDir, submission: int, job_id: str) -> Path:
+        """Output of a job outside its attempts. The file exists once the job has started."""
 
     def cluster_name(self) -> str | None:
         """The cluster in which job ids are unique; None if they are unique anyway, or without an answer."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from disttrain.records.json_files import read_json_or_none
 from jobs.core import journal
 from jobs.core.requeue_policy import RULES
 from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_submitted_to
 from jobs.schedulers.select import NAMES, scheduler_named
+from jobs.status.batch_log import batch_log_of, error_line, last_line, read_tail
 from jobs.status.run_state import RunState, read_state, silent_s
 
 ACCOUNTING_LAG_S = 300.0
@@ -57,7 +60,10 @@ def refresh(
     if failure:
         warn(f"{scheduler.title} does not answer ({failure}): states are from the run directories")
     paths = {state.run.path for state in unfinished}
-    return [reconciled(s, jobs[s.job_id]) if s.job_id in jobs and s.run.path in paths else s for s in found]
+    return [
+        _reconciled(s, jobs[s.job_id], scheduler) if s.job_id in jobs and s.run.path in paths else s
+        for s in found
+    ]
 
 
 def refresh_remote(states: Sequence[RunState], warn: Warn = lambda line: None) -> list[RunState]:
@@ -122,11 +128,13 @@ def _with_receipts(
     return [read_state(state.run) if state.run.path in jobs else state for state in states]
 
 
-def reconciled(state: RunState, job: Job) -> RunState:
+def _reconciled(state: RunState, job: Job, scheduler: Scheduler) -> RunState:
     """A run that has not ended by its files, corrected by its job."""
     if job.status == "running":
         if state.state == "lost" or (state.silent and job.certain):
             return _revived(state, "running", message=job.message)
+        if state.state == "queued" and job.certain and _is_new_start(state, job):
+            return _revived(state, "starting", message=job.message or state.message, before_agents=True)
         return dataclasses.replace(state, message=job.message or state.message)
     if job.status == "pending":
         waits: dict[str, Any] = {"waits_for": job.waits_for, "start_expected": job.start_expected}
@@ -135,7 +143,7 @@ def reconciled(state: RunState, job: Job) -> RunState:
         message = "its job was requeued" if state.claimed else state.message
         return _revived(state, "queued", message=message, **waits)
     if job.status in ("ended", "not_found") and state.active:
-        return _state_after_job(state, job)
+        return _state_after_job(state, job, scheduler)
     return state
 
 
@@ -144,7 +152,22 @@ def _revived(state: RunState, name: str, **fields: Any) -> RunState:
     return dataclasses.replace(state, **fields)
 
 
-def _state_after_job(state: RunState, job: Job) -> RunState:
+def _is_new_start(state: RunState, job: Job) -> bool:
+    """Whether a running job is in a start of which no agent has claimed the run.
+
+    After a request to requeue, the old start runs for a moment.
+    """
+    if not state.claimed:
+        return True
+    ended = (read_json_or_none(state.run.failed) or {}).get("ended")
+    return (
+        ended is not None
+        and job.started is not None
+        and job.started > datetime.fromisoformat(ended).timestamp()
+    )
+
+
+def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunState:
     now = read_state(state.run)  # it may have recorded its end meanwhile
     if not now.active or now.attempt != state.attempt:
         return now
@@ -153,16 +176,34 @@ def _state_after_job(state: RunState, job: Job) -> RunState:
     if not job.certain and not journal.is_own_submission(now.run, now.submission):
         # A scheduler may hide the jobs of other users.
         return dataclasses.replace(state, message=state.message or "another user's job, which is not listed")
-    cause = job.cause or ("lost" if now.claimed else "launch_failed")
-    message = job.message or "the scheduler does not list its job any more"
-    if job.status == "not_found" or job.message is None:
-        cause = "lost"
     requeued = now.state == "queued" and now.claimed  # its last start had ended, for a requeue
+    failed_again = requeued and job.status == "ended" and job.cause is None and job.message is not None
+    log = batch_log_of(now, scheduler) if failed_again or not now.claimed else None
+    if job.status == "not_found" or job.message is None:
+        cause, message = "lost", job.message or "the scheduler does not list its job any more"
+        if log is not None:
+            cause, message = "launch_failed", "its job ended before its agents started"
+    else:
+        cause = job.cause or ("lost" if now.claimed and log is None else "launch_failed")
+        message = job.message
+    if log is not None:
+        message = _with_log_line(message, cause, log, scheduler)
     if requeued:
         message = f"{now.message}; {message}"
     fields: dict[str, Any] = {"cause": cause, "message": message, "silent": False, "eta_s": None}
     fields |= {
+        "before_agents": log is not None,
         "state": "lost" if cause == "lost" and not requeued else "failed",
         "retryable": RULES[cause].retryable,
     }
     return dataclasses.replace(now, **fields)
+
+
+def _with_log_line(message: str, cause: str, log: Path, scheduler: Scheduler) -> str:
+    """Message about a job that ended before its agents started, with a line of its batch log."""
+    if cause == "launch_failed":
+        line = error_line(read_tail(log), scheduler.log_consequence)
+    else:
+        message += " during its set-up"
+        line = last_line(read_tail(log), scheduler.log_consequence)
+    return f"{message}: {line}" if line else message

@@ -27,6 +27,7 @@ StateName = Literal[
     "planned",  # never submitted, or every submission failed
     "submitting",  # an intent is recorded, but no job id
     "queued",
+    "starting",  # its job runs, and its agents have not started: its set-up runs
     "running",
     "done",
     "failed",
@@ -70,6 +71,9 @@ class RunState:
     job_id: str | None = None
     journaled: bool = True
     """Whether `submit.py` submitted the run. If not, it was started by hand or copied here."""
+    before_agents: bool = False
+    """Whether the newest start of its job has reached no agent: its set-up runs, or ended the job; not in the
+    files."""
     silent: bool = False
     """Running by its files, without progress for `SILENT_AFTER_S`: a long validation or a dead host."""
     waits_for: str | None = None
@@ -119,8 +123,8 @@ class RunState:
 
     @property
     def active(self) -> bool:
-        """Whether a job of the run is being submitted, queued or running."""
-        return self.state in ("submitting", "queued", "running")
+        """Whether a job of the run is being submitted, queued, starting or running."""
+        return self.state in ("submitting", "queued", "starting", "running")
 
     @property
     def displayed_state(self) -> str:

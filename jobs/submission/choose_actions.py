@@ -87,7 +87,7 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
         return (
             ("in_progress", state.message) if state.message else ("submit", "its submission was interrupted")
         )
-    if state.state in ("queued", "running"):
+    if state.state in ("queued", "starting", "running"):
         return "in_progress", ", ".join(filter(None, [state.state, state.waits_for, state.message]))
     if state.state == "done":
         return ("up_to_date", "done") if same_code else ("outdated", _why_outdated(state.code_hash or ""))

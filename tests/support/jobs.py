@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -185,6 +186,7 @@ class FakeScheduler:
     name: str = "local"
     title: str = "this machine"
     one_machine: bool = True
+    log_consequence: re.Pattern[str] = re.compile("(?!)")
     accounting: Literal["sacct"] | None = None
 
     def __init__(self, status: JobStatus = "pending", **said: Any) -> None:
@@ -230,6 +232,9 @@ class FakeScheduler:
     def cancel(self, jobs: Mapping[str, str | None]) -> dict[str, str]:
         self.cancelled += [job_id for job_id in jobs if job_id not in self.refused]
         return {job_id: self.refused[job_id] for job_id in jobs if job_id in self.refused}
+
+    def batch_log(self, run: RunDir, submission: int, job_id: str) -> Path:
+        return run.submissions / f"{job_id}.log"
 
     def cluster_name(self) -> str | None:
         return self.is_cluster

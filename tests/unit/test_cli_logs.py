@@ -177,3 +177,36 @@ def test_a_missing_attempt_is_an_error(run: RunDir, capsys: pytest.CaptureFixtur
     end(run, start(run))
     assert submit.main(["logs", "n1", "-f", "--attempt", "4"]) == 2
     assert "has attempts 0" in capsys.readouterr().err
+
+
+def test_the_batch_log_is_followed_until_an_attempt_begins(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = run.submissions / "7.log"
+    monkeypatch.setattr("jobs.status.batch_log.scheduler_named", lambda name: FakeSlurm())
+    steps = (
+        lambda: log.write_text("copying\nthe da"),
+        lambda: log.write_text("copying\nthe data\n"),
+        lambda: (start(run), write(run, "one\n")),
+        lambda: end(run, 0),
+    )
+    assert followed(monkeypatch, capsys, *steps) == ["", "copying\n", "the data\n", "one\n", ""]
+
+
+def test_the_batch_log_of_a_failed_set_up_comes_after_the_attempt_before(
+    run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("jobs.status.batch_log.scheduler_named", lambda name: FakeSlurm())
+    end(run, start(run), cause="preempted", next="requeue", ended="2026-11-22T10:00:00+00:00")
+    write(run, "first\n")
+    slurm.job = Job("pending")
+
+    def fail() -> None:
+        (run.submissions / "7.log").write_text("No such file")
+        slurm.job = Job("ended", "its job failed")
+
+    assert "".join(followed(monkeypatch, capsys, fail)) == "first\nNo such file\n"
+    assert submit.main(["logs", "n1"]) == 0
+    assert capsys.readouterr().out == "No such file\n"
+    assert submit.main(["logs", "n1", "--rank", "0"]) == 0
+    assert capsys.readouterr().out == "first\n"

@@ -68,7 +68,7 @@ def test_one_query_for_all_runs(commands: Commands, tmp_path: Path) -> None:
         on_slurm(tmp_path, f"s/n{number}", f"7_{number}", claimed=number == 1)
     squeue(commands, "7_0|PENDING|N/A|Priority", "7_1|RUNNING|100|None", "7_2|CONFIGURING|100|None")
     states = refresh_remote(read_runs(tmp_path))
-    assert [state.state for state in states] == ["queued", "running", "queued"]
+    assert [state.state for state in states] == ["queued", "running", "starting"]
     assert commands.calls().count("squeue") == 1
     assert "sacct" not in commands.calls()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,7 @@ class LocalScheduler:
     name: str = "local"
     title: str = "this machine"
     one_machine: bool = True
+    log_consequence: re.Pattern[str] = re.compile("(?!)")  # matches no line
     accounting: Literal["sacct"] | None = None
 
     def __init__(self, selection: ProfileSelection | None = None) -> None:
@@ -102,6 +104,10 @@ class LocalScheduler:
                 with contextlib.suppress(ProcessLookupError):  # it has just ended
                     os.kill(holder["process"]["pid"], signal.SIGTERM)
         return {}
+
+    def batch_log(self, run: RunDir, submission: int, job_id: str) -> Path:
+        """Output of the supervisor."""
+        return run.submissions / f"{submission:04d}.log"
 
     def cluster_name(self) -> str | None:
         return None

@@ -28,8 +28,8 @@ def from_queue(queued: QueueEntry) -> Job:
     if queued.state in _PENDING:
         return Job("pending", waits_for=queued.reason, start_expected=queued.start)
     if queued.state in ("STOPPED", "SUSPENDED"):
-        return Job("running", f"{queued.state.lower()} by Slurm")
-    return _ended(queued.state) or Job("running")
+        return Job("running", f"{queued.state.lower()} by Slurm", started=queued.start)
+    return _ended(queued.state) or Job("running", started=queued.start)
 
 
 def is_ending(queued: QueueEntry) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from typing import Any, Literal
 from disttrain.config.keys_and_defaults import asks_for_gpus
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_text
+from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
 from jobs.core.processes import child_environment
 from jobs.schedulers import inherited_variables
@@ -31,7 +33,15 @@ from jobs.schedulers.base import (
     SubmitQuota,
     Unreachable,
 )
-from jobs.schedulers.slurm import commands, job_states, profile_selection, sacct, squeue, submit_limits
+from jobs.schedulers.slurm import (
+    batch_log,
+    commands,
+    job_states,
+    profile_selection,
+    sacct,
+    squeue,
+    submit_limits,
+)
 from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, check_path, render
 from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
 from jobs.schedulers.slurm.sbatch import Backoff, submit_with_backoff
@@ -47,6 +57,7 @@ class SlurmScheduler:
     name: str = "slurm"
     title: str = "Slurm"
     one_machine: bool = False
+    log_consequence: re.Pattern[str] = batch_log.CONSEQUENCE
     accounting: Literal["sacct"] | None = "sacct"
 
     def __init__(self, selection: ProfileSelection | None = None, backoff: Backoff | None = None) -> None:
@@ -163,6 +174,9 @@ class SlurmScheduler:
         except commands.SlurmCommandError as why:
             raise ConfigError(f"{_UNAVAILABLE} ({why})") from None
 
+    def batch_log(self, run: RunDir, submission: int, job_id: str) -> Path:
+        return batch_log.folder(run, in_array="_" in job_id) / f"{job_id}.log"
+
     def cluster_name(self) -> str | None:
         return self._cluster_name
 
@@ -214,9 +228,6 @@ class SlurmScheduler:
 def script_fields(batch: Batch) -> ScriptFields:
     """The fields of a batch's script."""
     first = batch.submissions[0].run
-    folder = first.submissions
-    if len(batch.submissions) > 1:  # logs outlive single runs: a requeued job opens its log again
-        folder = first.path.parent / ".arrays"
     profile = batch.profile or GENERIC
     assert isinstance(profile, Profile)
     return ScriptFields(
@@ -224,7 +235,7 @@ def script_fields(batch: Batch) -> ScriptFields:
         comment=batch.submissions[0].tag,
         config=batch.record["config"],
         tasks=[ArrayTask(each.run.path.absolute(), each.number) for each in batch.submissions],
-        logs=folder.absolute(),
+        logs=batch_log.folder(first, in_array=len(batch.submissions) > 1).absolute(),
         code=code_snapshot.code_of_run(first, batch.record),
         python=sys.executable,
         profile=profile,

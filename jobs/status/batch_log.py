@@ -1,0 +1,91 @@
+"""The batch log of a run, and the line of it that explains why a job ended before its agents started.
+
+The batch log holds the output of a job outside its attempts: of the set-up in the batch script, of the
+scheduler's launcher, and of agents that could not claim their attempt. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from jobs.schedulers.base import Scheduler
+from jobs.schedulers.select import NAMES, scheduler_named
+from jobs.status.run_state import RunState
+
+_TAIL_BYTES = 32 * 1024
+_MAX_LINES = 50
+"""Number of last lines among which an error is searched. An older error was survived."""
+_MAX_CHARACTERS = 300
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_SCRIPT = re.compile(r"^/\S*: (?=line \d+: )")
+"""bash's prefix of its own errors: the path of the node's copy of the script."""
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):|^  File \"")
+_LMOD = re.compile(r"^Lmod has detected the following error:.*(?:\n(?!\s).+)*", re.MULTILINE)
+"""An error of Lmod, which breaks its lines at 80 columns."""
+_ERROR = re.compile(
+    r"error|exception|fatal|not found|no such|cannot|can't|could not|couldn't|unable to|failed|failure"
+    r"|denied|refused|invalid|illegal|unknown|unrecognized|unsupported|unbound|not permitted|no space|quota"
+    r"|killed|segmentation|abort|bad interpreter",
+    re.IGNORECASE,
+)
+_NO_ERROR = re.compile(r"\b(warning|info|notice)\b|\b(0|no) (errors|failures)\b", re.IGNORECASE)
+
+
+def batch_log_of(state: RunState, scheduler: Scheduler | None = None) -> Path | None:
+    """The batch log of a run's newest submission; None if its job has written none."""
+    if state.submission is None or state.job_id is None or state.cluster not in NAMES:
+        return None
+    scheduler = scheduler or scheduler_named(state.cluster)
+    path = scheduler.batch_log(state.run, state.submission, state.job_id)
+    return path if path.exists() else None
+
+
+def read_tail(path: Path) -> str:
+    """The end of a log; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def error_line(log: str, consequence: re.Pattern[str]) -> str | None:
+    """The line of a batch log that gives the reason of a failure; None for an empty log.
+
+    The last line that reads as an error, else the last line. A line that ends in a colon includes the next
+    one. Lines that match `consequence` count only where the log has no other line.
+    """
+    lines = _cleaned(log)
+    reasons = [line for line in lines if not consequence.search(line)] or lines
+    if not reasons:
+        return None
+    recent = range(max(0, len(reasons) - _MAX_LINES), len(reasons))
+    errors = [index for index in recent if _is_error(reasons[index])]
+    index = errors[-1] if errors else len(reasons) - 1
+    following = reasons[index + 1 : index + 2] if reasons[index].endswith(":") else []
+    return _shortened(" ".join([reasons[index], *following]))
+
+
+def last_line(log: str, consequence: re.Pattern[str]) -> str | None:
+    """The last line of a batch log that does not match `consequence`; None without one."""
+    lines = [line for line in _cleaned(log) if not consequence.search(line)]
+    return _shortened(lines[-1]) if lines else None
+
+
+def _is_error(line: str) -> bool:
+    return _ERROR.search(line) is not None and _NO_ERROR.search(line) is None
+
+
+def _cleaned(log: str) -> list[str]:
+    """The lines of a log without escape sequences, empty lines and the frames of tracebacks."""
+    text = _LMOD.sub(lambda error: " ".join(error[0].split()), _ESCAPES.sub("", log))
+    lines = (_SCRIPT.sub("", line).rstrip() for line in text.splitlines())
+    return [line for line in lines if line and not _TRACEBACK.search(line)]
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 1] + "…"
