@@ -61,6 +61,7 @@ def own_queue(tmp_path, monkeypatch):
     monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
 
 
+@pytest.mark.timeout(300)  # seven ranks on two processors, and four commands
 def test_short_sweep_end_to_end(tmp_path):
     runs = tmp_path / "runs"
     found = sweep_default(runs, "--set", "train.steps=24", "train.eval_samples=64")

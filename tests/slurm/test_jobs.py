@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.core import journal
@@ -26,6 +28,7 @@ from tests.support.jobs import (
 from tests.support.minicluster import MiniCluster
 
 
+@pytest.mark.timeout(300)  # seven ranks on two processors, and six commands
 def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     sweep = ("sweep", "small.yaml", "--nodes", "1", "2", "4", "--cluster", "slurm")
@@ -47,14 +50,14 @@ def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_pa
     for node in (0, 1):
         assert f"node {node} of 2 on {attempt['nodes'][node]}" in run.attempt(0).node_log(node).read_text()
 
-    def accounted() -> bool:  # a job's records end a little after its run
-        slurm.submit("report", cwd=tmp_path)
-        report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
-        assert [row["unit"] for row in report["run_costs"]] == ["GPU-hours"] * 3
-        assert all(row["hours"] > 0 for row in report["run_costs"])
-        return all(row["source"] == "sacct" for row in report["run_costs"])
-
-    wait_until(accounted)
+    # A job's record in the accounting ends a little after its run.
+    jobs = ",".join(run["job_id"] for run in told)
+    wait_until(lambda: "Unknown" not in slurm.ask("sacct", "-X", "-n", "-j", jobs, "-o", "End"))
+    slurm.submit("report", cwd=tmp_path)
+    report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
+    assert [row["unit"] for row in report["run_costs"]] == ["GPU-hours"] * 3
+    assert all(row["hours"] > 0 for row in report["run_costs"])
+    assert all(row["source"] == "sacct" for row in report["run_costs"])
     page = (tmp_path / "runs" / "small" / "report" / "report.md").read_text()
     assert "GPU-hours, of" in page
     assert "by Slurm's accounting." in page
