@@ -66,14 +66,16 @@ lint: $(STAMP)  ## ruff, mypy, import contracts, lengths, and whether generated 
 	@$(BIN)/python .ci/check_sizes.py
 	@$(BIN)/python -m disttrain.documents --check
 	@$(BIN)/python -m jobs.schedulers.slurm.documents --check
+	@$(BIN)/python -m jobs.cli.documents --check
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profiles.md, jobs/train.sbatch
+schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profiles.md, docs/json.md, jobs/train.sbatch
 	@$(BIN)/python -m disttrain.documents
 	@$(BIN)/python -m jobs.schedulers.slurm.documents
+	@$(BIN)/python -m jobs.cli.documents
 
 clean:  ## remove caches and coverage data; runs/ and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build mutants .coverage .coverage.*

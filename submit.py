@@ -20,11 +20,12 @@ def _print_unless_interrupt(kind: type[BaseException], *details: Any) -> None:
 if __name__ == "__main__":
     sys.excepthook = _print_unless_interrupt
 
+import argparse
 import importlib
 import os
 from typing import Any
 
-from jobs.cli.arguments import UsageError, build_parser
+from jobs.cli.arguments import UsageError, build_parser, verb_of
 
 EXIT_BAD_INPUT = 2  # as `disttrain.errors.EXIT_BAD_INPUT`
 EXIT_INTERRUPTED = 130
@@ -34,33 +35,55 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        return _run_verb(arguments)
+        given = _parse(arguments)
+        if given is not None:
+            return _run_verb(given)
     except UsageError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return _refuse(error, arguments)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `submit.py status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Exception as error:
-        from disttrain.errors import ConfigError
-
-        if not isinstance(error, ConfigError):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+    build_parser().print_help()
+    return EXIT_BAD_INPUT  # not 0: a script whose verb is an empty variable must fail
 
 
-def _run_verb(arguments: list[str]) -> int:
+def _parse(arguments: list[str]) -> argparse.Namespace | None:
+    """The parsed arguments; None without a verb. Raises `UsageError`."""
     given, unknown = build_parser().parse_known_args(arguments)
     if unknown:  # the verb's own parser suggests the nearest option
         given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if given.verb is None:  # not 0: a script whose verb is an empty variable must fail
-        given.parser.print_help()
-        return EXIT_BAD_INPUT
     given.argv = arguments
-    return int(importlib.import_module(f"jobs.cli.{given.verb}").run(given))
+    return None if given.verb is None else given
+
+
+def _refuse(error: UsageError, arguments: list[str]) -> int:
+    from jobs.cli.command_output import command_output
+
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    with command_output(error.verb, as_json="--json" in options) as output:
+        return output.end(EXIT_BAD_INPUT, str(error))
+
+
+def _run_verb(given: argparse.Namespace) -> int:
+    from disttrain.errors import ConfigError, in_one_line
+    from jobs.cli.command_output import command_output
+
+    with command_output(verb_of(given.parser), as_json=getattr(given, "json", False)) as output:
+        try:
+            return output.end(int(importlib.import_module(f"jobs.cli.{given.verb}").run(given)))
+        except ConfigError as error:
+            return output.end(EXIT_BAD_INPUT, str(error))
+        except KeyboardInterrupt:
+            output.errors.append("interrupted")
+            return output.end(EXIT_INTERRUPTED)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            output.errors.append(in_one_line(error))
+            output.end(1)
+            raise
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from disttrain.records.files import FILES
 from disttrain.records.json_files import write_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-OTHERS = ("site-profile",)
-"""Schemas written by `jobs.schedulers.slurm.documents`."""
+OTHERS = ("site-profile", "command-output")
+"""Schemas written by `jobs.schedulers.slurm.documents` and `jobs.cli.documents`."""
 _INTRODUCTION = """\
 # Configuration
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
+from jobs.cli.command_output import print_error
 from jobs.cli.formatting import count, table
 from jobs.submission.choose_actions import Action, Kind
 
@@ -37,6 +37,14 @@ def action_table(actions: Sequence[Action], schedulers: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
+def actions_json(actions: Sequence[Action]) -> list[dict[str, str]]:
+    """The actions in the output of `--json`, in the order of its runs."""
+    return [
+        {"sweep": action.sweep, "run": action.name, "action": action.kind, "reason": action.reason}
+        for action in actions
+    ]
+
+
 def action_counts(actions: Sequence[Action]) -> str:
     """`3 runs: 1 submitted, 2 done`."""
     counts = Counter(action.kind for action in actions)
@@ -48,9 +56,9 @@ def report_missing(actions: Sequence[Action]) -> int:
     """Print the numbers of runs that were blocked, or deferred by a limit on jobs; return the exit code."""
     blocked = sum(action.kind == "blocked" for action in actions)
     if blocked:
-        print(f"{count(blocked, 'run')} blocked, for the reasons in the table", file=sys.stderr)
+        print_error(f"{count(blocked, 'run')} blocked, for the reasons in the table")
     deferred = [action for action in actions if action.kind == "deferred"]
     if deferred:
         runs = count(len(deferred), "run")
-        print(f"{runs} deferred: {deferred[0].reason}; the same command submits them later", file=sys.stderr)
+        print_error(f"{runs} deferred: {deferred[0].reason}; the same command submits them later")
     return EXIT_RUNS_MISSING if blocked or deferred else 0

@@ -51,8 +51,12 @@ class _Parser(argparse.ArgumentParser):
             word = message.removeprefix("unrecognized arguments: ").split()[0]
             options = [option for option in self._option_string_actions if option.startswith("--")]
             message = f"unknown argument {word!r}{nearest(word.split('=')[0], options)}"
-        verb = self.prog.removeprefix(PROGRAM).strip() or None
-        raise UsageError(f"{message} (see {self.prog} --help)", verb)
+        raise UsageError(f"{message} (see {self.prog} --help)", verb_of(self))
+
+
+def verb_of(parser: argparse.ArgumentParser) -> str | None:
+    """The verb of a parser, for example `status` or `cluster up`; None for the parser of all verbs."""
+    return parser.prog.removeprefix(PROGRAM).strip() or None
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"disttrain {__version__}")
     json_option = _Parser(add_help=False)
-    json_option.add_argument("--json", action="store_true", help="print JSON")
+    json_option.add_argument("--json", action="store_true", help="print one JSON document (docs/json.md)")
     common = _Parser(add_help=False, parents=[json_option])
     common.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all sweeps (runs)"
@@ -233,8 +237,9 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
 def _add_minicluster(parser: argparse.ArgumentParser, json_option: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    def action(name: str, text: str) -> argparse.ArgumentParser:
-        made = actions.add_parser(name, help=text, description=text, parents=[json_option])
+    def action(name: str, text: str, *, prints: bool = True) -> argparse.ArgumentParser:
+        parents = [json_option] if prints else []
+        made = actions.add_parser(name, help=text, description=text, parents=parents)
         made.set_defaults(parser=made)
         made.add_argument("--name", help="name of the cluster (up: mini; else the only cluster)")
         return made
@@ -257,7 +262,8 @@ def _add_minicluster(parser: argparse.ArgumentParser, json_option: argparse.Argu
         "--short-timeouts", action="store_true", help="reduce Slurm's timeouts to seconds, for fault tests"
     )
     action("status", "print nodes, partitions and links of all clusters")
-    shell = action("shell", "run a shell, or the command after --, whose Slurm commands use the cluster")
+    text = "run a shell, or the command after --, whose Slurm commands use the cluster"
+    shell = action("shell", text, prints=False)
     shell.add_argument(
         "--node", type=int, metavar="I", help="run on node I instead of this machine (needs root)"
     )

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from disttrain.errors import ConfigError
 from jobs.cli import run_lookup, target
-from jobs.cli.json_output import print_json, state_as_json
+from jobs.cli.command_output import add_json, print_error
 from jobs.core.processes import host
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.refresh import refresh
@@ -40,9 +39,14 @@ def run(args: argparse.Namespace) -> int:
             failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
     for state in active:
         if state.run.path in failures:
-            print(f"{run_lookup.run_label(state.run)}: {failures[state.run.path]}", file=sys.stderr)
+            print_error(f"{run_lookup.run_label(state.run)}: {failures[state.run.path]}")
     if args.json:
-        print_json([state_as_json(state) for state in [*stopping, *cancelled]])
+        failed = [state for state in active if state.run.path in failures]
+        add_json(
+            [*stopping, *cancelled, *failed],
+            stopping=[run_lookup.run_label(state.run) for state in stopping],
+            cancelled=[run_lookup.run_label(state.run) for state in cancelled],
+        )
     else:
         inactive = len(runs) - len(stopping) - len(cancelled) - len(failures)
         _print_cancelled(stopping, cancelled, inactive=inactive, failed=len(failures))

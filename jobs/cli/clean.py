@@ -11,7 +11,7 @@ from pathlib import Path
 from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling, run_lookup, submitting, trash
-from jobs.cli.json_output import print_json
+from jobs.cli.command_output import add_json
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
 from jobs.status.run_folders import runs_of
@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     if moved and not args.dry_run:
         _move_code(args.runs, folder)
     if args.json:
-        print_json([{"run": run_lookup.run_label(state.run), "to": str(target)} for state, target in moved])
+        rows = [{"sweep": state.sweep, "run": state.name, "to": str(target)} for state, target in moved]
+        add_json([*(state for state, _ in moved), *kept], moved=rows)
     else:
         _print_moved(moved, kept, args)
     return 0
@@ -65,14 +66,18 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 def _restore(args: argparse.Namespace) -> int:
     runs = trash.runs_to_restore(args.runs, args.runs_given)
-    targets = {run_lookup.run_label(run): args.runs / run.sweep / run.name for run in runs}
+    targets = {run: args.runs / run.sweep / run.name for run in runs}
     if not args.dry_run:
         trash.restore(runs, args.runs)
     if args.json:
-        print_json([{"run": label, "to": str(target)} for label, target in targets.items()])
+        rows = [{"sweep": run.sweep, "run": run.name, "to": str(target)} for run, target in targets.items()]
+        add_json(
+            submitting.read_states(runs if args.dry_run else [*map(RunDir, targets.values())]), restored=rows
+        )
         return 0
-    for label, target in targets.items():
-        print(f"{'would restore' if args.dry_run else 'restored'}  {label} to {target}")
+    for run, target in targets.items():
+        verb = "would restore" if args.dry_run else "restored"
+        print(f"{verb}  {run_lookup.run_label(run)} to {target}")
     if not runs:
         print("nothing to restore: the trash is empty")
     return 0
@@ -86,7 +91,7 @@ def _purge(args: argparse.Namespace) -> int:
     else:
         deleted = trash.purge(args.runs)
     if args.json:
-        print_json([{"deleted": str(path), "runs": labels} for path, labels in deleted.items()])
+        add_json(deleted=[{"folder": str(path), "runs": labels} for path, labels in deleted.items()])
         return 0
     for path, labels in deleted.items():
         print(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 
 from disttrain.errors import ConfigError
+from jobs.cli.command_output import add_json, print_error
 from jobs.cli.formatting import count, table
-from jobs.cli.json_output import print_json
 from jobs.minicluster import discovery, lifecycle, packages
 from jobs.minicluster.config import ClusterSpec
 from jobs.minicluster.init_protocol import ServiceError
@@ -23,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return verbs[args.action](args)
     except (ServiceError, NetworkError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(f"error: {error}")
         return 1
 
 
@@ -40,7 +39,7 @@ def _up(args: argparse.Namespace) -> int:
     began = time.monotonic()
     cluster = lifecycle.up(spec)
     if args.json:
-        print_json(lifecycle.status_fields(cluster))
+        add_json(clusters=[lifecycle.status_fields(cluster)])
         return 0
     name_flag = "" if spec.name == DEFAULT_NAME else f" --name {spec.name}"
     print(f"cluster {spec.name} is up after {time.monotonic() - began:.1f} s: {_spec_text(spec)}")
@@ -61,7 +60,7 @@ def _print_status(args: argparse.Namespace) -> int:
     found = [lifecycle.find_cluster(name) for name in names]
     fields = [lifecycle.status_fields(cluster) for cluster in found]
     if args.json:
-        print_json(fields)
+        add_json(clusters=fields)
         return 0
     if not found:
         print("no cluster: python submit.py cluster up")
@@ -102,7 +101,7 @@ def _down(args: argparse.Namespace) -> int:
     name = discovery.resolve_name(args.name)
     lifecycle.down(name)
     if args.json:
-        print_json({"name": name, "state": "down"})
+        add_json(removed=name)
     else:
         print(f"cluster {name} is down; its processes and files are removed")
     return 0

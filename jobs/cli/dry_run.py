@@ -14,14 +14,15 @@ from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from jobs.cli.action_table import EXIT_RUNS_MISSING
 from jobs.cli.batch_scripts import preview_scripts, script_json
+from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.dry_run_text import PORT, dry_run_text
-from jobs.cli.json_output import print_json
+from jobs.cli.formatting import count
 from jobs.cli.target import described_scheduler
 from jobs.core import code_snapshot, environment
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.base import Scheduler
-from jobs.status.run_state import read_runs
+from jobs.status.run_state import RunState, read_runs
 from jobs.submission.choose_actions import Action, plan_actions
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import RunPlan, SweepPlan
@@ -78,21 +79,31 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     scripts = preview_scripts(actions, scheduler, args.runs, record, test=args.test_only)
     warnings = warnings_for([action.plan for action in actions if action.submits and action.plan], scheduler)
     if args.json:
-        print_json(
-            {
-                "sweep": plan.name,
-                "scaling": plan.scaling,
-                "base_ranks": plan.base_ranks,
-                "cluster": scheduler.name,
-                "warnings": warnings,
-                "runs": runs,
-                "batches": [script_json(script, scheduler) for script in scripts],
-            }
+        for line in warnings:
+            print_warning(line)
+        add_json(
+            [_existing_or_planned(action, args.runs) for action in actions],
+            sweep=plan.name,
+            scaling=plan.scaling,
+            base_ranks=plan.base_ranks,
+            cluster=scheduler.name,
+            plans=runs,
+            batches=[script_json(script, scheduler) for script in scripts],
         )
     else:
         report_job = not (args.wait or args.no_report) and any(action.submits for action in actions)
         print(dry_run_text(plan, scheduler, args.runs, runs, warnings, scripts, report_job=report_job))
-    return EXIT_RUNS_MISSING if any(script.check and not script.check.accepted for script in scripts) else 0
+    refused = [script.name for script in scripts if script.check and not script.check.accepted]
+    if refused:
+        print_error(f"{scheduler.title} refuses {len(refused)} of {count(len(scripts), 'batch script')}")
+    return EXIT_RUNS_MISSING if refused else 0
+
+
+def _existing_or_planned(action: Action, root: Path) -> RunState:
+    if action.state is not None:
+        return action.state
+    key = action.plan.config_key if action.plan else None
+    return RunState(RunDir(root / action.sweep / action.name), "planned", config_key=key)
 
 
 def _run_json(action: Action, plan: SweepPlan, place: _Place) -> dict[str, Any]:
@@ -106,6 +117,7 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place) -> dict[str, Any]:
     added = _added_variables(planned, config, place)
     one_machine = place.scheduler.one_machine
     return {
+        "sweep": action.sweep,
         "run": action.name,
         "action": action.kind,
         "reason": action.reason,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from disttrain.records.layers import Layers
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup
+from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.formatting import number
-from jobs.cli.json_output import print_json
+from jobs.cli.submitting import read_states
 
 _WARN_SCALE = 1.5
 """A warning is printed when steps computed longer than the timed layers by more than this factor."""
@@ -29,13 +29,12 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or Path(f"{found.name}-table.yaml")
     write_table(table, out)
     if scale > _WARN_SCALE:
-        print(
-            f"warning: the steps computed {number(scale, 3)} times as long as the isolated layer passes, "
-            "because ranks shared processors or caches were cold; times of single layers are less certain",
-            file=sys.stderr,
+        print_warning(
+            f"the steps computed {number(scale, 3)} times as long as the isolated layer passes, because "
+            "ranks shared processors or caches were cold; times of single layers are less certain"
         )
     if args.json:
-        print_json({"table": str(out), "scale": scale, **table.model_dump(mode="json")})
+        add_json(read_states([found]), path=str(out), scale=scale, table=table.model_dump(mode="json"))
         return 0
     print(
         f"wrote {out}: {len(table.layers)} layers, {number(table.bytes / 2**20)} MiB, "

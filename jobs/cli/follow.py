@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from jobs.cli.formatting import duration, number, runs_flag
+from jobs.cli.command_output import print_error
+from jobs.cli.formatting import count, duration, number, runs_flag
 from jobs.cli.run_lookup import run_label
 from jobs.cli.status_table import (
     COLUMNS,
@@ -107,8 +108,11 @@ def all_ended(states: Sequence[RunState]) -> bool:
 
 
 def exit_code(states: Sequence[RunState]) -> int:
-    """0 when every run is done, else 1."""
-    return 0 if all(state.state == "done" for state in states) else 1
+    """0 when every run is done, else 1 and a line on stderr."""
+    undone = [state for state in states if state.state != "done"]
+    if undone:
+        print_error(f"{len(undone)} of {count(len(states), 'run')} not done")
+    return 1 if undone else 0
 
 
 def _show_live_table(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[RunState]:

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from disttrain.errors import ConfigError
-from disttrain.records.json_files import to_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.cli import run_lookup
-from jobs.cli.polling import PolledRuns, print_warning, refresh_or_warn
+from jobs.cli.command_output import add_json, print_json_line, print_warning
+from jobs.cli.polling import PolledRuns, refresh_or_warn
 from jobs.status.batch_log import batch_log_of
 from jobs.status.run_state import RunState, read_state
 
@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if tail is None:
         raise ConfigError(_missing_log_message(found, args, state))
     _print_lines(tail.rest(), tail.name, args.json)
+    add_json([state])
     return 0
 
 
@@ -108,6 +109,7 @@ def _follow(found: RunDir, args: argparse.Namespace) -> int:
         print(f"{run_lookup.run_label(found)}: attempt {number}", file=sys.stderr)
     if not printed_any:
         raise ConfigError(_missing_log_message(found, args, state))
+    add_json([state])
     return 0
 
 
@@ -165,5 +167,8 @@ def _missing_log_message(run: RunDir, args: argparse.Namespace, state: RunState)
 def _print_lines(lines: Iterator[bytes], source: str, as_json: bool) -> None:
     for line in lines:
         text = line.decode(errors="replace").rstrip("\n")
-        sys.stdout.write((to_json({"log": source, "line": text}) if as_json else text) + "\n")
+        if as_json:
+            print_json_line({"log": source, "line": text})
+        else:
+            sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from jobs.cli.command_output import print_warning
 from jobs.schedulers.base import Scheduler
 from jobs.status.refresh import refresh, refresh_remote
 from jobs.status.run_state import RunState
@@ -38,10 +38,6 @@ ReadStates = Callable[[], list[RunState]]
 def refresh_or_warn(states: list[RunState]) -> list[RunState]:
     """Correct the states by a scheduler query; print a warning if the scheduler does not answer."""
     return refresh_remote(states, print_warning)
-
-
-def print_warning(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr)
 
 
 class PolledRuns:

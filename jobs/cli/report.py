@@ -9,7 +9,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup
-from jobs.cli.json_output import print_json
+from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.status_table import state_note
 from jobs.status.gpu_hours import record_usage
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     }
     page = report.write(folders, out, base=args.base, states=known)
     if args.json:
-        print_json(read_json(page.with_name("report.json")))
+        add_json(states, page=str(page), report=read_json(page.with_name("report.json")))
     else:
         print(f"report of {', '.join(sweeps)}: {page}")
     return 0

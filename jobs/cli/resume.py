@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
-from jobs.cli import polling, run_lookup, submitting, target
+from jobs.cli import run_lookup, submitting, target
+from jobs.cli.command_output import print_warning
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
@@ -33,9 +34,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         schedulers[scheduler.name] = scheduler
         with sweep_lock(args.runs / sweep):
-            states = refresh(
-                submitting.read_states(group), scheduler, receipts=True, warn=polling.print_warning
-            )
+            states = refresh(submitting.read_states(group), scheduler, receipts=True, warn=print_warning)
             actions = resume_actions(states, code_hash(), named)
             try:
                 actions = carry_out(actions, scheduler, args.runs)

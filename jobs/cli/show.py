@@ -11,8 +11,8 @@ from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.cli import run_lookup, submitting
+from jobs.cli.command_output import add_json
 from jobs.cli.formatting import duration, number, table
-from jobs.cli.json_output import print_json, state_as_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.status_table import state_note
 from jobs.status.batch_log import batch_log_of
@@ -35,15 +35,13 @@ def run(args: argparse.Namespace) -> int:
     attempts = [each for attempt in found.attempts() if (each := read_json_or_none(attempt.record))]
     nodes = _node_records(found)
     if args.json:
-        print_json(
-            {
-                **state_as_json(state),
-                "record": record,
-                "attempt_records": attempts,
-                "node_records": nodes,
-                "env": env,
-                "metrics": metrics,
-            }
+        add_json(
+            [state],
+            record=record,
+            attempt_records=attempts,
+            node_records=nodes,
+            env=env,
+            metrics=metrics,
         )
         return 0
     parts = [

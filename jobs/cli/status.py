@@ -7,7 +7,7 @@ from pathlib import Path
 
 from disttrain.records.collect_provenance import code_hash
 from jobs.cli import run_lookup
-from jobs.cli.json_output import print_json, state_as_json
+from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.selection import by_state
 from jobs.cli.status_table import state_counts, status_table, sweep_table
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     if args.long and states:
         return _print_gpu_hours(states, args.json)
     if args.json:
-        print_json([state_as_json(state) for state in states])
+        add_json(states)
     elif not every:
         print(f"no runs in {args.runs} yet: python submit.py sweep --nodes 1 2 4")
     elif not states:
@@ -38,8 +38,9 @@ def _print_gpu_hours(states: list[RunState], as_json: bool) -> int:
 
     if as_json:
         runs, sweeps = gpu_hours_table.gpu_hours_json(states)
-        rows = [state_as_json(state) | {"usage": each} for state, each in zip(states, runs, strict=True)]
-        print_json({"runs": rows, "sweeps": sweeps})
+        pairs = zip(states, runs, strict=True)
+        usage = [{"sweep": state.sweep, "run": state.name, **each} for state, each in pairs if each]
+        add_json(states, usage=usage, usage_by_sweep=sweeps)
     else:
         print(f"{gpu_hours_table.gpu_hours_table(states)}\n\n{state_counts(states)}")
     return 0

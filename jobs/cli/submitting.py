@@ -10,10 +10,10 @@ from pathlib import Path
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, target
-from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, report_missing
+from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, actions_json, report_missing
+from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.formatting import runs_flag
-from jobs.cli.json_output import print_json, state_as_json
-from jobs.cli.polling import PolledRuns, print_warning
+from jobs.cli.polling import PolledRuns
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
@@ -63,7 +63,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
 def print_refusal(error: SubmitError, root: Path, sweep: str) -> int:
     """Print the scheduler's refusal, and return the exit code."""
     hint = f"; list the runs: submit.py status {sweep}{runs_flag(root)}" if runs_of(root, sweep) else ""
-    print(f"error: {error}{hint}", file=sys.stderr)
+    print_error(f"error: {error}{hint}")
     return EXIT_RUNS_MISSING
 
 
@@ -101,12 +101,7 @@ def print_actions_and_wait(
         sweeps = " ".join(_sweeps(runs))
         print(f"watch them: submit.py watch {sweeps}{runs_flag(args.runs)}", *reports, sep="\n")
     if args.json:
-        print_json(
-            [
-                {"action": action.kind, "reason": action.reason, **state_as_json(state)}
-                for action, state in zip(actions, states or read_states(runs), strict=True)
-            ]
-        )
+        add_json(states or read_states(runs), actions=actions_json(actions))
     exit_code = report_missing(actions)
     return follow.exit_code(states) or exit_code if args.wait else exit_code
 
@@ -122,7 +117,7 @@ def _wait(
     of_this_host = next((scheduler for scheduler in schedulers if scheduler.one_machine), None)
     polled = PolledRuns(lambda: _read_states(runs, code), of_this_host)
     try:
-        return follow.follow(polled, args.runs, out=sys.stderr if args.json else sys.stdout)
+        return follow.follow(polled, args.runs)
     except KeyboardInterrupt:
         for sweep in _sweeps(runs):
             with sweep_lock(args.runs / sweep):

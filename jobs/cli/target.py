@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 from collections.abc import Sequence
 
 from disttrain.errors import ConfigError
+from jobs.cli.command_output import print_warning
 from jobs.schedulers.base import ProfileSelection, Scheduler
 from jobs.schedulers.select import scheduler_named
 from jobs.status.run_state import RunState
@@ -68,5 +68,5 @@ def _choose(args: argparse.Namespace, existing: Sequence[RunState]) -> Scheduler
             "--cluster local submits to this machine anyway"
         )
     if shutil.which("sbatch") is not None:
-        print(f"warning: sbatch is installed but {reason}: using this machine", file=sys.stderr)
+        print_warning(f"sbatch is installed but {reason}: using this machine")
     return scheduler_named("local", selection)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from disttrain.records.collect_provenance import code_hash
 from jobs.cli import follow, run_lookup
-from jobs.cli.json_output import print_json, state_as_json
+from jobs.cli.command_output import add_json
 from jobs.cli.polling import PolledRuns
 from jobs.cli.selection import by_state
 from jobs.cli.status import read_sweeps
@@ -21,10 +20,8 @@ def run(args: argparse.Namespace) -> int:
         dict.fromkeys(state.sweep for state in read_sweeps(args.runs, [], code) if state.active)
     )
     if not sweeps:
-        print("[]" if args.json else "no run is waiting or running: submit.py status lists all runs")
+        print("no run is waiting or running: submit.py status lists all runs")
         return 0
     runs = PolledRuns(lambda: read_sweeps(args.runs, sweeps, code))
-    states = follow.follow(runs, args.runs, is_shown=is_shown, out=sys.stderr if args.json else sys.stdout)
-    if args.json:
-        print_json([state_as_json(state) for state in states])
+    add_json(follow.follow(runs, args.runs, is_shown=is_shown))
     return 0

@@ -86,7 +86,7 @@ def test_short_sweep_end_to_end(tmp_path):
     assert json.loads((runs / "default" / "report" / "report.json").read_text())
 
     status = submit("status", "--runs", str(runs), "--json")
-    assert all(run["state"] == "done" for run in json.loads(status.stdout))
+    assert all(run["state"] == "done" for run in json.loads(status.stdout)["runs"])
 
 
 def check_run_directory(run: RunDir, metrics: Metrics) -> None:

@@ -33,7 +33,7 @@ def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_pa
     (tmp_path / "small.yaml").write_text(SMALL)
     sweep = ("sweep", "small.yaml", "--nodes", "1", "2", "4", "--cluster", "slurm")
     slurm.submit(*sweep, "--wait", cwd=tmp_path)
-    told = json.loads(slurm.submit("status", "--json", cwd=tmp_path))
+    told = json.loads(slurm.submit("status", "--json", cwd=tmp_path))["runs"]
     assert [(run["run"], run["state"], run["cluster"]) for run in told] == [
         ("n1-single-b16-r0", "done", "slurm"),
         ("n2-ddp-b16-r0", "done", "slurm"),

@@ -120,7 +120,7 @@ def test_two_clusters_are_independent(slurm: MiniCluster, name: str) -> None:
     job = other.ask("sbatch", "--parsable", "--output=/dev/null", "--wrap", "sleep 1000").strip()
     assert job in other.ask("squeue", "-h", "-o", "%i")
     assert job not in slurm.ask("squeue", "-h", "-o", "%i")
-    told = {facts["name"]: facts for facts in json.loads(cluster_verb("status", "--json").stdout)}
+    told = {facts["name"]: facts for facts in json.loads(cluster_verb("status", "--json").stdout)["clusters"]}
     assert len(told[slurm.name]["nodes"]) == 4
     assert [node["node"] for node in told[name]["nodes"]] == [f"{name}-1", f"{name}-2"]
     assert "--name is needed to choose a cluster" in cluster_verb("down", check=False).stderr
@@ -129,7 +129,7 @@ def test_two_clusters_are_independent(slurm: MiniCluster, name: str) -> None:
 
 
 def test_nodes_gpus_and_partitions_are_as_requested(slurm: MiniCluster) -> None:
-    (told,) = json.loads(cluster_verb("status", "--json", "--name", slurm.name).stdout)
+    (told,) = json.loads(cluster_verb("status", "--json", "--name", slurm.name).stdout)["clusters"]
     assert (told["state"], told["link_bits_per_s"]) == ("up", 10**9)
     assert [(node["node"], node["gres"]) for node in told["nodes"]] == [
         (f"{slurm.name}-{number}", "gpu:4") for number in (1, 2, 3, 4)

@@ -184,10 +184,10 @@ def preempt(cluster: MiniCluster) -> None:
 
 
 def long_status(job: Job) -> dict[str, Any]:
-    """The entry of the only run in `status --long`."""
+    """The only run in `status --long`, with its usage."""
     said = json.loads(job.cluster.submit("status", "--long", "--json", cwd=job.run.path.parents[2]))
-    (found,) = said["runs"]
-    return found
+    (found,), (usage,) = said["runs"], said["usage"]
+    return {**found, "usage": usage}
 
 
 def assert_figures_cover_all_attempts(job: Job) -> None:

@@ -35,8 +35,17 @@ def ask(capsys: pytest.CaptureFixture[str], command: str, code: int = 0) -> str:
     return capsys.readouterr().out
 
 
-def ask_json(capsys: pytest.CaptureFixture[str], command: str, code: int = 0) -> Any:
-    return json.loads(ask(capsys, f"{command} --json", code))
+def ask_json(capsys: pytest.CaptureFixture[str], command: str, code: int = 0) -> dict[str, Any]:
+    """The document of a command line."""
+    return parse_document(ask(capsys, f"{command} --json", code))
+
+
+def parse_document(out: str) -> dict[str, Any]:
+    """The document that a command printed: all of stdout, or the last line of a stream."""
+    try:
+        return json.loads(out)
+    except ValueError:
+        return [json.loads(line) for line in out.splitlines()][-1]
 
 
 def states() -> dict[str, str]:

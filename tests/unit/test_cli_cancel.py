@@ -39,10 +39,9 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeSche
     table = ask(capsys, "status tiny")
     assert "2 runs: 2 cancelled" in table
     out = ask_json(capsys, "resume")
-    assert [(run["run"], run["action"], run["state"]) for run in out] == [
-        (elsewhere.name.replace("n2-ddp", "n1-single"), "retry", "queued"),
-        (elsewhere.name, "retry", "queued"),
-    ]
+    names = [elsewhere.name.replace("n2-ddp", "n1-single"), elsewhere.name]
+    assert [(action["run"], action["action"]) for action in out["actions"]] == [(n, "retry") for n in names]
+    assert [(run["run"], run["state"]) for run in out["runs"]] == [(name, "queued") for name in names]
     assert "in progress" in ask(capsys, "resume tiny")
     ask(capsys, "resume n2-ddp-b8-r0")
 
@@ -83,7 +82,7 @@ def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
 def test_resume_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     make_run(RUNS, "tiny/n1-single-b8-r0")
     assert ask(capsys, "resume").startswith("nothing to resume")
-    assert ask_json(capsys, "resume") == []
+    assert ask_json(capsys, "resume")["runs"] == []
 
 
 def by_hand(name: str) -> RunDir:

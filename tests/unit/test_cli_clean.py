@@ -62,7 +62,7 @@ def test_two_concurrent_cleans(capsys: pytest.CaptureFixture[str], monkeypatch: 
             yield
 
     monkeypatch.setattr(clean, "sweep_lock", after_another)
-    assert [run["run"] for run in ask_json(capsys, "clean --failed")] == ["tiny/n2"]
+    assert [run["run"] for run in ask_json(capsys, "clean --failed")["moved"]] == ["n2"]
 
 
 def files() -> list[tuple[str, bytes]]:
@@ -75,8 +75,8 @@ def test_a_cleaned_out_sweep_frees_its_name(capsys: pytest.CaptureFixture[str]) 
     make_run(RUNS, "tiny/n1", "failed")
     write_json(RUNS / "tiny/sweep.json", {"base": {"optim": {"lr": 5.0}, "sweep": {"base_ranks": 1}}})
     out = ask_json(capsys, "clean tiny")
-    assert [run["run"] for run in out] == ["tiny/n1"]
-    assert Path(out[0]["to"]).with_name("sweep.json").exists()
+    assert [run["run"] for run in out["moved"]] == ["n1"]
+    assert Path(out["moved"][0]["to"]).with_name("sweep.json").exists()
     ask(capsys, "sweep tiny.yaml --nodes 1")
 
 
@@ -96,7 +96,9 @@ def test_restore_undoes_the_last_clean(capsys: pytest.CaptureFixture[str]) -> No
     assert not (RUNS / code).exists()
     assert "would restore  tiny/n2" in ask(capsys, "clean --restore --dry-run")
     assert states() == {}
-    assert ask_json(capsys, "clean --restore") == [{"run": "tiny/n2", "to": "runs/tiny/n2"}]
+    restored = ask_json(capsys, "clean --restore")
+    assert restored["restored"] == [{"sweep": "tiny", "run": "n2", "to": "runs/tiny/n2"}]
+    assert [run["path"] for run in restored["runs"]] == ["runs/tiny/n2"]
     assert list(states()) == ["n2"]
     assert (RUNS / code).is_dir()
     ask(capsys, "clean --restore tiny")
@@ -130,7 +132,7 @@ def test_purge_deletes_the_trash_alone(capsys: pytest.CaptureFixture[str]) -> No
     assert "(runs: tiny/n1)" in ask(capsys, "clean --purge --dry-run")
     assert files() == before
     (RUNS / ".trash/.deleting-x").mkdir()  # of an interrupted call
-    assert [each["runs"] for each in ask_json(capsys, "clean --purge")] == [["tiny/n1"]]
+    assert [each["runs"] for each in ask_json(capsys, "clean --purge")["deleted"]] == [["tiny/n1"]]
     assert list((RUNS / ".trash").iterdir()) == []
     assert list(states()) == ["n2"]
     assert "the trash is empty" in ask(capsys, "clean --purge")

@@ -70,13 +70,16 @@ def test_a_dry_run_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         submit.main(["sweep", "tiny.yaml", "--cluster", "slurm", "--nodes", "2", "--dry-run", "--json"]) == 0
     )
     out = json.loads(capsys.readouterr().out)
-    assert (out["scaling"], out["cluster"], len(out["runs"])) == ("strong", "slurm", 2)
-    run = out["runs"][0]
+    assert (out["scaling"], out["cluster"], len(out["plans"])) == ("strong", "slurm", 2)
+    assert [(run["run"], run["state"]) for run in out["runs"]] == [
+        (plan["run"], "planned") for plan in out["plans"]
+    ]
+    run = out["plans"][0]
     assert run["batch"] == {"local": 32, "accumulation": 1, "ranks": 2, "global": 64}
     assert run["cost_bound"] == {"hours": 0.5, "unit": "GPU-hours"}
     assert run["env"]["HF_TOKEN"]["value"] == "***"
     assert run["commands"] == [], "on Slurm the batch script says what is done"
-    assert [batch["runs"] for batch in out["batches"]] == [[each["run"]] for each in out["runs"]]
+    assert [batch["runs"] for batch in out["batches"]] == [[each["run"]] for each in out["plans"]]
 
 
 def warnings(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

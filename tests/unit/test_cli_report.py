@@ -51,7 +51,7 @@ def test_the_report_is_of_the_newest_sweep(
     assert report.newest_sweep(RUNS) == "c", "submitted again, which leaves run.json as it was"
     os.utime(again, (1, 1))
     assert ask(capsys, "report") == "report of a: runs/a/report/report.html\n"
-    assert ask_json(capsys, "report b c --out both --base n1") == {"title": "t"}
+    assert ask_json(capsys, "report b c --out both --base n1")["report"] == {"title": "t"}
     assert asked == [([RUNS / "a"], RUNS / "a/report", None), ([RUNS / "b", RUNS / "c"], Path("both"), "n1")]
 
 
@@ -70,7 +70,7 @@ def test_cancelled_runs_are_cancelled_in_the_report(
         act(on_slurm(RUNS, f"a/{name}", claimed=name != "queued"))
         if name != "queued":
             RunDir(RUNS / "a" / name).attempt(0).path.mkdir(parents=True)
-    excluded = {row["run"]: row for row in ask_json(capsys, "report a")["excluded_runs"]}
+    excluded = {row["run"]: row for row in ask_json(capsys, "report a")["report"]["excluded_runs"]}
     states = {name: row["state"] for name, row in excluded.items()}
     assert states == {
         "queued": "cancelled", "recorded": "cancelled", "stopped": "stopped", "killed": "cancelled",

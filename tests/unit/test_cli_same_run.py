@@ -49,7 +49,9 @@ def test_run_ignores_the_axes_of_a_sweep_file(capsys: pytest.CaptureFixture[str]
 def test_a_run_whose_axis_is_another_key_keeps_the_name_it_has(capsys: pytest.CaptureFixture[str]) -> None:
     ask(capsys, "sweep tiny.yaml --nodes 1 --set train.seed=0,1")
     again = ask_json(capsys, "sweep tiny.yaml --nodes 1")  # seed 0 is the base's
-    assert [(run["run"], run["action"]) for run in again] == [("n1-single-b8-seed0-r0", "in_progress")]
+    assert [(run["run"], run["action"]) for run in again["actions"]] == [
+        ("n1-single-b8-seed0-r0", "in_progress")
+    ]
 
 
 @pytest.mark.parametrize("broken", ["progress.json", "intent and run.json", "intent"])
@@ -68,7 +70,7 @@ def test_a_corrupt_file_does_not_start_a_run_again_under_another_name(
     }
     for path in paths[broken]:
         path.write_text("{")
-    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 1", code=int(broken != "progress.json"))
+    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 1", code=int(broken != "progress.json"))["actions"]
     assert again["run"] == "n1-single-b8-r0"
     if broken == "progress.json":
         assert again["action"] == "in_progress"
@@ -84,7 +86,7 @@ def test_a_corrupt_run_is_identified_by_the_key_in_its_name(
     (auto,) = (state for state in read_runs(RUNS) if axes_of(state.run)["parallel.strategy"] == "auto")
     for path in (journal.entry(auto.run, 0).path("intent"), auto.run.run_json):
         path.write_text("{")
-    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 2", code=1)
+    (again,) = ask_json(capsys, "sweep tiny.yaml --nodes 2", code=1)["actions"]
     assert (again["run"], again["action"]) == (auto.name, "blocked")
     assert len(cluster.submitted) == 2
 

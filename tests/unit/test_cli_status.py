@@ -29,7 +29,7 @@ def test_status_prints_every_state(capsys: pytest.CaptureFixture[str]) -> None:
     assert "8 runs: 1 running, 1 queued, 1 planned, 1 failed, 1 cancelled, 1 lost, 1 corrupt, 1 done" in out
     old = next(line for line in ask(capsys, "status").splitlines() if line.startswith("other/old "))
     assert old.split() == ["other/old", "done", "20/40", "812.5", "2.25", "made", "by", "older", "code"]
-    by_name = {run["run"]: run for run in ask_json(capsys, "status")}
+    by_name = {run["run"]: run for run in ask_json(capsys, "status")["runs"]}
     assert by_name["running"]["step"] == 20
     assert by_name["running"]["eta_s"] == 70.0
     assert by_name["old"]["stale"] is True
@@ -51,10 +51,10 @@ def test_state_selects_runs_and_refuses_an_unknown_one(capsys: pytest.CaptureFix
     ]
     assert "tiny    1/4  1 failed, 1 cancelled, 1 lost, 1 done  " in out
     assert ask(capsys, "status other --state lost") == "none of 1 run: 1 done\n"
-    assert [run["run"] for run in ask_json(capsys, "status --state cancelled")] == ["cancelled"]
+    assert [run["run"] for run in ask_json(capsys, "status --state cancelled")["runs"]] == ["cancelled"]
     assert submit.main(["status", "--state", "failed,runing"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: --state: 'runing' is not one of planned, submitting, queued, running")
+    assert said.startswith("error: --state: 'runing' is not one of planned, submitting, queued, starting, ")
     assert said.endswith("; did you mean 'running'?\n")
     out = ask(capsys, "watch tiny --state lost")
     assert "tiny/lost lost" in out
@@ -118,7 +118,7 @@ def test_watch_with_nothing_to_watch(capsys: pytest.CaptureFixture[str]) -> None
     make_run(RUNS, "tiny/n1")
     assert ask(capsys, "watch").startswith("no run is waiting or running")
     assert "tiny/n1 done  step 20/40" in ask(capsys, "watch tiny")
-    assert ask_json(capsys, "watch tiny")[0]["state"] == "done"
+    assert ask_json(capsys, "watch tiny")["runs"][0]["state"] == "done"
 
 
 def test_following_runs_hashes_the_code_once(

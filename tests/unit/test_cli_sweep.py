@@ -30,7 +30,7 @@ def test_a_sweep_is_submitted_once(capsys: pytest.CaptureFixture[str], cluster: 
     assert states() == {"n1-single-b8-r0": "queued", "n2-ddp-b8-r0": "queued"}
     SweepRecord.model_validate(read_json(RUNS / "tiny" / "sweep.json"))
     again = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4")
-    assert [(run["run"], run["action"]) for run in again] == [
+    assert [(run["run"], run["action"]) for run in again["actions"]] == [
         ("n1-single-b8-r0", "in_progress"),
         ("n2-ddp-b8-r0", "in_progress"),
         ("n4-ddp-b8-r0", "submit"),
@@ -47,7 +47,7 @@ def test_completed_runs_are_kept_and_failed_ones_retried(capsys: pytest.CaptureF
     ):
         end(RunDir(RUNS / "tiny" / name), cause)
     out = ask_json(capsys, "sweep tiny.yaml --nodes 1 2 4", code=1)
-    assert [run["action"] for run in out] == ["up_to_date", "retry", "blocked"]
+    assert [run["action"] for run in out["actions"]] == ["up_to_date", "retry", "blocked"]
 
 
 def test_waiting_ends_with_the_runs_and_prints_their_states(
@@ -136,7 +136,8 @@ def test_runs_on_slurm_are_not_moved_to_this_machine_by_auto(
 
 
 def test_run_from_a_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (made,) = ask_json(capsys, "run tiny.yaml --nodes 1 --from runs/other/checkpoints/step-00000010")
+    out = ask_json(capsys, "run tiny.yaml --nodes 1 --from runs/other/checkpoints/step-00000010")
+    (made,) = out["runs"]
     config = read_json(RUNS / "tiny" / made["run"] / "run.json")["config"]
     assert config["checkpoint"]["start_from"] == str(tmp_path / "runs/other/checkpoints/step-00000010")
 

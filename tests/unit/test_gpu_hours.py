@@ -247,8 +247,8 @@ def test_status_long_shows_runs_and_sums_and_writes_nothing(
     assert "0.227 GPU-hours  8 a start" in out
     assert command_line.main(["status", "--long", "--json", "--runs", str(tmp_path)]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert [run["usage"]["source"] for run in told["runs"]] == ["sacct"] * 3
-    assert told["sweeps"][0]["hours"] == {"GPU-hours": hours(204)}
+    assert [usage["source"] for usage in told["usage"]] == ["sacct"] * 3
+    assert told["usage_by_sweep"][0]["hours"] == {"GPU-hours": hours(204)}
     assert sorted(tmp_path.rglob("*.json")) == before
 
 

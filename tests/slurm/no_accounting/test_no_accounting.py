@@ -90,7 +90,7 @@ def test_without_accounting_everything_works(
     on_plain.submit(*sweep, cwd=tmp_path)
     told = json.loads(on_plain.submit("status", "--long", "--json", cwd=tmp_path))
     assert [run["state"] for run in told["runs"]] == ["done", "done"]
-    assert [run["usage"]["source"] for run in told["runs"]] == ["timestamps", "timestamps"]
+    assert [usage["source"] for usage in told["usage"]] == ["timestamps", "timestamps"]
     on_plain.submit("report", "small", cwd=tmp_path)
     report = read_json(tmp_path / "runs" / "small" / "report" / "report.json")
     assert [(row["attempts"], row["unit"], row["source"]) for row in report["run_costs"]] == [

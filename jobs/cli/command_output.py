@@ -1,0 +1,108 @@
+"""Warnings and errors of a command, and its JSON document with `--json`, which docs/json.md describes.
+
+A verb calls `add_json`; `submit.py` prints the document when the verb has ended. Meanwhile `sys.stdout` is
+stderr, so that stdout holds nothing but JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from disttrain.records.json_files import to_json
+from jobs.status.run_state import PROGRESS_USAGE, RunState
+
+SCHEMA = 1
+"""Version of the document: raised when a key is renamed or removed."""
+
+_STATE_FIELDS = (
+    "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
+    "samples_per_s", "live_samples_per_s", "loss", "eta_s", *PROGRESS_USAGE, "updated", "changed", "emulated",
+    "waits_for", "start_expected", "config_key", "run_key", "code_hash",
+)  # fmt: skip
+
+
+@dataclass
+class CommandOutput:
+    """The document of one command. `stdout` is None without `--json`."""
+
+    verb: str | None
+    stdout: TextIO | None
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    keys: dict[str, Any] = field(default_factory=dict)
+    is_stream: bool = False
+
+    def end(self, exit_code: int, error: str | None = None) -> int:
+        """Print `error` as a line on stderr, and the document with `--json`. Returns the exit code."""
+        if error:
+            print_error(f"error: {error}")
+        if self.stdout is not None:
+            text = to_json(self._document(exit_code), indent=None if self.is_stream else 2)
+            self.stdout.write(text + "\n")
+            self.stdout.flush()
+        return exit_code
+
+    def _document(self, exit_code: int) -> dict[str, Any]:
+        message = "; ".join(self.errors) or f"exit code {exit_code}"
+        return {
+            "schema": SCHEMA,
+            "verb": self.verb,
+            "runs": self.runs,
+            "warnings": self.warnings,
+            **self.keys,
+            "error": {"message": message, "exit_code": exit_code} if exit_code else None,
+        }
+
+
+_current = CommandOutput(None, None)
+
+
+@contextlib.contextmanager
+def command_output(verb: str | None, *, as_json: bool) -> Iterator[CommandOutput]:
+    """The output of one command. With `as_json`, text that is printed to stdout goes to stderr."""
+    global _current
+    _current = CommandOutput(verb, sys.stdout if as_json else None)
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        yield _current
+
+
+def print_warning(line: str) -> None:
+    """Print a warning on stderr and add it to the document."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)
+    _current.warnings.append(line)
+
+
+def print_error(line: str) -> None:
+    """Print a line on stderr and add it to the error message of the document."""
+    print(line, file=sys.stderr, flush=True)
+    _current.errors.append(line.removeprefix("error: "))
+
+
+def add_json(states: Sequence[RunState] = (), **keys: Any) -> None:
+    """Add runs to the document, and keys that only this verb has (`jobs.cli.documents.VERB_KEYS`)."""
+    _current.runs += [state_as_json(state) for state in states]
+    _current.keys |= keys
+
+
+def print_json_line(value: dict[str, Any]) -> None:
+    """Print one line of a stream. The document follows as the last line."""
+    _current.is_stream = True
+    if _current.stdout is not None:
+        _current.stdout.write(to_json(value) + "\n")
+        _current.stdout.flush()
+
+
+def state_as_json(state: RunState) -> dict[str, Any]:
+    """The fields of a run, the same for every verb."""
+    return {
+        "sweep": state.sweep,
+        "run": state.name,
+        "path": str(state.run.path),
+        "state": state.displayed_state,
+        **{name: getattr(state, name) for name in _STATE_FIELDS},
+    }
