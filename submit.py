@@ -67,7 +67,7 @@ def _refuse(error: UsageError, arguments: list[str]) -> int:
 
 
 def _run_verb(given: argparse.Namespace) -> int:
-    from disttrain.errors import ConfigError, in_one_line
+    from disttrain.errors import ConfigError, in_one_line, is_disk_full, message_of
     from jobs.cli.command_output import command_output
 
     with command_output(verb_of(given.parser), as_json=getattr(given, "json", False)) as output:
@@ -81,6 +81,8 @@ def _run_verb(given: argparse.Namespace) -> int:
         except BrokenPipeError:
             raise
         except Exception as error:
+            if is_disk_full(error):
+                return output.end(1, message_of(error))
             output.errors.append(in_one_line(error))
             output.end(1)
             raise

@@ -11,7 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.load import read_metrics
-from disttrain.records.json_files import CorruptFile, read_jsonl
+from disttrain.errors import in_one_line
+from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import durations
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
@@ -48,15 +49,32 @@ def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
     return times
 
 
-def read_steps(run: RunDir, rank: int, last_attempt: int | None = None) -> dict[int, tuple[int, Any]]:
+def unreadable_steps(table: pd.DataFrame) -> list[str]:
+    """File and line of each step record of rank 0 of the included runs that cannot be read."""
+    messages: list[str] = []
+    for path in table.loc[table["included"], "path"]:
+        try:
+            read_steps(RunDir(Path(path)), 0, unreadable=messages)
+        except FileNotFoundError:
+            continue
+        except (OSError, KeyError, TypeError) as error:
+            messages.append(f"step records of {path}: {in_one_line(error)}")
+    return messages
+
+
+def read_steps(
+    run: RunDir, rank: int, last_attempt: int | None = None, unreadable: list[str] | None = None
+) -> dict[int, tuple[int, Any]]:
     """Attempt and record of each step of one rank, in order of steps.
 
     Steps that share a record (a step aggregate) are under the first of them. An attempt that resumes from a
     checkpoint repeats the steps after it: the newest attempt's record of a step counts, and records of older
     attempts after the first step of a newer one are dropped.
 
+    Messages on lines that cannot be read are appended to `unreadable`.
+
     Raises:
-        CorruptFile: a record cannot be read.
+        CorruptFile: a record cannot be read, and `unreadable` is None.
         FileNotFoundError: no attempt has step records of the rank.
     """
     found: dict[int, tuple[int, Any]] = {}
@@ -66,7 +84,7 @@ def read_steps(run: RunDir, rank: int, last_attempt: int | None = None) -> dict[
         raise FileNotFoundError(f"{run.path} has no step records of rank {rank}")
     for number, path in there:
         first: int | None = None
-        for record in read_jsonl(path):
+        for record in read_jsonl(path, unreadable):
             step = record["first"] if "first" in record else record["step"]
             if first is None:
                 first = step
@@ -78,13 +96,13 @@ def read_steps(run: RunDir, rank: int, last_attempt: int | None = None) -> dict[
 def _recorded(run: Path, metrics: Metrics) -> NDArray[np.float64]:
     left_out = metrics.left_out or [(1, metrics.warmup_steps)]
     try:
-        found = read_steps(RunDir(run), 0, metrics.attempt)
+        found = read_steps(RunDir(run), 0, metrics.attempt, unreadable=[])
         times = [
             durations(record["bins"]) if "bins" in record else np.array([record["step_s"]], dtype=np.float64)
             for step, (_, record) in found.items()
             if not any(first <= step <= last for first, last in left_out)
         ]
-    except (OSError, CorruptFile, KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError):
         return np.empty(0)
     return np.concatenate(times) if times else np.empty(0)
 

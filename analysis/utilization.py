@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from analysis.series import read_steps
-from disttrain.records.json_files import CorruptFile, read_jsonl
+from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
 
 FEW_SAMPLES = 5
@@ -78,12 +78,14 @@ def _of_run(run: RunDir) -> pd.DataFrame:
     found = [pd.DataFrame({"device": [], "step": [], "utilization": []})]
     try:
         by_attempt: dict[int, list[Any]] = {}
-        for number, record in read_steps(run, 0).values():
+        for number, record in read_steps(run, 0, unreadable=[]).values():
             by_attempt.setdefault(number, []).append(record)
         for number, records in by_attempt.items():
             for device, (path_in, field, unit) in _SOURCES.items():
                 path = path_in(run.attempt(number), 0)
-                samples = [each for each in read_jsonl(path) if each["rank"] == 0] if path.exists() else []
+                samples = (
+                    [each for each in read_jsonl(path, []) if each["rank"] == 0] if path.exists() else []
+                )
                 at_s = [each["at_s"] for each in samples]
                 values = np.array([each[field] for each in samples], dtype=np.float64)
                 found.append(
@@ -91,7 +93,7 @@ def _of_run(run: RunDir) -> pd.DataFrame:
                         {"device": device, "step": step_at(at_s, records), "utilization": unit * values}
                     )
                 )
-    except (OSError, CorruptFile, KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError):
         return found[0]
     return pd.concat(found).dropna()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 EXIT_BAD_INPUT = 2
@@ -31,9 +32,37 @@ class NodeFault(RuntimeError):
         self.rank = rank
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Whether the error means that the disk, or the user's quota, is full."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def message_of(error: BaseException) -> str:
+    """Message of an exception, in one line.
+
+    A full disk is called that, with the path if it is known, also where it caused another exception: PyTorch
+    reports a position in its file.
+    """
+    full = _disk_full_cause(error)
+    if full is None:
+        return " ".join(str(error).split())
+    problem = "the disk is full" if full.errno == errno.ENOSPC else "the disk quota is used up"
+    return f"{problem}: {full.filename}" if full.filename else problem
+
+
 def in_one_line(error: BaseException) -> str:
     """Type and message of an exception, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {message_of(error)}"
+
+
+def _disk_full_cause(error: BaseException) -> OSError | None:
+    """The error of a full disk among an exception and those that it followed."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and is_disk_full(cause):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -12,7 +12,8 @@ from analysis.efficiency import scaling_curves
 from analysis.load import KnownState, load
 from analysis.report import figures, render
 from analysis.report.summary import summarize
-from disttrain.errors import ConfigError
+from analysis.series import unreadable_steps
+from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import write_json, write_text
 
 __all__ = ["KnownState", "check", "write"]
@@ -54,13 +55,14 @@ def write(
     try:
         out.mkdir(parents=True, exist_ok=True)
         specs = figures.draw(table, curves, out)
-        report = summarize(table, curves, specs, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        generated = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        report = summarize(table, curves, specs, generated, unreadable_steps(table))
         images = {spec.file: (out / spec.file).read_bytes() for spec in specs}
         write_json(out / "report.json", report.model_dump(mode="json"))
         write_text(out / "report.md", render.markdown(report))
         write_text(out / "report.html", render.page(report, images))
     except OSError as error:
-        raise _not_written(out, error.strerror) from None
+        raise _not_written(out, message_of(error) if is_disk_full(error) else error.strerror) from None
     return out / "report.html"
 
 

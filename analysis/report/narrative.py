@@ -18,6 +18,9 @@ FEW_STEPS = 30
 LATE_SHARE = 0.01
 """Emulated passes draw a warning if they end later than planned by more than this share of the step."""
 
+NAMED_RECORDS = 5
+"""Unreadable records that a warning names."""
+
 WIDE = 1.5
 """Intervals whose bounds differ by more than this factor leave the headline unsettled."""
 
@@ -119,8 +122,11 @@ def scaling_line(curve: Curve) -> str:
     }[curve.scaling]
 
 
-def notices(table: pd.DataFrame, curves: Sequence[Curve]) -> list[Notice]:
-    """Reasons for which these numbers could mislead, most serious first."""
+def notices(table: pd.DataFrame, curves: Sequence[Curve], unreadable: Sequence[str] = ()) -> list[Notice]:
+    """Reasons for which these numbers could mislead, most serious first.
+
+    `unreadable`: messages on step records that cannot be read.
+    """
     included = table[table["included"]]
     if included.empty:
         return []
@@ -135,7 +141,7 @@ def notices(table: pd.DataFrame, curves: Sequence[Curve]) -> list[Notice]:
         backends = " and ".join(sorted(included["backend"].dropna().unique()))
         through = f", communicating through {backends}" if backends else ""
         notes.append(f"Measured on CPU{through}. These numbers do not predict GPUs or a fast network.")
-    warnings += _late_emulation(included)
+    warnings += [*_late_emulation(included), *_unreadable_records(unreadable)]
     found = []
     if included["emulated"].any():
         some = int(included["emulated"].sum())
@@ -160,6 +166,14 @@ def _shared_processors(included: pd.DataFrame) -> list[str]:
     if most["device"] != "cpu":
         what = f"a GPU in {which}: up to {ranks} on one {most['device']}"
     return [f"Ranks shared {what}. The curve describes this host, not scaling over machines."]
+
+
+def _unreadable_records(messages: Sequence[str]) -> list[str]:
+    if not messages:
+        return []
+    named = "; ".join(messages[:NAMED_RECORDS])
+    more = f"; and {len(messages) - NAMED_RECORDS} more" if len(messages) > NAMED_RECORDS else ""
+    return [f"Unreadable step records are left out of the figures: {named}{more}."]
 
 
 def _late_emulation(included: pd.DataFrame) -> list[str]:

@@ -43,9 +43,14 @@ _PROVENANCE = {
 
 
 def summarize(
-    table: pd.DataFrame, curves: Sequence[Curve], specs: Sequence[FigureSpec], generated: str
+    table: pd.DataFrame,
+    curves: Sequence[Curve],
+    specs: Sequence[FigureSpec],
+    generated: str,
+    unreadable: Sequence[str] = (),
 ) -> Report:
-    """The content of the report; `generated` is its time in UTC (ISO 8601)."""
+    """The content of the report; `generated` is its time in UTC (ISO 8601), `unreadable` the messages on step
+    records that cannot be read."""
     included = table[table["included"]]
     sweeps = sorted(table["sweep"].unique())
     return Report(
@@ -54,7 +59,7 @@ def summarize(
         generated=generated,
         confidence=CONFIDENCE,
         headline=[narrative.headline(curve, len(curves)) for curve in curves] or [NOTHING],
-        notices=narrative.notices(table, curves),
+        notices=narrative.notices(table, curves, unreadable),
         curves=list(curves),
         training_quality=[row for curve in curves for row in _training_quality(curve, included)],
         figures=list(specs),

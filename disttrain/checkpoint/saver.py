@@ -24,7 +24,7 @@ from disttrain.checkpoint import integrity, retention, storage
 from disttrain.checkpoint.host_buffers import HostBuffers
 from disttrain.checkpoint.storage import CapturedState, State, WrittenShare
 from disttrain.config.keys_and_defaults import CheckpointConfig
-from disttrain.errors import in_one_line
+from disttrain.errors import in_one_line, message_of
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
@@ -148,7 +148,7 @@ class CheckpointSaver:
         try:
             files = self._commit(now, results)
         except OSError as error:
-            self._fail(now.path, step, f"rank 0: {error}")
+            self._fail(now.path, step, f"rank 0: {in_one_line(error)}")
             return
         self.committed_step = step
         log.info("checkpoint", step=step, bytes=sum(file.bytes for file in files.values()))
@@ -175,7 +175,7 @@ class CheckpointSaver:
     def _fail(self, path: Path, step: int, problem: str) -> None:
         self.failed += 1
         if self._world.rank == 0:
-            log.error("checkpoint failed", step=step, problem=problem)
+            log.error("checkpoint failed", step=step, problem=problem, path=str(path))
             self._thread.submit(shutil.rmtree, path, True)
 
 
@@ -205,7 +205,7 @@ def _delete_old(folder: Path, keep: int, attempt: Attempt) -> None:
         ):  # a later attempt may be reading a checkpoint that this one would delete
             retention.delete_old(folder, keep)
     except OSError as error:
-        log.error("old checkpoints could not be deleted", problem=str(error))
+        log.error("old checkpoints could not be deleted", problem=message_of(error))
 
 
 def _checkpoint_thread(device: torch.device) -> ThreadPoolExecutor:

@@ -36,9 +36,10 @@ def write_bytes(path: Path, content: bytes, *, durable: bool = True) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        _name_file(error, path)
         raise
 
 
@@ -65,16 +66,25 @@ def create_exclusive(path: Path, value: Any) -> bool:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
-    write_json(temporary, value)
     try:
+        write_json(temporary, value)
         os.link(temporary, path)
     except FileExistsError:
         # NFS may lose the reply to a successful link; the retransmitted request then fails with this error.
         with open(temporary) as file:  # open revalidates the link count with the server; stat may be cached
             return os.fstat(file.fileno()).st_nlink > 1
+    except OSError as error:
+        _name_file(error, path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     return True
+
+
+def _name_file(error: BaseException, path: Path) -> None:
+    """Put the path of the file into an error: `write` and `fsync` name none, `open` the temporary one."""
+    if isinstance(error, OSError) and error.errno is not None:
+        error.filename = str(path)
 
 
 def _temporary(path: Path) -> Path:
@@ -120,27 +130,40 @@ def read_json_or_none(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
+def read_jsonl(path: Path, unreadable: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """The records of a JSON Lines file, without a truncated last line (left by a killed writer).
 
-    Raises `CorruptFile` for an invalid line anywhere else.
+    Raises `CorruptFile` for an invalid line anywhere else. With a list `unreadable`, such a line is left out
+    and its message is appended to the list.
     """
     with open(path, "rb") as file:
         pending: bytes | None = None
         number = 0
         for line in file:
-            if pending is not None:
-                yield _record(path, number, pending)
+            if pending is not None and (record := _record_or_note(path, number, pending, unreadable)):
+                yield record
             pending = line
             number += 1
             if not line.endswith(b"\n"):
                 break  # the end of the file when it was read: the writer may append while this generator runs
         if pending is not None:
             try:
-                record = _record(path, number, pending)
+                last = _record(path, number, pending)
             except CorruptFile:
                 return
-            yield record
+            yield last
+
+
+def _record_or_note(
+    path: Path, number: int, line: bytes, unreadable: list[str] | None
+) -> dict[str, Any] | None:
+    try:
+        return _record(path, number, line)
+    except CorruptFile as error:
+        if unreadable is None:
+            raise
+        unreadable.append(str(error))
+        return None
 
 
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:

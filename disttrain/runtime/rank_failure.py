@@ -6,7 +6,7 @@ import time
 import traceback
 from pathlib import Path
 
-from disttrain.errors import ConfigError, NodeFault
+from disttrain.errors import ConfigError, NodeFault, message_of
 from disttrain.records.attempt import RankError
 from disttrain.records.exit_causes import Cause
 from disttrain.records.json_files import write_json
@@ -24,7 +24,7 @@ def record_failure(error: BaseException, rank: int, path: Path | None) -> RankEr
         if path is not None and not path.exists():
             write_json(path, record.model_dump(mode="json"))
     except OSError as problem:
-        log.error("the failure is not recorded", path=str(path), problem=str(problem))
+        log.error("the failure is not recorded", path=str(path), problem=message_of(problem))
     return record
 
 
@@ -34,7 +34,7 @@ def describe_failure(error: BaseException, rank: int) -> RankError:
         rank=error.rank if isinstance(error, NodeFault) else rank,
         time=time.time(),
         kind=type(error).__name__,
-        message=" ".join(str(error).split()),
+        message=message_of(error),
         cause=_cause(error),
         traceback="".join(traceback.format_exception(error)),
     )

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from disttrain.errors import is_disk_full
 from disttrain.records.json_files import to_json
 from disttrain.runtime import log
 
 KEPT_BYTES = 16 * 2**20
 """Bytes that wait in memory for a full disk: tens of thousands of steps."""
 _WRITE_BYTES = 8192
-
-
-def is_disk_full(error: OSError) -> bool:
-    """Whether the error means that the disk, or the user's quota, is full."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -72,7 +67,7 @@ class JsonLinesWriter:
                 del self._waiting[: os.write(self._file.fileno(), self._waiting)]
         was_full, self._full = self._full, bool(self._waiting)
         if self._full and not was_full:
-            log.error("no room on the disk: records wait in memory", path=str(self._path))
+            log.error("the disk is full: records wait in memory", path=str(self._path))
         if was_full and not self._full:
             log.info("records are written again", path=str(self._path), lines_lost=self._lost)
 
@@ -81,6 +76,6 @@ class JsonLinesWriter:
         self.flush()
         lost = self._lost + self._waiting.count(b"\n")
         if lost:
-            log.error("no room on the disk: records are lost", path=str(self._path), lines=lost)
+            log.error("the disk is full: records are lost", path=str(self._path), lines=lost)
         with drop_if_disk_full():  # some file systems report a full disk only on close
             self._file.close()

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from disttrain.config.keys_and_defaults import Config
+from disttrain.errors import is_disk_full
 from disttrain.records.json_files import write_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.progress import Progress
@@ -15,7 +16,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime import log
 from disttrain.telemetry import sinks
 from disttrain.telemetry.background_writer import BackgroundWriter
-from disttrain.telemetry.json_lines import drop_if_disk_full, is_disk_full
+from disttrain.telemetry.json_lines import drop_if_disk_full
 
 
 class LiveProgress:
@@ -110,7 +111,7 @@ class LiveProgress:
             except OSError as error:
                 if not is_disk_full(error):
                     raise
-                log.error("no room on the disk: a sink ends", sink=type(sink).__module__)
+                log.error("the disk is full: a sink ends", sink=type(sink).__module__)
                 self._sinks.remove(sink)
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from disttrain.errors import message_of
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
@@ -188,7 +189,7 @@ def close_attempt(
         write_json(attempt.record, record | {"message": status.message, "next": outcome["next"]})
         write_json(run.done if status.cause == "finished" else run.failed, outcome)
     except OSError as error:  # a full disk must not prevent the requeue; the next start closes the attempt
-        message = "; ".join(filter(None, [status.message, f"not recorded: {error}"]))
+        message = "; ".join(filter(None, [status.message, f"not recorded: {message_of(error)}"]))
         return replace(status, message=message)
     return status
 

@@ -36,8 +36,8 @@ def sweep_lock(folder: Path, wait_s: float = 5.0) -> Iterator[None]:
                 )
             time.sleep(0.05)
         file.truncate(0)
-        file.write(f"pid {os.getpid()} on {host()}")
-        file.flush()
+        with contextlib.suppress(OSError):  # on a full disk, the next write names its path
+            os.write(file.fileno(), f"pid {os.getpid()} on {host()}".encode())
         yield
 
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from disttrain.errors import message_of
 from disttrain.records.json_files import CorruptFile, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
@@ -71,7 +72,7 @@ def run_agent(node: NodeContext, attempt: int | None = None) -> int:
                 return _not_claimed(journal.entry(node.run, node.submission).claims())
             redirect_output(claimed.node_log(node.rank))
         except CANNOT_START as error:  # later errors of these types are not errors of the start
-            log_line(f"cannot start: {error}")
+            log_line(f"cannot start: {message_of(error)}")
             return requeue_policy.EXIT_LAUNCH_FAILED
         return _run_first_node(node, claimed) if node.rank == 0 else _run_other_node(node, claimed)
     except (DoNotRestart, JobEnded) as reason:
@@ -97,7 +98,7 @@ def _record_exit(node: NodeContext, attempt: Attempt, result: torchrun.TorchrunR
     try:
         peers.record_node_exit(attempt, node.rank, result.code)
     except OSError as error:
-        log_line(f"exit code {result.code} is not recorded: {error}")
+        log_line(f"exit code {result.code} is not recorded: {message_of(error)}")
 
 
 def _claim(node: NodeContext) -> Attempt | None:
@@ -107,7 +108,7 @@ def _claim(node: NodeContext) -> Attempt | None:
     try:
         record = read_run_json(run)
     except (CorruptFile, OSError) as error:
-        journal.revoke(run, node.submission, "launch_failed", str(error))
+        journal.revoke(run, node.submission, "launch_failed", message_of(error))
         raise
     return open_attempt(
         run,

@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from disttrain.config.stop_time import lead_within
-from disttrain.errors import in_one_line
+from disttrain.errors import in_one_line, message_of
 from disttrain.records.heartbeat import FOLDER_VARIABLE
 from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
@@ -76,7 +76,7 @@ def launch(node: NodeContext, attempt: Attempt) -> TorchrunResult:
             raise
         except Exception as error:
             if isinstance(error, CANNOT_START):
-                log_line(f"cannot start: {error}")
+                log_line(f"cannot start: {message_of(error)}")
             else:
                 log_traceback()
                 log_line(f"cannot start: {in_one_line(error)}")

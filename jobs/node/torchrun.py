@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from disttrain.errors import message_of
 from disttrain.records.heartbeat import stop_request_path
 from disttrain.records.json_files import create_exclusive, read_json_or_none, write_json
 from disttrain.records.run_directory import Attempt
@@ -208,7 +209,7 @@ class _TorchrunMonitor:
         try:
             created = create_exclusive(stop_request_path(self._context.node_folder), request)
         except OSError as error:
-            log_line(f"{reason}: the ranks cannot be stopped: {error}")
+            log_line(f"{reason}: the ranks cannot be stopped: {message_of(error)}")
             return
         if not created:
             return

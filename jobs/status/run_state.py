@@ -37,6 +37,7 @@ StateName = Literal[
 
 SILENT_AFTER_S = 600.0
 """A run on another host is `silent` after this time without progress."""
+_FULL_BELOW_BYTES = 64 * 1024
 PROGRESS_USAGE = ("gpu_utilization", "gpu_memory_used_bytes", "gpu_power_w", "cpu_percent", "rss_bytes")
 """Hardware fields of `progress.json`."""
 _PROGRESS = (
@@ -313,7 +314,7 @@ def _claimed_outcome(run: RunDir, claim: Mapping[str, Any], updated: float | Non
     metrics = read_json_or_none(run.metrics) or {}
     if metrics.get("status") == "completed" and metrics.get("attempt") == attempt:
         return {"state": "done", "cause": "finished"}
-    return _lost(f"its job on {claim['process']['host']} ended without recording why")
+    return _lost(f"its job on {claim['process']['host']} ended without recording why{_full_disk(run.path)}")
 
 
 def _failed(cause: str, message: str | None) -> dict[str, Any]:
@@ -322,6 +323,15 @@ def _failed(cause: str, message: str | None) -> dict[str, Any]:
 
 def _lost(message: str) -> dict[str, Any]:
     return _failed("lost", message) | {"state": "lost"}
+
+
+def _full_disk(folder: Path) -> str:
+    """`; the disk is full: PATH` if it is, so that a job could not record its end there."""
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(folder)
+        if disk.f_bavail * disk.f_frsize < _FULL_BELOW_BYTES:
+            return f"; the disk is full: {folder}"
+    return ""
 
 
 def silent_s(updated: float | None, started: Path) -> float:

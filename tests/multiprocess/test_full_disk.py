@@ -10,7 +10,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 
+import submit as submit_py
+from disttrain.checkpoint import storage
+from disttrain.errors import message_of
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
 from disttrain.telemetry import run as run_module
@@ -18,7 +22,9 @@ from disttrain.telemetry.step_records import StepLog
 from jobs.status.run_state import read_state
 from tests.support.jobs import WITHIN_S, FakeScheduler, starts, submit, sweep_plan, wait_until
 from tests.support.scheduler import Scheduler
+from tests.support.states import make_run
 from tests.support.stopping import alone, config, train_until
+from tests.support.verbs import TINY
 
 pytestmark = pytest.mark.multiprocess
 STEPS = 120
@@ -67,6 +73,25 @@ def test_no_step_and_no_record_is_lost(
     assert [line["step"] for line in read_jsonl(run.attempt(0).steps(0))] == list(range(1, STEPS + 1))
     assert seen.metrics.status == read_json(run.metrics)["status"] == "completed"
     assert read_json(run.progress)["step"] == STEPS
+
+
+def test_a_checkpoint_a_command_and_a_state_name_the_full_disk(
+    disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(TINY)
+    lost = make_run(disk, "other/n1", "lost")
+    fill(disk / "filler")
+    with pytest.raises(Exception, match=r"unexpected pos|No space") as raised:  # the first one by PyTorch
+        storage.write({"weight": torch.zeros(10_000)}, disk / "other", 0)
+    assert message_of(raised.value).startswith("the disk is full")
+    assert submit_py.main(["run", "tiny.yaml", "--runs", str(disk), "--cluster", "local"]) == 1
+    assert capsys.readouterr().err == f"error: the disk is full: {disk}/tiny/sweep.json\n"
+    assert [path.name for path in (disk / "tiny").iterdir()] == [".lock"]
+    message = read_state(lost).message or ""
+    assert message.endswith(f" ended without recording why; the disk is full: {lost.path}")
+    (disk / "filler").unlink()
+    assert "full" not in (read_state(lost).message or "")
 
 
 def test_a_rank_fails_on_a_full_disk_and_the_job_is_requeued(disk: Path, tmp_path: Path) -> None:

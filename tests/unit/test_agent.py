@@ -69,7 +69,7 @@ def test_an_error_while_the_ranks_run_is_no_error_of_the_start(
 
 @pytest.mark.parametrize(
     ("error", "says", "traceback"),
-    [(FULL, "cannot start: [Errno 28] No space", False), (KeyError("job"), "cannot start: KeyError", True)],
+    [(FULL, "cannot start: the disk is full\n", False), (KeyError("job"), "cannot start: KeyError", True)],
 )
 def test_an_error_before_the_launch_is_one_line_and_a_programming_error_has_its_traceback(
     node: launch.NodeContext,
@@ -94,7 +94,7 @@ def test_a_full_disk_at_the_claim_is_an_error_of_the_start(
 ) -> None:
     monkeypatch.setattr(agent, "_claim", raising(FULL))
     assert agent.run_agent(node) == EXIT_LAUNCH_FAILED
-    assert "cannot start: [Errno 28] No space left on device" in capsys.readouterr().out
+    assert "cannot start: the disk is full\n" in capsys.readouterr().out
 
 
 def test_no_room_for_an_exit_code_costs_a_line_in_the_log(
@@ -112,7 +112,7 @@ def test_no_room_to_close_an_attempt_prevents_no_requeue(
     monkeypatch.setattr(attempts, "write_json", raising(FULL))
     status = attempts.close_attempt(node.run, attempt, {0: 1}, external_cause="preempted")
     assert status.cause == "preempted"
-    assert "not recorded: [Errno 28]" in str(status.message)
+    assert "not recorded: the disk is full" in str(status.message)
     attempts.record_requeue_failure(node.run, attempt)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from disttrain.errors import message_of
 from disttrain.records.json_files import (
     CorruptFile,
     create_exclusive,
@@ -72,6 +74,16 @@ def test_a_failed_write_leaves_the_old_text_and_no_rubbish(tmp_path, monkeypatch
         write_json(path, {"new": 1})
     assert read_json(path) == {"old": 1}
     assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_an_error_of_the_disk_names_the_file(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/a.json'") as raised:
+        write_json(tmp_path / "a.json", {})
+    assert message_of(raised.value) == f"the disk is full: {tmp_path}/a.json"
 
 
 def test_a_process_of_the_same_number_on_another_node_may_write_as_well(tmp_path, monkeypatch):
@@ -197,6 +209,14 @@ def test_a_bad_line_in_the_middle_is_named(tmp_path, bad, words):
     assert next(records) == {"step": 1}
     with pytest.raises(CorruptFile, match=f":2 {words}"):
         next(records)
+
+
+def test_bad_lines_are_left_out_and_named(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step":\n{"step": 3}\n7\n{"step": 5}\n{"st')
+    unreadable: list[str] = []
+    assert [record["step"] for record in read_jsonl(path, unreadable)] == [1, 3, 5]
+    assert unreadable == [f"{path}:2 is not a JSON record", f"{path}:4 is not a JSON object"]
 
 
 def test_a_line_that_is_just_being_written_is_left_out(tmp_path):

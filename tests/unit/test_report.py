@@ -18,6 +18,7 @@ from analysis.report import figures, narrative, render, write
 from analysis.report.__main__ import main
 from analysis.report.model import Report
 from analysis.report.summary import summarize
+from analysis.series import step_times_s
 from analysis.stats import Estimate
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
@@ -136,6 +137,20 @@ def test_excluded_runs_are_named_with_the_reason(tmp_path: Path) -> None:
         ("torn", "finished, but metrics.json cannot be read"),
     }
     assert len(report.runs) == 9
+
+
+def test_unreadable_step_records_are_named_and_the_others_are_used(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
+    (steps,) = sweep.glob("n1*/attempts/000/steps-00000.jsonl")
+    lines = steps.read_text().splitlines()
+    steps.write_text("\n".join([*lines[:-2], '{"step": 99,', lines[-1]]) + "\n")
+    write([sweep], tmp_path / "out")
+    place = f"{steps}:{len(lines) - 1}"
+    expected = f"Unreadable step records are left out of the figures: {place} is not a JSON record."
+    assert expected in Page((tmp_path / "out" / "report.html").read_text()).text
+    times = step_times_s(load([sweep]))
+    counts = {run: len(found) for (_, run), found in times.items()}
+    assert counts == {"n1x1-r0": 99, "n2x1-r0": 100}
 
 
 def test_nothing_finished_still_makes_a_report(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from disttrain.config.keys_and_defaults import asks_for_gpus
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, message_of
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes
 from jobs.schedulers.base import (
@@ -181,7 +181,7 @@ def _start(run: RunDir, submission: int, ticket: int, code: Path, module: Sequen
         start_detached([sys.executable, "-m", *module], log, environ)
     except OSError as error:
         fifo_queue.discard(ticket)
-        raise SubmitError(f"cannot start a process for {run.path}: {error}") from None
+        raise SubmitError(f"cannot start a process for {run.path}: {message_of(error)}") from None
 
 
 def start_detached(command: Sequence[str], log: Path, environ: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from disttrain.config.keys_and_defaults import asks_for_gpus
-from disttrain.errors import ConfigError
+from disttrain.errors import ConfigError, message_of
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot
@@ -259,7 +259,7 @@ def sbatch(script: Path, name: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise Unreachable(f"sbatch did not answer within {error.timeout:g} s") from None
     except (submitit.core.utils.FailedJobError, OSError, RuntimeError) as error:
-        message = " ".join(str(error).split())
+        message = message_of(error)
         limit = submit_limits.exceeded_limit(message)
         if limit is not None:
             raise LimitReached(limit) from None
