@@ -10,6 +10,7 @@
 | `trash` | the trash folder of `clean`: move there, restore, purge |
 | `polling`, `follow` | read states repeatedly; show them until all runs have ended |
 | `status_table`, `gpu_hours_table` | tables of states and of GPU-hours |
+| `terminal`, `progress_bar` | colours; progress of long steps |
 | `formatting` | aligned tables, durations, numbers |
 | `command_output` | warnings, errors, and the document of `--json` |
 """

@@ -23,6 +23,7 @@ from jobs.cli.status_table import (
     COLUMNS,
     RESOURCE_COLUMNS,
     RIGHT_ALIGNED,
+    STATE_COLOURS,
     queue_reason,
     resource_cells,
     state_counts,
@@ -30,6 +31,7 @@ from jobs.cli.status_table import (
     table_rows,
     throughput,
 )
+from jobs.cli.terminal import can_redraw, console, has_colour
 from jobs.status.run_state import RunState
 
 if TYPE_CHECKING:
@@ -37,16 +39,6 @@ if TYPE_CHECKING:
 
 POLL_INTERVAL_S = 1.0
 PROGRESS_INTERVAL_S = 10.0
-_STYLES = {
-    "running": "cyan",
-    "starting": "cyan",
-    "done": "green",
-    "failed": "red",
-    "lost": "red",
-    "corrupt": "red",
-    "stopped": "yellow",
-    "cancelled": "yellow",
-}
 _DISPLAY_PRIORITY = (
     "running",
     "starting",
@@ -84,7 +76,7 @@ def follow(
     Raises `KeyboardInterrupt` at Ctrl-C, after printing how to watch or cancel the jobs.
     """
     out = out or sys.stdout
-    show = _show_live_table if out.isatty() else _print_changes
+    show = _show_live_table if can_redraw(out) else _print_changes
     states: list[RunState] = []
     try:
         states = show(runs, is_shown, out)
@@ -98,7 +90,8 @@ def follow(
         )
         raise
     states = [*filter(is_shown, states)]
-    print(status_table(states) if out.isatty() else "", state_counts(states), sep="\n", file=out)
+    table = status_table(states, coloured=has_colour(out)) if can_redraw(out) else ""
+    print(table, state_counts(states), sep="\n", file=out)
     return states
 
 
@@ -116,16 +109,13 @@ def exit_code(states: Sequence[RunState]) -> int:
 
 
 def _show_live_table(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[RunState]:
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(file=out)
-    with _resize_waiter() as wait, Live(console=console, screen=True, auto_refresh=False) as live:
+    shown = console(out)
+    with _resize_waiter() as wait, Live(console=shown, screen=True, auto_refresh=False) as live:
         while True:
             states = runs.read()
-            live.update(
-                live_table([*filter(is_shown, states)], console.size.height, runs.notice), refresh=True
-            )
+            live.update(live_table([*filter(is_shown, states)], shown.size.height, runs.notice), refresh=True)
             if all_ended(states):
                 return states
             wait(POLL_INTERVAL_S)
@@ -158,7 +148,7 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
         table.add_column(name, justify=align, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
     for state, cells in zip(shown, cell_rows, strict=True):
         table.add_row(
-            *(escape(cells[index]) for index in visible), style=_STYLES.get(state.displayed_state, "")
+            *(escape(cells[index]) for index in visible), style=STATE_COLOURS.get(state.displayed_state, "")
         )
     if len(states) > len(shown):
         table.add_row(f"and {len(states) - len(shown)} more")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from disttrain.records.collect_provenance import code_hash
@@ -11,6 +12,7 @@ from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.selection import by_state
 from jobs.cli.status_table import state_counts, status_table, sweep_table
+from jobs.cli.terminal import has_colour
 from jobs.status.run_state import RunState, read_runs
 
 
@@ -29,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         sweeps = {state.sweep for state in states}
         summary = sweep_table([state for state in every if state.sweep in sweeps])
-        print(summary, status_table(states), state_counts(states), sep="\n\n")
+        coloured = has_colour(sys.stdout)
+        print(summary, status_table(states, coloured=coloured), state_counts(states), sep="\n\n")
     return 0
 
 

@@ -8,12 +8,24 @@ from collections.abc import Sequence
 
 from jobs.cli.formatting import count, duration, number, size, table
 from jobs.cli.run_lookup import run_label
+from jobs.cli.terminal import Colour, paint
 from jobs.status.run_state import RunState
 
 RESOURCE_COLUMNS = ("UTIL", "MEMORY", "POWER")
 COLUMNS = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN", "NOTE")
 RIGHT_ALIGNED = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN", "DONE"})
 SWEEP_COLUMNS = ("SWEEP", "DONE", "STATES", "CHANGED")
+STATE_COLOURS: dict[str, Colour] = {
+    "starting": "cyan",
+    "running": "cyan",
+    "done": "green",
+    "failed": "red",
+    "lost": "red",
+    "corrupt": "red",
+    "stopped": "yellow",
+    "cancelled": "yellow",
+}
+"""Colour by displayed state; the other states have none."""
 _MAX_NOTE_CHARS = 100
 _STATE_ORDER = (
     "running",
@@ -94,9 +106,13 @@ def table_rows(states: Sequence[RunState]) -> list[tuple[str, ...]]:
     return [table_row(state, now, with_sweep=several) for state in states]
 
 
-def status_table(states: Sequence[RunState]) -> str:
-    """All runs as an aligned text table."""
-    return table(COLUMNS, table_rows(states), RIGHT_ALIGNED)
+def status_table(states: Sequence[RunState], *, coloured: bool = False) -> str:
+    """All runs as an aligned text table, whose rows have the colours of their states if `coloured`."""
+    head, *rows = table(COLUMNS, table_rows(states), RIGHT_ALIGNED).splitlines()
+    if coloured:
+        colours = (STATE_COLOURS.get(state.displayed_state) for state in states)
+        rows = [paint(row, colour) for row, colour in zip(rows, colours, strict=True)]
+    return "\n".join([head, *rows])
 
 
 def state_counts(states: Sequence[RunState]) -> str:

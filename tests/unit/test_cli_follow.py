@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import select
 import signal
-import struct
-import subprocess
 import sys
-import termios
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +19,7 @@ from jobs.cli.status_table import status_table
 from jobs.status.run_state import RunState, read_runs, read_state
 from tests.support.jobs import WITHIN_S
 from tests.support.states import make_run
+from tests.support.terminal import Terminal
 
 ROOT = str(Path(submit.__file__).parent)
 UNHURRIED = (
@@ -34,44 +27,6 @@ UNHURRIED = (
     "follow.POLL_INTERVAL_S = 3600; sys.exit(submit.main(sys.argv[1:]))"
 )
 """submit.py with a table that nothing but a resize makes it draw again."""
-
-
-class Terminal:
-    """A command on a pseudo-terminal, and what it has drawn so far."""
-
-    def __init__(self, command: list[str], columns: int, rows: int) -> None:
-        self.master, slave = pty.openpty()
-        self.resize(columns, rows)
-        # these would hide the size of the window
-        env = {name: os.environ[name] for name in os.environ if name not in ("COLUMNS", "LINES")}
-        env["TERM"] = "xterm-256color"
-        # in the background it may be ignored, which a process inherits
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True
-        )
-        signal.signal(signal.SIGINT, before)
-        os.close(slave)
-        self.drawn = ""
-
-    def resize(self, columns: int, rows: int) -> None:
-        """Change the window's size, as a terminal does; its process is told with SIGWINCH."""
-        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        if hasattr(self, "process"):
-            self.process.send_signal(signal.SIGWINCH)
-
-    def wait_for(self, text: str) -> str:
-        """What was drawn up to and with `text`, which is then taken off."""
-        deadline = time.monotonic() + WITHIN_S
-        while text not in self.drawn:
-            assert time.monotonic() < deadline, f"{text!r} was not drawn: {self.drawn!r}"
-            if select.select([self.master], [], [], 0.1)[0]:
-                try:
-                    self.drawn += os.read(self.master, 65536).decode(errors="replace")
-                except OSError:  # its end of the terminal was closed
-                    assert text in self.drawn, self.drawn
-        before, found, self.drawn = self.drawn.partition(text)
-        return before + found
 
 
 @contextmanager
@@ -83,9 +38,7 @@ def watching(root: Path, *program: str) -> Iterator[Terminal]:
     try:
         yield terminal
     finally:
-        terminal.process.kill()
-        terminal.process.wait()
-        os.close(terminal.master)
+        terminal.close()
 
 
 def test_the_live_table_follows_the_window(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""Properties of an output stream: whether it can be redrawn, and whether its text may have colours."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Colour = Literal["red", "green", "yellow", "cyan"]
+
+_CODES: dict[Colour, int] = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
+
+
+def can_redraw(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that interprets control sequences."""
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether text on the stream may have colours.
+
+    Only a terminal has colours. `NO_COLOR` with any value except the empty one turns colours off
+    (https://no-color.org).
+    """
+    return can_redraw(stream) and not os.environ.get("NO_COLOR")
+
+
+def console(stream: TextIO) -> Console:
+    """A console of rich on the stream, with colours as by `has_colour`."""
+    from rich.console import Console
+
+    return Console(
+        file=stream, force_terminal=can_redraw(stream), no_color=not has_colour(stream), highlight=False
+    )
+
+
+def paint(text: str, colour: Colour | None) -> str:
+    """The text in a colour of ECMA-48 (SGR); unchanged for None."""
+    return text if colour is None else f"\x1b[{_CODES[colour]}m{text}\x1b[0m"

@@ -1,0 +1,72 @@
+"""Progress bars: after two seconds, on a terminal only, and on stderr."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import submit
+from jobs.cli import progress_bar
+from tests.support.terminal import Terminal
+
+ROOT = str(Path(submit.__file__).parent)
+PROGRAM = f"""\
+import sys, time
+sys.path.insert(0, {ROOT!r})
+from jobs.cli import progress_bar
+progress_bar.SHOWN_AFTER_S = float(sys.argv[1])
+for item in progress_bar.progress(range(3), "reading runs"):
+    if item == 1 and sys.argv[2] == "wait":
+        sys.stdin.readline()
+print("over")
+"""
+
+
+@contextmanager
+def terminal(*arguments: str, **variables: str) -> Iterator[Terminal]:
+    made = Terminal([sys.executable, "-c", PROGRAM, *arguments], **variables)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_bar_appears_when_the_time_has_passed_and_vanishes() -> None:
+    with terminal("0.01", "wait") as shown:
+        drawn = shown.wait_for("reading runs")
+        drawn += shown.wait_for("1/3")
+        shown.type("\n")
+        rest = shown.read_all()
+        assert rest.endswith("over\r\n")
+        assert "\x1b[2K" in rest, "the line of the bar is erased"
+
+
+def test_no_bar_appears_before() -> None:
+    with terminal("600", "go on") as shown:
+        assert shown.read_all() == "over\r\n"
+
+
+def test_a_terminal_that_cannot_redraw_has_no_bar() -> None:
+    with terminal("0", "wait", TERM="dumb") as shown:
+        shown.type("\n")
+        assert "reading runs" not in shown.read_all()
+
+
+def test_without_a_terminal_nothing_is_printed() -> None:
+    command = [sys.executable, "-c", PROGRAM, "0", "go on"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("over\n", "")
+
+
+def test_the_items_pass_through_and_an_error_ends_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_bar, "can_redraw", lambda stream: True)
+    assert list(progress_bar.progress(iter("abc"), "letters")) == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="no"), progress_bar.progress_bar("x"):
+        raise ValueError("no")
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
