@@ -194,6 +194,9 @@ class JobConfig(Section):
     above end a hang first."""
     env: dict[str, str] = {}
     """Environment variables of every rank; they override derived ones."""
+    on_end: Annotated[str | None, Field(min_length=1, json_schema_extra=NOT_IN_KEY)] = None
+    """Shell command that is called at the end of the sweep, and after a run has failed. URLs are refused,
+    because `run.json` records the command: put them into environment variables."""
 
 
 class TelemetryConfig(Section):

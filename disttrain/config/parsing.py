@@ -172,6 +172,7 @@ def check(draft: Draft) -> Config:
         raise _one_line(error.errors()[0], draft) from None
     config = _with_options(config, draft)
     _check_plug_ins(config, draft)
+    _check_hook(config, draft)
     _check_combinations(config, draft)
     return config
 
@@ -220,6 +221,16 @@ def _check_plug_ins(config: Config, draft: Draft) -> None:
             source_of(transform, key)
     except ConfigError as error:
         raise ConfigError(str(error), at=draft.at(key)) from None
+
+
+def _check_hook(config: Config, draft: Draft) -> None:
+    key = "job.on_end"
+    if "://" in (config.job.on_end or ""):
+        raise ConfigError(
+            f"{key} holds a URL, which run.json would record and which may be a secret: put the URL into an "
+            'environment variable, and write "$NAME" here',
+            at=draft.at(key),
+        )
 
 
 def _check_combinations(config: Config, draft: Draft) -> None:

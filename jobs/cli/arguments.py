@@ -112,6 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps of the report (the newest one)")
     report.add_argument("--base", metavar="NAME", help="run or shape that is the baseline of speed-ups")
     report.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report)")
+    report.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission
     text = "run a real Slurm on this machine, with network namespaces as nodes"
     _add_minicluster(subparsers.add_parser("cluster", help=text, description=text), json_option)
     return parser
@@ -173,6 +174,11 @@ def _add_set(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
 def _add_submission(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the sweep (the file name without .yaml)")
     _add_cluster(parser)
+    parser.add_argument(
+        "--on-end",
+        metavar="COMMAND",
+        help="shell command to call when the sweep has ended and when a run has failed (job.on_end)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted, write nothing")
     parser.add_argument(
         "--test-only",

@@ -8,7 +8,7 @@ from pathlib import Path
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli import run_lookup
+from jobs.cli import run_lookup, sweep_end
 from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.status_table import state_note
@@ -21,6 +21,14 @@ def run(args: argparse.Namespace) -> int:
     sweeps = [run_lookup.find_sweep(args.runs, name) for name in dict.fromkeys(args.sweeps)] or [
         newest_sweep(args.runs)
     ]
+    if args.sweep_end is not None:
+        return sweep_end.run_report_job(args, lambda: _write(args, sweeps))
+    _write(args, sweeps)
+    return 0
+
+
+def _write(args: argparse.Namespace, sweeps: list[str]) -> Path:
+    """Write the report and print its path; the path."""
     if len(sweeps) > 1 and args.out is None:
         raise ConfigError("--out is needed for a report on several sweeps: the folder to write it to")
     out = args.out or args.runs / sweeps[0] / "report"
@@ -37,12 +45,12 @@ def run(args: argparse.Namespace) -> int:
         )
         for state in states
     }
-    page = report.write(folders, out, base=args.base, states=known)
+    page: Path = report.write(folders, out, base=args.base, states=known)
     if args.json:
         add_json(states, page=str(page), report=read_json(page.with_name("report.json")))
     else:
         print(f"report of {', '.join(sweeps)}: {page}")
-    return 0
+    return page
 
 
 def newest_sweep(root: Path) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
-from jobs.cli import follow, target
+from jobs.cli import follow, sweep_end, target
 from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, actions_json, report_missing
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.formatting import runs_flag
@@ -117,7 +117,7 @@ def _wait(
     of_this_host = next((scheduler for scheduler in schedulers if scheduler.one_machine), None)
     polled = PolledRuns(lambda: _read_states(runs, code), of_this_host)
     try:
-        return follow.follow(polled, args.runs)
+        states = follow.follow(polled, args.runs)
     except KeyboardInterrupt:
         for sweep in _sweeps(runs):
             with sweep_lock(args.runs / sweep):
@@ -125,6 +125,10 @@ def _wait(
                     for line in submit_report_job(args, scheduler, sweep, actions):
                         print(line, file=sys.stderr)
         raise
+    if any(action.submits or action.kind == "in_progress" for action in actions):
+        for sweep in _sweeps(runs):
+            sweep_end.call_after_wait(args.runs, sweep)
+    return states
 
 
 def _sweeps(runs: Sequence[RunDir]) -> list[str]:

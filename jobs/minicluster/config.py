@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -153,6 +154,15 @@ class ClusterFolder:
         return self.path / "log"
 
     @property
+    def mail_program(self) -> Path:
+        return self.path / "mail"
+
+    @property
+    def mail_log(self) -> Path:
+        """One line for each mail of Slurm, which is not sent: `-s SUBJECT RECIPIENT`."""
+        return self.logs / "mail.log"
+
+    @property
     def devices(self) -> Path:
         return self.path / "dev"
 
@@ -191,6 +201,7 @@ def slurm_conf(
         f"SlurmdPidFile={folder.run}/slurmd.pid",
         f"SlurmctldLogFile={folder.logs}/slurmctld.log",
         f"SlurmdLogFile={folder.logs}/slurmd-%n.log",
+        f"MailProg={folder.mail_program}",
         # Job ids differ between clusters: a run directory may outlive several of them.
         f"FirstJobId={first_job}",
         "ProctrackType=proctrack/linuxproc",
@@ -267,6 +278,11 @@ def gres_conf(spec: ClusterSpec, folder: ClusterFolder) -> str:
         return ""
     devices = f"{folder.devices}/gpu[0-{spec.gpus_per_node - 1}]"
     return f"NodeName={spec.name}-[1-{spec.nodes}] Name=gpu File={devices}\n"
+
+
+def mail_program(folder: ClusterFolder) -> str:
+    """Text of the program that Slurm calls to send a mail. It writes the mail to a log."""
+    return f'#!/bin/sh\necho "$*" >> {shlex.quote(str(folder.mail_log))}\n'
 
 
 def cgroup_conf(version: tuple[int, int]) -> str:

@@ -135,9 +135,11 @@ def _write_files(spec: ClusterSpec, subnet: Subnet, folder: ClusterFolder) -> No
         folder.slurm_conf: conf,
         folder.path / "gres.conf": config.gres_conf(spec, folder),
         folder.path / "cgroup.conf": config.cgroup_conf(version),
+        folder.mail_program: config.mail_program(folder),
     }
     for path, text in files.items():
         path.write_text(text)
+    folder.mail_program.chmod(0o755)
     for path, content in {
         folder.slurmdbd_conf: config.slurmdbd_conf(spec, folder).encode(),  # slurmdbd requires mode 0600
         folder.munge_key: secrets.token_bytes(1024),

@@ -11,7 +11,7 @@ from disttrain.records.run_directory import Attempt
 from jobs.core import journal, requeue_policy
 from jobs.core.attempt import close_attempt, is_current
 from jobs.node import peers
-from jobs.node.agent import block_signals, request_requeue
+from jobs.node.agent import block_signals, call_hook, request_requeue
 from jobs.node.launch import NodeContext
 from jobs.node.node_log import log_line, redirect_output
 
@@ -44,6 +44,8 @@ def close_abandoned(node: NodeContext) -> int:
         peers.record_closed(attempt)
         log_line(f"{status.cause}: {status.message}" if status.message else status.cause)
         requeue, delay_s = status.decision.requeue, status.decision.delay_s
+        if not requeue:
+            call_hook(node.run, attempt)
     return request_requeue(node, attempt, delay_s) if requeue else requeue_policy.EXIT_FAILED
 
 

@@ -21,7 +21,7 @@ from disttrain.errors import message_of
 from disttrain.records.json_files import CorruptFile, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
-from jobs.core import journal, processes, requeue_policy
+from jobs.core import hook, journal, processes, requeue_policy
 from jobs.core.attempt import (
     DoNotRestart,
     close_attempt,
@@ -144,6 +144,7 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
     peers.record_closed(attempt)
     log_line(f"{status.cause}: {status.message}" if status.message else status.cause)
     if not status.decision.requeue:
+        call_hook(run, attempt)
         return requeue_policy.job_exit_code(status.cause, status.decision)
     return request_requeue(node, attempt, status.decision.delay_s, result)
 
@@ -176,6 +177,7 @@ def request_requeue(
             if not is_current(node.run, attempt):
                 return _superseded()
             record_requeue_failure(node.run, attempt)
+            call_hook(node.run, attempt)
             return requeue_policy.EXIT_NOT_REQUEUED
         log_line(f"job {allocation.job_id} will be started again")
     if delay_s:
@@ -184,6 +186,13 @@ def request_requeue(
     if formerly:
         allocation.exclude(recently, formerly, node.run.script)
     return requeue_policy.EXIT_DONE
+
+
+def call_hook(run: RunDir, attempt: Attempt) -> None:
+    """Call `job.on_end` if the run has failed, and log a failure of the call."""
+    problem = hook.call_after(run, attempt)
+    if problem is not None:
+        log_line(problem)
 
 
 def _superseded() -> int:

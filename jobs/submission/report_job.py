@@ -70,8 +70,11 @@ def _submit(folder: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, a
         "after": [state.job_id for state in awaited],
     }
     number = journal.write_intent(folder, intent)
-    newest = max(awaited, key=_submitted).run  # its code can read the records of all the runs
+    newest = max(awaited, key=submission_time).run  # its code can read the records of all the runs
     record = read_json_or_none(newest.run_json) or {}
+    # Code without `job.on_end` does not know the option.
+    if "on_end" in ((record.get("config") or {}).get("job") or {}):
+        arguments = [*arguments, "--sweep-end", str(number)]
     try:
         job_id = scheduler.submit_after(
             Submission(folder, number, tag),
@@ -88,7 +91,17 @@ def _submit(folder: RunDir, awaited: Sequence[RunState], scheduler: Scheduler, a
     return job_id
 
 
-def _submitted(state: RunState) -> str:
+def waits_for(root: Path, sweep: str, states: Sequence[RunState]) -> bool:
+    """Whether a report job was submitted to start after one of these runs, and was not replaced."""
+    job_ids = {state.job_id for state in states} - {None}
+    return any(
+        job_ids & set((entry.read("intent") or {}).get("after", ()))
+        for entry in journal.entries(journal_of(root, sweep))
+        if "claim" not in (entry.parts or ())
+    )
+
+
+def submission_time(state: RunState) -> str:
     """Time of the newest submission of a run: UTC, ISO 8601."""
     if state.submission is None:
         return ""

@@ -60,7 +60,8 @@ def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
         )
         if value is not None
     ]
-    return _expand(args, _load(args.file), [*flags, *sets], states, grids=args.grid)
+    overrides = [*flags, *sets, *_hook(args)]
+    return _expand(args, _load(args.file), overrides, states, grids=args.grid)
 
 
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
@@ -85,7 +86,11 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
                 f"{override.key}: `run` takes one value; `sweep` takes several", at=override.origin
             )
     axes = [Override(each.key, each.values, each.origin, axis=True) for each in overrides]
-    return _expand(args, draft, axes, states, scale_batch=False)
+    return _expand(args, draft, [*axes, *_hook(args)], states, scale_batch=False)
+
+
+def _hook(args: argparse.Namespace) -> list[Override]:
+    return [Override("job.on_end", (args.on_end,), "--on-end", axis=False)] if args.on_end else []
 
 
 def write_sweep_record(root: Path, plan: SweepPlan) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
-from jobs.core import journal
+from jobs.core import hook, journal
 from jobs.status.run_state import read_state
 from jobs.submission.cancel import cancel_runs
 from tests.support.jobs import WITHIN_S, FakeScheduler, started_pids, starts, submit, sweep_plan, wait_until
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.multiprocess
 
 
 def planned(root: Path, mode: str, nodes: int = 1) -> Scheduler:
-    submit(sweep_plan("a", nodes=nodes, mode=mode), FakeScheduler(), root)
+    submit(sweep_plan("a", nodes=nodes, mode=mode, on_end="true"), FakeScheduler(), root)
     return Scheduler(root / "scheduler", RunDir(root / "demo" / "a"), nodes)
 
 
@@ -34,6 +34,12 @@ def launched(job: Scheduler, count: int = 1) -> None:
 def ended(process: subprocess.Popen[str]) -> int:
     process.communicate(timeout=WITHIN_S)
     return process.returncode
+
+
+def hook_calls(job: Scheduler) -> list[str]:
+    """Causes of the failures about which the hook was called."""
+    records = [read_json(path) for path in hook.records_of(job.run.path.parent).glob("*.json")]
+    return [failure["cause"] for record in records for failure in record["failed"]]
 
 
 def change_mode(run: RunDir, mode: str) -> None:
@@ -186,6 +192,7 @@ def test_a_requeue_that_is_refused(tmp_path: Path) -> None:
     state = read_state(job.run)
     assert (state.state, state.cause, state.retryable) == ("failed", "preempted", True)
     assert "could not be requeued" in str(state.message)
+    assert hook_calls(job) == ["preempted"]
 
 
 def test_a_crash_without_progress_is_not_tried_again(tmp_path: Path) -> None:
@@ -193,6 +200,7 @@ def test_a_crash_without_progress_is_not_tried_again(tmp_path: Path) -> None:
     assert ended(job.start()) == 69
     assert job.requeues == []
     assert "the run has no checkpoint yet" in str(read_state(job.run).message)
+    assert hook_calls(job) == ["launch_failed"]
 
 
 @pytest.mark.parametrize("before", [2, 3], ids=["more than before", "no more than before"])
@@ -350,7 +358,7 @@ def test_the_job_of_a_killed_agent_is_requeued_by_the_next_step(tmp_path: Path, 
     assert ended(job.start(after_failure=True)) == 0
     outcome = job.outcome()
     assert (outcome["cause"], outcome["next"]) == ("preempted" if saved else "lost", "requeue")
-    assert job.requeues == ["0"]
+    assert (job.requeues, hook_calls(job)) == (["0"], [])
     assert read_state(job.run).state == "queued"
 
 

@@ -22,7 +22,7 @@ from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import EnvRecord, RunRecord
 from disttrain.records.run_directory import RunDir
-from jobs.core import journal
+from jobs.core import hook, journal
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import read_runs, read_state
 from jobs.submission import report_job
@@ -139,7 +139,7 @@ def test_a_killed_supervisor_takes_everything_with_it(root: Path) -> None:
 
 
 def test_a_failure_is_retried_as_the_next_attempt_until_max_attempts(root: Path) -> None:
-    plan = sweep_plan("a", mode="fail", max_attempts=2)
+    plan = sweep_plan("a", mode="fail", max_attempts=2, on_end="exit 1")
     kinds = []
     for _ in range(3):
         kinds += [action.kind for action in submit(plan, LocalScheduler(), root, code=code_of(root))]
@@ -149,6 +149,8 @@ def test_a_failure_is_retried_as_the_next_attempt_until_max_attempts(root: Path)
     assert (ended.state, ended.cause, ended.attempts) == ("failed", "launch_failed", 2)
     assert "it went wrong" in str(ended.message)
     assert starts(ended.run) == [(0, 0), (1, 0)]
+    (call,) = hook.records_of(root / "demo").glob("*.json")  # two failures within ten minutes: one call
+    wait_until(lambda: read_json(call)["exit_code"] == 1)
 
 
 def code_of(root: Path) -> str:

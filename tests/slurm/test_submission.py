@@ -320,31 +320,32 @@ def test_a_job_that_follows_an_array_waits_for_its_requeued_task(
 
 
 @pytest.mark.slow
-def test_the_report_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_path: Path) -> None:
+def test_the_end_of_a_sweep_that_nobody_waits_for(on_slurm: MiniCluster, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
-    root = tmp_path / "runs"
+    root, calls = tmp_path / "runs", tmp_path / "calls"
+    site = ("--slurm", "mail_user=somebody", "mail_type=END,FAIL")
+    sweep = ("sweep", "small.yaml", "--nodes", "1", "--cluster", "slurm", *site)
+    hook = ("--on-end", f'echo "$DISTTRAIN_EVENT $DISTTRAIN_STATES" >> {calls}')
     on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=down")
     with ended_afterwards(root, SlurmScheduler()):
         try:
-            for count in ("1", "2"):
-                on_slurm.submit(
-                    "sweep",
-                    "small.yaml",
-                    "--nodes",
-                    "1",
-                    "--repeats",
-                    count,
-                    "--cluster",
-                    "slurm",
-                    cwd=tmp_path,
-                )
+            on_slurm.submit(*sweep, *hook, cwd=tmp_path)
+            starts_from = "checkpoint.start_from=null,/missing/step-00000001"
+            on_slurm.submit(*sweep, *hook, "--set", starts_from, cwd=tmp_path)
             folder = report_job.journal_of(root, "small")
             first, second = ((entry.read("receipt") or {})["job_id"] for entry in journal.entries(folder))
             wait_until(lambda: status(first) == "ended")
             assert status(second) == "pending"
         finally:
             on_slurm.ask("scontrol", "update", "partitionname=gpu", "state=up")
-        page = root / "small" / "report" / "report.html"
-        wait_until(page.exists)
-    assert {state.state for state in states(root).values()} == {"done"}
-    assert len(read_json(page.with_name("report.json"))["runs"]) == 2
+        wait_until(lambda: status(second) == "ended")
+    assert {state.state for state in states(root).values()} == {"done", "failed"}
+    report = read_json(root / "small" / "report" / "report.json")
+    assert (len(report["runs"]), len(report["excluded_runs"])) == (1, 1)
+    failed, ended = calls.read_text().splitlines()
+    assert failed.startswith("run_failed failed=1 ") or failed.startswith("run_failed done=")
+    assert ended in ("sweep_end done=1 failed=1", "sweep_end failed=1 done=1")
+    log = on_slurm.cluster.folder.mail_log
+    wait_until(lambda: f"Slurm Job_id={second} " in log.read_text())
+    (mail,) = (line for line in log.read_text().splitlines() if "somebody" in line)
+    assert f"Job_id={second} Name=report-small Failed" in mail, "more than one mail, or not about a failure"

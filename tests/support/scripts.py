@@ -76,6 +76,7 @@ fields = st.fixed_dictionaries(
                 "gpu_type", "memory", "mail_user", "wckey", "python",
             )
         },
+        "mail_type": st.lists(st.sampled_from(["NONE", "END", "FAIL", "BEGIN"]), max_size=2),
         "modules": st.lists(free, max_size=2),
         "sbatch": options_given,
         "srun": options_given,

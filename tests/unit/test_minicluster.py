@@ -32,6 +32,7 @@ def files(spec: ClusterSpec, version: tuple[int, int] = (22, 5)) -> dict[str, st
         "cgroup.conf": config.cgroup_conf(version),
         "slurmdbd.conf": config.slurmdbd_conf(spec, FOLDER),
         "hosts": config.hosts(spec, subnet),
+        "mail": config.mail_program(FOLDER),
     }
 
 

@@ -114,7 +114,7 @@ REFUSED = {
     "gpus=gres:2": "input should be 'gpus-per-node', 'gres' or 'none'",
     "gpu_type=a:b": "is not a type such as h100",
     "cpus_per_task=0": "greater than 0",
-    "mail_type=SOMETIMES": "'BEGIN'",
+    "mail_type=BEGIN": "'FAIL'",
     "mail_user=a b@c": "is not a mail address",
     "modules=-x": "is not the name of a module",
     "sbatch=x": "give sbatch.KEY=VALUE",
@@ -199,3 +199,8 @@ def test_generated_files_are_current(
     monkeypatch.setattr(documents, "by_hand", lambda config: "other")
     assert documents.main(["--check"]) == 1
     assert capsys.readouterr().err == "jobs/train.sbatch is out of date: run `make schemas`\n"
+
+
+def test_a_recorded_profile_of_older_code_is_read_without_mail_for_each_run() -> None:
+    recorded = GENERIC.as_dict() | {"mail_type": ["BEGIN", "END", "TIME_LIMIT_90"]}
+    assert resolve(ProfileSelection(), recorded).mail_type == ("END",)

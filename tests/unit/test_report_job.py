@@ -101,6 +101,20 @@ def test_it_is_no_run(tmp_path: Path) -> None:
     assert [state.name for state in read_runs(tmp_path)] == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("mail_type", "requested"), [("END", "END,FAIL"), ("FAIL", "FAIL"), ("FAIL END", "END,FAIL")]
+)
+def test_it_requests_mail_when_it_starts(mail_type: str, requested: str) -> None:
+    profile = Profile.model_validate(
+        {"name": "site", "mail_user": "me@example.org", "mail_type": mail_type.split()}
+    )
+    job = ReportScript("report-demo", "tag", ["1"], ["/code/submit.py"], Path("/logs"), "python", profile)
+    script = render_report_script(job)
+    assert "#SBATCH --mail" not in script, "a mail about a job that is replaced"
+    wanted = f'scontrol update MailType={requested} MailUser=me@example.org JobId="$SLURM_JOB_ID" || :\n'
+    assert wanted in script
+
+
 def test_its_script() -> None:
     job = ReportScript(
         name="report-my sweep",
@@ -124,4 +138,5 @@ def test_its_script() -> None:
     ):
         assert f"{line}\n" in script, script
     assert "gpu" not in script
+    assert "mail" not in script.lower()
     assert RunDir(job.logs.parent).submissions == job.logs

@@ -21,7 +21,7 @@ from pathlib import Path
 from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
-from jobs.core import code_snapshot, journal, processes
+from jobs.core import code_snapshot, hook, journal, processes
 from jobs.core.attempt import close_attempt, open_attempt
 from jobs.core.signals import wait_for_signal
 from jobs.schedulers.local import fifo_queue
@@ -97,6 +97,7 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
     problem = code_snapshot.snapshot_problem(run, record)
     if problem is not None:
         close_attempt(run, attempt, {}, external_cause="refused", external_message=problem)
+        _call_hook(run, attempt)
         return
     agents = _Agents(run, attempt, submission, nodes)
     stopped = agents.watch(limit_s=60 * limit_min)
@@ -106,6 +107,13 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
         "cancelled": "cancelled while it ran",
     }.get(stopped or "")
     close_attempt(run, attempt, agents.exit_codes, external_cause=stopped, external_message=message)
+    _call_hook(run, attempt)
+
+
+def _call_hook(run: RunDir, attempt: Attempt) -> None:
+    problem = hook.call_after(run, attempt)
+    if problem is not None:
+        print(problem, flush=True)
 
 
 class _Agents:

@@ -203,8 +203,6 @@ def _resources(config: Mapping[str, Any], profile: Profile) -> dict[str, str | i
         "constraint": profile.constraint,
         "exclude": profile.exclude,
         "wckey": profile.wckey,
-        "mail-user": profile.mail_user,
-        "mail-type": ",".join(profile.mail_type) or None,
     }
     return options | {name: value for name, value in profile.sbatch.items() if name not in options}
 

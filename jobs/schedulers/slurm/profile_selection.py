@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from disttrain.config.parsing import Draft, load, parse_value
 from disttrain.errors import ConfigError, nearest
 from jobs.schedulers.base import ProfileSelection
-from jobs.schedulers.slurm.site_profile import GENERIC, Container, Profile, Variable
+from jobs.schedulers.slurm.site_profile import GENERIC, Container, MailType, Profile, Variable
 
 SHIPPED = Path(__file__).resolve().parents[2] / "profiles"
 VARIABLE = "DISTTRAIN_PROFILE"
@@ -35,7 +35,7 @@ def resolve(selection: ProfileSelection, recorded: Mapping[str, Any] | None = No
     if selection.flag is not None:
         draft = read(selection.flag, "--profile")
     elif recorded is not None:
-        draft = Draft({name: value for name, value in recorded.items()})
+        draft = Draft(_with_todays_mail(recorded))
     elif os.environ.get(VARIABLE):
         draft = read(os.environ[VARIABLE], VARIABLE)
     else:
@@ -43,6 +43,12 @@ def resolve(selection: ProfileSelection, recorded: Mapping[str, Any] | None = No
     for text in selection.overrides:
         _lay_over(draft, text)
     return check(draft)
+
+
+def _with_todays_mail(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """A recorded profile without the mail types that older code allowed: they sent one mail for each run."""
+    types = [each for each in recorded.get("mail_type", ()) if each in get_args(MailType)]
+    return {**recorded, "mail_type": types}
 
 
 def names() -> dict[str, Path]:

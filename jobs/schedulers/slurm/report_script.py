@@ -61,8 +61,25 @@ def render_report_script(job: ReportScript) -> str:
         *directives(options),
         "",
         *site(profile),
+        *_mail(profile),
         # Without `command`, the shell would read a path with `=` as an assignment.
         f"command {shlex.join([python, *job.command])}",
         "",
     ]
     return "\n".join(lines)
+
+
+def _mail(profile: Profile) -> list[str]:
+    """Lines with which the job requests Slurm's mail about its own end.
+
+    An option of sbatch would request a mail about a job that is cancelled while it waits, because a job that
+    waits for more runs replaces it. The job fails if a run has failed, and Slurm sends the mail `END` only
+    about a job that has not failed.
+    """
+    wanted = {*profile.mail_type} - {"NONE"}
+    if not wanted:
+        return []
+    types = "END,FAIL" if "END" in wanted else "FAIL"
+    user = [f"MailUser={profile.mail_user}"] if profile.mail_user else []
+    request = shlex.join(["scontrol", "update", f"MailType={types}", *user])
+    return [f'{request} JobId="$SLURM_JOB_ID" || :', ""]

@@ -48,10 +48,7 @@ _Memory = Annotated[
 ]
 _Module = Annotated[str, _matches(option_syntax.MODULE, "the name of a module, such as cuda/12.4")]
 _Mount = Annotated[_Path, _matches(r"[^,]+", "one mount: SRC[:DST[:FLAGS]]")]
-MailType = Literal[
-    "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT",
-    "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80", "TIME_LIMIT_50", "ARRAY_TASKS",
-]  # fmt: skip
+MailType = Literal["NONE", "END", "FAIL"]
 
 
 class _Model(BaseModel):
@@ -125,7 +122,8 @@ class Profile(_Model):
     )
     """Recipient of Slurm's mail; null: the user who submits."""
     mail_type: Annotated[tuple[MailType, ...], BeforeValidator(_with_commas)] = ()
-    """Events about which Slurm sends mail."""
+    """Slurm's mail about a sweep: one, when its report job ends. `END`: in any case; `FAIL`: if a run of the
+    sweep has failed."""
     wckey: _Names | None = None
     """Workload characterization key."""
     sbatch: dict[str, Literal[True] | Annotated[_Line, _NUMBER_TOO]] = {}
