@@ -21,7 +21,7 @@ from disttrain.errors import ConfigError
 from disttrain.records import gpu_hours
 from disttrain.records.attempt import Outcome
 from disttrain.records.base import Record
-from disttrain.records.exit_causes import ENDED_BY_REQUEST
+from disttrain.records.exit_causes import ENDED_BY_REQUEST, unplanned_steps
 from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
@@ -193,7 +193,7 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
     if metrics.status == "completed":
         if not metrics.samples_per_s or not metrics.measured_s or not metrics.measured_steps:
             return "done", False, f"no measured steps: all {metrics.steps} were warm-up"
-        return "done", True, ""
+        return "done", True, unplanned_steps(metrics.steps, metrics.steps_total) or ""
     progress = f"step {metrics.steps} of {metrics.steps_total}"
     if metrics.status in ("failed", "stopped"):
         cause = metrics.stop_cause or metrics.status
@@ -235,12 +235,13 @@ def _measured(metrics: Metrics | None) -> dict[str, Any]:
         return {}
     same = set(COLUMNS) & set(Metrics.model_fields) - {"sweep", "dataset"}
     row = {name: getattr(metrics, name) for name in same}
-    row |= {
-        "dataset": metrics.dataset.name,
-        "dataset_version": metrics.dataset.version,
-        "dataset_sha256": metrics.dataset.sha256,
-        "unigram_entropy_bits": metrics.dataset.unigram_entropy_bits,
-    }
+    if metrics.dataset is not None:
+        row |= {
+            "dataset": metrics.dataset.name,
+            "dataset_version": metrics.dataset.version,
+            "dataset_sha256": metrics.dataset.sha256,
+            "unigram_entropy_bits": metrics.dataset.unigram_entropy_bits,
+        }
     row |= {name: metrics.composition.get(name) for name in PHASES}
     if metrics.measured_s and metrics.measured_steps:
         row["step_s"] = metrics.measured_s / metrics.measured_steps

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -131,7 +132,7 @@ def notices(table: pd.DataFrame, curves: Sequence[Curve], unreadable: Sequence[s
     if included.empty:
         return []
     warnings = [*_shared_processors(included), *_differences(included, curves), *_short_runs(included)]
-    notes = []
+    notes = [f"{row['sweep']}/{row['run']} {row['note']}." for row in _with_a_note(included)]
     if any(len(point.runs) == 1 for curve in curves for point in curve.points):
         notes.append(
             "Some sizes have one repeat and therefore no interval. "
@@ -153,6 +154,10 @@ def notices(table: pd.DataFrame, curves: Sequence[Curve], unreadable: Sequence[s
         found = [Notice(kind="emulated", text=EMULATED + which)]
     found += [Notice(kind="warning", text=text) for text in warnings]
     return found + [Notice(kind="note", text=text) for text in notes]
+
+
+def _with_a_note(included: pd.DataFrame) -> list[dict[Hashable, Any]]:
+    return included[included["note"].fillna("") != ""].to_dict("records")
 
 
 def _shared_processors(included: pd.DataFrame) -> list[str]:

@@ -77,23 +77,23 @@ def summarize(
 def _training_quality(curve: Curve, included: pd.DataFrame) -> list[TrainingQuality]:
     found = []
     for point in curve.points:
-        runs = included[(included["sweep"] == curve.sweep) & included["run"].isin(point.runs)]
-        means = {
-            name: _none(runs[name].mean())
-            for name in ("train_loss", "valid_loss", "bits_per_byte", "unigram_entropy_bits", "accuracy")
-        }
-        steps = int(runs["steps"].max())
-        if any(value is not None for value in means.values()):
-            found.append(
-                TrainingQuality(
-                    curve=curve.label,
-                    unit=curve.unit,
-                    size=point.size,
-                    repeats=len(runs),
-                    steps=steps,
-                    **means,
+        repeats = included[(included["sweep"] == curve.sweep) & included["run"].isin(point.runs)]
+        for steps, runs in repeats.groupby("steps"):  # losses after other numbers of steps do not compare
+            means = {
+                name: _none(runs[name].mean())
+                for name in ("train_loss", "valid_loss", "bits_per_byte", "unigram_entropy_bits", "accuracy")
+            }
+            if any(value is not None for value in means.values()):
+                found.append(
+                    TrainingQuality(
+                        curve=curve.label,
+                        unit=curve.unit,
+                        size=point.size,
+                        repeats=len(runs),
+                        steps=int(steps),
+                        **means,
+                    )
                 )
-            )
     return found
 
 

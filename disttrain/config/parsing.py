@@ -177,6 +177,18 @@ def check(draft: Draft) -> Config:
     return config
 
 
+def check_section(name: str, values: dict[str, Any]) -> None:
+    """Raise `ConfigError` unless `values` is a valid section `name` of a config."""
+    draft = Draft({name: values})
+    for key in renamed_in(draft.data):
+        raise ConfigError(str(refusal(key)))
+    try:
+        config = Config.model_validate(draft.data)
+    except ValidationError as error:
+        raise _one_line(error.errors()[0], draft) from None
+    _check_plug_ins(config, draft)
+
+
 def with_batch(
     config: Config, draft: Draft, base_ranks: int | None = None, scaling: Scaling = "weak"
 ) -> tuple[Config, BatchPlan]:

@@ -17,6 +17,7 @@ from typing import Any
 from disttrain.records.masking import mask_argv, mask_lines
 
 _ROOT = Path(__file__).resolve().parents[2]
+_SOURCE = "disttrain/__init__.py"
 _PACKAGES = (
     "torch",
     "numpy",
@@ -50,8 +51,15 @@ _DIFF_LIMIT = 256 * 1024
 _GIT_TIMEOUT_S = 10
 
 
-def collect(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """The provenance of this process, now: the fields of `records.provenance.Provenance`."""
+def collect(argv: Sequence[str] | None = None, script: Path | None = None) -> dict[str, Any]:
+    """The provenance of this process, now: the fields of `records.provenance.Provenance`.
+
+    With `script`, the code is that of the repository of this file, which belongs to the user and has no hash.
+    """
+    if script is None:
+        code = {"hash": code_hash(), **git_state()}
+    else:
+        code = {"hash": None, **git_state(script.parent, script.name)}
     return {
         "schema_version": 1,
         "created": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -59,7 +67,7 @@ def collect(argv: Sequence[str] | None = None) -> dict[str, Any]:
         "user": _user(),
         "python": platform.python_version(),
         "packages": versions(),
-        "code": {"schema_version": 1, "hash": code_hash(), **git_state()},
+        "code": {"schema_version": 1, **code},
         "argv": mask_argv(command_line() if argv is None else argv),
     }
 
@@ -109,14 +117,15 @@ def tracked_files(root: Path = _ROOT) -> list[str] | None:
     return None if listing is None else [name for name in listing.split("\0") if name]
 
 
-def _is_checkout(root: Path) -> bool:
+def _is_checkout(root: Path, tracked: str = _SOURCE) -> bool:
     """Whether git tracks the sources at `root`: an enclosing repository may be unrelated."""
-    return _git(root, "ls-files", "--error-unmatch", "disttrain/__init__.py") is not None
+    return _git(root, "ls-files", "--error-unmatch", tracked) is not None
 
 
-def git_state(root: Path = _ROOT) -> dict[str, Any]:
-    """Commit and uncommitted changes of the checkout at `root`; all None outside a checkout."""
-    if not _is_checkout(root):
+def git_state(root: Path = _ROOT, tracked: str = _SOURCE) -> dict[str, Any]:
+    """Commit and uncommitted changes of the checkout around `root`; all None where git does not track
+    `tracked`, a file in this folder."""
+    if not _is_checkout(root, tracked):
         return {"git_commit": None, "git_dirty": None, "git_diff": None}
     commit = _git(root, "rev-parse", "HEAD")
     diff = _git(root, "diff", "HEAD")
@@ -151,7 +160,7 @@ def versions() -> dict[str, str]:
 
 
 def run_key(config_key: str, code: str) -> str:
-    """SHA-256 over config key and code hash: 12 hex digits."""
+    """SHA-256 over config key and code, given by its hash or commit: 12 hex digits."""
     return hashlib.sha256(f"{config_key} {code}".encode()).hexdigest()[:12]
 
 

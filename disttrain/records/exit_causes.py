@@ -32,3 +32,10 @@ Next = Literal["requeue"] | None
 
 StopCause = Literal["preempted", "deadline", "stopped"]
 """Causes for which all ranks save and exit at the same step. Of several at once, the last one here wins."""
+
+
+def unplanned_steps(steps: int, announced: int) -> str | None:
+    """A note on a finished training loop of the user that made fewer or more steps than it announced.
+
+    None for equal numbers."""
+    return None if steps == announced else f"made {steps} of {announced} announced steps"

@@ -86,11 +86,12 @@ class Metrics(Record):
     oversubscribed: bool
     """More busy threads than processors on one host, or several computing ranks on one GPU: timings then do
     not measure scaling."""
-    strategy: str
+    strategy: str | None
     strategy_reason: str
     model: str
     parameters: int
-    dataset: DatasetRecord
+    dataset: DatasetRecord | None
+    """Null for a training loop of the user, whose data is unknown."""
     model_flops_per_sample: int | None
     """FLOPs of training on one sample; null where they could not be counted."""
     flops_method: str | None
@@ -99,6 +100,8 @@ class Metrics(Record):
     steps: int
     """Completed optimizer steps."""
     steps_total: int
+    """Planned steps, or steps that a training loop of the user announced; such a loop may make fewer or
+    more."""
     local_batch_size: int
     accumulation: int
     global_batch_size: int
@@ -180,8 +183,8 @@ class Metrics(Record):
     """Summary of the samples of the ranks' processes."""
     null_reasons: dict[str, str] = {}
     """Reason for each null figure, by its name (`gpu.energy_j` is `energy_j` of `gpu`). Only facts are null
-    without a reason: `stop_cause`, `backend`, `nccl`, `resumed_step`, `checkpoint_step` and fields of
-    `dataset`."""
+    without a reason: `stop_cause`, `backend`, `nccl`, `resumed_step`, `checkpoint_step`, `dataset` and its
+    fields."""
 
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and the last point are always kept."""

@@ -24,12 +24,14 @@ class RunRecord(Record):
     """Hash of config (with the shape of the job), repeat and code."""
     config_key: str
     """Hash of config and repeat, without the code."""
-    repeat: int
+    repeat: int | None
+    """Null for a run that was started by hand."""
     config: dict[str, Any]
     """The full resolved config, with both batch sizes."""
     axes: dict[str, Any]
     """Swept keys, and this run's value of each."""
-    cluster: Literal["local", "slurm"]
+    cluster: Literal["local", "slurm"] | None
+    """Null for a run that was started by hand, which no scheduler of `submit.py` started."""
     profile: dict[str, Any] | None = None
     """The full site profile of the submission (`docs/schemas/site-profile.json`); null without one, as on the
     local cluster."""

@@ -10,9 +10,10 @@ from disttrain.records.base import Record
 class Code(Record):
     """The code of a run."""
 
-    hash: str
+    hash: str | None
     """SHA-256 over the sources that run inside a job: `2-` and 12 hex digits. Older versions hashed all of
-    `disttrain/` and `jobs/`, without the prefix."""
+    `disttrain/` and `jobs/`, without the prefix. Null for a training loop of the user, whose sources are
+    unknown; the fields of git are then those of the user's script."""
     git_commit: str | None = None
     git_dirty: bool | None = None
     git_diff: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from disttrain.config.keys_and_defaults import Config, config_key, hash_values
 from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
+from disttrain.records.exit_causes import unplanned_steps
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.masking import mask_config
 from disttrain.records.metrics import Metrics
@@ -20,6 +22,10 @@ from disttrain.runtime.process_group import World
 
 BY_HAND = "by-hand"
 """Sweep of runs started by hand."""
+
+RUN_DIR, ATTEMPT = "DISTTRAIN_RUN_DIR", "DISTTRAIN_ATTEMPT"
+"""Environment variables by which a job hands its run directory, and the number of the attempt that its agent
+claimed, to a script of the user."""
 
 
 @dataclass(frozen=True)
@@ -38,31 +44,58 @@ class RunOutput:
         return cls(run, run.attempt(attempt))
 
     @classmethod
-    def by_hand(
-        cls,
-        run_dir: Path | None,
-        config_file: Path,
-        config: Config,
-        world: World,
-        recorded: dict[str, Any] | None = None,
-    ) -> RunOutput:
+    def of_environment(cls) -> RunOutput | None:
+        """The run directory and attempt of the job that started this script of the user; None without a
+        job."""
+        if RUN_DIR not in os.environ:
+            return None
+        return cls.of_job(Path(os.environ[RUN_DIR]), int(os.environ[ATTEMPT]))
+
+    @classmethod
+    def by_hand(cls, run_dir: Path | None, config_file: Path, config: Config, world: World) -> RunOutput:
         """A new attempt in `run_dir` or in `runs/by-hand/<config>-<time>`; every rank takes rank 0's choice.
 
-        Rank 0 writes `run.json`, as `submit.py` does for a job, with the values `recorded` in place of
-        `config` if they are given. Calls a collective.
+        Rank 0 writes `run.json`, as `submit.py` does for a job. Calls a collective.
         """
+        output = cls._claim(run_dir, config_file, world)
+        if output.writes_outcome:
+            made = Provenance.model_validate(collect_provenance.collect())
+            output._begin(mask_config(config.as_dict())[0], config_key(config), made)
+        return output
+
+    @classmethod
+    def of_loop(cls, run_dir: Path | None, script: Path, recorded: dict[str, Any], world: World) -> RunOutput:
+        """As `by_hand`, for a training loop in the user's `script`, whose known config is `recorded`."""
+        output = cls._claim(run_dir, script, world)
+        if output.writes_outcome:
+            made = Provenance.model_validate(collect_provenance.collect(script=script))
+            output._begin(recorded, hash_values(recorded), made)
+        return output
+
+    @classmethod
+    def _claim(cls, run_dir: Path | None, named_for: Path, world: World) -> RunOutput:
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        chosen = run_dir or Path("runs") / BY_HAND / f"{config_file.stem}-{stamp}"
+        chosen = run_dir or Path("runs") / BY_HAND / f"{named_for.stem}-{stamp}"
         chosen, number = world.all_gather_object((chosen, len(RunDir(chosen).attempts())))[0]
         run = RunDir(chosen.resolve())
-        output = cls(run, run.attempt(number), writes_outcome=world.rank == 0)
-        if output.writes_outcome:
-            values = mask_config(config.as_dict())[0] if recorded is None else recorded
-            key = config_key(config) if recorded is None else hash_values(recorded)
-            write_json(output.run.run_json, _plan_by_hand(output.run, values, key).model_dump(mode="json"))
-            for stale in (run.stop, run.failed, run.done):  # of the previous attempt
-                stale.unlink(missing_ok=True)
-        return output
+        return cls(run, run.attempt(number), writes_outcome=world.rank == 0)
+
+    def _begin(self, config: dict[str, Any], key: str, made: Provenance) -> None:
+        """Write `run.json` and remove the outcome of the previous attempt."""
+        record = RunRecord(
+            name=self.run.name,
+            sweep=self.run.sweep,
+            run_key=collect_provenance.run_key(key, made.code.hash or made.code.git_commit or ""),
+            config_key=key,
+            repeat=None,
+            config=config,
+            axes={},
+            cluster=None,
+            provenance=made,
+        )
+        write_json(self.run.run_json, record.model_dump(mode="json"))
+        for stale in (self.run.stop, self.run.failed, self.run.done):
+            stale.unlink(missing_ok=True)
 
     def identity(self) -> dict[str, Any]:
         """The identifying fields of `Metrics`: name, sweep, run key."""
@@ -84,6 +117,8 @@ class RunOutput:
             cause, message = error.cause, f"rank {error.rank}: {error.kind}: {error.message}"
         elif metrics and metrics.stop_cause:
             cause, message = metrics.stop_cause, f"at step {metrics.steps} of {metrics.steps_total}"
+        elif metrics:
+            message = unplanned_steps(metrics.steps, metrics.steps_total)
         outcome = Outcome(
             cause=cause,
             attempt=self.attempt.number,
@@ -93,18 +128,3 @@ class RunOutput:
         )
         path = self.run.done if cause == "finished" else self.run.failed
         write_json(path, outcome.model_dump(mode="json"))
-
-
-def _plan_by_hand(run: RunDir, config: dict[str, Any], key: str) -> RunRecord:
-    made = Provenance.model_validate(collect_provenance.collect())
-    return RunRecord(
-        name=run.name,
-        sweep=run.sweep,
-        run_key=collect_provenance.run_key(key, made.code.hash),
-        config_key=key,
-        repeat=0,
-        config=config,
-        axes={},
-        cluster="local",
-        provenance=made,
-    )

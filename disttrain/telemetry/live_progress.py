@@ -70,7 +70,7 @@ class LiveProgress:
         if now > self.written_at and step > self._step:
             self._samples_per_s = (step - self._step) * self._global_batch / (now - self.written_at)
         self.written_at, self._step = now, step
-        left = (self._steps_total - step) * self._global_batch
+        left = max(0, self._steps_total - step) * self._global_batch
         progress = Progress(
             attempt=self._attempt.number,
             step=step,

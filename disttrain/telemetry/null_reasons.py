@@ -51,6 +51,7 @@ def reasons(metrics: Metrics, profiling: ProfilingPlan, *, late: str, comm: str 
         **dict.fromkeys(("measured_s", "step_time"), NOTHING_MEASURED),
         **{f"composition.{name}": NOTHING_MEASURED for name in PHASES},
         **_communication(metrics, profiling, comm),
+        "strategy": comm or "the wrapper of the model is unknown",
         "emulation_late_s": late,
         **dict.fromkeys(("model_flops_per_sample", "flops_method"), NO_FLOPS),
         "compute_dtypes": metrics.null_reasons.get("peak_flops", NO_FLOPS),  # set once they are known

@@ -67,8 +67,8 @@ def _header(state: RunState, record: dict[str, Any]) -> str:
         ("ETA", duration(state.eta_s)),
         ("job", f"{state.job_id} on {state.cluster}" if state.job_id else ""),
         ("axes", ", ".join(f"{key}={value}" for key, value in record.get("axes", {}).items())),
-        ("repeat", str(record.get("repeat", ""))),
-        ("code", f"{state.code_hash} ({commit})" if state.code_hash else ""),
+        ("repeat", "" if record.get("repeat") is None else str(record["repeat"])),
+        ("code", f"{state.code_hash} ({commit})" if state.code_hash else commit if code else ""),
         ("planned", record.get("provenance", {}).get("created", "")),
     ]
     return f"{run_lookup.run_label(state.run)}\n" + _aligned_pairs(rows)

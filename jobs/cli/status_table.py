@@ -81,7 +81,7 @@ def state_note(state: RunState) -> str:
     """Number of attempts, cause and message of a run, on one line."""
     marks = ["emulated"] if state.emulated else []
     if state.state == "done":
-        return ", ".join([*marks, "made by older code"] if state.stale else marks)
+        return ", ".join([*marks, *filter(None, [state.message]), *["made by older code"] * state.stale])
     if state.attempts > 1:
         marks.append(count(state.attempts, "attempt"))
     parts = [state.cause] if state.cause and state.cause != state.displayed_state else []

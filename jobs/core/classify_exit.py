@@ -51,6 +51,7 @@ class ExitEvidence:
     graceful_cause: str | None = None
     """Cause for which the ranks saved and stopped early, from `metrics.json` of this attempt."""
     graceful_message: str | None = None
+    finished_message: str | None = None
     rank_positions: Sequence[RankPosition] = ()
     """Positions of the ranks of nodes whose agent ended them."""
     hung_at: float | None = None
@@ -93,7 +94,7 @@ class ExitStatus:
 def classify_exit(evidence: ExitEvidence) -> ExitStatus:
     """The exit cause of an attempt, by the strongest evidence first."""
     if evidence.completed:
-        return ExitStatus("finished", None)
+        return ExitStatus("finished", evidence.finished_message)
     if evidence.external_cause == "cancelled":
         return ExitStatus(evidence.external_cause, evidence.external_message)
     if evidence.graceful_cause:

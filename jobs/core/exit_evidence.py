@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from disttrain.records.exit_causes import unplanned_steps
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core.classify_exit import ExitEvidence, last_rank_line, peer_address, root_cause_worker
@@ -60,6 +61,7 @@ def read_evidence(
         requested_cause=request.get("cause"),
         requested_at=request.get("time", 0.0),
         graceful_cause=graceful,
+        finished_message=unplanned_steps(steps, steps_total) if steps and steps_total else None,
         graceful_message=f"saved and stopped at step {steps} of {steps_total}" if graceful else None,
         rank_positions=[RankPosition(**rank) for record in ended.values() for rank in record["ranks"]],
         hung_at=min((record["time"] for record in ended.values() if record["hung"]), default=None),

@@ -250,8 +250,8 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
     return RunState(run, **known | outcome)
 
 
-def _is_stale(state: str, made_with: str, code_hash: str | None) -> bool:
-    return state == "done" and code_hash is not None and made_with != code_hash
+def _is_stale(state: str, made_with: str | None, code_hash: str | None) -> bool:
+    return state == "done" and None not in (code_hash, made_with) and made_with != code_hash
 
 
 def _recorded_outcome(run: RunDir, attempt: int | None) -> dict[str, Any] | None:

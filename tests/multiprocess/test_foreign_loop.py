@@ -1,10 +1,14 @@
 """A loop that is not ours leaves the records of any run."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import submit
 from analysis.load import load
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
@@ -101,6 +105,31 @@ def test_communication_that_cannot_be_seen_is_null_with_the_reason(two_ranks, tm
 
 def steps_of(folder: Path, rank: int) -> list[Step]:
     return [Step.model_validate(line) for line in read_jsonl(RunDir(folder).attempt(0).steps(rank))]
+
+
+@pytest.mark.slow
+def test_the_program_of_the_page_runs_in_a_folder_of_its_own(tmp_path):
+    """It is copied from docs/own-loop.md, and started as the page says."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "own-loop.md").read_text()
+    (tmp_path / "train.py").write_text(re.search(r"```python\n(.*?)```", page, re.S)[1])
+    for ranks in (1, 2):
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+        ]
+        subprocess.run([*command, "train.py"], cwd=tmp_path, check=True, timeout=60)
+    assert submit.main(["report", "mine", "--runs", str(tmp_path / "runs")]) == 0
+    report = read_json(tmp_path / "runs" / "mine" / "report" / "report.json")
+    assert [(run["run"], run["ranks_per_node"]) for run in report["runs"]] == [("n1", 1), ("n2", 2)]
+    assert [row["steps"] for row in report["training_quality"]] == [4 * 1024 // 32, 4 * 1024 // 32 // 2]
+    assert not report["excluded_runs"]
+    [curve] = report["curves"]
+    assert [point["size"] for point in curve["points"]] == [1, 2]
+    assert "train.py" in next(item["values"] for item in report["provenance"] if item["name"] == "Command")
 
 
 def test_its_runs_are_reported_with_all_others(tmp_path):

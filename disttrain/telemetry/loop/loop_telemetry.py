@@ -11,11 +11,12 @@ step, the collectives of `fully_shard`. Records, `metrics.json` and report have 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.model_hooks import hooks_of
 from disttrain.parallel import ddp
-from disttrain.records.dataset import DatasetRecord
+from disttrain.records.exit_causes import StopCause
+from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
@@ -33,7 +35,7 @@ from disttrain.runtime.run_output import RunOutput
 from disttrain.step_result import StepResult
 from disttrain.telemetry.loop import fsdp_exposed
 from disttrain.telemetry.loop.ddp_exposed import DdpExposed
-from disttrain.telemetry.loop.loop_config import known_values, loop_config
+from disttrain.telemetry.loop.loop_config import StepPlan, known_values, loop_config, same_on_all_ranks
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
 from disttrain.telemetry.run import RunTelemetry
@@ -41,41 +43,43 @@ from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock
 
 T = TypeVar("T")
-_UNKNOWN_DATA = DatasetRecord(
-    name="the loop's own", version=None, sha256=None, train_samples=0, valid_samples=0
-)
 
 
 class LoopTelemetry:
     """Measures a loop over steps of one `model` and `optimizer`. All ranks enter and leave it together.
 
     Args:
-        run_dir: run directory; rank 0's value is used on all ranks.
+        run_dir: run directory; rank 0's value is used on all ranks. None: `runs/by-hand/<script>-<time>`. A
+            job of `submit.py` uses its own run directory instead.
         model: a `DistributedDataParallel` module, a module sharded by `fully_shard`, or any on one rank.
-        steps: optimizer steps of the whole loop. A loop that ends before is recorded as stopped.
+        steps: announced optimizer steps of the whole loop. Other numbers of steps are reported.
         samples_per_step: samples that this rank trains on in one optimizer step.
         accumulation: batches that share one optimizer step.
+        resumed_step: optimizer steps that a former start of this loop made, if the loop continues from there.
         telemetry: keys of the config section `telemetry`, such as `warmup_steps`.
 
     Raises:
-        ConfigError: for a renamed or removed key of `telemetry`.
+        ConfigError: for an invalid number or an invalid key of `telemetry`, and for numbers that differ
+            between the ranks.
     """
 
     def __init__(
         self,
-        run_dir: str | Path,
+        run_dir: str | Path | None,
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
         steps: int,
         samples_per_step: int,
         accumulation: int = 1,
+        resumed_step: int = 0,
         telemetry: dict[str, Any] | None = None,
     ) -> None:
+        plan = StepPlan(steps, samples_per_step, accumulation, resumed_step)
         self._optimizer = optimizer
-        self._accumulation = accumulation
-        self._step = 0
-        self._steps = steps
+        self._plan = plan
+        self._step = resumed_step
+        self._began = False
         self._loss: Tensor | None = None  # of the step under way
         self._stepped = False
         device = next(model.parameters()).device
@@ -85,10 +89,14 @@ class LoopTelemetry:
         bare = model.module if isinstance(model, DistributedDataParallel) else model
         self._model = bare
         self._model_hooks = hooks_of(bare)
-        local = samples_per_step // accumulation
-        config = loop_config(bare, self._world, steps, local, telemetry or {})
-        known = known_values(config, optimizer)
-        self._output = RunOutput.by_hand(Path(run_dir), Path("loop"), config, self._world, recorded=known)
+        config = loop_config(bare, self._world, plan, telemetry or {})
+        same_on_all_ranks(plan, self._world)
+        self._output = RunOutput.of_environment() or RunOutput.of_loop(
+            None if run_dir is None else Path(run_dir),
+            Path(sys.argv[0]).resolve(),
+            known_values(config, optimizer),
+            self._world,
+        )
         work, metadata = _parallel(model, self._world)
         metrics_fields = {
             **self._output.identity(),
@@ -99,27 +107,22 @@ class LoopTelemetry:
             "parameters": sum(p.numel() for p in bare.parameters()),
             "model_flops_per_sample": None,
             "flops_method": None,
-            "dataset": _UNKNOWN_DATA,
-            "steps_total": steps,
-            "local_batch_size": local,
-            "accumulation": accumulation,
-            "global_batch_size": samples_per_step * self._world.size,
+            "dataset": None,
+            **plan.metrics_fields(self._world.size),
         }
         metadata.emulation_late_reason = reason_at_start(bare)
         self._telemetry = RunTelemetry(
             self._output.run, self._output.attempt, self._world, config, metrics_fields, metadata
         )
+        if resumed_step:
+            self._telemetry.resume(resumed_step, {}, {}, same_run=True)
         self.clock: StepClock = self._telemetry.clock
         self._hooks = [
             model.register_forward_pre_hook(self._forward_begins, prepend=True),  # before fully_shard gathers
             optimizer.register_step_pre_hook(self._optimizer_begins),
             optimizer.register_step_post_hook(lambda *_: self.clock.switch(OTHER)),
         ]
-        self._comm: DdpExposed | fsdp_exposed.FsdpExposed | None = None
-        if work["comm_method"] == ddp.COMM_METHOD and isinstance(model, DistributedDataParallel):
-            self._comm = DdpExposed(model, lambda: self.clock)
-        elif work["comm_method"] == fsdp_exposed.COMM_METHOD:
-            self._comm = fsdp_exposed.FsdpExposed(model, self._world, lambda: self.clock)
+        self._comm = self._exposed_comm(model, work["comm_method"])
 
     def steps(self, loader: Iterable[T]) -> Iterator[T]:
         """The batches of one pass over `loader`; each `accumulation` of them are one step.
@@ -127,14 +130,15 @@ class LoopTelemetry:
         Time between two passes, such as a validation, belongs to no step.
         """
         batches = iter(loader)
-        if self._step:
+        if self._began:
             self.clock.start()
         else:
             self._telemetry.start()
+            self._began = True
         while True:
             profiled, step = self._telemetry.profiled, self._step + 1
             with profiled.take(step, self) if step in profiled.steps else nullcontext():
-                for number in range(self._accumulation):
+                for number in range(self._plan.accumulation):
                     self.clock.switch(INPUT)
                     try:
                         batch = next(batches)
@@ -177,12 +181,30 @@ class LoopTelemetry:
             self._comm.close()
         if error is None:
             add_model_report(self._model, self._telemetry, self._world)
-            self.metrics: Metrics = self._telemetry.finish("stopped" if self._step < self._steps else None)
+            self.metrics: Metrics = self._telemetry.finish(self._stop_cause())
             self._output.close(None, self.metrics)
         else:
             record = record_failure(error, self._world.rank, self._output.attempt.error(self._world.rank))
             self._telemetry.abort()
             self._output.close(record)
+
+    def _exposed_comm(
+        self, model: nn.Module, method: str | None
+    ) -> DdpExposed | fsdp_exposed.FsdpExposed | None:
+        if method == ddp.COMM_METHOD and isinstance(model, DistributedDataParallel):
+            return DdpExposed(model, lambda: self.clock)
+        if method == fsdp_exposed.COMM_METHOD:
+            return fsdp_exposed.FsdpExposed(model, self._world, lambda: self.clock)
+        return None
+
+    def _stop_cause(self) -> StopCause | None:
+        """The cause for which the job stopped the loop before its announced last step."""
+        if self._step >= self._plan.steps:
+            return None
+        if self._output.run.stop.exists():
+            return "stopped"
+        cause = (read_json_or_none(self._output.attempt.stop) or {}).get("cause")
+        return cause if cause in get_args(StopCause) else None
 
     def _forward_begins(self, model: nn.Module, inputs: Any) -> None:
         if model.training or torch.is_grad_enabled():
@@ -201,7 +223,7 @@ def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], RunMetada
         return {"strategy": "ddp", "comm_method": ddp.COMM_METHOD}, RunMetadata(profiles_collectives=True)
     if not fsdp_exposed.is_sharded(model):
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
-        return {"strategy": "unknown", "comm_method": None}, RunMetadata(exposed_comm_reason=why)
+        return {"strategy": None, "comm_method": None}, RunMetadata(exposed_comm_reason=why)
     elsewhere = fsdp_exposed.not_among_all(model, world)
     why_not = elsewhere or fsdp_exposed.not_timed(model, world)
     return (
