@@ -207,6 +207,16 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
+    at_once = parser.add_mutually_exclusive_group()
+    at_once.add_argument(
+        "--max-running",
+        type=_number_of_runs,
+        metavar="N",
+        help="let at most N runs of the sweep run at the same time (all)",
+    )
+    at_once.add_argument(
+        "--serial", action="store_true", help="the same as --max-running 1: no run disturbs another's timings"
+    )
     parser.add_argument(
         "--wait",
         action="store_true",
@@ -217,6 +227,12 @@ def _add_wait(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="submit no report job after the runs (--wait submits none either)",
     )
+
+
+def _number_of_runs(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs: 1, 2, ...")
+    return int(text)
 
 
 def _add_logs(parser: argparse.ArgumentParser) -> None:

@@ -8,20 +8,32 @@ from typing import Any
 
 from jobs.schedulers.base import Scheduler, ScriptPreview
 from jobs.submission.choose_actions import Action
-from jobs.submission.submit import PreparedRun, batch_of, grouped, prepare
+from jobs.submission.job_chains import JobChains
+from jobs.submission.submit import PreparedRun, batch_of, prepare, submission_groups
 
 
 def preview_scripts(
-    actions: Sequence[Action], scheduler: Scheduler, root: Path, code: Mapping[str, Any], *, test: bool
+    actions: Sequence[Action],
+    scheduler: Scheduler,
+    root: Path,
+    code: Mapping[str, Any],
+    chains: JobChains | None,
+    *,
+    test: bool,
 ) -> list[ScriptPreview]:
     """Scripts that `carry_out` would submit now, one for each job or array.
 
-    `code` is the record of the code (`records.Code`). With `test` the scheduler checks each script.
+    In place of the id of a job that does not exist yet, a script has `JOB_OF_<run>`. `code` is the record of
+    the code (`records.Code`). With `test` the scheduler checks each script.
     Raises `ConfigError` when it cannot check them.
     """
     prepared = prepare(actions, scheduler, root, {"code": code})
     runs = [each for each in prepared if isinstance(each, PreparedRun)]
-    batches = [batch_of(group) for group in grouped(runs, scheduler.quota().array)] if runs else []
+    batches = []
+    for group in submission_groups(runs, scheduler.quota().array, chains) if runs else []:
+        batches.append(batch_of(group, chains))
+        if chains is not None:
+            chains.add([f"JOB_OF_{each.run.name}" for each in group])
     return scheduler.previews(batches, test=test)
 
 

@@ -17,6 +17,7 @@ from jobs.cli.batch_scripts import preview_scripts, script_json
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.dry_run_text import PORT, dry_run_text
 from jobs.cli.formatting import count
+from jobs.cli.max_running import job_chains, limit_line
 from jobs.cli.target import described_scheduler
 from jobs.core import code_snapshot, environment
 from jobs.node.launch import launch_command
@@ -76,7 +77,8 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     place = _Place.of(scheduler, args.runs.absolute(), code)
     runs = [_run_json(action, plan, place) for action in actions]
     record = code_snapshot.code_record(code)
-    scripts = preview_scripts(actions, scheduler, args.runs, record, test=args.test_only)
+    chains = job_chains(args, there, scheduler)
+    scripts = preview_scripts(actions, scheduler, args.runs, record, chains, test=args.test_only)
     warnings = warnings_for([action.plan for action in actions if action.submits and action.plan], scheduler)
     if args.json:
         for line in warnings:
@@ -91,8 +93,9 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
             batches=[script_json(script, scheduler) for script in scripts],
         )
     else:
+        notes = [f"warning: {line}" for line in warnings] + limit_line(args, plan.name, scheduler)
         report_job = not (args.wait or args.no_report) and any(action.submits for action in actions)
-        print(dry_run_text(plan, scheduler, args.runs, runs, warnings, scripts, report_job=report_job))
+        print(dry_run_text(plan, scheduler, args.runs, runs, notes, scripts, report_job=report_job))
     refused = [script.name for script in scripts if script.check and not script.check.accepted]
     if refused:
         print_error(f"{scheduler.title} refuses {len(refused)} of {count(len(scripts), 'batch script')}")

@@ -31,12 +31,16 @@ def dry_run_text(
     scheduler: Scheduler,
     root: Path,
     runs: list[dict[str, Any]],
-    warnings: list[str],
+    notes: list[str],
     scripts: list[ScriptPreview],
     *,
     report_job: bool,
 ) -> str:
-    """The whole text. `runs` are the entries of `--json`; `report_job`: whether a report job is submitted."""
+    """The whole text.
+
+    `runs` are the entries of `--json`, `notes` lines below the table; `report_job`: whether a report job is
+    submitted.
+    """
     head = f"sweep {plan.name}: {count(len(runs), 'run')} on {scheduler.name} in {root / plan.name}; "
     if plan.base_ranks is None:
         head += "batch sizes are not scaled"
@@ -46,7 +50,7 @@ def dry_run_text(
     parts = [
         head,
         table(_COLUMNS, [_table_row(run) for run in runs]),
-        "\n".join([_total_line(runs), *(f"warning: {line}" for line in warnings)]),
+        "\n".join([_total_line(runs), *notes]),
         _environment_text(runs),
         _commands_text(runs) if scheduler.one_machine else scripts_text(scripts, scheduler),
         _REPORT_JOB if report_job else "",

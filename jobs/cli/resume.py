@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
-from jobs.cli import run_lookup, submitting, target
+from jobs.cli import max_running, run_lookup, submitting, target
 from jobs.cli.command_output import print_warning
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
-from jobs.status.run_state import RunState
+from jobs.status.run_state import RunState, read_runs
 from jobs.submission.choose_actions import Action, resume_actions
+from jobs.submission.job_chains import JobChains
 from jobs.submission.submit import carry_out
 
 
@@ -36,8 +37,9 @@ def run(args: argparse.Namespace) -> int:
         with sweep_lock(args.runs / sweep):
             states = refresh(submitting.read_states(group), scheduler, receipts=True, warn=print_warning)
             actions = resume_actions(states, code_hash(), named)
+            reports += max_running.limit_line(args, sweep, scheduler)
             try:
-                actions = carry_out(actions, scheduler, args.runs)
+                actions = carry_out(actions, scheduler, args.runs, chains=_chains(args, sweep, scheduler))
             except SubmitError as error:
                 return submitting.print_refusal(error, args.runs, sweep)
             if not args.wait:
@@ -51,6 +53,14 @@ def run(args: argparse.Namespace) -> int:
     return submitting.print_actions_and_wait(
         [action for _, action in done], [run for run, _ in done], list(schedulers.values()), args, reports
     )
+
+
+def _chains(args: argparse.Namespace, sweep: str, scheduler: Scheduler) -> JobChains | None:
+    """The chains of the whole sweep, of which the command may resume some runs."""
+    if max_running.limit_given(args) is None:
+        return None
+    states = refresh(read_runs(args.runs, sweep), scheduler, receipts=True)
+    return max_running.job_chains(args, states, scheduler)
 
 
 def _groups(

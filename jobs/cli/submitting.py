@@ -13,6 +13,7 @@ from jobs.cli import follow, sweep_end, target
 from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, actions_json, report_missing
 from jobs.cli.command_output import add_json, print_error, print_warning
 from jobs.cli.formatting import runs_flag
+from jobs.cli.max_running import job_chains, limit_line
 from jobs.cli.polling import PolledRuns
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
@@ -47,7 +48,8 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         for line in warnings_for(starting, scheduler):
             print_warning(line)
         try:
-            actions = carry_out(actions, scheduler, root)
+            chains = job_chains(args, states, scheduler)
+            actions = carry_out(actions, scheduler, root, chains=chains)
         except SubmitError as error:
             if is_new:
                 discard_sweep_record(root, name)
@@ -55,7 +57,8 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         except KeyboardInterrupt:
             print("interrupted: the same command submits the remaining runs", file=sys.stderr)
             raise
-        reports = [] if args.wait else submit_report_job(args, scheduler, name, actions)
+        reports = limit_line(args, name, scheduler)
+        reports += [] if args.wait else submit_report_job(args, scheduler, name, actions)
     runs = [RunDir(root / name / action.name) for action in actions]
     return print_actions_and_wait(actions, runs, [scheduler], args, reports)
 

@@ -94,6 +94,10 @@ class Batch:
     record: Mapping[str, Any]
     """`run.json` of the first run. The others differ in nothing that a batch script contains."""
     profile: SiteProfile | None
+    after: Sequence[str] = ()
+    """Ids of jobs that must end first. No effect where jobs run one at a time."""
+    at_once: int | None = None
+    """Largest number of these runs that may run at the same time; None: all of them."""
 
     @property
     def name(self) -> str:
@@ -176,7 +180,8 @@ class Scheduler(Protocol):
     title: str
     """As sentences have it."""
     one_machine: bool
-    """Whether jobs are processes of the submitting host, and all nodes of a job are this host."""
+    """Whether jobs are processes of the submitting host, one at a time, and all nodes of a job are this
+    host."""
     log_consequence: re.Pattern[str]
     """Lines of a batch log that report the consequence of a failure, not its reason."""
     accounting: Literal["sacct"] | None

@@ -40,6 +40,7 @@ from jobs.schedulers.base import (
     submission_tag,
 )
 from jobs.submission.choose_actions import Action
+from jobs.submission.job_chains import JobChains
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,20 @@ class PreparedRun:
 
 
 def carry_out(
-    actions: Sequence[Action], scheduler: Scheduler, root: Path, *, current_job: str | None = None
+    actions: Sequence[Action],
+    scheduler: Scheduler,
+    root: Path,
+    *,
+    current_job: str | None = None,
+    chains: JobChains | None = None,
 ) -> list[Action]:
     """Submit the runs whose action is `submit` or `retry`; return all actions, with job ids.
 
     Runs lie in `root/<sweep>/<run>`. A run that has started in the meantime becomes `in_progress`, one whose
     `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. With `current_job`, the id of
-    the job that this process belongs to, the run is journaled under this id and nothing is submitted. Raises
-    `SubmitError` at the first refusal; new runs of the refused job leave no folder.
+    the job that this process belongs to, the run is journaled under this id and nothing is submitted.
+    `chains` limits the number of runs at the same time. Raises `SubmitError` at the first refusal; new runs
+    of the refused job leave no folder.
     """
     if not any(action.submits for action in actions):
         return list(actions)
@@ -90,7 +97,7 @@ def carry_out(
             else:
                 results[position] = found
         if prepared:
-            for position, result in _submit_all(prepared, scheduler, current_job):
+            for position, result in _submit_all(prepared, scheduler, current_job, chains):
                 results[position] = result
     return results
 
@@ -112,10 +119,13 @@ def prepare(
 
 
 def _submit_all(
-    prepared: Sequence[PreparedRun], scheduler: Scheduler, current_job: str | None
+    prepared: Sequence[PreparedRun],
+    scheduler: Scheduler,
+    current_job: str | None,
+    chains: JobChains | None,
 ) -> Iterator[tuple[int, Action]]:
     quota = scheduler.quota() if current_job is None else SubmitQuota()
-    todo = deque(grouped(prepared, quota.array))
+    todo = deque(submission_groups(prepared, quota.array, chains))
     left, limit = quota.jobs, quota.limit
     while todo:
         group = todo.popleft()
@@ -125,7 +135,7 @@ def _submit_all(
         if not group:
             break
         try:
-            done = _submit_group(group, scheduler, current_job)
+            done = _submit_group(group, scheduler, current_job, chains)
         except LimitReached as error:
             limit, half = str(error), len(group) // 2
             if half == 0:
@@ -139,6 +149,20 @@ def _submit_all(
         if not each.run.run_json.exists():
             _write_record(each.run, each.record)
         yield each.position, dataclasses.replace(each.action, kind="deferred", reason=f"{limit} is reached")
+
+
+def submission_groups(
+    prepared: Sequence[PreparedRun], most: int, chains: JobChains | None = None
+) -> list[list[PreparedRun]]:
+    """The runs of each job or array, in the order of submission.
+
+    With `chains`, repeats share an array only if there is no other job: the limit of an array holds for this
+    array alone.
+    """
+    groups = grouped(prepared, most)
+    if chains is None or (len(groups) == 1 and chains.empty):
+        return groups
+    return [[each] for each in prepared]
 
 
 def grouped(prepared: Sequence[PreparedRun], most: int) -> list[list[PreparedRun]]:
@@ -155,19 +179,24 @@ def grouped(prepared: Sequence[PreparedRun], most: int) -> list[list[PreparedRun
     return found
 
 
-def batch_of(group: Sequence[PreparedRun]) -> Batch:
-    """The batch of these runs, with their next submission numbers."""
+def batch_of(group: Sequence[PreparedRun], chains: JobChains | None = None) -> Batch:
+    """The batch of these runs, with their next submission numbers and the jobs that it waits for."""
     first = group[0]
     tag = submission_tag(first.run, journal.next_submission(first.run))
     submissions = [
         Submission(each.run, journal.next_submission(each.run), tag, index if len(group) > 1 else None)
         for index, each in enumerate(group)
     ]
-    return Batch(submissions, first.record, first.profile)
+    if chains is None:
+        return Batch(submissions, first.record, first.profile)
+    return Batch(submissions, first.record, first.profile, chains.before(len(group)), chains.limit)
 
 
 def _submit_group(
-    group: Sequence[PreparedRun], scheduler: Scheduler, current_job: str | None
+    group: Sequence[PreparedRun],
+    scheduler: Scheduler,
+    current_job: str | None,
+    chains: JobChains | None,
 ) -> list[tuple[int, Action]]:
     """Write the intents of a group, submit it, write the receipts.
 
@@ -187,9 +216,9 @@ def _submit_group(
         settled.append(each)
     if not settled:
         return results
-    batch = batch_of(settled)
+    batch = batch_of(settled, chains)
     for each, submission in zip(settled, batch.submissions, strict=True):
-        _announce(each, submission, scheduler, by_hand=current_job is not None)
+        _announce(each, submission, scheduler, batch.after, by_hand=current_job is not None)
     try:
         with child_environment(settled[0].secrets):  # secrets reach the job only by its environment
             job_ids = [current_job] if current_job else scheduler.submit(batch)
@@ -201,6 +230,8 @@ def _submit_group(
             if each.action.state is None and not isinstance(error, LimitReached):
                 _remove_new_run(each.run)
         raise
+    if chains is not None:
+        chains.add(job_ids)
     for each, submission, job_id in zip(settled, batch.submissions, job_ids, strict=True):
         journal.write_receipt(submission.run, submission.number, job_id)
         results.append((each.position, dataclasses.replace(each.action, job_id=job_id)))
@@ -216,7 +247,14 @@ def _remove_new_run(run: RunDir) -> None:
         run.path.rmdir()
 
 
-def _announce(prepared: PreparedRun, submission: Submission, scheduler: Scheduler, *, by_hand: bool) -> None:
+def _announce(
+    prepared: PreparedRun,
+    submission: Submission,
+    scheduler: Scheduler,
+    after: Sequence[str],
+    *,
+    by_hand: bool,
+) -> None:
     _write_record(prepared.run, prepared.record)
     code_hash = prepared.record["provenance"]["code"]["hash"]
     state = prepared.action.state
@@ -228,6 +266,7 @@ def _announce(prepared: PreparedRun, submission: Submission, scheduler: Schedule
         "host": host(),
         "handle": None if by_hand else submission.tag,
         "index": submission.index,
+        "after": list(after),
         "config_key": prepared.record["config_key"],
         "run_key": prepared.record["run_key"],
         "code_hash": code_hash,

@@ -50,6 +50,10 @@ class ScriptFields:
     python: str
     """The submitting interpreter; `python` of the profile takes precedence."""
     profile: Profile = GENERIC
+    after: Sequence[str] = ()
+    """Ids of the jobs to wait for (`afterany`). A requeued job has not ended."""
+    at_once: int | None = None
+    """Largest number of tasks of the array at the same time."""
 
 
 def render(batch: ScriptFields) -> str:
@@ -66,12 +70,16 @@ def render(batch: ScriptFields) -> str:
         "output": log,
     }
     if several:
-        options["array"] = f"0-{len(batch.tasks) - 1}"
+        at_once = "" if batch.at_once is None else f"%{batch.at_once}"
+        options["array"] = f"0-{len(batch.tasks) - 1}{at_once}"
+    if batch.after:
+        own = batch.profile.sbatch.get("dependency")
+        options["dependency"] = ",".join(["afterany:" + ":".join(batch.after), *([str(own)] if own else [])])
     folders = [batch.code, *dict.fromkeys(share.run_dir.parent for share in batch.tasks)]
     return _text(
         [
             "#!/bin/bash",
-            *directives(options | _resources(batch.config, profile)),
+            *directives(options | _resources(batch.config, profile) | options),
             "",
             *_ENVIRONMENT,
             *site(profile),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -220,7 +221,8 @@ class SlurmScheduler:
             fields = script_fields(batch)
             script = render(fields)
             runs = [each.run.name for each in batch.submissions]
-            check = check_script(script, environment) if test else None
+            tested = render(dataclasses.replace(fields, after=()))  # the jobs to wait for do not exist yet
+            check = check_script(tested, environment) if test else None
             found.append(ScriptPreview(fields.name, runs, fields.profile.name, script, check))
         return found
 
@@ -239,6 +241,8 @@ def script_fields(batch: Batch) -> ScriptFields:
         code=code_snapshot.code_of_run(first, batch.record),
         python=sys.executable,
         profile=profile,
+        after=batch.after,
+        at_once=batch.at_once,
     )
 
 
