@@ -10,6 +10,7 @@ from pathlib import Path
 
 from analysis.efficiency import scaling_curves
 from analysis.load import KnownState, load
+from analysis.overlaps import overlaps_of
 from analysis.report import figures, render
 from analysis.report.summary import summarize
 from analysis.series import unreadable_steps
@@ -56,7 +57,8 @@ def write(
         out.mkdir(parents=True, exist_ok=True)
         specs = figures.draw(table, curves, out)
         generated = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        report = summarize(table, curves, specs, generated, unreadable_steps(table))
+        overlaps = overlaps_of(map(Path, table["path"]))
+        report = summarize(table, curves, specs, generated, unreadable_steps(table), overlaps)
         images = {spec.file: (out / spec.file).read_bytes() for spec in specs}
         write_json(out / "report.json", report.model_dump(mode="json"))
         write_text(out / "report.md", render.markdown(report))

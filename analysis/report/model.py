@@ -7,8 +7,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from analysis.efficiency import Curve, Unit
+from analysis.overlaps import SharedGpus
 
-REPORT_SCHEMA_VERSION = 2
+REPORT_SCHEMA_VERSION = 3
 
 
 class ReportPart(BaseModel):
@@ -84,6 +85,19 @@ class ExcludedRun(ReportPart):
     reason: str
 
 
+class RunOverlap(ReportPart):
+    """Two runs that were at work on one node at the same time; at least one counts in the figures."""
+
+    run: str
+    """`sweep/run`."""
+    other: str
+    hosts: list[str]
+    seconds: float
+    """Time in which both ran on at least one common node."""
+    gpus: SharedGpus
+    """Whether a GPU was visible to both; `unknown` without GPUs, and where they are not recorded."""
+
+
 class FigureSpec(ReportPart):
     """One figure, a file beside the page."""
 
@@ -120,5 +134,7 @@ class Report(ReportPart):
     excluded_runs: list[ExcludedRun]
     run_costs: list[RunCost]
     """Of all started runs, excluded ones too."""
+    overlaps: list[RunOverlap]
+    """Longest first."""
     method: list[str]
     provenance: list[ProvenanceItem]

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from analysis.efficiency import Curve, Point
-from analysis.report.model import Notice, RunCost, TrainingQuality
+from analysis.report import overlap_text
+from analysis.report.model import Notice, RunCost, RunOverlap, TrainingQuality
 from analysis.stats import CONFIDENCE, Estimate
 from analysis.style import PHASE_NAMES
 from analysis.units import interval, number, percent, plural, rate, seconds, span, times
@@ -123,7 +124,12 @@ def scaling_line(curve: Curve) -> str:
     }[curve.scaling]
 
 
-def notices(table: pd.DataFrame, curves: Sequence[Curve], unreadable: Sequence[str] = ()) -> list[Notice]:
+def notices(
+    table: pd.DataFrame,
+    curves: Sequence[Curve],
+    unreadable: Sequence[str] = (),
+    overlaps: Sequence[RunOverlap] = (),
+) -> list[Notice]:
     """Reasons for which these numbers could mislead, most serious first.
 
     `unreadable`: messages on step records that cannot be read.
@@ -131,7 +137,8 @@ def notices(table: pd.DataFrame, curves: Sequence[Curve], unreadable: Sequence[s
     included = table[table["included"]]
     if included.empty:
         return []
-    warnings = [*_shared_processors(included), *_differences(included, curves), *_short_runs(included)]
+    warnings = [*_shared_processors(included), *overlap_text.warning(overlaps, table["sweep"].nunique())]
+    warnings += [*_differences(included, curves), *_short_runs(included)]
     notes = [f"{row['sweep']}/{row['run']} {row['note']}." for row in _with_a_note(included)]
     if any(len(point.runs) == 1 for curve in curves for point in curve.points):
         notes.append(

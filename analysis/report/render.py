@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from analysis import units
-from analysis.report import narrative
+from analysis.report import narrative, overlap_text
 from analysis.report.model import Report
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|MiB|GiB|KiB|B|nodes?|ranks?|samples/s|tokens/s)\b|%)")
@@ -75,5 +75,10 @@ def _environment(autoescape: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"units": units, "narrative": narrative, "quality_table": quality_table}
+    environment.globals |= {
+        "units": units,
+        "narrative": narrative,
+        "overlap_text": overlap_text,
+        "quality_table": quality_table,
+    }
     return environment

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from analysis.efficiency import Curve
+from analysis.overlaps import Overlap
 from analysis.report import narrative
 from analysis.report.model import (
     ExcludedRun,
@@ -16,6 +18,7 @@ from analysis.report.model import (
     Report,
     Run,
     RunCost,
+    RunOverlap,
     TrainingQuality,
 )
 from analysis.stats import CONFIDENCE
@@ -48,10 +51,12 @@ def summarize(
     specs: Sequence[FigureSpec],
     generated: str,
     unreadable: Sequence[str] = (),
+    overlaps: Sequence[Overlap] = (),
 ) -> Report:
     """The content of the report; `generated` is its time in UTC (ISO 8601), `unreadable` the messages on step
     records that cannot be read."""
     included = table[table["included"]]
+    overlapping = _overlaps(overlaps, included)
     sweeps = sorted(table["sweep"].unique())
     return Report(
         title="Scaling report: " + ", ".join(sweeps),
@@ -59,7 +64,7 @@ def summarize(
         generated=generated,
         confidence=CONFIDENCE,
         headline=[narrative.headline(curve, len(curves)) for curve in curves] or [NOTHING],
-        notices=narrative.notices(table, curves, unreadable),
+        notices=narrative.notices(table, curves, unreadable, overlapping),
         curves=list(curves),
         training_quality=[row for curve in curves for row in _training_quality(curve, included)],
         figures=list(specs),
@@ -69,6 +74,7 @@ def summarize(
             for row in table[~table["included"]].to_dict("records")
         ],
         run_costs=[_run_cost(row) for row in table[table["hours"].notna()].to_dict("records")],
+        overlaps=overlapping,
         method=narrative.method(table) if curves else [],
         provenance=_provenance(included if len(included) else table),
     )
@@ -95,6 +101,26 @@ def _training_quality(curve: Curve, included: pd.DataFrame) -> list[TrainingQual
                     )
                 )
     return found
+
+
+def _overlaps(found: Sequence[Overlap], included: pd.DataFrame) -> list[RunOverlap]:
+    """The overlaps of runs that count in the figures, with each other or with other runs."""
+    counted = set(included["path"])
+    return [
+        RunOverlap(
+            run=_full_name(each.runs[0]),
+            other=_full_name(each.runs[1]),
+            hosts=each.hosts,
+            seconds=each.seconds,
+            gpus=each.gpus,
+        )
+        for each in found
+        if not counted.isdisjoint(map(str, each.runs))
+    ]
+
+
+def _full_name(run: Path) -> str:
+    return f"{run.parent.name}/{run.name}"
 
 
 def _run_cost(row: dict[Any, Any]) -> RunCost:

@@ -64,7 +64,7 @@ def read(run: RunDir) -> RunGpuHours | None:
     if record is None or not attempts:
         return None
     try:
-        return from_attempts(attempts, devices_of(record), unit_of(record, _device(run)), _last_sign(run))
+        return from_attempts(attempts, devices_of(record), unit_of(record, _device(run)), last_progress(run))
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -73,18 +73,16 @@ def from_attempts(
     attempts: Sequence[Mapping[str, Any]],
     devices: int,
     unit: Unit,
-    last_sign: tuple[int, str] | None = None,
+    last_progress: tuple[int, str] | None = None,
 ) -> RunGpuHours:
     """GPU-hours from attempt records.
 
-    `last_sign` is (attempt, time of its last record): the end of an attempt without a recorded end.
+    `last_progress` is (attempt, time of its last record): the end of an attempt without a recorded end.
     """
     starts: list[StartGpuHours] = []
     before: Mapping[str, Any] | None = None
     for each in attempts:
-        started, ended = each["started"], each.get("ended")
-        if ended is None:
-            ended = last_sign[1] if last_sign and last_sign[0] == each["attempt"] else started
+        started, ended = each["started"], end_of_attempt(each, last_progress)
         if seconds_between(started, ended) < 0:  # the clocks of two machines differ
             ended = started
         submitted = each.get("submitted")
@@ -102,6 +100,14 @@ def from_attempts(
         )
         before = each
     return summed("timestamps", unit, starts, len(attempts))
+
+
+def end_of_attempt(attempt: Mapping[str, Any], last_progress: tuple[int, str] | None) -> str:
+    """End of an attempt by its record; without a recorded end its last progress, or else its start."""
+    ended: str | None = attempt.get("ended")
+    if ended is None and last_progress and last_progress[0] == attempt["attempt"]:
+        ended = last_progress[1]
+    return attempt["started"] if ended is None else ended
 
 
 def summed(
@@ -179,7 +185,7 @@ def _device(run: RunDir) -> str | None:
     return device if isinstance(device, str) else None
 
 
-def _last_sign(run: RunDir) -> tuple[int, str] | None:
+def last_progress(run: RunDir) -> tuple[int, str] | None:
     """(attempt, time) of the newest `progress.json`."""
     progress = read_json_or_none(run.progress) or {}
     if not {"attempt", "updated"} <= progress.keys():

@@ -89,8 +89,12 @@ def fake_run(
     end: End = "done",
     message: str | None = None,
     overrides: dict[str, Any] | None = None,
+    hosts: Sequence[str] | None = None,
 ) -> RunDir:
-    """One run directory; `end` says how far the run came, `overrides` replace fields of its metrics."""
+    """One run directory; `end` says how far the run came, `overrides` replace fields of its metrics.
+
+    By default, each run has nodes of its own.
+    """
     run = RunDir(path)
     world = nodes * gpus_per_node
     global_batch_size = local_batch_size * accumulation * world
@@ -101,7 +105,8 @@ def fake_run(
     done = steps if end == "done" else steps // 2
     records = _steps(done, mean_s, global_batch_size // world, world)
     attempt = run.attempt(0)
-    _write(attempt.record, _attempt(nodes, end, message))
+    hosts = hosts or [f"{run.sweep}-{run.name}-node{index}" for index in range(nodes)]
+    _write(attempt.record, _attempt(hosts, end, message))
     write_text(attempt.steps(0), "".join(record.model_dump_json() + "\n" for record in records))
     samples = _samples(records[-1].start_s + records[-1].step_s)
     write_text(attempt.host_samples(0), "".join(sample.model_dump_json() + "\n" for sample in samples))
@@ -154,13 +159,13 @@ def _run_record(run: RunDir, config: Config, repeat: int, axes: dict[str, Any]) 
     )
 
 
-def _attempt(nodes: int, end: End, message: str | None) -> AttemptRecord:
+def _attempt(nodes: Sequence[str], end: End, message: str | None) -> AttemptRecord:
     return AttemptRecord(
         attempt=0,
         submission=0,
         cluster="local",
         job_id="1",
-        nodes=[f"node{index}" for index in range(nodes)],
+        nodes=list(nodes),
         host="workstation",
         pid=1,
         pid_started=0.0,

@@ -115,15 +115,6 @@ def test_the_script_of_a_site_that_sets_everything(site: Profile) -> None:
     golden("site.sbatch", render(batch(ROOT, site, runs=2, logs=ROOT / "runs" / "demo" / ".arrays")))
 
 
-def test_a_limit_of_jobs_is_a_dependency_or_a_throttle_of_the_array() -> None:
-    own = Profile.model_validate({"name": "x", "sbatch": {"dependency": "after:9"}})
-    assert directives(render(batch(ROOT, runs=3, at_once=2)))["array"] == "0-2%2"
-    assert directives(render(batch(ROOT, after=["7", "8_1"], at_once=2)))["dependency"] == "afterany:7:8_1"
-    assert directives(render(batch(ROOT, own, after=["7"])))["dependency"] == "afterany:7,after:9"
-    assert directives(render(batch(ROOT, own)))["dependency"] == "after:9"
-    assert "dependency" not in directives(render(batch(ROOT, at_once=2)))
-
-
 def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: Path) -> None:
     script = render(batch(tmp_path, site, runs=2)).replace("/local/", f"{tmp_path}/local/")
     trace = run(script, tmp_path / "it", SLURM_ARRAY_TASK_ID="1")

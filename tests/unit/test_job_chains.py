@@ -14,6 +14,8 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import journal
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Batch, LimitReached, SubmitQuota
+from jobs.schedulers.slurm.batch_script import render
+from jobs.schedulers.slurm.site_profile import Profile
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
 from jobs.submission.choose_actions import plan_actions
@@ -21,6 +23,8 @@ from jobs.submission.job_chains import JobChains, chains_of, ends_of
 from jobs.submission.submit import carry_out
 from sweeps.expand import SweepPlan
 from tests.support.jobs import CODE, FakeScheduler, repeats, sweep_plan
+from tests.support.scripts import SHARED as ROOT
+from tests.support.scripts import batch, directives
 
 
 class Queue:
@@ -176,6 +180,15 @@ def test_the_halves_of_an_array_that_was_too_large_follow_each_other(tmp_path: P
         (2, [], 2),
         (2, ["elsewhere:1", "elsewhere:2"], 2),
     ]
+
+
+def test_a_limit_of_jobs_is_a_dependency_or_a_throttle_of_the_array() -> None:
+    own = Profile.model_validate({"name": "x", "sbatch": {"dependency": "after:9"}})
+    assert directives(render(batch(ROOT, runs=3, at_once=2)))["array"] == "0-2%2"
+    assert directives(render(batch(ROOT, after=["7", "8_1"], at_once=2)))["dependency"] == "afterany:7:8_1"
+    assert directives(render(batch(ROOT, own, after=["7"])))["dependency"] == "afterany:7,after:9"
+    assert directives(render(batch(ROOT, own)))["dependency"] == "after:9"
+    assert "dependency" not in directives(render(batch(ROOT, at_once=2)))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""Runs at the same time on one node: found exactly, and named in the report."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.overlaps import Interval, find_overlaps, intervals, overlaps_of
+from analysis.report import overlap_text, write
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import RunDir
+from tests.support.fake_runs import fake_run
+
+moments = st.integers(0, 12)
+some_intervals = st.lists(
+    st.builds(
+        lambda run, host, start, length: Interval(Path(run), host, start, start + length),
+        st.sampled_from("abcd"),
+        st.sampled_from(["n1", "n2"]),
+        moments,
+        st.integers(0, 5),
+    ),
+    max_size=12,
+)
+
+
+@given(some_intervals)
+def test_overlaps_are_those_of_a_count_by_the_second(given_: list[Interval]) -> None:
+    expected = {}
+    for one, other in itertools.combinations("abcd", 2):
+        common = {
+            (second, host)
+            for second in range(20)
+            for host in ("n1", "n2")
+            if {one, other}
+            <= {each.run.name for each in given_ if each.host == host and each.start <= second < each.end}
+        }
+        if common:
+            seconds = len({second for second, _ in common})
+            expected[one, other] = (seconds, {host for _, host in common})
+    found = find_overlaps(given_)
+    assert {
+        (each.runs[0].name, each.runs[1].name): (each.seconds, set(each.hosts)) for each in found
+    } == expected
+    assert [each.seconds for each in found] == sorted((each.seconds for each in found), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [("ab", "bc", "same"), ("ab", "cd", "different"), ("ab", "", "unknown"), ("", "", "unknown")],
+)
+def test_shared_gpus_are_known_only_where_both_runs_recorded_theirs(
+    one: str, other: str, shared: str
+) -> None:
+    pair = [Interval(Path(name), "n", 0, 1, frozenset(gpus)) for name, gpus in (("a", one), ("b", other))]
+    assert [each.gpus for each in find_overlaps(pair)] == [shared]
+
+
+def test_the_worst_case_of_several_nodes_counts() -> None:
+    gpus = {"a": ["1", "2"], "b": ["1", "3"]}
+    several = [
+        Interval(Path(run), f"n{node}", 0, 1, frozenset([uuid]))
+        for run, uuids in gpus.items()
+        for node, uuid in enumerate(uuids)
+    ]
+    (overlap,) = find_overlaps(several)
+    assert (overlap.hosts, overlap.seconds, overlap.gpus) == (["n0", "n1"], 1, "same")
+
+
+def change(run: RunDir, **fields: object) -> None:
+    path = run.attempt(0).record
+    write_json(path, read_json(path) | fields)
+
+
+def test_an_attempt_without_an_end_lasts_until_its_last_progress(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "a", end="running", hosts=["n"])
+    (interval,) = intervals(run)
+    assert interval.end == interval.start
+    write_json(run.progress, {"attempt": 0, "updated": interval.start + 60})
+    (interval,) = intervals(run)
+    assert interval.end - interval.start == pytest.approx(60)
+
+
+def test_a_record_without_nodes_or_times_is_left_out(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "a", hosts=["n"])
+    for fields in ({"nodes": None}, {"started": "soon"}, {"ended": 3}):
+        before = read_json(run.attempt(0).record)
+        change(run, **fields)
+        assert list(intervals(run)) == []
+        write_json(run.attempt(0).record, before)
+
+
+def test_gpus_are_read_from_the_nodes_records(tmp_path: Path) -> None:
+    runs = [fake_run(tmp_path / "s" / name, nodes=2, hosts=["n", "n"]) for name in "ab"]
+    for run in runs:
+        for node in range(2):
+            uuid = f"GPU-{node if node == 0 else run.name}"
+            write_json(run.attempt(0).node_record(node), {"host": "N.site", "gpus": [{"uuid": uuid}]})
+    (overlap,) = overlaps_of(run.path for run in runs)
+    assert (overlap.gpus, overlap.seconds) == ("same", 60)
+
+
+def test_the_report_names_both_runs_in_all_its_forms(tmp_path: Path) -> None:
+    sweep = tmp_path / "s"
+    for name, nodes in (("n1-r0", 1), ("n2-r0", 2)):
+        fake_run(sweep / name, nodes=nodes, hosts=["gpu7", "gpu8"][:nodes])
+    fake_run(sweep / "n4-r0", nodes=4)
+    write([sweep], tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["overlaps"] == [
+        {"run": "s/n1-r0", "other": "s/n2-r0", "hosts": ["gpu7"], "seconds": 60.0, "gpus": "unknown"}
+    ]
+    named = "n1-r0 and n2-r0 (1.00 min on gpu7)"
+    assert [text for text in (each["text"] for each in report["notices"]) if named in text]
+    assert named in (tmp_path / "out" / "report.md").read_text()
+    assert "| n1-r0 | n2-r0 | gpu7 | 1.00 min |" in (tmp_path / "out" / "report.md").read_text()
+    assert named in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_two_runs_that_count_in_no_figure_are_not_listed(tmp_path: Path) -> None:
+    sweep = tmp_path / "s"
+    fake_run(sweep / "a")
+    for name in "bc":
+        fake_run(sweep / name, end="failed", hosts=["n"])
+    write([sweep], tmp_path / "out")
+    assert read_json(tmp_path / "out" / "report.json")["overlaps"] == []
+
+
+def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
+    sweep = tmp_path / "s"
+    for number in range(12):
+        fake_run(sweep / f"n1-r{number}", repeat=number, hosts=["n"])
+    write([sweep], tmp_path / "out")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "and 63 more pairs" in text
+    assert f"{66 - overlap_text.LISTED_OVERLAPS} further pairs" in text
+    assert len(read_json(tmp_path / "out" / "report.json")["overlaps"]) == 66
