@@ -1,10 +1,13 @@
 """GPU-hours and queue time of a run: the `usage.json` record, and its computation from attempt records.
 
-Every attempt counts. Slurm's accounting, where it was recorded, replaces the attempts' own timestamps.
+Every attempt counts. Slurm's accounting, where it was recorded, replaces the attempts' own timestamps, and
+counts jobs that ended before an attempt, too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -48,17 +51,23 @@ class RunGpuHours(Record):
     """Queue time in seconds, summed over all starts; null without a known submission."""
     attempts: int
     """Number of attempts at the time of counting."""
+    submissions: int | None = None
+    """Number of submitted jobs at the time of counting; null if timestamps were counted, or by older code."""
     starts: list[StartGpuHours]
 
 
 def read(run: RunDir) -> RunGpuHours | None:
     """The run's GPU-hours: from `usage.json` if it is up to date, else from its attempts' timestamps.
 
-    None without an attempt, or if `run.json` cannot be read.
+    None without an attempt and without such a file, or if `run.json` cannot be read.
     """
     attempts = attempt_records(run)
     noted = _noted(run)
-    if noted is not None and noted.attempts == len(attempts):
+    if (
+        noted is not None
+        and noted.attempts == len(attempts)
+        and noted.submissions in (None, submission_count(run))
+    ):
         return noted
     record = read_run_json_or_none(run)
     if record is None or not attempts:
@@ -156,6 +165,13 @@ def unit_of(record: Mapping[str, Any], device: str | None) -> Unit:
     else:
         on_gpu = device != "cpu" if device else wanted == "cuda"
     return "GPU-hours" if on_gpu else "CPU rank-hours"
+
+
+def submission_count(run: RunDir) -> int:
+    """Number of submissions of a run for which a scheduler has returned a job id."""
+    with contextlib.suppress(OSError):
+        return sum(name.endswith(".receipt.json") for name in os.listdir(run.submissions))
+    return 0
 
 
 def attempt_records(run: RunDir) -> list[dict[str, Any]]:

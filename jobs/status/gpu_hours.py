@@ -46,10 +46,10 @@ def accounted_usage(
 ) -> tuple[RunGpuHours, bool] | None:
     """Usage by accounting, and whether the figures are final.
 
-    `starts_of` has the starts of each of the run's jobs, `run` is its `run.json`. None if accounting lacks a
-    job that made an attempt.
+    `starts_of` has the starts of each of the run's jobs, `run` is its `run.json`. Starts that ended before an
+    attempt count. None if no job has started, or if accounting lacks a job that made an attempt.
     """
-    if not attempts or any(not starts_of.get(each["job_id"]) for each in attempts):
+    if any(not starts_of.get(each["job_id"]) for each in attempts):
         return None
     unit, devices = gpu_hours.unit_of(run, None), gpu_hours.devices_of(run)
     own = sorted(
@@ -67,6 +67,8 @@ def accounted_usage(
         for each in own
         if each.started is not None
     ]
+    if not starts:
+        return None
     final = all(each.ended is not None for each in own)
     return gpu_hours.summed(source, unit, starts, len(attempts)), final
 
@@ -81,7 +83,8 @@ def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
         known = [
             (run, jobs, attempts)
             for run in runs
-            if (attempts := _attempts_on(run, name)) and (jobs := _jobs_on(run, scheduler, attempts))
+            if (attempts := _attempts_on(run, name)) is not None
+            and (jobs := _jobs_on(run, scheduler, attempts))
         ]
         if not known:
             continue
@@ -94,15 +97,16 @@ def _accounted(runs: Sequence[RunDir]) -> dict[Path, tuple[RunGpuHours, bool]]:
             own = {job_id: starts[job_id] for job_id in jobs}
             with contextlib.suppress(KeyError, TypeError, ValueError):  # a damaged record
                 if record and (usage := accounted_usage(own, scheduler.accounting, record, attempts)):
-                    found[run.path] = usage
+                    counted = {"submissions": gpu_hours.submission_count(run)}
+                    found[run.path] = (usage[0].model_copy(update=counted), usage[1])
     return found
 
 
-def _attempts_on(run: RunDir, scheduler: str) -> list[dict[str, Any]]:
-    """Attempts of a run that was only ever on this scheduler; else empty."""
+def _attempts_on(run: RunDir, scheduler: str) -> list[dict[str, Any]] | None:
+    """Attempts of a run if all of them were on this scheduler, else None."""
     attempts = gpu_hours.attempt_records(run)
     only = all(each.get("cluster") == scheduler and each.get("job_id") for each in attempts)
-    return attempts if only else []
+    return attempts if only else None
 
 
 def _jobs_on(run: RunDir, scheduler: Scheduler, attempts: Sequence[Mapping[str, Any]]) -> set[str]:

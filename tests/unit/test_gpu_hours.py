@@ -264,3 +264,36 @@ def test_the_report_s_table_has_them_also_of_runs_that_failed(tmp_path: Path) ->
     assert table.loc["b", "hours"] == pytest.approx(2 * 60 / 3600)
     assert table["hours_bound"].tolist() == [2.0, 2.0, 2.0]
     assert table.loc["b", "queue_wait_s"] == 60
+
+
+def without_attempts(root: Path) -> RunDir:
+    """A run whose job has started no attempt."""
+    run = RunDir(root / "s" / "a")
+    write_json(run.run_json, {"name": run.name, "sweep": run.sweep, **RUN})
+    journal.write_receipt(run, journal.write_intent(run, {"cluster": "slurm"}), "7")
+    return run
+
+
+def test_hours_of_failed_set_ups_count(commands: Commands, tmp_path: Path) -> None:
+    run = without_attempts(tmp_path)
+    failed = f"7|FAILED|1:0|{T0}|{T0 + 50}|{T0 + 650}|600|billing=8,gres/gpu=8|2"
+    commands.add("sacct", f"echo '{failed}'")
+    found = usage_of_runs([run])[run.path]
+    assert (found.hours, found.queue_wait_s, found.attempts) == (hours(600), 50, 0)
+    record_usage([run])
+    assert gpu_hours.read(run) == found
+    again = journal.write_intent(run, {"cluster": "slurm"})
+    assert gpu_hours.read(run) == found
+    journal.write_receipt(run, again, "8")
+    assert gpu_hours.read(run) is None, "the new job may have used hours"
+    commands.add("sacct", f"echo '{failed}'; echo '{failed.replace('7|', '8|', 1)}'")
+    record_usage([run])
+    assert gpu_hours.read(run).hours == hours(1200)  # type: ignore[union-attr]
+
+
+def test_a_job_that_has_not_started_has_used_nothing(commands: Commands, tmp_path: Path) -> None:
+    run = without_attempts(tmp_path)
+    commands.add("sacct", f"echo '7|PENDING|0:0|{T0}|Unknown|Unknown|0||2'")
+    assert usage_of_runs([run]) == {}
+    commands.add("sacct", f"echo '7|CANCELLED by 0|0:0|{T0}|None|{T0 + 9}|0||2'")
+    assert usage_of_runs([run]) == {}
