@@ -21,6 +21,8 @@ _COMMUNICATION = re.compile(
     r"|Broken pipe|Timed out waiting"
 )
 """Errors of PyTorch, gloo and NCCL on a rank whose peer has ended or is silent."""
+_AGENT = re.compile(r"^\S+ agent: ")
+"""Time and source of an agent's line in the log of its node."""
 _TIMEOUT = re.compile(r"time(d )?out", re.IGNORECASE)
 
 
@@ -192,7 +194,7 @@ def _node_failure(evidence: ExitEvidence) -> ExitStatus:
     if not failed:
         return ExitStatus("crashed", "every rank exited with code 0, yet metrics.json does not say completed")
     node = next((n for n, code in failed.items() if code == EXIT_LAUNCH_FAILED), next(iter(failed)))
-    line = _shortened(evidence.last_lines.get(node, "")) or "no output"
+    line = _shortened(_AGENT.sub("", evidence.last_lines.get(node, ""))) or "no output"
     if failed[node] == EXIT_LAUNCH_FAILED or not evidence.ranks_started:
         return ExitStatus("launch_failed", f"node {node}: {line}", failed_nodes=(node,))
     return ExitStatus("crashed", f"torchrun of node {node} exited with code {failed[node]}: {line}")

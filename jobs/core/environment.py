@@ -13,6 +13,8 @@ from typing import Any
 
 from disttrain.records.masking import MASK, is_secret
 
+SETUP_EXIT_VARIABLE = "DISTTRAIN_NODE_SETUP_EXIT"
+"""Variable of an agent with the exit code of its node's set-up, where that ended early. No rank can start."""
 _CODE_ROOT = Path(__file__).resolve().parents[2]
 _LAUNCHER = re.compile(
     r"(GROUP_|LOCAL_|ROLE_|NODE_)?RANK|(LOCAL_|GROUP_|ROLE_)?WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"

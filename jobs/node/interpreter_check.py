@@ -43,5 +43,8 @@ def block_signals() -> None:
 
 
 def _refuse(why: str) -> None:
-    print(f"cannot start: {why}; name another with DISTTRAIN_PYTHON", file=sys.stderr)
+    print(
+        f"cannot start: {why}; name another with `python` of the site profile, or DISTTRAIN_PYTHON",
+        file=sys.stderr,
+    )
     sys.exit(_EXIT)

@@ -99,6 +99,10 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     if problem is not None:
         log_line(f"refused: {problem}")
         return TorchrunResult(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
+    if (code := os.environ.get(environment.SETUP_EXIT_VARIABLE)) is not None:
+        why = f"node_setup exited with code {code} on {processes.host()}; the batch log has its output"
+        log_line(f"cannot start: {why}")
+        return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
     missing = node.allocation.missing_gpus(record) if node.allocation else None
     if missing is not None:
         log_line(f"cannot start: {missing}")

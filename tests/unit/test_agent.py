@@ -15,6 +15,7 @@ from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import attempt as attempts
 from jobs.core.classify_exit import ExitStatus
+from jobs.core.environment import SETUP_EXIT_VARIABLE
 from jobs.core.requeue_policy import EXIT_DONE, EXIT_LAUNCH_FAILED
 from jobs.node import agent, launch, peers
 from jobs.node.allocation import AllocationFacts
@@ -279,3 +280,14 @@ def test_delays_grow_and_differ() -> None:
     assert 0.075 <= delays[0] <= 0.125
     assert all(1.5 <= delay <= 2.5 for delay in delays[20:])
     assert len(set(delays)) == len(delays)
+
+
+def test_no_rank_starts_after_a_set_up_of_the_node_that_exited(
+    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "read_run_json", lambda run: {})
+    monkeypatch.setattr(launch.code_snapshot, "snapshot_problem", lambda run, record: None)
+    monkeypatch.setenv(SETUP_EXIT_VARIABLE, "3")
+    assert launch.launch(node, node.run.attempt(0)).code == EXIT_LAUNCH_FAILED
+    host = launch.processes.host()
+    assert f"cannot start: node_setup exited with code 3 on {host}; " in capsys.readouterr().out

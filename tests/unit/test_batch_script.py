@@ -55,8 +55,8 @@ wckey: scaling
 sbatch: {hint: nomultithread, switches: 1@30, contiguous: true, gres: "nvme:1"}
 srun: {cpu-bind: none, mpi: none}
 modules: [gcc/13.2, cuda/12.4]
-setup:
-  - export TMPDIR=/local/$SLURM_JOB_ID && mkdir -p "$TMPDIR" || exit
+setup: 'export TMPDIR=/local/$SLURM_JOB_ID && mkdir -p "$TMPDIR" || exit'
+node_setup: [test -d "$TMPDIR" || exit, "ulimit -l 'unlimited'"]
 python: /opt/site/bin/python
 container: {kind: pyxis, image: "docker://nvcr.io#nvidia/pytorch:25.01-py3", mounts: ["/data:/data:ro"]}
 """
@@ -126,7 +126,7 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
         "--kill-on-bad-exit=0", "--wait=60", "--cpu-bind=none", "--mpi=none",
         "--container-image=docker://nvcr.io#nvidia/pytorch:25.01-py3",
         f"--container-mounts={code}:{code},{runs}:{runs},/data:/data:ro",
-        *DEAF, "/opt/site/bin/python", "-m",
+        "bash", "-c", trace.started[12], "bash", "/opt/site/bin/python", "-m",
         "jobs.schedulers.slurm.task", str(runs / "n2-r1"), "--submission", "1",
     ]  # fmt: skip
 

@@ -178,9 +178,13 @@ ON_LAUNCH_QUEUE = [replace(each, waiting=False, stopped=False) for each in HANG]
         (ExitEvidence(False, {0: 1}, last_lines={0: "bad  word"}), "crashed", "code 1: bad word"),
         (ExitEvidence(False, {0: 1}, ranks_started=False, last_lines={0: "?"}), "launch_failed", "node 0: ?"),
         (
-            ExitEvidence(False, {0: 1, 1: EXIT_LAUNCH_FAILED}, last_lines={0: "x", 1: "cannot start"}),
+            ExitEvidence(
+                False,
+                {0: 1, 1: EXIT_LAUNCH_FAILED},
+                last_lines={0: "x", 1: "2026-11-22T11:25:31+00:00 agent: no"},
+            ),
             "launch_failed",
-            "node 1: cannot start",
+            "node 1: no",
         ),
     ],
 )

@@ -117,7 +117,8 @@ def test_another_python_is_refused_before_anything_is_planned(
         sbatch_entry.main([])
     assert left.value.code == 93
     lacks = f"{sys.executable} on {platform.node()} has no {', '.join(absent)}"
-    assert capsys.readouterr().err == f"cannot start: {lacks}; name another with DISTTRAIN_PYTHON\n"
+    another = "name another with `python` of the site profile, or DISTTRAIN_PYTHON"
+    assert capsys.readouterr().err == f"cannot start: {lacks}; {another}\n"
     assert not any(tmp_path.iterdir())
 
 

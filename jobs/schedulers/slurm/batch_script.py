@@ -18,6 +18,7 @@ from disttrain.config.stop_time import lead_within
 from disttrain.errors import ConfigError
 from jobs.node.peers import CLOSED_TIMEOUT_S
 from jobs.schedulers.slurm import option_syntax
+from jobs.schedulers.slurm.setup_lines import job_setup, node_setup
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
 _LONGEST_SIGNAL_S = 65535
@@ -82,7 +83,7 @@ def render(batch: ScriptFields) -> str:
             *directives(options | _resources(batch.config, profile) | options),
             "",
             *_ENVIRONMENT,
-            *site(profile),
+            *job_setup(profile),
             "# Jobs run this copy of the code, not modules of the working directory.",
             f"code={shlex.quote(str(batch.code))}",
             '[ -d "$code" ] || echo "the code copy of this job is missing: $code" >&2',
@@ -126,7 +127,7 @@ def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
             *directives(options | _resources(config, profile)),
             "",
             *_ENVIRONMENT,
-            *site(profile),
+            *job_setup(profile),
             *_BY_HAND_CODE,
             "",
             *_launch(
@@ -261,21 +262,6 @@ def _word(option: str, value: str) -> str:
         raise ConfigError(f"--{option}={value!r} {error}") from None
 
 
-def site(profile: Profile) -> list[str]:
-    """Lines that set up a node: the modules and the `setup` of the profile."""
-    lines = []
-    if profile.modules:
-        lines += [
-            "# A batch shell is not a login shell, so `module` may be undefined.",
-            "type -t module >/dev/null || . /etc/profile",
-            f"module load {' '.join(map(shlex.quote, profile.modules))} || exit",
-            "",
-        ]
-    if profile.setup:
-        lines += [f"# Set-up of profile {profile.name}.", *profile.setup, ""]
-    return lines
-
-
 def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
     """Lines that set `run` and `submission`, for an array by the index of the task."""
     if len(tasks) == 1:
@@ -303,6 +289,7 @@ def _launch(
     overlap = "--relative=0 --overlap"
     wait = f"--kill-on-bad-exit=0 --wait={math.ceil(CLOSED_TIMEOUT_S)}"
     return [
+        *node_setup(profile),
         "# This shell survives signals, and runs a trap only after srun has ended.",
         "trap : TERM USR1 USR2",
         "",
@@ -344,7 +331,8 @@ def _srun(options: Sequence[str], profile: Profile, folders: Sequence[str], task
     if profile.container is not None and profile.container.kind == "apptainer":
         # apptainer starts slowly, too, and resets signals to their defaults for its child
         lines.append(_IGNORE_SIGNALS)
-    lines += [*_container(profile, folders), _IGNORE_SIGNALS, task]
+    prefix = 'bash -c "$node_setup" bash' if profile.node_setup else _IGNORE_SIGNALS
+    lines += [*_container(profile, folders), prefix, task]
     return " \\\n  ".join(lines)
 
 

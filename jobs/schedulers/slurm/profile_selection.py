@@ -110,7 +110,7 @@ def _value(field: str, rest: list[str], text: str) -> Any:
         return True if text == "true" else text
     if rest:
         return parse_value(text, "--slurm") if rest[0] in ("mounts", "arguments") else text
-    if field in ("modules", "setup") and not text.startswith("["):
+    if field in ("modules", "setup", "node_setup") and not text.startswith("["):
         return text
     return text if _is_text(Profile.model_fields[field].annotation) else parse_value(text, "--slurm")
 

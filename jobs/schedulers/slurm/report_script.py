@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.schedulers.slurm import option_syntax
-from jobs.schedulers.slurm.batch_script import check_path, directives, site
+from jobs.schedulers.slurm.batch_script import check_path, directives
+from jobs.schedulers.slurm.setup_lines import job_setup
 from jobs.schedulers.slurm.site_profile import Profile
 
 _TIME_MIN = 15
@@ -60,7 +61,7 @@ def render_report_script(job: ReportScript) -> str:
         "#!/bin/bash",
         *directives(options),
         "",
-        *site(profile),
+        *job_setup(profile),
         *_mail(profile),
         # Without `command`, the shell would read a path with `=` as an assignment.
         f"command {shlex.join([python, *job.command])}",

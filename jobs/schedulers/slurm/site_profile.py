@@ -133,7 +133,11 @@ class Profile(_Model):
     modules: Annotated[tuple[_Module, ...], BeforeValidator(_one_or_more)] = ()
     """Modules that the job loads, in this order."""
     setup: Annotated[tuple[_Line, ...], BeforeValidator(_one_or_more)] = ()
-    """Shell lines that the job runs after loading the modules. Each line is complete by itself."""
+    """Shell lines that the batch script runs once, on the first node, after loading the modules. All nodes
+    get the variables that they export."""
+    node_setup: Annotated[tuple[_Line, ...], BeforeValidator(_one_or_more)] = ()
+    """Shell lines (bash) that the task of each node runs before Python, in the container if there is one. The
+    ranks of the node get the variables that they export."""
     environment: dict[str, Variable] = {}
     """Variables of every rank, each with its reason; `job.env` of a config takes precedence."""
     python: _Path | None = None
@@ -167,7 +171,7 @@ class Profile(_Model):
                 raise ValueError(f"{name} looks like a secret, and run.json records profiles; use job.env")
         return given
 
-    @field_validator("setup")
+    @field_validator("setup", "node_setup")
     @classmethod
     def _check_setup(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
         for line in lines:

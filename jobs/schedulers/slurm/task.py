@@ -12,11 +12,12 @@ if __name__ == "__main__":
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from disttrain.records.run_directory import RunDir
-from jobs.core import requeue_policy
+from jobs.core import processes, requeue_policy
 from jobs.node import after_failure, agent
 from jobs.node.launch import NodeContext
 from jobs.schedulers import inherited_variables
@@ -37,7 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     allocation = SlurmAllocation(os.environ)
     hosts = allocation.hosts()
     if hosts is None:
-        print("cannot start: scontrol does not list the nodes of this job", file=sys.stderr)
+        why = "does not list the nodes of this job" if shutil.which("scontrol") else "is not installed"
+        print(f"cannot start: scontrol {why} on {processes.host()}", file=sys.stderr)
         return requeue_policy.EXIT_LAUNCH_FAILED
     rank, nodes = allocation.node_rank, allocation.nodes
     if len(hosts) != nodes or not 0 <= rank < nodes:
