@@ -1,20 +1,29 @@
 """`cancel`: end queued and running runs. Their files stay, and `resume` continues them.
 
+The command waits for the end of the jobs, so that every later command finds the runs cancelled.
+
 `--graceful` writes a `STOP` file: the trainer of a running run saves a checkpoint at its next step and ends.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 from disttrain.errors import ConfigError
 from jobs.cli import run_lookup, target
 from jobs.cli.command_output import add_json, print_error
+from jobs.cli.formatting import count
 from jobs.core.processes import host
+from jobs.schedulers.base import Scheduler
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_state
-from jobs.submission.cancel import cancel_runs
+from jobs.submission.cancel import await_end, cancel_runs
+
+END_TIMEOUT_S = 60.0
+"""Longest wait for the end of the jobs, in seconds. Slurm kills a job KillWait seconds (30) after SIGTERM."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -26,31 +35,49 @@ def run(args: argparse.Namespace) -> int:
     active = [state for state in active if state not in stopping]
     failures = {state.run.path: reason for state in active if (reason := _uncancellable_reason(state))}
     cancelled: list[RunState] = []
+    ended: dict[Path, RunState] = {}
     for name in dict.fromkeys(state.cluster for state in active if state.cluster):
         here = [state for state in active if state.cluster == name and state.run.path not in failures]
         if not here:
             continue
         try:
             scheduler = target.available_scheduler(name)
-            ended, refused = cancel_runs(refresh(here, scheduler), scheduler)
-            cancelled += ended
+            hit, refused = cancel_runs(refresh(here, scheduler), scheduler)
+            cancelled += hit
             failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
+            ended |= {state.run.path: state for state in _await_end(hit, scheduler)}
         except ConfigError as error:  # the runs of another scheduler can still be cancelled
             failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
     for state in active:
         if state.run.path in failures:
             print_error(f"{run_lookup.run_label(state.run)}: {failures[state.run.path]}")
+    for state in ended.values():
+        if state.active:
+            print_error(f"{run_lookup.run_label(state.run)}: its job is still ending; `status` shows its end")
     if args.json:
         failed = [state for state in active if state.run.path in failures]
         add_json(
-            [*stopping, *cancelled, *failed],
+            [*stopping, *ended.values(), *failed],
             stopping=[run_lookup.run_label(state.run) for state in stopping],
             cancelled=[run_lookup.run_label(state.run) for state in cancelled],
         )
     else:
         inactive = len(runs) - len(stopping) - len(cancelled) - len(failures)
-        _print_cancelled(stopping, cancelled, inactive=inactive, failed=len(failures))
-    return 1 if failures else 0
+        _print_cancelled(stopping, cancelled, ended, inactive=inactive, failed=len(failures))
+    return 1 if failures or any(state.active for state in ended.values()) else 0
+
+
+def _await_end(cancelled: list[RunState], scheduler: Scheduler) -> list[RunState]:
+    """The states after the end of the jobs, or at Ctrl-C."""
+
+    def notify(active: int) -> None:
+        runs = count(active, "run")
+        print(f"waiting for the end of {runs}; Ctrl-C stops waiting, not the end", file=sys.stderr)
+
+    try:
+        return await_end(cancelled, scheduler, END_TIMEOUT_S, notify)
+    except KeyboardInterrupt:
+        return [read_state(state.run) for state in cancelled]
 
 
 def _uncancellable_reason(state: RunState) -> str | None:
@@ -64,13 +91,19 @@ def _uncancellable_reason(state: RunState) -> str | None:
 
 
 def _print_cancelled(
-    stopping: list[RunState], cancelled: list[RunState], *, inactive: int, failed: int
+    stopping: list[RunState],
+    cancelled: list[RunState],
+    ended: dict[Path, RunState],
+    *,
+    inactive: int,
+    failed: int,
 ) -> None:
     for state in stopping:
         print(f"stopping  {run_lookup.run_label(state.run)}: it saves a checkpoint and ends at its next step")
     for state in cancelled:
-        verb = "ending" if state.claimed else "cancelled"
-        print(f"{verb}  {run_lookup.run_label(state.run)} (was {state.state})")
+        if not ended[state.run.path].active:
+            verb = ended[state.run.path].displayed_state
+            print(f"{verb}  {run_lookup.run_label(state.run)} (was {state.state})")
     if not stopping and not cancelled and not failed:
         print("nothing to cancel: none of these runs is queued or running")
     elif inactive:

@@ -44,10 +44,8 @@ def _run_usage(state: RunState, found: RunGpuHours | None) -> dict[str, Any] | N
         bound = gpu_hours.bound_hours(record)
     except (KeyError, TypeError, ValueError):
         bound = None
-    return {
-        **found.model_dump(mode="json", exclude={"schema_version", "attempts"}),
-        "bound_hours_per_start": bound,
-    }
+    usage = found.model_dump(mode="json", exclude={"schema_version"})
+    return usage | {"attempts": state.attempts, "bound_hours_per_start": bound}
 
 
 def gpu_hours_table(states: Sequence[RunState]) -> str:

@@ -16,6 +16,7 @@ from jobs.cli.formatting import duration, number, table
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.status_table import state_note
 from jobs.status.batch_log import batch_log_of
+from jobs.status.refresh import with_canceller
 from jobs.status.run_state import RunState
 
 _RESULTS = (
@@ -28,7 +29,7 @@ _RESULTS = (
 
 def run(args: argparse.Namespace) -> int:
     found = run_lookup.find_run(args.runs, args.run)
-    state = refresh_or_warn(submitting.read_states([found]))[0]
+    state = with_canceller(refresh_or_warn(submitting.read_states([found]))[0])
     record = read_run_json_or_none(found) or {}
     metrics = read_json_or_none(found.metrics)
     env = (read_json_or_none(found.env_json) or {}).get("variables", {})

@@ -5,6 +5,7 @@
     submissions/0000.holder.json    the process waiting in this host's queue  written by the supervisor
     submissions/0000.claim.json     its first start, or its revocation        created exclusively
     submissions/0000.claim-001.json the start after the first requeue, and so on
+    submissions/0000.cancel.json    the user who cancelled it                 written by submit.py cancel
 
 A claim decides who owns a submission: the first process to create the file wins. A job claims its submission
 to start an attempt. A user's cancel, or a submitter that finds no job for an intent, revokes the submission.
@@ -123,6 +124,16 @@ def next_submission(run: RunDir) -> int:
 def write_receipt(run: RunDir, number: int, job_id: str) -> None:
     """Record the job id of a submission."""
     write_json(entry(run, number).path("receipt"), {"job_id": job_id, "time": utc_now()})
+
+
+def write_cancel(run: RunDir, number: int, user: str, host: str) -> None:
+    """Record that a user cancels a submission, before its job is ended."""
+    write_json(entry(run, number).path("cancel"), {"user": user, "host": host, "time": utc_now()})
+
+
+def withdraw_cancel(run: RunDir, number: int) -> None:
+    """Remove the record of `write_cancel`: the scheduler refused to end the job."""
+    entry(run, number).path("cancel").unlink(missing_ok=True)
 
 
 def write_holder(run: RunDir, number: int, process: Mapping[str, Any]) -> None:

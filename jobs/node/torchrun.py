@@ -47,6 +47,9 @@ _LIMIT_TOLERANCE_S = 5.0
 """An end this close to the time limit, for which the scheduler gives no reason, counts as `timeout`."""
 
 
+CANCELLED_BY_SCHEDULER = "the scheduler ended the job: by scancel, or by a rule of the site"
+
+
 @dataclass(frozen=True)
 class TorchrunResult:
     """How torchrun ended on one node."""
@@ -87,7 +90,7 @@ def cause_of_end(timed_out: bool, deadline: float | None) -> tuple[str, str]:
     """
     if timed_out or (deadline is not None and time.time() > deadline - _LIMIT_TOLERANCE_S):
         return "timeout", "the scheduler ended the job at its time limit"
-    return "cancelled", "the scheduler ended the job"
+    return "cancelled", CANCELLED_BY_SCHEDULER
 
 
 def run_torchrun(
@@ -154,7 +157,7 @@ class _TorchrunMonitor:
         if received is not None:
             self._handle_signal(received)
         elif not self._context.attempt.stop.exists():
-            self._external = ("cancelled", "the scheduler ended the job")
+            self._external = ("cancelled", CANCELLED_BY_SCHEDULER)
 
     def _handle_signal(self, number: int) -> None:
         allocation = self._context.allocation

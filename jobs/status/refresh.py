@@ -14,6 +14,7 @@ from jobs.core.requeue_policy import RULES
 from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_submitted_to
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.batch_log import batch_log_of, error_line, last_line, read_tail
+from jobs.status.cancel_record import cancel_message
 from jobs.status.run_state import RunState, read_state, silent_s
 
 ACCOUNTING_LAG_S = 300.0
@@ -76,6 +77,19 @@ def refresh_remote(states: Sequence[RunState], warn: Warn = lambda line: None) -
         if name in NAMES and not (scheduler := scheduler_named(name)).one_machine:
             found = refresh(found, scheduler, warn=warn)
     return found
+
+
+def with_canceller(state: RunState) -> RunState:
+    """A cancelled run whose journal does not name the user, with the scheduler's account of the job's end."""
+    entry = None if state.submission is None else journal.entry(state.run, state.submission)
+    if state.cause != "cancelled" or not state.job_id or entry is None or entry.read("cancel"):
+        return state
+    if state.cluster not in NAMES or (scheduler := scheduler_named(state.cluster)).one_machine:
+        return state
+    if not is_submitted_to(scheduler, state.cluster, state.cluster_name):
+        return state
+    job = scheduler.poll([state.job_id])[state.job_id]
+    return dataclasses.replace(state, message=job.message) if job.status == "ended" and job.message else state
 
 
 def _needs_scheduler(state: RunState) -> bool:
@@ -171,7 +185,9 @@ def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunStat
     now = read_state(state.run)  # it may have recorded its end meanwhile
     if not now.active or now.attempt != state.attempt:
         return now
-    if job.status == "not_found" and silent_s(now.updated, now.run.submissions) < ACCOUNTING_LAG_S:
+    by = None if now.submission is None else cancel_message(journal.entry(now.run, now.submission))
+    just_ended = silent_s(now.updated, now.run.submissions) < ACCOUNTING_LAG_S
+    if job.status == "not_found" and just_ended and by is None:
         return state
     if not job.certain and not journal.is_own_submission(now.run, now.submission):
         # A scheduler may hide the jobs of other users.
@@ -179,19 +195,22 @@ def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunStat
     requeued = now.state == "queued" and now.claimed  # its last start had ended, for a requeue
     failed_again = requeued and job.status == "ended" and job.cause is None and job.message is not None
     log = batch_log_of(now, scheduler) if failed_again or not now.claimed else None
-    if job.status == "not_found" or job.message is None:
+    if by is not None:
+        cause, message = "cancelled", by
+    elif job.status == "not_found" or job.message is None:
         cause, message = "lost", job.message or "the scheduler does not list its job any more"
         if log is not None:
             cause, message = "launch_failed", "its job ended before its agents started"
     else:
         cause = job.cause or ("lost" if now.claimed and log is None else "launch_failed")
         message = job.message
-    if log is not None:
+    if log is not None and by is None:
         message = _with_log_line(message, cause, log, scheduler)
-    if requeued:
+    if requeued and by is None:
         message = f"{now.message}; {message}"
     fields: dict[str, Any] = {"cause": cause, "message": message, "silent": False, "eta_s": None}
     fields |= {
+        "live_samples_per_s": None,
         "before_agents": log is not None,
         "state": "lost" if cause == "lost" and not requeued else "failed",
         "retryable": RULES[cause].retryable,

@@ -21,6 +21,7 @@ from jobs.core import journal
 from jobs.core.attempt import job_start
 from jobs.core.processes import is_alive
 from jobs.core.requeue_policy import RULES, starts_without_progress
+from jobs.status.cancel_record import with_cancel_record
 from jobs.status.run_folders import runs_of, subfolders
 
 StateName = Literal[
@@ -183,7 +184,8 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         "changed": _newest_time(intent.get("time"), *(each.get("time") for each in (*claims, revoked or {}))),
     }
     if claim is None:
-        return RunState(**known | _unclaimed_outcome(entry, revoked, holder_died))
+        outcome = _unclaimed_outcome(entry, revoked, holder_died)
+        return RunState(**known | with_cancel_record(outcome, submissions[-1]))
     known |= {"claimed": True, "attempt": claim["attempt"], "attempts": claim["attempt"] + 1}
     known["starts"] = len(starts)
     known["code_hash"] = claim["code_hash"]
@@ -192,6 +194,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     outcome = _claimed_outcome(run, claim, known.get("updated"))
     if outcome["state"] == "queued" and journal.is_revoked(claims):  # revoked while it waited for its requeue
         outcome = _failed(claims[-1]["cause"], claims[-1]["message"])
+    outcome = with_cancel_record(outcome, entry)
     if outcome["state"] in ("failed", "lost"):
         numbers = range(known["attempts_before_code"], known["attempts"])
         started = [job_start(run, run.attempt(number)) for number in numbers]

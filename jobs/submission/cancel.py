@@ -1,18 +1,29 @@
-"""Cancel the jobs of runs, pending or running."""
+"""Cancel the jobs of runs, pending or running, and wait for their end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import getpass
+import os
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobs.core import journal
+from jobs.core.processes import host
 from jobs.schedulers.base import Scheduler, is_submitted_to
-from jobs.status.run_state import RunState
+from jobs.status.refresh import refresh
+from jobs.status.run_state import RunState, read_state
+
+_POLL_S = 0.1
+_QUERY_INTERVAL_S = 2.0
+"""Seconds between two queries of the scheduler, for jobs that end without a record."""
 
 
 def cancel_runs(states: Sequence[RunState], scheduler: Scheduler) -> tuple[list[RunState], dict[Path, str]]:
     """Cancel the pending and running jobs of these runs, without waiting for their end.
 
+    The journal records the user first, so that the run is known to be cancelled however its job ends.
     Returns the runs whose job was cancelled, and the reason for each run whose job goes on, by its folder.
     Raises `ConfigError` when the scheduler does not answer.
     """
@@ -23,8 +34,15 @@ def cancel_runs(states: Sequence[RunState], scheduler: Scheduler) -> tuple[list[
             here.append(state)
         else:
             failures[state.run.path] = f"its job is on cluster {state.cluster_name!r}: cancel it there"
+    for state in here:
+        if state.submission is not None:
+            with contextlib.suppress(OSError):  # the folder of another user: the scheduler decides
+                journal.write_cancel(state.run, state.submission, _user(), host())
     refused = scheduler.cancel({state.job_id: state.tag for state in here if state.job_id})
     failures |= {state.run.path: refused[state.job_id] for state in here if state.job_id in refused}
+    for state in here:
+        if state.run.path in failures and state.submission is not None:
+            journal.withdraw_cancel(state.run, state.submission)
     cancelled = [state for state in here if state.run.path not in failures]
     for state in cancelled:
         if state.state != "running" and state.submission is not None:
@@ -33,3 +51,36 @@ def cancel_runs(states: Sequence[RunState], scheduler: Scheduler) -> tuple[list[
                 message = "cancelled before it started"
             journal.revoke(state.run, state.submission, "cancelled", message, starts=state.starts)
     return cancelled, failures
+
+
+def await_end(
+    cancelled: Sequence[RunState],
+    scheduler: Scheduler,
+    within_s: float,
+    notify: Callable[[int], None] = lambda active: None,
+) -> list[RunState]:
+    """The states of cancelled runs once none is active, or after `within_s` seconds.
+
+    `notify` gets the number of active runs, once, if there are any after a second.
+    """
+    began = queried = time.monotonic()
+    notified = False
+    while True:
+        states = [read_state(state.run) for state in cancelled]
+        now = time.monotonic()
+        if now - queried >= _QUERY_INTERVAL_S:
+            states, queried = refresh(states, scheduler), now
+        active = sum(state.active for state in states)
+        if not active or now - began >= within_s:
+            return states
+        if not notified and now - began >= 1.0:
+            notify(active)
+            notified = True
+        time.sleep(_POLL_S)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for this user
+        return f"uid {os.getuid()}"

@@ -170,8 +170,8 @@ def test_of_two_at_once_exactly_one_trains(folder: Path, on_slurm: MiniCluster) 
     assert f"(job {running})" in words_of(folder, refused)
     assert starts(only_run(folder)) == [(0, 0), (0, 1)] or starts(only_run(folder)) == [(0, 1), (0, 0)]
     on_slurm.submit("cancel", "my", cwd=folder)
+    assert read_state(only_run(folder)).cause == "cancelled", "cancel waits for the end of the job"
     wait_until(ended(running))
-    assert read_state(only_run(folder)).cause == "cancelled"
 
 
 def test_a_requeued_job_goes_on_with_its_submission(folder: Path, on_slurm: MiniCluster) -> None:

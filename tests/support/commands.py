@@ -18,3 +18,17 @@ class Commands:
 
     def calls(self) -> str:
         return (self.folder / "calls").read_text()
+
+
+def squeue(commands: Commands, *rows: str) -> None:
+    """squeue lists these jobs: `id|state|start|reason`."""
+    commands.add("squeue", "".join(f"echo '{row}|(null)'\n" for row in rows))
+
+
+def sacct(commands: Commands, *rows: str) -> None:
+    """sacct lists these rows of `record`."""
+    commands.add("sacct", "".join(f"echo '{row}'\n" for row in rows))
+
+
+def record(job_id: str, state: str, exit_code: str = "0:0", submitted: int = 100) -> str:
+    return f"{job_id}|{state}|{exit_code}|{submitted}|110|120|10|billing=1,node=1|1"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,7 +13,7 @@ from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
-from jobs.cli import target
+from jobs.cli import cancel, target
 from jobs.core import journal
 from jobs.core.processes import current_process, host
 from jobs.schedulers.base import Job
@@ -77,6 +79,41 @@ def test_cancel_ends_what_it_can_when_a_cluster_does_not_answer(
     assert said.out == "cancelled  tiny/b (was queued)\n"
     assert said.err == "tiny/a: not cancelled: no Slurm controller answers\n"
     assert cluster.cancelled == [f"{host()}:7"]
+
+
+def test_a_cancelled_run_is_over_for_every_verb_when_cancel_returns(
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(RUNS, "tiny/n1-single-b8-r0", "running")
+
+    def ends_later(jobs: Mapping[str, str | None]) -> dict[str, str]:
+        outcome = {"attempt": 0, "cause": "cancelled", "message": None, "retryable": True}
+        threading.Timer(0.3, write_json, (run.failed, outcome)).start()
+        return {}
+
+    monkeypatch.setattr(cluster, "cancel", ends_later)
+    cluster.job = Job("running")
+    assert ask(capsys, "cancel tiny") == "cancelled  tiny/n1-single-b8-r0 (was running)\n"
+    assert "cancelled  20/40" in ask(capsys, "status")
+    assert "1 run: 1 cancelled" in ask(capsys, "watch tiny")
+    assert "nothing to cancel" in ask(capsys, "cancel tiny")
+    assert "would move  tiny/n1-single-b8-r0 (cancelled)" in ask(capsys, "clean tiny --dry-run")
+    assert "1 submitted again" in ask(capsys, "resume tiny")
+
+
+def test_cancel_of_a_job_that_does_not_end_in_time(
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.job = Job("running")
+    monkeypatch.setattr(cancel, "END_TIMEOUT_S", 1.2)
+    make_run(RUNS, "tiny/a", "running")
+    assert submit.main(["cancel", "tiny"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines() == [
+        "waiting for the end of 1 run; Ctrl-C stops waiting, not the end",
+        "tiny/a: its job is still ending; `status` shows its end",
+    ]
 
 
 def test_resume_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,23 +20,11 @@ from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_remote
 from jobs.status.run_state import SILENT_AFTER_S, RunState, read_runs, read_state
 from jobs.submission.choose_actions import resume_actions
-from tests.support.commands import Commands
+from tests.support.commands import Commands, record, sacct, squeue
 from tests.support.jobs import CODE, FakeSlurm, wait_until
 from tests.support.states import on_cluster, on_slurm
 
 KEYS = {"config_key": "k", "run_key": "r", "code_hash": CODE}
-
-
-def squeue(commands: Commands, *rows: str) -> None:
-    commands.add("squeue", "".join(f"echo '{row}|(null)'\n" for row in rows))
-
-
-def sacct(commands: Commands, *rows: str) -> None:
-    commands.add("sacct", "".join(f"echo '{row}'\n" for row in rows))
-
-
-def record(job_id: str, state: str, exit_code: str = "0:0", submitted: int = 100) -> str:
-    return f"{job_id}|{state}|{exit_code}|{submitted}|110|120|10|billing=1,node=1|1"
 
 
 def asked(run: RunDir) -> RunState:
@@ -130,7 +118,8 @@ def test_how_a_job_ended(
     assert state.displayed_state == {"cancelled": "cancelled", "lost": "lost"}.get(cause, "failed")
     assert state.message
     assert "its job" in state.message
-    assert ("sacct" in commands.calls()) is (by == "sacct")
+    assert ("sacct" in commands.calls()) is (by == "sacct" or word == "CANCELLED")
+    assert state.message.endswith(" by root") is (word == "CANCELLED")
 
 
 def test_the_exit_code_of_a_job_that_failed_is_told(commands: Commands, tmp_path: Path) -> None:

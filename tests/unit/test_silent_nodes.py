@@ -16,7 +16,7 @@ from disttrain.records.run_directory import Attempt, RunDir
 from jobs.node import peers, silent_nodes, waiting
 from jobs.node.allocation import AllocationFacts
 from jobs.node.silent_nodes import explain_silence
-from jobs.node.torchrun import TorchrunResult
+from jobs.node.torchrun import CANCELLED_BY_SCHEDULER, TorchrunResult
 
 HOSTS = ("n1", "n2", "n3")
 FAILED = TorchrunResult(code=1)
@@ -98,7 +98,7 @@ def test_the_error_of_a_rank_is_kept_where_a_silent_node_responds(
         (1, "n3", "lost", "node 2 (n3) is down"),
         (1, "", "lost", "node 2 (n3) recorded no exit"),
         (0, "n3", "lost", "node 2 (n3) is down"),
-        (0, "n9", "cancelled", "the scheduler ended the job"),
+        (0, "n9", "cancelled", CANCELLED_BY_SCHEDULER),
     ],
     ids=["requeued", "requeued, and no node is listed", "not requeued", "cancelled"],
 )

@@ -57,7 +57,9 @@ def main(argv: list[str] | None = None) -> int:
             with _endable():
                 place.wait_turn()
         except _AskedToEnd:
-            journal.revoke(run, given.submission, "cancelled", "cancelled while it waited in the queue")
+            journal.revoke(
+                run, given.submission, "cancelled", "a signal to its supervisor ended it in the queue"
+            )
             return 0
         supervise(run, given.submission, given.job_id)
     return 0
@@ -104,7 +106,7 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
     processes.kill_descendants()
     message = {
         "timeout": f"ended at job.time_limit_min={limit_min:g}",
-        "cancelled": "cancelled while it ran",
+        "cancelled": "a signal to its supervisor ended it",
     }.get(stopped or "")
     close_attempt(run, attempt, agents.exit_codes, external_cause=stopped, external_message=message)
     _call_hook(run, attempt)

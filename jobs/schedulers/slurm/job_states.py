@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from jobs.schedulers.base import Job, JobStatus
 from jobs.schedulers.slurm.sacct import JobRecord, of_job
@@ -48,7 +49,7 @@ def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[s
     last = own[-1]
     job = _ended(last.state, last.exit_code)
     if job is not None:
-        return job
+        return replace(job, message=f"{job.message} by {last.cancelled_by}") if last.cancelled_by else job
     # squeue may hide jobs of other users. Accounting may also have missed the end of the job.
     status: JobStatus = "pending" if last.state in _PENDING else "running"
     return Job(status, f"squeue does not list its job, which is {last.state} by sacct", certain=False)

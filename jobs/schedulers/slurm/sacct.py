@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pwd
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class JobRecord:
     gpus: int | None
     """None if accounting does not count GPUs."""
     nodes: int
+    cancelled_by: str | None = None
+    """Name of the user who cancelled the job, where accounting has it."""
 
     def is_of(self, job_id: str) -> bool:
         """Whether this record belongs to the job `job_id`."""
@@ -85,7 +88,17 @@ def _record(row: Sequence[str]) -> JobRecord:
         elapsed_s=float(elapsed) if elapsed.isdigit() else 0.0,
         gpus=gpus(tres),
         nodes=int(nodes) if nodes.isdigit() else 0,
+        cancelled_by=_user_name(state.removeprefix("CANCELLED by ")),
     )
+
+
+def _user_name(uid: str) -> str | None:
+    if not uid.isdigit():
+        return None
+    try:
+        return pwd.getpwuid(int(uid)).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def gpus(tres: str) -> int | None:

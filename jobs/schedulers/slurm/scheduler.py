@@ -131,7 +131,8 @@ class SlurmScheduler:
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """States from squeue, and from sacct for the jobs that squeue does not list.
 
-        Without accounting, a job that squeue does not list has ended.
+        Without accounting, a job that squeue does not list has ended. sacct also has the user who cancelled a
+        job.
         """
         if not job_ids:
             return {}
@@ -141,11 +142,16 @@ class SlurmScheduler:
             return dict.fromkeys(job_ids, Job("unknown", str(why)))
         jobs = {job_id: job_states.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
         rest = [job_id for job_id in job_ids if job_id not in jobs]
+        cancelled = [job_id for job_id, job in jobs.items() if job.cause == "cancelled"]
         try:
-            records = sacct.records(rest)
+            records = sacct.records([*rest, *cancelled])
         except commands.SlurmCommandError:
             return jobs | dict.fromkeys(rest, Job("ended", certain=False))
-        return jobs | {job_id: job_states.from_accounting(records, job_id, queue) for job_id in rest}
+        accounted = {
+            job_id: job_states.from_accounting(records, job_id, queue) for job_id in [*rest, *cancelled]
+        }
+        late = [job_id for job_id in cancelled if accounted[job_id].cause != "cancelled"]
+        return jobs | {job_id: job for job_id, job in accounted.items() if job_id not in late}
 
     def cancel(self, jobs: Mapping[str, str | None]) -> dict[str, str]:
         """End these jobs with scancel.

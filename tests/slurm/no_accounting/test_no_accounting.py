@@ -11,10 +11,11 @@ import pytest
 from analysis.series import read_steps
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import RunDir
+from jobs.core.processes import host
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
-from tests.slurm.test_states import asked, begun
+from tests.slurm.test_states import begun
 from tests.support.jobs import SMALL, STANDIN, ended_afterwards, starts, wait_until
 from tests.support.minicluster import MiniCluster
 from tests.support.requeued import (
@@ -103,8 +104,8 @@ def test_without_accounting_everything_works(
     with ended_afterwards(root, SlurmScheduler()):
         run, job = begun(root)
         on_plain.submit("cancel", "demo", "--runs", str(root), cwd=tmp_path)
-        wait_until(lambda: not asked(root).active)
-        assert asked(root).cause == "cancelled"
+        (state,) = read_runs(root)
+        assert (state.cause, state.message) == ("cancelled", f"by `submit.py cancel` of root on {host()}")
         on_plain.submit("resume", "demo", "--runs", str(root), "--cluster", "slurm", cwd=tmp_path)
         wait_until(lambda: len(starts(run)) == 2)
         (state,) = refresh(read_runs(root), SlurmScheduler())
