@@ -23,7 +23,7 @@ from jobs.status.run_state import RunState, read_state
 from jobs.submission.cancel import await_end, cancel_runs
 
 END_TIMEOUT_S = 60.0
-"""Longest wait for the end of the jobs, in seconds. Slurm kills a job KillWait seconds (30) after SIGTERM."""
+"""Longest wait for the end of the jobs, in seconds: twice the usual time from SIGTERM to SIGKILL."""
 
 
 def run(args: argparse.Namespace) -> int:
