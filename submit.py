@@ -25,7 +25,7 @@ import importlib
 import os
 from typing import Any
 
-from jobs.cli.arguments import UsageError, build_parser, verb_of
+from jobs.cli.arguments import DEFAULT_SWEEP, UsageError, build_parser, verb_of
 
 EXIT_BAD_INPUT = 2  # as `disttrain.errors.EXIT_BAD_INPUT`
 EXIT_INTERRUPTED = 130
@@ -51,10 +51,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace | None:
     """The parsed arguments; None without a verb. Raises `UsageError`."""
-    given, unknown = build_parser().parse_known_args(arguments)
+    own, command = _split_command(arguments)
+    given, unknown = build_parser().parse_known_args(own)
     if unknown:  # the verb's own parser suggests the nearest option
         given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     given.argv = arguments
+    if given.verb in ("run", "sweep"):
+        given.command = command or ()
+        given.file = given.file or (str(DEFAULT_SWEEP) if given.verb == "sweep" and not command else None)
     return None if given.verb is None else given
 
 
@@ -86,6 +90,14 @@ def _run_verb(given: argparse.Namespace) -> int:
             output.errors.append(in_one_line(error))
             output.end(1)
             raise
+
+
+def _split_command(arguments: list[str]) -> tuple[list[str], list[str] | None]:
+    """The arguments of `run` or `sweep`, and the command after `--`; None without one."""
+    if arguments[:1] not in (["run"], ["sweep"]) or "--" not in arguments:
+        return arguments, None
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
 
 
 if __name__ == "__main__":

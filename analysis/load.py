@@ -25,6 +25,7 @@ from disttrain.records.exit_causes import ENDED_BY_REQUEST, unplanned_steps
 from disttrain.records.json_files import CorruptFile, read_json
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
+from disttrain.records.reported import read_reported
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 
@@ -105,6 +106,7 @@ class KnownState(NamedTuple):
     attempts: int
 
 
+_OWN_SCRIPT = "a script of its own "
 _SHAPE = ("resources.nodes", "resources.gpus_per_node")
 _NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
 
@@ -153,6 +155,9 @@ def _sweep_rows(sweep: Path, states: Mapping[Path, KnownState]) -> list[dict[str
 def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
     record, run_note = _read(run.run_json, RunRecord)
     metrics, metrics_note = _read(run.metrics, Metrics)
+    reported = read_reported(run) if record and "command" in record.config else None
+    if reported is not None and metrics is None:
+        metrics_note = _reported_note(reported)
     state, included, note = _state(run, metrics, metrics_note)
     notes = [note] if note else []
     if known is not None:
@@ -169,9 +174,10 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
         "included": included,
         "note": "; ".join(notes),
         "path": str(run.path),
-        "axes": record.axes if record else {},
+        "axes": _axes(record) if record else {},
         "config": config,
     }
+    row["samples_per_s"] = (reported or {}).get("samples_per_s")
     row |= _planned(record) | _measured(metrics) | _cost(run, record)
     return row if known is None else row | {"attempts": known.attempts}
 
@@ -186,7 +192,7 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
         return state, False, f"{cause}: {outcome.message}" if outcome.message else cause
     if metrics is None:
         if run.done.exists():
-            return "done", False, f"finished, but {problem}"
+            return "done", False, problem if problem.startswith(_OWN_SCRIPT) else f"finished, but {problem}"
         if run.metrics.exists():
             return "started", False, problem
         return ("started", False, "no metrics yet") if run.attempts() else ("planned", False, "not started")
@@ -199,6 +205,16 @@ def _state(run: RunDir, metrics: Metrics | None, problem: str) -> tuple[str, boo
         cause = metrics.stop_cause or metrics.status
         return _ended_state(cause), False, f"{cause} at {progress}"
     return "running", False, f"not finished: {progress} at the last update, {metrics.updated}"
+
+
+def _reported_note(reported: Mapping[str, float]) -> str:
+    figures = ", ".join(f"{name}={value:.6g}" for name, value in reported.items())
+    return f"{_OWN_SCRIPT}without telemetry, so not measured" + (f"; it reports {figures}" if figures else "")
+
+
+def _axes(record: RunRecord) -> dict[str, Any]:
+    """Swept keys with their values; a `command` as `script`: the column `command` is that of `submit.py`."""
+    return {"script" if key == "command" else key: value for key, value in record.axes.items()}
 
 
 def _ended_state(cause: str) -> str:

@@ -123,7 +123,10 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
         draft = _planned(arguments.run_dir)
     for key, text in flags:
         draft.set(key, parse_value(text, f"--{key}"), f"--{key}")
-    return with_batch(check(draft), draft)[0]
+    config = check(draft)
+    if config.command:
+        raise ConfigError("command: start a script of your own by submit.py", at=draft.at("command"))
+    return with_batch(config, draft)[0]
 
 
 def phase_timeouts(job: JobConfig) -> dict[Phase, float]:

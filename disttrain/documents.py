@@ -49,7 +49,11 @@ def configuration() -> str:
     parts = [_INTRODUCTION]
     for name, info in Config.model_fields.items():
         section = section_of(info)
-        assert section is not None
+        if section is None:
+            parts.append(
+                f"## {name}\n\n{table(['key', 'type', 'default', 'meaning'], [_field_row(name, info)])}"
+            )
+            continue
         rows = [_field_row(key, field) for key, field in config_fields(section, f"{name}.")]
         parts.append(
             f"## {name}\n\n{section.__doc__}\n\n{table(['key', 'type', 'default', 'meaning'], rows)}"

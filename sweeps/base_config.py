@@ -10,7 +10,12 @@ from pydantic_core import PydanticUndefined
 
 from disttrain.config.builder_options import BUILT_SECTIONS, check_options
 from disttrain.config.dotted_keys import ABSENT, flat_values
-from disttrain.config.keys_and_defaults import Config, config_fields, is_excluded_from_key
+from disttrain.config.keys_and_defaults import (
+    OF_A_COMMAND,
+    Config,
+    config_fields,
+    is_excluded_from_key,
+)
 from disttrain.config.parsing import Draft, check
 from disttrain.errors import ConfigError
 
@@ -18,7 +23,9 @@ _SHAPE = ("nodes", "gpus_per_node")
 """Keys of `resources` that each command may vary: the base excludes them."""
 
 
-def base_config(draft: Draft, *, scaling: str, base_ranks: int | None) -> dict[str, Any]:
+def base_config(
+    draft: Draft, *, scaling: str, base_ranks: int | None, has_command: bool = False
+) -> dict[str, Any]:
     """The config without axes and shape, as `sweep.json` records it.
 
     Defaults are filled in, so that a default written out is no difference. Required values may come from
@@ -28,6 +35,7 @@ def base_config(draft: Draft, *, scaling: str, base_ranks: int | None) -> dict[s
     ----------
     scaling : `weak` holds the local batch size while ranks grow, `strong` the global one
     base_ranks : number of ranks that the batch sizes of the base refer to; None: each run's own ranks
+    has_command : whether the runs have a `command`, in the base or as an axis
     """
     data = {name: value or {} for name, value in draft.data.items() if name != "sweep"}
     try:
@@ -35,11 +43,14 @@ def base_config(draft: Draft, *, scaling: str, base_ranks: int | None) -> dict[s
     except ValidationError:
         check(draft)  # raises the same error as one line
         raise
-    for section, package in BUILT_SECTIONS.items():
+    built = {section: package for section, package in BUILT_SECTIONS.items() if section in plain}
+    for section, package in built.items():
         declared = set(type(getattr(Config(), section)).model_fields)
         given = {name: value for name, value in plain[section].items() if name not in declared}
         with contextlib.suppress(ConfigError):  # an axis may supply a required option
             plain[section] |= check_options(package, section, plain[section]["kind"], given)
+    if has_command:
+        plain = {name: values for name, values in plain.items() if name in OF_A_COMMAND}
     for name in _SHAPE:
         del plain["resources"][name]
     return {**plain, "sweep": {"scaling": scaling, "base_ranks": base_ranks}}

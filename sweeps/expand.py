@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.keys_and_defaults import Config, hash_values, keyed_values, under_first_names
 from disttrain.config.parsing import Draft, check, with_batch
 from disttrain.errors import ConfigError, nearest
+from sweeps import command_template
 from sweeps.base_config import base_config
 from sweeps.overrides import Override, check_distinct
 from sweeps.run_names import readable_name, unique_names
@@ -27,6 +29,8 @@ from sweeps.sweep_section import SweepSection, check_exclude_keys, read_section
 NODES, GPUS = "resources.nodes", "resources.gpus_per_node"
 Axes = dict[str, list[Any]]
 Point = dict[str, Any]
+_Repeated = tuple[Point, Config, BatchPlan | None, int, str]
+"""Axes, config, batch plan, repeat and config key of a run."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,8 @@ class RunPlan:
     repeat: int
     axes: dict[str, Any]
     """Axis keys, with this run's value of each."""
-    batch: BatchPlan
+    batch: BatchPlan | None
+    """None for a `command`."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,11 @@ def expand(
     existing = existing or ExistingSweep()
     check_distinct(overrides)
     base = draft.copy()
+    has_command = any(override.key == "command" for override in overrides) or bool(base.get("command"))
+    if has_command:  # a name that only the command uses is no part of the base config
+        overrides = [
+            replace(each, axis=each.axis or command_template.is_free(each.key)) for each in overrides
+        ]
     for override in overrides:
         if not override.axis:
             base.set(override.key, override.values[0], override.origin)
@@ -104,24 +114,29 @@ def expand(
     products = [_with_overrides(axes, overrides) for axes in _chosen_grids(section, grids, base)]
     origins = _axis_origins(section, base, overrides)
     _check_axes(products, origins)
+    has_command = has_command or any("command" in axes for axes in products)
     check_exclude_keys(section, {key for axes in products for key in axes}, base)
 
-    drafts = [(point, _with_point(base, point, origins)) for point in _points(products)]
-    kept = [(point, draft) for point, draft in drafts if not any(_matches(draft, e) for e in section.exclude)]
+    drafts = [(point, _with_point(base, point, origins, has_command)) for point in _points(products)]
+    kept = [
+        (point, draft)
+        for point, draft in drafts
+        if not any(_matches(point, draft, entry) for entry in section.exclude)
+    ]
     if not kept:
         raise ConfigError("sweep.exclude leaves no run", at=base.at("sweep.exclude"))
     checked = [(point, draft, check(draft)) for point, draft in kept]
     checked.sort(key=lambda item: (item[2].resources.nodes, item[2].resources.gpus_per_node))  # stable
     base_ranks = None
-    if scale_batch:
+    if scale_batch and not has_command:
         base_ranks = existing.base_ranks or min(config.world_size for _, _, config in checked)
     resolved = [
         (point, *with_batch(config, draft, base_ranks, section.scaling)) for point, draft, config in checked
     ]
     return SweepPlan(
         name,
-        base_config(base, scaling=section.scaling, base_ranks=base_ranks),
-        _runs(resolved, section.repeats, existing),
+        base_config(base, scaling=section.scaling, base_ranks=base_ranks, has_command=has_command),
+        _runs(_filled(resolved, section.repeats, base, origins), existing),
     )
 
 
@@ -181,15 +196,16 @@ def _points(products: list[Axes]) -> list[Point]:
     return list(union.values())
 
 
-def _with_point(base: Draft, point: Point, origins: Mapping[str, str]) -> Draft:
+def _with_point(base: Draft, point: Point, origins: Mapping[str, str], has_command: bool) -> Draft:
     draft = base.copy()
     for key, value in point.items():
-        draft.set(key, value, origins[key])
+        if not (has_command and command_template.is_free(key)):
+            draft.set(key, value, origins[key])
     return draft
 
 
-def _matches(draft: Draft, entry: Mapping[str, Any]) -> bool:
-    return all(_value(draft, key) == value for key, value in entry.items())
+def _matches(point: Point, draft: Draft, entry: Mapping[str, Any]) -> bool:
+    return all((point[key] if key in point else _value(draft, key)) == value for key, value in entry.items())
 
 
 def _value(draft: Draft, key: str) -> Any:
@@ -201,15 +217,29 @@ def _value(draft: Draft, key: str) -> Any:
     return value
 
 
-def _runs(
-    resolved: Sequence[tuple[Point, Config, BatchPlan]], repeats: int, existing: ExistingSweep
-) -> tuple[RunPlan, ...]:
+def _filled(
+    resolved: Sequence[tuple[Point, Config, BatchPlan | None]],
+    repeats: int,
+    base: Draft,
+    origins: Mapping[str, str],
+) -> list[_Repeated]:
+    """Every repeat of every run, with the words of its command."""
+    found: list[_Repeated] = []
     keyed = [under_first_names(keyed_values(config)) for _, config, _ in resolved]
-    repeated = [
-        (*each, repeat, hash_values(values, repeat))
-        for repeat in range(repeats)
-        for each, values in zip(resolved, keyed, strict=True)
-    ]
+    for repeat in range(repeats):
+        for (point, config, batch), values in zip(resolved, keyed, strict=True):
+            axes = point
+            if config.command:
+                at = origins.get("command") or base.at("command")
+                config = command_template.filled(config, point, repeat, at)
+                values["command"] = list(config.command)
+                if "command" in point:
+                    axes = {**point, "command": shlex.join(config.command)}
+            found.append((axes, config, batch, repeat, hash_values(values, repeat)))
+    return found
+
+
+def _runs(repeated: Sequence[_Repeated], existing: ExistingSweep) -> tuple[RunPlan, ...]:
     seen: dict[str, Point] = {}
     for point, _, _, _, key in repeated:
         if key in seen:

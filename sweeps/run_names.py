@@ -26,14 +26,18 @@ def strategy_of(config: Config) -> str:
 
 
 def readable_name(config: Config, axes: dict[str, Any], repeat: int) -> str:
-    """`n2-ddp-b64-r0`: nodes, strategy, local batch size, other axes, repeat."""
+    """`n2-ddp-b64-r0`: nodes, strategy, local batch size, other axes, repeat; of a command without strategy
+    and batch size."""
     resources = config.resources
     parts = [f"n{resources.nodes}"]
     if resources.gpus_per_node > 1 or "resources.gpus_per_node" in axes:
         parts.append(f"g{resources.gpus_per_node}")
-    parts += [strategy_of(config), f"b{config.train.local_batch_size}"]
+    if not config.command:
+        parts += [strategy_of(config), f"b{config.train.local_batch_size}"]
     for key, value in axes.items():
-        if key not in _IN_EVERY_NAME:
+        if key == "command":
+            parts.append(re.sub("-+", "-", _safe("-".join(config.command)))[:_MAX_VALUE_CHARS].strip("-"))
+        elif key not in _IN_EVERY_NAME:
             leaf = key.rsplit(".", 1)[-1]
             shown = _safe(_plain(value))[:_MAX_VALUE_CHARS]
             parts.append(shown if leaf == "kind" else _safe(leaf) + shown)  # `mlp` needs no key

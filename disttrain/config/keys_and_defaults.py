@@ -12,11 +12,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeFloat,
@@ -192,6 +194,11 @@ class JobConfig(Section):
     collective_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 900.0
     """Timeout of one collective in gloo and NCCL. Where an agent watches the ranks, the shorter timeouts
     above end a hang first."""
+    stop_signal: Annotated[
+        Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"], Field(json_schema_extra=NOT_IN_KEY)
+    ] = "SIGTERM"
+    """Signal that asks each process of a `command` to save and exit with code 0: `stop_lead_s` seconds before
+    the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""
     env: dict[str, str] = {}
     """Environment variables of every rank; they override derived ones."""
     on_end: Annotated[str | None, Field(min_length=1, json_schema_extra=NOT_IN_KEY)] = None
@@ -261,9 +268,25 @@ class CheckpointConfig(Section):
         return self.every_steps is not None or self.every_s is not None
 
 
+def _words(value: Any) -> Any:
+    """The words of a command that is given as one line."""
+    if isinstance(value, str):
+        return shlex.split(value)
+    if isinstance(value, list | tuple):
+        return [str(word) if isinstance(word, int | float) else word for word in value]
+    return value
+
+
+OF_A_COMMAND = ("command", "resources", "job")
+"""Keys and sections that a run with a `command` has; the others configure this project's trainer."""
+
+
 class Config(Section):
     """Full configuration of one run."""
 
+    command: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    """A script of your own and its arguments, in place of this project's trainer, as one line or as a list:
+    `train.py --lr 3e-4`, or `-m package.train --lr 3e-4`. See [own-script.md](own-script.md)."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
@@ -285,8 +308,12 @@ class Config(Section):
         return is_emulated(self.as_dict())
 
     def as_dict(self) -> dict[str, Any]:
-        """The config as plain JSON types."""
-        return self.model_dump(mode="json")
+        """The config as plain JSON types: the sections of a `command`, or those of the trainer."""
+        plain = self.model_dump(mode="json")
+        if self.command:
+            return {name: plain[name] for name in OF_A_COMMAND}
+        del plain["command"]
+        return plain
 
 
 def is_emulated(config: dict[str, Any]) -> bool:
@@ -334,7 +361,8 @@ def keyed_values(config: Config) -> dict[str, Any]:
     """The config as plain data without the fields that are excluded from the run key."""
     plain = config.as_dict()
     for key in _excluded_keys():
-        pop_key(plain, key)
+        if key.partition(".")[0] in plain:
+            pop_key(plain, key)
     return plain
 
 
@@ -349,6 +377,8 @@ def under_first_names(values: dict[str, Any]) -> dict[str, Any]:
     for old, new in RENAMED.items():
         if get_key(values, new, ABSENT) is not ABSENT:
             set_default(values, old, pop_key(values, new))
+    if "parallel" not in values:  # a `command`
+        return values
     if not values["parallel"]["ddp"]:
         del values["parallel"]["ddp"]
     if not values["model"]["transforms"]:

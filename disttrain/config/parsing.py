@@ -27,7 +27,7 @@ from disttrain.config.builder_options import (
     source_of,
 )
 from disttrain.config.dotted_keys import get_key
-from disttrain.config.keys_and_defaults import Config, config_fields
+from disttrain.config.keys_and_defaults import OF_A_COMMAND, Config, config_fields
 from disttrain.config.renamed_keys import refusal, renamed_in
 from disttrain.errors import ConfigError, nearest
 
@@ -162,7 +162,7 @@ def check(draft: Draft) -> Config:
     """
     data = {name: value for name, value in draft.data.items() if name != "sweep"}
     for name, value in data.items():
-        if value is None:  # an empty section in YAML
+        if value is None and name != "command":  # an empty section in YAML
             data[name] = {}
     for key in renamed_in(data):
         raise ConfigError(str(refusal(key)), at=draft.at(key))
@@ -170,6 +170,9 @@ def check(draft: Draft) -> Config:
         config = Config.model_validate(data)
     except ValidationError as error:
         raise _one_line(error.errors()[0], draft) from None
+    if config.command:
+        _check_command(config, draft)
+        return config
     config = _with_options(config, draft)
     _check_plug_ins(config, draft)
     _check_hook(config, draft)
@@ -191,14 +194,16 @@ def check_section(name: str, values: dict[str, Any]) -> None:
 
 def with_batch(
     config: Config, draft: Draft, base_ranks: int | None = None, scaling: Scaling = "weak"
-) -> tuple[Config, BatchPlan]:
-    """The config with both batch sizes filled in, and its batch plan.
+) -> tuple[Config, BatchPlan | None]:
+    """The config with both batch sizes filled in, and its batch plan; a `command` has none.
 
     The sizes in `config` refer to `base_ranks` ranks (by default its own world size) and are scaled from
     there. Raises `ConfigError` when they do not divide.
     """
     local, global_ = config.train.local_batch_size, config.train.global_batch_size
     world = config.world_size
+    if config.command:  # the script has its own batch size
+        return config, None
     try:
         batch = scale_batch(local, global_, base_world=base_ranks or world, world=world, scaling=scaling)
     except ConfigError as error:
@@ -206,6 +211,35 @@ def with_batch(
         raise ConfigError(str(error), at=draft.at(key)) from None
     sizes = {"local_batch_size": batch.local, "global_batch_size": batch.global_}
     return config.model_copy(update={"train": config.train.model_copy(update=sizes)}), batch
+
+
+_WITHOUT_EFFECT = (
+    "stop_check_s",
+    "setup_timeout_s",
+    "step_timeout_s",
+    "checkpoint_timeout_s",
+    "evaluation_timeout_s",
+    "collective_timeout_s",
+)
+"""Keys of `job` that only this project's trainer reads."""
+
+
+def _check_command(config: Config, draft: Draft) -> None:
+    """Refuse a command that torchrun cannot start, and keys that only the trainer reads."""
+    first, *rest = config.command
+    if first == "-m" and not rest:
+        raise ConfigError("command: -m needs a module", at=draft.at("command"))
+    if first != "-m" and not first.endswith(".py"):
+        message = f"command: {first!r} is neither a script (train.py) nor -m and a module"
+        if first.rpartition("/")[2].startswith(("python", "torchrun")):
+            message += "; leave out python and torchrun"
+        raise ConfigError(message, at=draft.at("command"))
+    given = [name for name in draft.data if name in Config.model_fields and name not in OF_A_COMMAND]
+    given += [f"job.{name}" for name in draft.data.get("job") or {} if name in _WITHOUT_EFFECT]
+    if given:
+        key = next((key for key in draft.origin if key.startswith(f"{given[0]}.")), given[0])
+        message = f"{key} has no effect on a command: only this project's trainer reads it"
+        raise ConfigError(message, at=draft.at(key))
 
 
 def _with_options(config: Config, draft: Draft) -> Config:

@@ -31,6 +31,20 @@ class Code(Record):
     """Modules named in the config that are not in the snapshot: later changes to them affect the run."""
 
 
+class CommandCode(Record):
+    """The code of a `command`."""
+
+    folder: str
+    """Working directory of the submission, and of each process of the command."""
+    source: str | None
+    """The folder that was copied: the git repository of the script, or the script's folder. Null for an
+    installed module (`-m package.train`), which is not copied."""
+    path: str | None
+    """Path of the copy, below the runs folder."""
+    hash: str | None
+    """SHA-256 over the Python, YAML and TOML files of the copy: `c-` and 12 hex digits."""
+
+
 class Provenance(Record):
     """Host, command and software of the planning of a run."""
 
@@ -42,5 +56,7 @@ class Provenance(Record):
     packages: dict[str, str]
     """Versions of the recorded packages, by name."""
     code: Code
+    command: CommandCode | None = None
+    """The code of a `command`; null for a run of the trainer."""
     argv: list[str]
     """The planning command, secrets masked."""

@@ -7,6 +7,13 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+RUN_DIR = "DISTTRAIN_RUN_DIR"
+"""Environment variable of a `command`: its run directory."""
+ATTEMPT = "DISTTRAIN_ATTEMPT"
+"""Environment variable of a `command`: the number of this start of the run, from 0."""
+CHECKPOINT_DIR = "DISTTRAIN_CHECKPOINT_DIR"
+"""Environment variable of a `command`: `checkpoints` of its run directory."""
+
 
 @dataclass(frozen=True)
 class Attempt:

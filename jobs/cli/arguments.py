@@ -16,6 +16,7 @@ _EPILOG = """\
 examples:
   python submit.py sweep --nodes 1 2 4 --wait         sweeps/default.yaml on 1, 2 and 4 nodes
   python submit.py sweep sweeps/batch.yaml --nodes 1 2 --set train.local_batch_size=32,64 --repeats 3
+  python submit.py run --nodes 2 -- train.py --lr 3e-4    a script of your own on two nodes
   python submit.py sweep --nodes 1 2 4 --dry-run      print what would be submitted, write nothing
   python submit.py status                             the state of every run
   python submit.py report                             the efficiency report of the newest sweep
@@ -135,7 +136,7 @@ def _add_state(parser: argparse.ArgumentParser) -> None:
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "file", nargs="?", default=str(DEFAULT_SWEEP), metavar="FILE", help="sweep file (sweeps/default.yaml)"
+        "file", nargs="?", metavar="FILE", help="sweep file (sweeps/default.yaml; none for a script)"
     )
     parser.add_argument("--nodes", nargs="+", metavar="N", help="node counts: an axis")
     parser.add_argument("--gpus-per-node", nargs="+", metavar="N", help="ranks on each node: an axis")
@@ -157,7 +158,9 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="config file; the axes of a sweep file are ignored")
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help="config file; the axes of a sweep file are ignored"
+    )
     parser.add_argument("--nodes", metavar="N", help="node count")
     parser.add_argument("--gpus-per-node", metavar="N", help="ranks on each node")
     parser.add_argument(

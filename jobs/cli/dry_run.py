@@ -19,12 +19,14 @@ from jobs.cli.dry_run_text import PORT, dry_run_text
 from jobs.cli.formatting import count
 from jobs.cli.max_running import job_chains, limit_line
 from jobs.cli.target import described_scheduler
-from jobs.core import code_snapshot, environment
+from jobs.core import code_snapshot, command_code, environment
+from jobs.core.command_code import CommandReader
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.base import Scheduler
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission.choose_actions import Action, plan_actions
+from jobs.submission.request import command_hashes
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import RunPlan, SweepPlan
 from sweeps.run_names import strategy_of
@@ -54,6 +56,7 @@ class _Place:
     inherited: Mapping[str, str]
     """Variables of the shell that jobs inherit."""
     profile: Mapping[str, Any] | None
+    commands: CommandReader
 
     @classmethod
     def of(cls, scheduler: Scheduler, root: Path, code: code_snapshot.CodeContent) -> _Place:
@@ -65,6 +68,7 @@ class _Place:
             code_snapshot.snapshot_path(root, code),
             scheduler.submission_environment(os.environ),
             profile.as_dict() if profile else None,
+            CommandReader(root),
         )
 
 
@@ -73,7 +77,7 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     there = read_runs(args.runs, plan.name)
     scheduler = described_scheduler(args, there)
     code = code_snapshot.read_code()
-    actions = plan_actions(plan, there, code.code_hash)
+    actions = plan_actions(plan, there, code.code_hash, command_hashes(plan, args.runs))
     place = _Place.of(scheduler, args.runs.absolute(), code)
     runs = [_run_json(action, plan, place) for action in actions]
     record = code_snapshot.code_record(code)
@@ -117,7 +121,14 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place) -> dict[str, Any]:
     run = RunDir(place.root / plan.name / action.name)
     nodes = planned.config.resources.nodes
     bound = cost_bound(planned, place.scheduler)
-    added = _added_variables(planned, config, place)
+    command = planned.config.command
+    about = place.commands.read(command, Path.cwd()) if command else None
+    added = _added_variables(planned, config, place, run, about)
+    record = {
+        "config": config,
+        "run_key": run_key(planned.config_key, about["hash"] or "" if about else place.code_hash),
+        "provenance": {"command": about},
+    }
     one_machine = place.scheduler.one_machine
     return {
         "sweep": action.sweep,
@@ -126,7 +137,8 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place) -> dict[str, Any]:
         "reason": action.reason,
         "nodes": nodes,
         "ranks_per_node": planned.config.resources.gpus_per_node,
-        "batch": {
+        "batch": planned.batch
+        and {
             "local": planned.batch.local,
             "accumulation": planned.batch.accumulation,
             "ranks": planned.batch.world,
@@ -134,21 +146,31 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place) -> dict[str, Any]:
         },
         "steps": planned.config.train.steps,
         "epochs": planned.config.train.epochs,
-        "strategy": strategy_of(planned.config),
+        "strategy": None if command else strategy_of(planned.config),
         "time_limit_min": planned.config.job.time_limit_min,
         "cost_bound": {"hours": bound.hours, "unit": bound.unit},
         "config_key": planned.config_key,
         "config": config,
         "env": environment.env_record(added)["variables"],
-        "commands": _node_commands(run, action, config, place.code_hash) if one_machine else [],
+        "commands": _node_commands(run, action, record) if one_machine else [],
     }
 
 
 def _added_variables(
-    planned: RunPlan, config: Mapping[str, Any], place: _Place
+    planned: RunPlan,
+    config: Mapping[str, Any],
+    place: _Place,
+    run: RunDir,
+    about: command_code.CommandCode | None,
 ) -> dict[str, environment.AddedVariable]:
     """Variables that the agents would add."""
-    return environment.added_variables(
+    search_path, of_command = None, {}
+    if about is not None:
+        copy = command_code.copy_of_run(run, about)
+        inherited = place.inherited.get("PYTHONPATH", "")
+        search_path = command_code.search_path(planned.config.command, about, copy, inherited)
+        of_command = environment.command_variables(run, run.attempt(0))
+    return of_command | environment.added_variables(
         config,
         {**place.inherited, **planned.config.job.env},
         code=place.snapshot,
@@ -156,14 +178,14 @@ def _added_variables(
         interface=INTERFACE if planned.config.resources.nodes > 1 else None,
         one_machine=place.scheduler.one_machine,
         profile=place.profile,
+        search_path=search_path,
     )
 
 
-def _node_commands(run: RunDir, action: Action, config: Mapping[str, Any], code: str) -> list[list[str]]:
+def _node_commands(run: RunDir, action: Action, record: Mapping[str, Any]) -> list[list[str]]:
     """torchrun command of each node, for a scheduler without batch scripts."""
     assert action.plan is not None
     attempt = run.attempt(action.state.attempts if action.state else 0)
-    record = {"config": config, "run_key": run_key(action.plan.config_key, code)}
     nodes, endpoint = action.plan.config.resources.nodes, Endpoint("127.0.0.1", 0)
     return [_with_port(launch_command(run, attempt, record, node, nodes, endpoint)) for node in range(nodes)]
 

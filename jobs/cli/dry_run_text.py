@@ -42,7 +42,9 @@ def dry_run_text(
     submitted.
     """
     head = f"sweep {plan.name}: {count(len(runs), 'run')} on {scheduler.name} in {root / plan.name}; "
-    if plan.base_ranks is None:
+    if all(run["batch"] is None for run in runs):
+        head += "each run is a command"
+    elif plan.base_ranks is None:
         head += "batch sizes are not scaled"
     else:
         held = "train.local_batch_size" if plan.scaling == "weak" else "train.global_batch_size"
@@ -63,13 +65,14 @@ def _table_row(run: dict[str, Any]) -> tuple[str, ...]:
     batch, bound = run["batch"], run["cost_bound"]
     action = run["action"].replace("_", " ")
     length = count(run["steps"], "step") if run["steps"] else f"{plain(run['epochs'])} epochs"
+    sizes = batch and f"{batch['local']} x {batch['accumulation']} x {batch['ranks']} = {batch['global']}"
     return (
         run["run"],
         action if action == run["reason"] else f"{action}: {run['reason']}",
         f"{run['nodes']} x {run['ranks_per_node']}",
-        f"{batch['local']} x {batch['accumulation']} x {batch['ranks']} = {batch['global']}",
-        length,
-        run["strategy"],
+        sizes or "",
+        length if batch else "",
+        run["strategy"] or "",
         f"{plain(run['time_limit_min'])} min",
         f"<= {bound['hours']:.3g} {bound['unit']}",
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from disttrain.config.dotted_keys import flat_values
 from disttrain.records.json_files import read_json_or_none
+from disttrain.records.reported import read_reported
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.cli import run_lookup, submitting
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         _attempt_table(attempts),
         _node_lines(nodes),
         _environment_table(env),
-        _results(metrics or {}),
+        _results(metrics or {}, read_reported(found)),
         _files(state),
     ]
     print("\n\n".join(part for part in parts if part))
@@ -77,7 +80,7 @@ def _header(state: RunState, record: dict[str, Any]) -> str:
 
 def _config(record: dict[str, Any]) -> str:
     rows = [
-        (key, "null" if value is None else str(value))
+        (key, "null" if value is None else shlex.join(value) if key == "command" else str(value))
         for key, value in flat_values(record.get("config", {})).items()
     ]
     return f"config\n{_aligned_pairs(rows)}" if rows else ""
@@ -139,7 +142,10 @@ def _environment_table(variables: dict[str, Any]) -> str:
     return "environment\n" + _indented(table(("VARIABLE", "REASON", "SOURCE"), rows)) if rows else ""
 
 
-def _results(metrics: dict[str, Any]) -> str:
+def _results(metrics: dict[str, Any], reported: Mapping[str, float]) -> str:
+    if reported:
+        rows = [(name, number(value, 6)) for name, value in reported.items()]
+        return f"results that the script reports\n{_aligned_pairs(rows)}"
     rows = [(title, number(metrics[name], 6)) for name, title in _RESULTS if metrics.get(name) is not None]
     evals = metrics.get("eval_history") or []
     if evals:

@@ -21,7 +21,7 @@ from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs, read_state, runs_of
 from jobs.submission import report_job
 from jobs.submission.choose_actions import Action, plan_actions
-from jobs.submission.request import discard_sweep_record, sweep_name, write_sweep_record
+from jobs.submission.request import command_hashes, discard_sweep_record, sweep_name, write_sweep_record
 from jobs.submission.submit import carry_out
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import SweepPlan
@@ -34,6 +34,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
     root, name = args.runs, sweep_name(args)
     existing = read_runs(root, name)
     planned = make_plan(args, existing)  # refuses bad input before anything is written
+    commands = command_hashes(planned, root)
     if args.dry_run or args.test_only:
         from jobs.cli.dry_run import print_dry_run
 
@@ -43,7 +44,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         states = refresh(read_runs(root, name), scheduler, receipts=True, warn=print_warning)
         planned = make_plan(args, states)
         is_new = write_sweep_record(root, planned)
-        actions = plan_actions(planned, states, code_hash())
+        actions = plan_actions(planned, states, code_hash(), commands)
         starting = [action.plan for action in actions if action.submits and action.plan]
         for line in warnings_for(starting, scheduler):
             print_warning(line)

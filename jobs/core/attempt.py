@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -151,11 +152,26 @@ def _requeue_decision(run: RunDir, starts: Sequence[JobStart]) -> RequeueDecisio
 
 
 def newest_checkpoint(run: RunDir) -> int | None:
-    """Step of the newest committed checkpoint of a run, in `checkpoint.dir` or the run directory."""
+    """Step of the newest committed checkpoint of a run, in `checkpoint.dir` or the run directory.
+
+    Of a command: time of the newest file in its folder of checkpoints, in seconds since the epoch.
+    """
     config = (read_run_json_or_none(run) or {}).get("config", {})
+    if "command" in config:
+        return _newest_file(run.checkpoints)
     elsewhere = config.get("checkpoint", {}).get("dir")
     folder = Path(elsewhere).resolve() / run.sweep / run.name if elsewhere else run.checkpoints
     return next(iter(checkpoint_steps(folder)), None)
+
+
+def _newest_file(folder: Path) -> int | None:
+    """Time of the newest file below `folder`, in whole seconds since the epoch; None without one."""
+    times = []
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # replaced meanwhile
+                times.append(int(os.stat(os.path.join(place, name)).st_mtime))
+    return max(times, default=None)
 
 
 def close_attempt(
@@ -175,6 +191,8 @@ def close_attempt(
     evidence = read_evidence(run, attempt, exit_codes, external_cause, external_message)
     status = classify_exit(evidence)
     ended, after = journal.utc_now(), newest_checkpoint(run)
+    if evidence.is_command and evidence.graceful_cause:
+        after = int(time.time())  # its exit with code 0 means that it has saved, wherever that is
     record = read_json_or_none(attempt.record) or {}
     record |= {"ended": ended, "cause": status.cause, "checkpoint_after": after}
     record["exit_codes"] = {str(node): code for node, code in sorted(exit_codes.items())}

@@ -68,6 +68,8 @@ class ExitEvidence:
     """Whether any rank wrote a file."""
     last_lines: Mapping[int, str] = field(default_factory=dict)
     """Last line of each node's log that a rank wrote."""
+    is_command: bool = False
+    """Whether the run is a `command`, whose exit code 0 means success."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,9 @@ def _node_failure(evidence: ExitEvidence) -> ExitStatus:
             return ExitStatus("lost", message, failed_nodes=(node,))
     failed = {node: code for node, code in sorted(evidence.exit_codes.items()) if code}
     if not failed:
+        if evidence.silent_nodes:
+            message = f"node {evidence.silent_nodes[0]} recorded no exit, while the others exited with code 0"
+            return ExitStatus("lost", message, failed_nodes=tuple(evidence.silent_nodes))
         return ExitStatus("crashed", "every rank exited with code 0, yet metrics.json does not say completed")
     node = next((n for n, code in failed.items() if code == EXIT_LAUNCH_FAILED), next(iter(failed)))
     line = _shortened(_AGENT.sub("", evidence.last_lines.get(node, ""))) or "no output"

@@ -35,7 +35,12 @@ _PACKAGES = ("disttrain", "jobs", "sweeps", "analysis")
 _TOP_LEVEL_FILES = ("submit.py", "pyproject.toml")
 _NEVER_RUN = ("tests", "docs", "benchmarks")
 _MAX_OTHER_BYTES = 1024 * 1024
+_SOURCES = (".py", ".yaml", ".yml", ".toml")
 _PLUG_IN = re.compile(r"([A-Za-z_]\w*)(\.\w+)*:[A-Za-z_]\w*")
+
+
+CommandCode = dict[str, Any]
+"""Plain data of `records.CommandCode`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,12 @@ class CodeContent:
     def code_hash(self) -> str:
         """Hash of the sources alone (`disttrain.records.collect_provenance.code_hash`)."""
         return hash_sources(self.files)
+
+    @property
+    def command_hash(self) -> str:
+        """Hash of the Python, YAML and TOML files of a script of one's own: `c-` and 12 hex digits."""
+        sources = {name: data for name, data in self.files.items() if name.endswith(_SOURCES)}
+        return f"c-{_hash(sources)[:12]}"
 
 
 def read_code(source: Path = CODE_ROOT) -> CodeContent:
@@ -102,6 +113,15 @@ def take_snapshot(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
     snapshot cannot be written.
     """
     content = read_code(source)
+    write_snapshot(root, content)
+    return code_record(content, source)
+
+
+def write_snapshot(root: Path, content: CodeContent) -> None:
+    """Write a snapshot with this content below the runs folder `root`, unless it exists.
+
+    Raises `ConfigError` when it cannot be written.
+    """
     path = snapshot_path(root, content)
     try:
         if path.exists() and not _is_unaltered(path):
@@ -115,7 +135,6 @@ def take_snapshot(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
             _write(content, path)
     except OSError as error:
         raise ConfigError(f"cannot keep a copy of the code in {path.parent}: {error.strerror}") from None
-    return code_record(content, source)
 
 
 def code_record(content: CodeContent, source: Path = CODE_ROOT) -> dict[str, Any]:
@@ -174,6 +193,12 @@ def source_of_run(record: Mapping[str, Any]) -> str | None:
 def _path_in(record: Mapping[str, Any]) -> str | None:
     path: str | None = _code(record).get("path")
     return path
+
+
+def _paths_in(record: Mapping[str, Any]) -> list[str | None]:
+    """Paths of the snapshots that a run refers to: of this code, and of its command."""
+    command = record.get("provenance", {}).get("command") or {}
+    return [_path_in(record), command.get("path")]
 
 
 def _code(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -240,7 +265,7 @@ def unreferenced_snapshots(root: Path, runs: Callable[[], Iterable[RunDir]]) -> 
         return
     try:
         with _lock(root, fcntl.LOCK_EX | fcntl.LOCK_NB):
-            used = {_path_in(read_json_or_none(run.run_json) or {}) for run in runs()}
+            used = {path for run in runs() for path in _paths_in(read_json_or_none(run.run_json) or {})}
             names = sorted(os.listdir(root / SNAPSHOTS_FOLDER))
             yield [
                 root / SNAPSHOTS_FOLDER / name

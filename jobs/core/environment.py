@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from disttrain.records.masking import MASK, is_secret
+from disttrain.records.run_directory import ATTEMPT, CHECKPOINT_DIR, RUN_DIR, Attempt, RunDir
 
 SETUP_EXIT_VARIABLE = "DISTTRAIN_NODE_SETUP_EXIT"
 """Variable of an agent with the exit code of its node's set-up, where that ended early. No rank can start."""
@@ -45,6 +46,7 @@ def added_variables(
     source: str | None = None,
     interface: str | None = None,
     profile: Mapping[str, Any] | None = None,
+    search_path: Sequence[str] | None = None,
 ) -> dict[str, AddedVariable]:
     """Variables to add for a run. The site profile overrides the derived ones, `job.env` overrides both.
 
@@ -57,11 +59,15 @@ def added_variables(
     source : folder that the code was copied from; searched for the user's own modules, as are the inherited
         `PYTHONPATH` and the working directory
     interface : network interface by which this node reaches the others, if known
+    search_path : module search path of a `command`; None for the trainer
 
     `run.json` holds a mask in place of a secret in `job.env`; the submitter passes its value through the
     inherited environment. Raises `MissingSecret` if the value is not there.
     """
-    added = _python_variables(inherited, code, source)
+    if search_path is None:
+        added = _python_variables(inherited, code, source)
+    else:
+        added = _command_python_variables(search_path, code, source)
     added |= _interface_variables(inherited, one_machine, interface)
     threads = str(config["resources"]["threads_per_rank"])
     added["OMP_NUM_THREADS"] = _derived(threads, "the same number of threads per rank at every node count")
@@ -101,6 +107,28 @@ def _python_variables(
     }
 
 
+def _command_python_variables(
+    search_path: Sequence[str], code: Path, source: str | None
+) -> dict[str, AddedVariable]:
+    """Variables by which a command imports its own modules, and after them those of the running code."""
+    paths = [*(path for path in search_path if path not in (str(code), source)), str(code)]
+    return {
+        "PYTHONPATH": _derived(
+            ":".join(dict.fromkeys(paths)), "modules are found as at the submission; `disttrain` comes last"
+        ),
+        "PYTHONUNBUFFERED": _derived("1", "the last lines of a killed rank reach its log"),
+    }
+
+
+def command_variables(run: RunDir, attempt: Attempt) -> dict[str, AddedVariable]:
+    """Variables by which a command finds its run."""
+    return {
+        RUN_DIR: _derived(str(run.path), "the run directory, for metrics.json"),
+        ATTEMPT: _derived(str(attempt.number), "number of this start of the run, from 0"),
+        CHECKPOINT_DIR: _derived(str(run.checkpoints), "a new file in it counts as progress of the run"),
+    }
+
+
 def _interface_variables(
     inherited: Mapping[str, str], one_machine: bool, interface: str | None
 ) -> dict[str, AddedVariable]:
@@ -121,8 +149,15 @@ def deadline_variable(end: float) -> AddedVariable:
 
 
 def rank_environment(inherited: Mapping[str, str], added: Mapping[str, AddedVariable]) -> dict[str, str]:
-    """The complete environment of the ranks: inherited variables without a launcher's, and the added ones."""
-    kept = {name: value for name, value in inherited.items() if not is_launcher_variable(name)}
+    """The complete environment of the ranks: inherited variables without a launcher's, and the added ones.
+
+    `PYTHONSAFEPATH` of the agent is not inherited: a script imports the modules beside it.
+    """
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if not is_launcher_variable(name) and name != "PYTHONSAFEPATH"
+    }
     return kept | {name: variable.value for name, variable in added.items()}
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from disttrain.records.exit_causes import unplanned_steps
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_json import read_run_json_or_none
 from jobs.core.classify_exit import ExitEvidence, last_rank_line, peer_address, root_cause_worker
 from jobs.core.rank_positions import RankPosition
 
@@ -31,16 +32,17 @@ def read_evidence(
 ) -> ExitEvidence:
     """The evidence of an attempt that has ended. `exit_codes` are those of the agents, by node."""
     metrics = read_json_or_none(run.metrics) or {}
+    command = "command" in (read_run_json_or_none(run) or {}).get("config", {})
     own_metrics = metrics if metrics.get("attempt") == attempt.number else {}
     graceful = own_metrics.get("stop_cause") if own_metrics.get("status") == "stopped" else None
     steps, steps_total = own_metrics.get("steps"), own_metrics.get("steps_total")
     request = read_json_or_none(attempt.stop) or {}
     hosts = (read_json_or_none(attempt.record) or {}).get("nodes", [])
     nodes = range(len(hosts))
-    rank_errors = read_rank_errors(attempt)
     # All nodes' logs, as the exit code of a node may be missing.
     logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
     failed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
+    rank_errors = errors_of_command(attempt, failed.values()) if command else read_rank_errors(attempt)
     killed = {node: (rank, -code) for node, (rank, code) in failed.items() if code < 0}
     ended = {node: record for node in nodes if (record := read_json_or_none(attempt.node_ranks(node)))}
     unsent = _unsent_by_address(ended)
@@ -49,8 +51,17 @@ def read_evidence(
     node_at = _nodes_at(dict.fromkeys(addresses), hosts)
     peer = node_at.get(lost) if lost else None
     silent = [node for node in nodes if node not in exit_codes and node not in ended]
+    completed, message = own_metrics.get("status") == "completed", None
+    if command:
+        succeeded = len(exit_codes) == len(hosts) and not any(exit_codes.values())
+        completed = succeeded and (completed or "cause" not in request)
+        graceful = request.get("cause") if succeeded else None
+        message = "exited with code 0 after its stop signal"
+    elif graceful:
+        message = f"saved and stopped at step {steps} of {steps_total}"
     return ExitEvidence(
-        completed=own_metrics.get("status") == "completed",
+        completed=completed,
+        is_command=command,
         exit_codes=exit_codes,
         rank_errors=rank_errors,
         killed_workers=list(killed.values()),
@@ -62,7 +73,7 @@ def read_evidence(
         requested_at=request.get("time", 0.0),
         graceful_cause=graceful,
         finished_message=unplanned_steps(steps, steps_total) if steps and steps_total else None,
-        graceful_message=f"saved and stopped at step {steps} of {steps_total}" if graceful else None,
+        graceful_message=message,
         rank_positions=[RankPosition(**rank) for record in ended.values() for rank in record["ranks"]],
         hung_at=min((record["time"] for record in ended.values() if record["hung"]), default=None),
         silent_nodes=silent if len(silent) < len(hosts) else [],
@@ -113,6 +124,27 @@ def read_rank_errors(attempt: Attempt) -> list[dict[str, Any]]:
             errors.append({key: error[key] for key in ("rank", "time", "kind", "message", "cause")})
         except (OSError, CorruptFile, KeyError):
             continue  # truncated, for example on a full disk: other evidence remains
+    return errors
+
+
+def errors_of_command(attempt: Attempt, failed: Iterable[tuple[int, int]]) -> list[dict[str, Any]]:
+    """Errors of the failed processes of a command, by the last line of each rank's log.
+
+    `failed` holds rank and exit code; a process that a signal ended has none here.
+    """
+    errors = []
+    for rank, code in failed:
+        log = attempt.rank_log(rank)
+        if code < 0 or not log.exists():
+            continue
+        lines = [line for line in _log_tail(log).splitlines() if line.strip()]
+        kind, colon, message = (lines[-1] if lines else "").partition(": ")
+        if not colon or not kind.replace(".", "_").isidentifier():
+            kind, message = f"exit code {code}", lines[-1] if lines else "no output"
+        out_of_memory = kind.endswith(("OutOfMemoryError", "MemoryError"))
+        cause = "out_of_memory" if out_of_memory else "crashed"
+        time = log.stat().st_mtime
+        errors.append({"rank": rank, "time": time, "kind": kind, "message": message, "cause": cause})
     return errors
 
 

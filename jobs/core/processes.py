@@ -179,9 +179,15 @@ def live_descendants() -> list[int]:
 
 def has_children(pid: int) -> bool:
     """Whether a process has a child that it has not waited for."""
+    return bool(children_of(pid))
+
+
+def children_of(pid: int) -> list[int]:
+    """Pids of the children that a process has not waited for; none if the process does not exist."""
     with contextlib.suppress(OSError):
-        return any(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
-    return False
+        texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        return [int(child) for text in texts for child in text.split()]
+    return []
 
 
 def kill_descendants(within_s: float = 10.0) -> dict[int, int]:

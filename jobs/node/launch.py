@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,9 +24,9 @@ from disttrain.records.heartbeat import FOLDER_VARIABLE
 from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json
-from jobs.core import code_snapshot, environment, processes, requeue_policy
+from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy
 from jobs.core.attempt import is_current
-from jobs.node import cgroup, node_info, rendezvous
+from jobs.node import cgroup, node_info, rendezvous, start_command
 from jobs.node.allocation import Allocation
 from jobs.node.hang import memory_folder
 from jobs.node.node_log import log_line, log_traceback
@@ -99,13 +100,13 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     if problem is not None:
         log_line(f"refused: {problem}")
         return TorchrunResult(requeue_policy.EXIT_DO_NOT_REQUEUE, "refused", problem)
+    about = command_code.of_run(record)
+    problem = command_code.problem(node.run, about) if about else None
     if (code := os.environ.get(environment.SETUP_EXIT_VARIABLE)) is not None:
-        why = f"node_setup exited with code {code} on {processes.host()}; the batch log has its output"
-        log_line(f"cannot start: {why}")
-        return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
-    missing = node.allocation.missing_gpus(record) if node.allocation else None
-    if missing is not None:
-        log_line(f"cannot start: {missing}")
+        problem = f"node_setup exited with code {code} on {processes.host()}; the batch log has its output"
+    problem = problem or (node.allocation.missing_gpus(record) if node.allocation else None)
+    if problem is not None:
+        log_line(f"cannot start: {problem}")
         return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
     endpoint = _rendezvous(node, attempt, record, held)
     added = _environment(record, attempt, node)
@@ -121,8 +122,17 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     )
     node_folder = held.enter_context(memory_folder())
     env = environment.rank_environment(os.environ, added) | {FOLDER_VARIABLE: str(node_folder)}
+    stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if about else None
     context = TorchrunContext(
-        attempt, node.rank, nodes, deadline, lead_s, node.allocation, node_folder, node.run.metrics
+        attempt,
+        node.rank,
+        nodes,
+        deadline,
+        lead_s,
+        node.allocation,
+        node_folder,
+        node.run.metrics,
+        stop_signal,
     )
     return _Prepared(command, env, context)
 
@@ -155,6 +165,12 @@ def _environment(
     """The variables to add on this node, with the end of the job's time."""
     peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
     interface = rendezvous.interface_towards(peer) if peer else None
+    about = command_code.of_run(record)
+    search_path = None
+    if about is not None:
+        command, copy = record["config"]["command"], command_code.copy_of_run(node.run, about)
+        inherited = os.environ.get("PYTHONPATH", "")
+        search_path = command_code.search_path(command, about, copy, inherited)
     added = environment.added_variables(
         record["config"],
         os.environ,
@@ -162,7 +178,11 @@ def _environment(
         source=code_snapshot.source_of_run(record),
         interface=interface,
         profile=record.get("profile"),
+        search_path=search_path,
     )
+    if about is not None:
+        node.run.checkpoints.mkdir(exist_ok=True)
+        added |= environment.command_variables(node.run, attempt)
     end = node.allocation.end_time() if node.allocation else None
     if end is None:
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
@@ -185,8 +205,12 @@ def launch_command(
     instead of joining the store of another job.
     """
     config = record["config"]
+    about = command_code.of_run(record)
     replacement = os.environ.get("DISTTRAIN_LAUNCHER")
-    launcher = shlex.split(replacement) if replacement else [sys.executable, "-m", "torch.distributed.run"]
+    # a command has no PYTHONSAFEPATH: `-P` keeps files of the working directory from torchrun alone
+    options_of_python = [] if about is None else ["-P"]
+    own = [sys.executable, *options_of_python, "-m", "torch.distributed.run"]
+    launcher = shlex.split(replacement) if replacement else own
     options = {
         "--nnodes": nodes,
         "--nproc-per-node": config["resources"]["gpus_per_node"],
@@ -198,5 +222,10 @@ def launch_command(
         "--max-restarts": 0,
     }
     arguments = [str(word) for option in options.items() for word in option]
-    trainer = ["-m", "disttrain", "--run-dir", str(run.path), "--attempt", str(attempt.number)]
-    return [*launcher, *arguments, *trainer]
+    if about is None:
+        program = ["-m", "disttrain", "--run-dir", str(run.path), "--attempt", str(attempt.number)]
+    else:
+        copy = command_code.copy_of_run(run, about)
+        words = command_code.words_to_start(config["command"], about, copy)
+        program = [start_command.__file__, str(attempt.path), about["folder"], *words]
+    return [*launcher, *arguments, *program]

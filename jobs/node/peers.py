@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from disttrain.records.run_directory import Attempt
 from jobs.node.backoff import jittered
@@ -28,6 +28,7 @@ _SUPERSEDED_EVERY = 5
 """Looks for exits between two looks for a newer attempt, which is a rare event."""
 _CLOSED = "closed"
 _EXIT = re.compile(r"node-(\d+)\.code-(\d+)")
+_STOP = re.compile(r"stop-([a-z]+)-(\d+)")
 
 
 def record_node_exit(attempt: Attempt, node: int, code: int) -> None:
@@ -38,7 +39,11 @@ def record_node_exit(attempt: Attempt, node: int, code: int) -> None:
 
 def node_exit_codes(attempt: Attempt) -> dict[int, int]:
     """Exit codes of the nodes that have recorded one."""
-    found = map(_EXIT.fullmatch, sorted(_exit_names(attempt)))
+    return _codes(_exit_names(attempt))
+
+
+def _codes(names: Iterable[str]) -> dict[int, int]:
+    found = map(_EXIT.fullmatch, sorted(names))
     return {int(each[1]): int(each[2]) for each in found if each}
 
 
@@ -47,6 +52,20 @@ def _exit_names(attempt: Attempt) -> list[str]:
         return os.listdir(attempt.exits)
     except OSError:  # the file system does not answer, or an attempt of an earlier version has no such folder
         return []
+
+
+def record_stop(attempt: Attempt, cause: str, at: int) -> None:
+    """Record for the other nodes when the processes of a command get their stop signal, in seconds since the
+    epoch."""
+    with contextlib.suppress(OSError):
+        attempt.exits.mkdir(exist_ok=True)
+        (attempt.exits / f"stop-{cause}-{at}").touch()
+
+
+def _first_stop(names: Iterable[str]) -> tuple[str, float] | None:
+    """The cause and time of the first stop that a node has recorded."""
+    found = [match for name in names if (match := _STOP.fullmatch(name))]
+    return min(((match[1], float(match[2])) for match in found), key=lambda stop: stop[1], default=None)
 
 
 class PeerWatch:
@@ -66,6 +85,8 @@ class PeerWatch:
         """Node and exit code of another node that has failed."""
         self.superseded = False
         """Whether the job was started again elsewhere."""
+        self.stop: tuple[str, float] | None = None
+        """Cause and time of a stop of the command that a node has recorded."""
 
     def look(self, *, at_once: bool = False) -> None:
         """Look if it is time to; for both if this process was suspended, or `at_once`."""
@@ -78,9 +99,13 @@ class PeerWatch:
         if at_once or late or self._looks % _SUPERSEDED_EVERY == 0:
             with contextlib.suppress(OSError):
                 self.superseded = self._attempt.superseded_by() is not None
-        if self.failed is None:
-            codes = node_exit_codes(self._attempt).items()
-            self.failed = next(((node, code) for node, code in codes if code and node != self._node), None)
+        if self.failed is None or self.stop is None:
+            names = _exit_names(self._attempt)
+            self.stop = self.stop or _first_stop(names)
+            codes = _codes(names).items()
+            self.failed = self.failed or next(
+                ((node, code) for node, code in codes if code and node != self._node), None
+            )
 
 
 def record_closed(attempt: Attempt) -> None:

@@ -26,6 +26,7 @@ from jobs.core.rank_positions import describe_hang
 from jobs.core.signals import wait_for_signal
 from jobs.node import hang
 from jobs.node.allocation import Allocation, AllocationFacts
+from jobs.node.command_stop import CommandStop
 from jobs.node.hang import HangWatch
 from jobs.node.node_log import log_line
 from jobs.node.peers import PeerWatch
@@ -81,6 +82,9 @@ class TorchrunContext:
     """Folder of this node in memory: heartbeats of the ranks, and the request that they stop."""
     metrics: Path
     """`metrics.json` of the run."""
+    stop_signal: signal.Signals | None = None
+    """Signal by which the processes of a `command` are asked to stop; None for the trainer, whose ranks poll
+    a file."""
 
 
 def cause_of_end(timed_out: bool, deadline: float | None) -> tuple[str, str]:
@@ -113,6 +117,13 @@ class _TorchrunMonitor:
         """Cause and message of an end from outside."""
         self._requeued = False
         self._peers = PeerWatch(context.attempt, context.node)
+        self._command_stop = CommandStop(
+            context.attempt,
+            context.node,
+            context.nodes,
+            context.stop_signal,
+            context.deadline - context.lead_s,
+        )
         self._watch = HangWatch(context.node_folder)
         self._hung = self._warned = False
         self._had_ranks = False
@@ -124,7 +135,8 @@ class _TorchrunMonitor:
         self._child = child
         code = None
         while code is None:
-            received = wait_for_signal({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, _POLL_S)
+            wait_s = self._command_stop.wait_s(_POLL_S)
+            received = wait_for_signal({*WARNING_SIGNALS, *TERMINATION_SIGNALS, signal.SIGCHLD}, wait_s)
             ended = processes.reap_children()
             signalled = received is not None and received != signal.SIGCHLD
             self._peers.look(at_once=signalled)
@@ -136,6 +148,7 @@ class _TorchrunMonitor:
                 self._check_peers()
                 self._check_hang()
                 self._check_exit_barrier()
+                self._stop_command()
             if child not in ended and self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._record_positions()
                 ended |= processes.kill_descendants()
@@ -204,10 +217,11 @@ class _TorchrunMonitor:
         same_end = facts is None or facts.end is None or abs(facts.end - end) < _EARLY_WARNING_S / 10
         return same_end and end - lead_s - _EARLY_WARNING_S <= time.time() < end - lead_s
 
-    def _request_stop(self, reason: str) -> None:
+    def _request_stop(self, reason: str, cause: str | None = None) -> None:
         """Write `stop.json`, unless it exists: the ranks save and stop at their next step boundary."""
         end, now = self._context.deadline, time.time()
-        cause = "deadline" if now >= end - self._context.lead_s - _EARLY_WARNING_S else "preempted"
+        if cause is None:
+            cause = "deadline" if now >= end - self._context.lead_s - _EARLY_WARNING_S else "preempted"
         request = {"cause": cause, "time": now, "node": self._context.node, "seen": reason}
         try:
             created = create_exclusive(stop_request_path(self._context.node_folder), request)
@@ -219,6 +233,15 @@ class _TorchrunMonitor:
         log_line(f"{reason}: the ranks will save and stop ({cause})")
         with contextlib.suppress(OSError):  # for the cause of the end; the ranks read the file in memory
             create_exclusive(self._context.attempt.stop, request)
+        self._command_stop.begin(cause)
+
+    def _stop_command(self) -> None:
+        """Ask a command to stop, as the trainer's ranks stop by themselves, and signal its processes."""
+        if self._context.stop_signal is None:
+            return
+        if request := self._command_stop.requested(self._peers.stop):
+            self._request_stop(*request)
+        self._command_stop.signal_processes(self._child)
 
     def _check_peers(self) -> None:
         """Give torchrun `_PEER_GRACE_S` to end once another node has failed."""

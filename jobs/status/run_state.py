@@ -16,8 +16,9 @@ from typing import Any, Literal
 
 from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
+from disttrain.records.reported import read_reported
 from disttrain.records.run_directory import RunDir
-from jobs.core import journal
+from jobs.core import command_code, journal
 from jobs.core.attempt import job_start
 from jobs.core.processes import is_alive
 from jobs.core.requeue_policy import RULES, starts_without_progress
@@ -112,6 +113,9 @@ class RunState:
     config_key: str | None = None
     run_key: str | None = None
     code_hash: str | None = None
+    source: str | None = None
+    """Folder that the code of a `command` was copied from; empty for an installed module, None for the
+    trainer."""
     stale: bool = False
     """Finished with code other than the `code_hash` given to the reader."""
 
@@ -179,6 +183,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         "config_key": intent.get("config_key"),
         "run_key": intent.get("run_key"),
         "code_hash": intent.get("code_hash"),
+        "source": intent.get("source"),
         "attempts_before_code": intent.get("attempts_before_code", 0),
         "attempts": intent.get("attempts", 0),
         "changed": _newest_time(intent.get("time"), *(each.get("time") for each in (*claims, revoked or {}))),
@@ -188,8 +193,13 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         return RunState(**known | with_cancel_record(outcome, submissions[-1]))
     known |= {"claimed": True, "attempt": claim["attempt"], "attempts": claim["attempt"] + 1}
     known["starts"] = len(starts)
-    known["code_hash"] = claim["code_hash"]
+    if known["source"] is None:
+        known["code_hash"] = claim["code_hash"]
+    else:
+        code_hash = code_hash and _present_hash(known["source"], run)
     known |= _progress(run, claim["attempt"])
+    if known["source"] is not None and "updated" not in known:
+        known |= _reported_progress(run, claim["attempt"])
     known["job_id"] = known["job_id"] or claim.get("job_id")
     outcome = _claimed_outcome(run, claim, known.get("updated"))
     if outcome["state"] == "queued" and journal.is_revoked(claims):  # revoked while it waited for its requeue
@@ -232,7 +242,7 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
         "cluster": record["cluster"],
         "config_key": record["config_key"],
         "run_key": record["run_key"],
-        "code_hash": record["provenance"]["code"]["hash"],
+        "code_hash": command_code.hash_in(record),
     }
     attempts = run.attempts()
     outcome = _recorded_outcome(run, attempts[-1].number if attempts else None)
@@ -251,6 +261,11 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
         known |= _ENDED_PROGRESS
     known["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
     return RunState(run, **known | outcome)
+
+
+def _present_hash(source: str, run: RunDir) -> str | None:
+    """Hash of the present code of a command, by the folder it was copied from; None if it is unknown."""
+    return command_code.hash_of_source(source, run.path.parent.parent) if source else None
 
 
 def _is_stale(state: str, made_with: str | None, code_hash: str | None) -> bool:
@@ -370,6 +385,19 @@ def _newest_time(*times: str | float | None) -> float | None:
         with contextlib.suppress(ValueError):  # for display only
             found.append(datetime.fromisoformat(each).timestamp() if isinstance(each, str) else each)
     return max((each for each in found if each is not None), default=None)
+
+
+def _reported_progress(run: RunDir, attempt: int) -> dict[str, float]:
+    """The progress of a command without telemetry: its figures, and the time of its newest file."""
+    reported = read_reported(run)
+    found: dict[str, float] = {
+        name: reported[name] for name in ("step", "steps", "samples_per_s", "loss") if name in reported
+    }
+    times = []
+    for path in (run.metrics, run.attempt(attempt).rank_log(0)):
+        with contextlib.suppress(OSError):
+            times.append(os.stat(path).st_mtime)
+    return {**found, "updated": max(times)} if times else found
 
 
 def _read_or_none(path: Path) -> dict[str, Any] | None:

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from disttrain.records.collect_provenance import is_by_former_rule
@@ -38,8 +39,16 @@ class Action:
         return self.kind in ("submit", "retry")
 
 
-def plan_actions(plan: SweepPlan, states: Sequence[RunState], code_hash: str) -> list[Action]:
-    """The action for each run of `plan`, given the existing runs and the hash of the present code."""
+def plan_actions(
+    plan: SweepPlan,
+    states: Sequence[RunState],
+    code_hash: str,
+    command_hashes: Mapping[tuple[str, ...], str] = MappingProxyType({}),
+) -> list[Action]:
+    """The action for each run of `plan`, given the existing runs and the hash of the present code.
+
+    `command_hashes`: hash of the present code of each command.
+    """
     by_key = {state.config_key: state for state in states if state.config_key}
     by_name = {state.name: state for state in states}
     actions = []
@@ -49,7 +58,8 @@ def plan_actions(plan: SweepPlan, states: Sequence[RunState], code_hash: str) ->
             reason = "a run of that name with another config is there"
             actions.append(Action("blocked", plan.name, run.name, reason, run, state))
             continue
-        kind, reason = _decide(state, code_hash, run.config.job.max_attempts)
+        code = command_hashes.get(run.config.command, code_hash)
+        kind, reason = _decide(state, code, run.config.job.max_attempts)
         actions.append(Action(kind, plan.name, state.name if state else run.name, reason, run, state))
     return actions
 
@@ -65,7 +75,10 @@ def resume_actions(
     """
     actions = []
     for state in states:
-        kind, reason = _decide(state, code_hash, max_attempts=None)
+        code = code_hash
+        if state.source is not None and not state.stale:
+            code = state.code_hash or ""
+        kind, reason = _decide(state, code, max_attempts=None)
         if not state.journaled and state.state not in ("running", "done", "corrupt"):
             kind, reason = "blocked", "not submitted by submit.py: started by hand, or brought from elsewhere"
         elif state.silent and state.run.path in named:
@@ -106,6 +119,6 @@ def _decide(state: RunState | None, code_hash: str, max_attempts: int | None) ->
 
 
 def _why_outdated(made_with: str) -> str:
-    if is_by_former_rule(made_with):
+    if is_by_former_rule(made_with) and not made_with.startswith("c-"):
         return f"done with an older version, whose code hash ({made_with}) covers other files"
     return f"done with other code ({made_with})"

@@ -20,8 +20,10 @@ from disttrain.records.json_files import (
     write_json,
 )
 from disttrain.records.masking import mask_config
+from jobs.core.command_code import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_state import RunState, runs_of
+from sweeps import command_template
 from sweeps.base_config import first_difference
 from sweeps.expand import GPUS, NODES, ExistingSweep, SweepPlan, expand
 from sweeps.overrides import Override, parse_flag, parse_set
@@ -30,15 +32,34 @@ _SWEEP_FILES = Path(__file__).resolve().parents[2] / "sweeps"
 
 
 def sweep_name(args: argparse.Namespace) -> str:
-    """The sweep's name: `--name`, or the file name without its suffix."""
-    name: str = args.name or Path(args.file).stem
+    """The sweep's name: `--name`, or the name of the file, or of the script, without its suffix."""
+    command = getattr(args, "command", ())
+    flag = "--name" if args.name else "sweep file" if args.file else "script"
+    if not (args.name or args.file or command):
+        raise ConfigError("run needs a config file, or a script of your own after `--`")
+    name: str = args.name or (Path(args.file).stem if args.file else _script_name(command))
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
-        flag = "--name" if args.name else "sweep file"
         raise ConfigError(
             f"{flag}: {name!r} cannot name a sweep: letters, digits, '_', '.' and '-', "
             "the first of them a letter, digit or '_'"
         )
     return name
+
+
+def command_hashes(plan: SweepPlan, root: Path) -> dict[tuple[str, ...], str]:
+    """Hash of the present code of each command of a plan that is started in the working directory.
+
+    Raises `ConfigError` for a script that does not exist or cannot be copied.
+    """
+    reader = CommandReader(root)
+    commands = {run.config.command for run in plan.runs if run.config.command}
+    return {command: reader.read(command, Path.cwd())["hash"] or "" for command in commands}
+
+
+def _script_name(command: Sequence[str]) -> str:
+    """`train` for `train.py` and for `-m package.train`."""
+    words = [word for word in command[:2] if word != "-m"]
+    return Path(words[0]).stem.rpartition(".")[2] if words else ""
 
 
 def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
@@ -60,8 +81,11 @@ def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
         )
         if value is not None
     ]
+    draft = _load(args.file) if args.file else Draft()
+    if getattr(args, "command", None):
+        draft.set("command", list(args.command), "--")
     overrides = [*flags, *sets, *_hook(args)]
-    return _expand(args, _load(args.file), overrides, states, grids=args.grid)
+    return _expand(args, draft, overrides, states, grids=args.grid)
 
 
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
@@ -70,13 +94,15 @@ def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     Each override is an axis of one value. Axes are part of the run's name and not of the base, so another
     call with another value makes another run of the same sweep.
     """
-    draft = _load(args.file)
+    draft = _load(args.file) if args.file else Draft()
     section = draft.data.get("sweep")
     if isinstance(section, dict):
         draft.data["sweep"] = {name: value for name, value in section.items() if name == "scaling"}
     flags = [("--nodes", NODES, args.nodes), ("--gpus-per-node", GPUS, args.gpus_per_node)]
     overrides = [parse_flag(flag, key, [word]) for flag, key, word in flags if word is not None]
     overrides += [parse_set(text) for text in args.set]
+    if getattr(args, "command", None):
+        overrides.append(Override("command", (command_template.literal(args.command),), "--", axis=True))
     if args.start_from is not None:
         start = str(Path(args.start_from).resolve())
         overrides.append(Override("checkpoint.start_from", (start,), "--from", axis=True))
@@ -148,7 +174,10 @@ def _expand(
 def _recorded_base(path: Path) -> dict[str, Any] | None:
     try:
         base = read_json(path)["base"]
-        if isinstance(base, dict) and all(isinstance(fields, dict) for fields in base.values()):
+        sections = (
+            [value for name, value in base.items() if name != "command"] if isinstance(base, dict) else [0]
+        )
+        if all(isinstance(fields, dict) for fields in sections):
             base = translate(base)
             if base["sweep"]["base_ranks"] is not None:
                 base["sweep"]["base_ranks"] += 0

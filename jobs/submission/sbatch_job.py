@@ -38,7 +38,7 @@ from jobs.schedulers.select import current_allocation, scheduler_named
 from jobs.status.refresh import refresh
 from jobs.status.run_state import read_runs
 from jobs.submission.choose_actions import plan_actions
-from jobs.submission.request import run_plan, sweep_name, write_sweep_record
+from jobs.submission.request import command_hashes, run_plan, sweep_name, write_sweep_record
 from jobs.submission.submit import carry_out
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import GPUS, NODES, SweepPlan
@@ -192,7 +192,7 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
     with sweep_lock(root / name, _LOCK_S):
         states = refresh(read_runs(root, name), scheduler, receipts=True)
         planned = _limited(run_plan(request, states), allocation.time_limit_min())
-        actions = plan_actions(planned, states, code_hash())
+        actions = plan_actions(planned, states, code_hash(), command_hashes(planned, root))
         (action,) = actions
         label = f"{name}/{action.name}"
         if action.kind == "in_progress" and action.state and action.state.job_id == job_id:

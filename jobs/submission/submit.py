@@ -26,7 +26,8 @@ from disttrain.records.json_files import (
 from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
-from jobs.core import code_snapshot, journal
+from jobs.core import code_snapshot, command_code, journal
+from jobs.core.command_code import CommandReader
 from jobs.core.processes import child_environment, host
 from jobs.schedulers.base import (
     Batch,
@@ -91,11 +92,13 @@ def carry_out(
         provenance["code"] = {**provenance["code"], **snapshot, "taken": taken}
         results = list(actions)
         prepared = []
-        for position, found in enumerate(prepare(actions, scheduler, root, provenance)):
+        commands = CommandReader(Path(root))
+        for position, found in enumerate(prepare(actions, scheduler, root, provenance, commands)):
             if isinstance(found, PreparedRun):
                 prepared.append(found)
             else:
                 results[position] = found
+        commands.write()
         if prepared:
             for position, result in _submit_all(prepared, scheduler, current_job, chains):
                 results[position] = result
@@ -103,16 +106,21 @@ def carry_out(
 
 
 def prepare(
-    actions: Sequence[Action], scheduler: Scheduler, root: Path, provenance: Mapping[str, Any]
+    actions: Sequence[Action],
+    scheduler: Scheduler,
+    root: Path,
+    provenance: Mapping[str, Any],
+    commands: CommandReader | None = None,
 ) -> Iterator[PreparedRun | Action]:
     """Yield the prepared run of each action, or the action itself if nothing is submitted. Writes nothing."""
+    commands = commands or CommandReader(Path(root))
     for position, action in enumerate(actions):
         if not action.submits:
             yield action
             continue
         run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
         try:
-            yield PreparedRun(position, action, run, *_record(action, run, scheduler, provenance))
+            yield PreparedRun(position, action, run, *_record(action, run, scheduler, provenance, commands))
         except (CorruptFile, OSError, KeyError) as error:
             reason = f"{run.run_json} cannot be used: {error}"
             yield dataclasses.replace(action, kind="blocked", reason=reason)
@@ -256,7 +264,7 @@ def _announce(
     by_hand: bool,
 ) -> None:
     _write_record(prepared.run, prepared.record)
-    code_hash = prepared.record["provenance"]["code"]["hash"]
+    code_hash, command = command_code.hash_in(prepared.record), command_code.of_run(prepared.record)
     state = prepared.action.state
     attempts = state.attempts if state else 0
     same_code = state is not None and state.code_hash == code_hash
@@ -270,6 +278,7 @@ def _announce(
         "config_key": prepared.record["config_key"],
         "run_key": prepared.record["run_key"],
         "code_hash": code_hash,
+        "source": None if command is None else command["source"] or "",
         "attempts": attempts,
         "attempts_before_code": state.attempts_before_code if state and same_code else attempts,
     }
@@ -278,11 +287,18 @@ def _announce(
 
 
 def _record(
-    action: Action, run: RunDir, scheduler: Scheduler, provenance: Mapping[str, Any]
+    action: Action,
+    run: RunDir,
+    scheduler: Scheduler,
+    provenance: Mapping[str, Any],
+    commands: CommandReader,
 ) -> tuple[dict[str, Any], SiteProfile | None, dict[str, str]]:
     """Content of `run.json` (`records.RunRecord`), the site profile, and the secrets (not recorded)."""
+    folder = Path.cwd()
     if action.plan is None:
         record = read_run_json(run)
+        if (former := command_code.of_run(record)) is not None:
+            folder = Path(former["folder"])
         secrets: dict[str, str] = {}
     else:
         config, secrets = mask_config(action.plan.config.as_dict())
@@ -295,7 +311,6 @@ def _record(
             "config": config,
             "axes": action.plan.axes,
         }
-    record["run_key"] = collect_provenance.run_key(record["config_key"], provenance["code"]["hash"])
     profile = scheduler.profile(record.get("profile") if action.plan is None else None)
     record["cluster"] = scheduler.name
     record["profile"] = profile.as_dict() if profile else None
@@ -303,6 +318,9 @@ def _record(
         record["config"], code_snapshot.code_of_run(run, {"provenance": provenance})
     )
     record["provenance"] = {**provenance, "code": {**provenance["code"], "not_covered": outside}}
+    if command := record["config"].get("command"):
+        record["provenance"]["command"] = commands.read(command, folder)
+    record["run_key"] = collect_provenance.run_key(record["config_key"], command_code.hash_in(record))
     return record, profile, secrets
 
 
@@ -323,6 +341,7 @@ def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
 
 
 def _what_counts(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with its provenance reduced to the path of the code copy, which jobs run."""
-    code = (record.get("provenance") or {}).get("code") or {}
-    return {**record, "provenance": code.get("path")}
+    """The record with its provenance reduced to the code copies, which jobs run."""
+    provenance = record.get("provenance") or {}
+    code = provenance.get("code") or {}
+    return {**record, "provenance": [code.get("path"), provenance.get("command")]}

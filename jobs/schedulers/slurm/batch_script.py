@@ -219,7 +219,8 @@ def _resources(config: Mapping[str, Any], profile: Profile) -> dict[str, str | i
 def _cpus(config: Mapping[str, Any], profile: Profile) -> int:
     """Processors of a node."""
     resources = config["resources"]
-    of_a_rank = resources["threads_per_rank"] + config["data"]["workers"]
+    loaders = config["data"]["workers"] if "data" in config else 0  # a command starts its own
+    of_a_rank = resources["threads_per_rank"] + loaders
     return profile.cpus_per_task or int(resources["gpus_per_node"] * of_a_rank)
 
 
