@@ -1,0 +1,109 @@
+"""The copy of the code of a `command`: its files, its limits, and paths into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrain.errors import ConfigError
+from disttrain.records.provenance import CommandCode
+from disttrain.records.run_directory import RunDir
+from jobs.core import command_code
+from jobs.core.command_code import CommandReader, find_source, read_source
+from tests.unit.test_collect_provenance import git
+
+FILES = {
+    "train.py": "import helper\n",
+    "helper.py": "x = 1\n",
+    "conf/a.yaml": "a: 1\n",
+    "data.bin": "0" * (1 << 20) + "0",
+    ".hidden/secret.py": "",
+    "venv/pyvenv.cfg": "",
+    "venv/lib.py": "",
+    "runs/s/r/run.json": "{}",
+    "notes.txt": "n",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def names(source: Path) -> list[str]:
+    return sorted(read_source(source, source / "runs").files)
+
+
+def test_a_folder_is_copied_without_environments_large_files_and_runs(folder: Path) -> None:
+    assert find_source(["train.py"], folder) == folder
+    assert names(folder) == ["conf/a.yaml", "helper.py", "notes.txt", "train.py"]
+
+
+def test_of_a_repository_its_tracked_files_and_new_python_files(folder: Path) -> None:
+    git(folder, "init", "-q")
+    (folder / ".gitignore").write_text("venv\nruns\nignored.py\n")
+    git(folder, "add", ".gitignore", "train.py", "conf")
+    (folder / "ignored.py").write_text("")
+    scripts = folder / "scripts"
+    scripts.mkdir()
+    (scripts / "new.py").write_text("")
+    assert find_source(["scripts/new.py"], folder) == find_source(["new.py"], scripts) == folder
+    tracked = [".gitignore", "conf/a.yaml", "train.py"]
+    assert names(folder) == sorted([*tracked, ".hidden/secret.py", "helper.py", "scripts/new.py"])
+    assert find_source(["ignored.py"], folder) == folder  # of its folder, as git has no copy of it
+    assert find_source(["-m", "scripts.new"], folder) == folder
+
+
+def test_the_hash_is_of_sources_alone(folder: Path) -> None:
+    def present() -> str:
+        return CommandReader(folder / "runs").read(["train.py"], folder)["hash"]
+
+    before = present()
+    (folder / "notes.txt").write_text("other")
+    assert present() == before
+    (folder / "conf/a.yaml").write_text("a: 2\n")
+    assert present() != before
+
+
+def test_a_copy_is_started_and_searched_in_place_of_the_folder(folder: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    reader = CommandReader(runs)
+    command = ["train.py", "--lr", "1"]
+    about = reader.read(command, folder)
+    reader.write()
+    CommandCode.model_validate(about)
+    copy = command_code.copy_of_run(RunDir(runs / "s" / "r"), about)
+    assert copy is not None
+    assert (copy / "helper.py").read_text() == "x = 1\n"
+    assert command_code.words_to_start(command, about, copy) == [f"{copy}/train.py", "--lr", "1"]
+    assert command_code.search_path(command, about, copy, f"conf:/else:{folder}") == [
+        f"{copy}/conf", "/else", str(copy),
+    ]  # fmt: skip
+    module = ["-m", "train"]
+    assert command_code.search_path(module, about, copy, "") == [str(copy)]
+    assert command_code.words_to_start(module, about, copy) == module
+    assert command_code.problem(RunDir(runs / "s" / "r"), about) is None
+    gone = {**about, "folder": str(tmp_path / "gone")}
+    assert "working directory" in (command_code.problem(RunDir(runs / "s" / "r"), gone) or "")
+    lost = {**about, "path": ".code/lost"}
+    assert "does not exist" in (command_code.problem(RunDir(runs / "s" / "r"), lost) or "")
+
+
+def test_an_installed_module_is_not_copied(folder: Path) -> None:
+    about = CommandReader(folder / "runs").read(["-m", "torch.utils.collect_env"], folder)
+    assert (about["source"], about["path"], about["hash"]) == (None, None, None)
+
+
+def test_a_missing_script_and_a_folder_that_is_too_large_are_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match=r"no file 'trian\.py'"):
+        find_source(["trian.py"], folder)
+    monkeypatch.setattr(command_code, "_MAX_FILES", 3)
+    with pytest.raises(ConfigError, match="to copy; move the script"):
+        names(folder)

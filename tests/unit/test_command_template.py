@@ -1,0 +1,114 @@
+"""The words of a `command`: values of axes, names that are refused, and the runs that result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from disttrain.config.keys_and_defaults import Config
+from disttrain.config.parsing import Draft, check
+from disttrain.errors import ConfigError
+from sweeps.command_template import literal
+from sweeps.expand import SweepPlan, expand
+from sweeps.overrides import Override, parse_set
+
+
+def expanded(command: Any, *sets: str, **sections: Any) -> SweepPlan:
+    overrides = [parse_set(text) for text in sets]
+    return expand(Draft({"command": command, **sections}), overrides, name="s")
+
+
+def commands(plan: SweepPlan) -> list[tuple[str, ...]]:
+    return [run.config.command for run in plan.runs]
+
+
+def test_values_of_axes_and_keys_are_filled_in() -> None:
+    plan = expanded(
+        "train.py --lr {lr} --on {resources.nodes}x{resources.gpus_per_node} --seed {repeat}",
+        "lr=1e-3,0.1",
+        sweep={"repeats": 2, "axes": {"resources.nodes": [2]}},
+        resources={"gpus_per_node": 4},
+    )
+    assert commands(plan) == [
+        ("train.py", "--lr", lr, "--on", "2x4", "--seed", seed) for seed in "01" for lr in ("0.001", "0.1")
+    ]
+    assert [run.name for run in plan.runs][:2] == ["n2-g4-lr0.001-r0", "n2-g4-lr0.1-r0"]
+    assert plan.runs[0].axes == {"resources.nodes": 2, "lr": 0.001}
+    assert plan.base["command"][2] == "{lr}"
+    assert set(plan.base) == {"command", "resources", "job", "sweep"}
+
+
+def test_a_single_value_of_a_name_is_an_axis_too() -> None:
+    plan = expanded("train.py {lr}", "lr=0.1")
+    assert commands(plan) == [("train.py", "0.1")]
+    assert "lr" not in plan.base
+
+
+@pytest.mark.parametrize("value", ["a b", "$(touch x)", "'; rm -rf /", "{x}", "--other"])
+def test_a_value_stays_within_its_word(value: str) -> None:
+    plan = expand(
+        Draft({"command": "train.py --name={x} last"}),
+        [Override("x", (value,), "--set", axis=True)],
+        name="s",
+    )
+    assert commands(plan) == [("train.py", f"--name={value}", "last")]
+
+
+def test_a_literal_brace_is_doubled() -> None:
+    assert commands(expanded("""train.py '{{"a": {lr}}}'""", "lr=1")) == [("train.py", '{"a": 1}')]
+    words = ("train.py", '{"a": 1}', "{lr}")
+    assert commands(expanded(list(literal(words)))) == [words]
+
+
+@pytest.mark.parametrize(
+    ("command", "sets", "message"),
+    [
+        (
+            "train.py {lrr}",
+            ["lr=1"],
+            "command: {lrr} is neither an axis nor a config key; did you mean 'lr'?",
+        ),
+        ("train.py {resources.node}", [], "did you mean 'resources.nodes'?"),
+        ("train.py {lr}", ["lr=1", "batch=2"], "batch is no config key, and the command has no {batch}"),
+        ("train.py {", [], "a literal brace is {{ or }}"),
+        ("train.py {lr:.2f}", ["lr=1"], "braces hold a name alone"),
+        ("train.py 'open", [], "command="),
+        ("train.py {lr}", ["lr=1", "optim.lr=1"], "optim.lr has no effect on a command"),
+        ("train.py", ["job.step_timeout_s=1"], "job.step_timeout_s has no effect on a command"),
+        (
+            "python train.py",
+            [],
+            "'python' is neither a script (train.py) nor -m and a module; leave out python",
+        ),
+        ("-m", [], "-m needs a module"),
+    ],
+)
+def test_a_bad_command_is_refused_in_one_line(command: str, sets: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        expanded(command, *sets)
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_name_without_a_command_is_an_unknown_key() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'lr'"):
+        expand(Draft({"train": {"steps": 1, "local_batch_size": 1}}), [parse_set("lr=1,2")], name="s")
+
+
+def test_combinations_of_names_can_be_excluded() -> None:
+    plan = expanded("train.py {a} {b}", "a=1,2", "b=1,2", sweep={"exclude": [{"a": 1, "b": 2}]})
+    assert [words[1:] for words in commands(plan)] == [("1", "1"), ("2", "1"), ("2", "2")]
+
+
+def test_the_key_of_a_command_depends_on_its_words_alone() -> None:
+    one, other = (expanded("train.py {lr}", f"lr={lr}").runs[0].config_key for lr in (1, 2))
+    same = expanded(["train.py", "1"]).runs[0].config_key
+    assert one == same != other
+    longer = expanded("train.py 1", "job.time_limit_min=5", "job.stop_signal=SIGUSR1")
+    assert longer.runs[0].config_key == one
+
+
+def test_a_config_without_a_command_has_no_such_key() -> None:
+    assert "command" not in Config().as_dict()
+    assert set(check(Draft({"command": "a.py"})).as_dict()) == {"command", "resources", "job"}
