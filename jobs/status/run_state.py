@@ -16,13 +16,13 @@ from typing import Any, Literal
 
 from disttrain.records.exit_causes import ENDED_BY_REQUEST
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
-from disttrain.records.reported import read_reported
 from disttrain.records.run_directory import RunDir
 from jobs.core import command_code, journal
 from jobs.core.attempt import job_start
 from jobs.core.processes import is_alive
 from jobs.core.requeue_policy import RULES, starts_without_progress
 from jobs.status.cancel_record import with_cancel_record
+from jobs.status.command_state import present_hash, reported_progress
 from jobs.status.run_folders import runs_of, subfolders
 
 StateName = Literal[
@@ -196,10 +196,10 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     if known["source"] is None:
         known["code_hash"] = claim["code_hash"]
     else:
-        code_hash = code_hash and _present_hash(known["source"], run)
+        code_hash = code_hash and present_hash(known["source"], run)
     known |= _progress(run, claim["attempt"])
     if known["source"] is not None and "updated" not in known:
-        known |= _reported_progress(run, claim["attempt"])
+        known |= reported_progress(run, claim["attempt"])
     known["job_id"] = known["job_id"] or claim.get("job_id")
     outcome = _claimed_outcome(run, claim, known.get("updated"))
     if outcome["state"] == "queued" and journal.is_revoked(claims):  # revoked while it waited for its requeue
@@ -261,11 +261,6 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
         known |= _ENDED_PROGRESS
     known["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
     return RunState(run, **known | outcome)
-
-
-def _present_hash(source: str, run: RunDir) -> str | None:
-    """Hash of the present code of a command, by the folder it was copied from; None if it is unknown."""
-    return command_code.hash_of_source(source, run.path.parent.parent) if source else None
 
 
 def _is_stale(state: str, made_with: str | None, code_hash: str | None) -> bool:
@@ -385,19 +380,6 @@ def _newest_time(*times: str | float | None) -> float | None:
         with contextlib.suppress(ValueError):  # for display only
             found.append(datetime.fromisoformat(each).timestamp() if isinstance(each, str) else each)
     return max((each for each in found if each is not None), default=None)
-
-
-def _reported_progress(run: RunDir, attempt: int) -> dict[str, float]:
-    """The progress of a command without telemetry: its figures, and the time of its newest file."""
-    reported = read_reported(run)
-    found: dict[str, float] = {
-        name: reported[name] for name in ("step", "steps", "samples_per_s", "loss") if name in reported
-    }
-    times = []
-    for path in (run.metrics, run.attempt(attempt).rank_log(0)):
-        with contextlib.suppress(OSError):
-            times.append(os.stat(path).st_mtime)
-    return {**found, "updated": max(times)} if times else found
 
 
 def _read_or_none(path: Path) -> dict[str, Any] | None:
