@@ -154,6 +154,8 @@ def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse
         gpus_per_node=gpus,
         set=[f"{key}={text}" for key, text in flags],
         start_from=None,
+        on_end=None,
+        command=(),
     )
 
 

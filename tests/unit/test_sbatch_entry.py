@@ -47,6 +47,8 @@ def test_the_shape_is_the_jobs_own(tmp_path: Path) -> None:
         "gpus_per_node": None,
         "set": ["train.steps=5", "optim.lr=0.1"],
         "start_from": None,
+        "on_end": None,
+        "command": (),
     }
     gpus = {"SLURM_GPUS_ON_NODE": "4"}
     assert request(tmp_path, "--config", "my.yaml", **gpus)["gpus_per_node"] is None
