@@ -114,9 +114,18 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--base", metavar="NAME", help="run or shape that is the baseline of speed-ups")
     report.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report)")
     report.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission
+    _add_completion(subparsers)
     text = "run a real Slurm on this machine, with network namespaces as nodes"
     _add_minicluster(subparsers.add_parser("cluster", help=text, description=text), json_option)
     return parser
+
+
+def _add_completion(subparsers: argparse._SubParsersAction[_Parser]) -> None:
+    text = "print a script that completes command lines of submit.py at the Tab key"
+    parser = subparsers.add_parser("completion", help=text, description=text)
+    parser.set_defaults(parser=parser)
+    parser.add_argument("shell", choices=["bash", "zsh"])
+    parser.add_argument("--line", help=argparse.SUPPRESS)
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:

@@ -10,18 +10,21 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from disttrain.records.json_files import to_json
-from jobs.status.run_state import PROGRESS_USAGE, RunState
+
+if TYPE_CHECKING:
+    from jobs.status.run_state import RunState
 
 SCHEMA = 1
 """Version of the document: raised when a key is renamed or removed."""
 
 _STATE_FIELDS = (
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
-    "samples_per_s", "live_samples_per_s", "loss", "eta_s", *PROGRESS_USAGE, "updated", "changed", "emulated",
-    "waits_for", "start_expected", "config_key", "run_key", "code_hash",
+    "samples_per_s", "live_samples_per_s", "loss", "eta_s", "gpu_utilization", "gpu_memory_used_bytes",
+    "gpu_power_w", "cpu_percent", "rss_bytes", "updated", "changed", "emulated", "waits_for",
+    "start_expected", "config_key", "run_key", "code_hash",
 )  # fmt: skip
 
 

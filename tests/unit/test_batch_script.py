@@ -16,9 +16,10 @@ from disttrain.config.parsing import check, load
 from disttrain.errors import ConfigError
 from jobs.core import environment
 from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.profile_files import SHIPPED
 from jobs.schedulers.slurm import report_script
 from jobs.schedulers.slurm.batch_script import by_hand, render
-from jobs.schedulers.slurm.profile_selection import SHIPPED, resolve
+from jobs.schedulers.slurm.profile_selection import resolve
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 from tests.support.scripts import SHARED as ROOT
 from tests.support.scripts import (
@@ -86,9 +87,8 @@ def changes_by(profile: Profile) -> str:
     plain, own = (render(batch(ROOT, each)).splitlines() for each in (GENERIC, profile))
     lines = [line for line in difflib.ndiff(plain, own) if line.startswith(("+ ", "- "))]
     sections = {"environment of the ranks": sorted(variables), "batch script, compared with generic": lines}
-    return "".join(
-        "\n".join([f"# {title}", *(found or ["(nothing)"])]) + "\n" for title, found in sections.items()
-    )
+    parts = ([f"# {title}", *(found or ["(nothing)"])] for title, found in sections.items())
+    return "".join("\n".join(part) + "\n" for part in parts)
 
 
 SHIPPED_NAMES = sorted(path.stem for path in SHIPPED.glob("*.yaml"))

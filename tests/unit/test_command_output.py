@@ -25,8 +25,8 @@ from tests.support.verbs import RUNS, STATES, parse_document
 from tests.unit.test_layers import LAYERS, measured
 
 pytestmark = pytest.mark.usefixtures("cluster")
-WITHOUT_JSON = {"cluster shell"}
-"""Verbs that another command replaces."""
+WITHOUT_JSON = {"cluster shell", "completion"}
+"""A verb that another command replaces, and one that prints a script."""
 COMMANDS = {
     "sweep": ["sweep tiny.yaml --nodes 1 2", "sweep tiny.yaml --nodes 1 --dry-run --cluster local"],
     "run": ["run tiny.yaml", "run tiny.yaml --dry-run --cluster local"],

@@ -11,9 +11,10 @@ from jsonschema import Draft202012Validator
 
 from disttrain.errors import ConfigError
 from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.profile_files import SHIPPED
 from jobs.schedulers.select import scheduler_named
 from jobs.schedulers.slurm import documents
-from jobs.schedulers.slurm.profile_selection import SHIPPED, VARIABLE, resolve
+from jobs.schedulers.slurm.profile_selection import VARIABLE, resolve
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
 

@@ -17,9 +17,9 @@ from pydantic import ValidationError
 from disttrain.config.parsing import Draft, load, parse_value
 from disttrain.errors import ConfigError, nearest
 from jobs.schedulers.base import ProfileSelection
+from jobs.schedulers.profile_files import profile_files
 from jobs.schedulers.slurm.site_profile import GENERIC, Container, MailType, Profile, Variable
 
-SHIPPED = Path(__file__).resolve().parents[2] / "profiles"
 VARIABLE = "DISTTRAIN_PROFILE"
 _OF_PYDANTIC = r"literal\[|function-|constrained-"
 """Parts of an error's location that name an alternative of a union type, not a key."""
@@ -51,20 +51,12 @@ def _with_todays_mail(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return {**recorded, "mail_type": types}
 
 
-def names() -> dict[str, Path]:
-    """Files of the named profiles, by name."""
-    found: dict[str, Path] = {}
-    for folder in (SHIPPED, Path.home() / ".config" / "disttrain" / "profiles"):
-        found |= {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-    return found
-
-
 def read(word: str, origin: str) -> Draft:
     """The unchecked profile of this name or file. Raises `ConfigError`."""
     if word.endswith((".yaml", ".yml")) or "/" in word:
         path = Path(word).expanduser()
     else:
-        known = names()
+        known = profile_files()
         if word not in known:
             raise ConfigError(
                 f"{origin}={word!r}: no such profile{nearest(word, known)}; there are: {', '.join(known)}, "
