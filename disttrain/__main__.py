@@ -22,10 +22,10 @@ from typing import NoReturn
 
 from disttrain.config.keys_and_defaults import Config, JobConfig
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
-from disttrain.errors import EXIT_BAD_INPUT, ConfigError
+from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
 from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile
-from disttrain.records.run_directory import RunDir
+from disttrain.records.run_directory import RunDir, attempt_of_job
 from disttrain.records.run_json import read_run_json
 from disttrain.runtime import heartbeat
 from disttrain.runtime.rank_failure import record_failure
@@ -43,14 +43,16 @@ def main(argv: list[str]) -> int:
     signals.install()  # first: an early stop signal must not end this process
     _die_with_torchrun()
     faulthandler.enable()
-    rank, error_file, output = 0, None, None
+    rank, attempt, output = 0, None, None
     try:
         rank = rank_info().rank
         arguments, flags = parse_arguments(argv)
         by_hand = arguments.config is not None
         if not by_hand:
             signals.counted = (signal.SIGTERM,)
-            error_file = RunDir(arguments.run_dir).attempt(arguments.attempt).error(rank)
+            attempt = attempt_of_job(arguments.run_dir, arguments.attempt)
+            if attempt.is_replaced():
+                raise Superseded("the run directory was moved away or deleted")
         config = read_config(arguments, flags)
         if not by_hand:
             heartbeat.start(rank, phase_timeouts(config.job))
@@ -63,7 +65,7 @@ def main(argv: list[str]) -> int:
         with open_world(config.resources, config.job.collective_timeout_s) as world:
             if by_hand:
                 output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)
-                error_file = output.attempt.error(rank)
+                attempt = output.attempt
             else:
                 output = RunOutput.of_job(arguments.run_dir, arguments.attempt)
             log.open_log(rank, output.attempt.rank_log(rank))
@@ -73,7 +75,7 @@ def main(argv: list[str]) -> int:
         return 0
     except (Exception, KeyboardInterrupt) as error:
         refused = isinstance(error, ConfigError)
-        record = record_failure(error, rank, error_file)
+        record = record_failure(error, rank, attempt)
         if not refused:
             traceback.print_exc()
         elif rank == 0:  # the message is the same on every rank

@@ -62,7 +62,7 @@ def train(config: Config, output: RunOutput, world: World, signals: StopSignals 
     try:
         stop_cause = run_loop(run)
     except BaseException as error:
-        record_failure(error, world.rank, output.attempt.error(world.rank))  # before anything that may block
+        record_failure(error, world.rank, output.attempt)  # before anything that may block
         run.telemetry.abort()
         raise
     return finish(run, config, world, stop_cause)

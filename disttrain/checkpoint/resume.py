@@ -176,9 +176,9 @@ def _quarantine(path: Path, problem: str, attempt: Attempt) -> None:
 
 
 def _refuse_superseded(attempt: Attempt) -> None:
-    newer = attempt.superseded_by()
-    if newer is not None:
-        raise Superseded(f"attempt {newer} of this run has begun")
+    reason = attempt.superseded()
+    if reason is not None:
+        raise Superseded(reason)
 
 
 def _refuse_other_run(folder: Path, run: RunDir, world: World) -> None:

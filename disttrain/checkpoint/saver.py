@@ -162,8 +162,8 @@ class CheckpointSaver:
         for name, file in files.items():
             if os.stat(now.path / name).st_size != file.bytes:
                 raise OSError(f"{name} differs in size from the bytes written")
-        if self._attempt.superseded_by() is not None:
-            raise OSError("a later attempt of this run has begun")
+        if reason := self._attempt.superseded():
+            raise OSError(reason)
         folders.commit(now.path, now.manifest.model_copy(update={"files": files}))
         return files
 
@@ -201,7 +201,7 @@ def _layout(state: State) -> str:
 def _delete_old(folder: Path, keep: int, attempt: Attempt) -> None:
     try:
         if (
-            attempt.superseded_by() is None
+            attempt.superseded() is None
         ):  # a later attempt may be reading a checkpoint that this one would delete
             retention.delete_old(folder, keep)
     except OSError as error:

@@ -39,7 +39,7 @@ def write_layer_times(trainer: Trainer, batch: Batch, telemetry: RunTelemetry) -
     """Time every layer and write the times of rank 0. All ranks together."""
     passes = telemetry.config.telemetry.layer_passes
     layers = layer_times(trainer, batch, passes)
-    if telemetry.world.rank != 0 or telemetry.attempt.superseded_by() is not None:
+    if telemetry.world.rank != 0 or telemetry.attempt.superseded() is not None:
         return
     found = Layers(
         attempt=telemetry.attempt.number,

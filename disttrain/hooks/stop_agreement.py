@@ -96,7 +96,7 @@ class StopAgreement(Hook):
         now = time.monotonic()
         request, writing, time_is_up, step_s = self._world.all_reduce_max(self._own_view(step, now))
         if request == _SUPERSEDED:
-            raise Superseded(f"attempt {self._attempt.superseded_by()} of this run has begun")
+            raise Superseded(self._attempt.superseded() or "on rank 0")
         cause = CAUSES[int(request) - 1] if request else None
         if self._saver.pending and not writing:
             self._clock.switch(CHECKPOINT)
@@ -120,7 +120,7 @@ class StopAgreement(Hook):
     def _own_view(self, step: int, now: float) -> list[float]:
         is_rank0 = self._world.rank == 0
         request = self._requests.pending()
-        if is_rank0 and self._attempt.superseded_by() is not None:
+        if is_rank0 and self._attempt.superseded() is not None:
             request = _SUPERSEDED
         every_s = self._config.every_s
         time_is_up = is_rank0 and every_s is not None and now - self._saved >= every_s

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 RUN_DIR = "DISTTRAIN_RUN_DIR"
@@ -21,6 +22,8 @@ class Attempt:
 
     path: Path
     number: int
+    directory_id: str | None = field(default=None, compare=False)
+    """Id of the run directory in which the attempt began (`RunDir.identified`); None if unknown."""
 
     @property
     def record(self) -> Path:
@@ -103,14 +106,27 @@ class Attempt:
         """A hang that its node's agent will end soon: `message`, `ends_at`. Removed if training goes on."""
         return self.path / "hang-warning.json"
 
-    def superseded_by(self) -> int | None:
-        """Number of the newest attempt if it is later than this one, else None.
+    def superseded(self) -> str | None:
+        """Reason for which this attempt must not write shared files; None if it may write them.
 
-        A superseded attempt stops writing shared files: a job presumed dead may resume on a node that was
-        frozen, beside its replacement.
+        A job presumed dead may resume on a node that was frozen, beside its replacement. One listing of a
+        folder finds both a newer attempt and a run directory that was replaced.
         """
-        newest = max(_numbers(self.path.parent), default=self.number)
-        return newest if newest > self.number else None
+        names = _names(self.path.parent)
+        if self._is_replaced(names):
+            return "the run directory was moved away or deleted"
+        newest = max(_numbers(names), default=self.number)
+        return f"attempt {newest} of this run has begun" if newest > self.number else None
+
+    def is_replaced(self) -> bool:
+        """Whether the run directory was moved away or deleted since this attempt began.
+
+        Another run of the same name may be at its path, so that this attempt must write no file there.
+        """
+        return self._is_replaced(_names(self.path.parent))
+
+    def _is_replaced(self, names: Sequence[str]) -> bool:
+        return self.directory_id is not None and self.directory_id not in names
 
 
 @dataclass(frozen=True)
@@ -118,6 +134,9 @@ class RunDir:
     """`runs/<sweep>/<run>/`."""
 
     path: Path
+    directory_id: str | None = field(default=None, compare=False)
+    """Random name of an empty file in `attempts/`: distinguishes this directory from another one that is at
+    the same path later. None if unknown."""
 
     @property
     def name(self) -> str:
@@ -176,15 +195,34 @@ class RunDir:
         return self.path / "tensorboard"
 
     def attempt(self, number: int) -> Attempt:
-        return Attempt(self.path / "attempts" / f"{number:03d}", number)
+        return Attempt(self.path / "attempts" / f"{number:03d}", number, self.directory_id)
 
     def attempts(self) -> list[Attempt]:
         """Existing attempts, oldest first."""
-        return [self.attempt(number) for number in sorted(_numbers(self.path / "attempts"))]
+        return [self.attempt(number) for number in sorted(_numbers(_names(self.path / "attempts")))]
+
+    def identified(self, *, create: bool = False) -> RunDir:
+        """This run directory with its id. `create` makes an id if there is none. Raises `OSError`."""
+        folder = self.path / "attempts"
+        found = next((name for name in _names(folder) if name.startswith(_ID)), None)
+        if found is None and create:
+            found = f"{_ID}{os.urandom(8).hex()}"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / found).touch()
+        return replace(self, directory_id=found)
 
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+
+ID_VARIABLE = "DISTTRAIN_RUN_DIRECTORY_ID"
+"""Environment variable by which an agent passes the id of the run directory to its ranks."""
+
+
+def attempt_of_job(run_dir: Path, number: int) -> Attempt:
+    """The attempt of this rank's job, in the run directory of the agent that started the rank."""
+    return RunDir(run_dir.resolve(), os.environ.get(ID_VARIABLE)).attempt(number)
 
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
@@ -199,8 +237,15 @@ def checkpoint_steps(folder: Path) -> list[int]:
     return sorted((int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))), reverse=True)
 
 
-def _numbers(folder: Path) -> list[int]:
+_ID = "id-"
+
+
+def _names(folder: Path) -> list[str]:
     try:
-        return [int(entry) for entry in os.listdir(folder) if entry.isdigit()]
+        return os.listdir(folder)
     except FileNotFoundError:
         return []
+
+
+def _numbers(names: Sequence[str]) -> list[int]:
+    return [int(name) for name in names if name.isdigit()]

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import time
 import traceback
-from pathlib import Path
 
 from disttrain.errors import ConfigError, NodeFault, message_of
 from disttrain.records.attempt import RankError
 from disttrain.records.exit_causes import Cause
 from disttrain.records.json_files import write_json
+from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 
 
-def record_failure(error: BaseException, rank: int, path: Path | None) -> RankError:
-    """Describe `error`, and write the record to `path` unless the file exists.
+def record_failure(error: BaseException, rank: int, attempt: Attempt | None) -> RankError:
+    """Describe `error`, and write the record to the folder of `attempt` unless the file exists.
 
     The first record has the time of the failure, by which the cause of the attempt is chosen. An error of the
     file system goes to the log.
     """
     record = describe_failure(error, rank)
     try:
-        if path is not None and not path.exists():
-            write_json(path, record.model_dump(mode="json"))
+        if attempt is not None and not attempt.error(rank).exists() and not attempt.is_replaced():
+            write_json(attempt.error(rank), record.model_dump(mode="json"))
     except OSError as problem:
-        log.error("the failure is not recorded", path=str(path), problem=message_of(problem))
+        log.error("the failure is not recorded", problem=message_of(problem))
     return record
 
 

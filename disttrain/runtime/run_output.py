@@ -17,7 +17,7 @@ from disttrain.records.masking import mask_config
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.provenance import Provenance
-from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job
 from disttrain.runtime.process_group import World
 
 BY_HAND = "by-hand"
@@ -40,8 +40,7 @@ class RunOutput:
     @classmethod
     def of_job(cls, run_dir: Path, attempt: int) -> RunOutput:
         """The run directory of a job, and the attempt that the job's agent claimed."""
-        run = RunDir(run_dir.resolve())
-        return cls(run, run.attempt(attempt))
+        return cls(RunDir(run_dir.resolve()), attempt_of_job(run_dir, attempt))
 
     @classmethod
     def of_environment(cls) -> RunOutput | None:

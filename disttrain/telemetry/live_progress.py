@@ -93,7 +93,7 @@ class LiveProgress:
         self._writer.submit("progress", partial(self._write, progress, live))
 
     def _write(self, progress: Progress, live: Mapping[str, float]) -> None:
-        if self._attempt.superseded_by() is not None:
+        if self._attempt.superseded() is not None:
             return  # the next stop agreement ends this attempt
         with drop_if_disk_full():
             write_json(self._run.progress, progress.model_dump(mode="json"), durable=False)

@@ -292,13 +292,13 @@ class RunTelemetry:
         self._flush_due = now + max(self.config.telemetry.flush_every_s, (now - began) / FLUSH_SHARE)
 
     def _write_interim(self, text: str) -> None:
-        if self.attempt.superseded_by() is None:
+        if self.attempt.superseded() is None:
             with drop_if_disk_full():
                 write_text(self.run.metrics, text, durable=False)
 
     def _write_final(self, metrics: Metrics) -> None:
         self._writer.wait()  # for an interim `metrics.json`
-        if self.is_rank0 and self.attempt.superseded_by() is None:
+        if self.is_rank0 and self.attempt.superseded() is None:
             write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
 
     def _close(self) -> None:

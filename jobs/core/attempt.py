@@ -40,11 +40,12 @@ def open_attempt(
     """Claim a submission and create its attempt; None if it was revoked or another start has claimed it.
 
     `restart` is the number of earlier starts of the job. A restart closes the attempt before it if nobody
-    has. Raises `DoNotRestart` where the requeue policy ends the run.
+    has. Raises `DoNotRestart` where the requeue policy ends the run, or the submission is of another job.
     """
     claims = journal.entry(run, submission).claims()
     if journal.is_revoked(claims) or journal.is_superseded(claims, restart):
         return None
+    _check_job(run, submission, job_id)
     if claims:
         _check_policy(run, submission, claims)
     else:
@@ -57,7 +58,7 @@ def open_attempt(
     if number is None:
         return None
     intent = journal.entry(run, submission).read("intent") or {}
-    attempt = run.attempt(number)
+    attempt = run.identified(create=True).attempt(number)
     record: dict[str, Any] = {
         "schema_version": 1,
         "attempt": number,
@@ -88,6 +89,19 @@ def open_attempt(
                 _close_lost(run, earlier, None)
     run.failed.unlink(missing_ok=True)  # about the attempt before, whose attempt.json keeps its contents
     return attempt
+
+
+def _check_job(run: RunDir, submission: int, job_id: str | None) -> None:
+    """Raise `DoNotRestart` if the submission is that of another job.
+
+    The run directory of this job was moved away or deleted, and another run of the same name submitted.
+    """
+    receipt = journal.entry(run, submission).read("receipt")
+    if receipt is not None and receipt["job_id"] != job_id:
+        message = (
+            f"job {job_id} is not the job of this run directory, which belongs to job {receipt['job_id']}"
+        )
+        raise DoNotRestart(message, requeue_policy.EXIT_DO_NOT_REQUEUE)
 
 
 def _check_policy(run: RunDir, submission: int, claims: Sequence[Mapping[str, Any]]) -> None:
@@ -265,7 +279,7 @@ def is_current(run: RunDir, attempt: Attempt) -> bool:
 
     A start that is not current writes only to the folder of its own attempt.
     """
-    if attempt.superseded_by() is not None:
+    if attempt.superseded() is not None:
         return False
     submission = (read_json_or_none(attempt.record) or {}).get("submission")
     claims = journal.entry(run, int(submission)).claims() if submission is not None else []

@@ -54,5 +54,7 @@ def _attempt_of_start(node: NodeContext) -> Attempt | None:
     claims = journal.entry(node.run, node.submission).claims()
     if not claims or journal.is_revoked(claims) or claims[-1].get("restart", 0) != node.restart:
         return None
-    attempt = node.run.attempt(int(claims[-1]["attempt"]))
+    if node.allocation is not None and claims[-1]["job_id"] != node.allocation.job_id:
+        return None
+    attempt = node.run.identified().attempt(int(claims[-1]["attempt"]))
     return attempt if attempt.record.exists() else None

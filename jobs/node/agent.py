@@ -65,7 +65,7 @@ def run_agent(node: NodeContext, attempt: int | None = None) -> int:
     processes.become_subreaper()
     try:
         if attempt is not None:
-            return _run_supervised(node, node.run.attempt(attempt))
+            return _run_supervised(node, node.run.identified().attempt(attempt))
         try:
             claimed = _claim(node) if node.rank == 0 else _wait_for_claim(node)
             if claimed is None:
@@ -107,6 +107,8 @@ def _claim(node: NodeContext) -> Attempt | None:
     assert allocation is not None, "a supervisor claims the attempts of its agents"
     try:
         record = read_run_json(run)
+    except FileNotFoundError:  # the run was moved away or deleted
+        raise
     except (CorruptFile, OSError) as error:
         journal.revoke(run, node.submission, "launch_failed", message_of(error))
         raise
@@ -219,7 +221,7 @@ def _wait_for_requeue(node: NodeContext, attempt: Attempt) -> None:
 
     def settled() -> bool | None:
         pending = (read_json_or_none(attempt.record) or {}).get("next") == "requeue"
-        return None if pending and attempt.superseded_by() is None else True
+        return None if pending and attempt.superseded() is None else True
 
     if not settled():
         log_line("waiting while node 0 requests the requeue")
@@ -230,7 +232,7 @@ def _wait_for_requeue(node: NodeContext, attempt: Attempt) -> None:
 def _wait_for_claim(node: NodeContext) -> Attempt | None:
     """The attempt that node 0 opened for this start of the job; None if this start must not train.
 
-    Raises `RendezvousError` after `job.rendezvous_timeout_s`.
+    Raises `RendezvousError` after `job.rendezvous_timeout_s`, and `DoNotRestart` if another job claimed it.
     """
     timeout_s = float(read_run_json(node.run)["config"]["job"]["rendezvous_timeout_s"])
 
@@ -249,7 +251,10 @@ def _wait_for_claim(node: NodeContext) -> Attempt | None:
         raise RendezvousError(f"node 0 began no attempt within {timeout_s:g} s")
     if journal.is_revoked(claims) or claims[-1].get("restart", 0) != node.restart:
         return None
-    return node.run.attempt(int(claims[-1]["attempt"]))
+    if node.allocation is not None and claims[-1]["job_id"] != node.allocation.job_id:
+        reason = f"job {claims[-1]['job_id']} has claimed the run directory at this path"
+        raise DoNotRestart(reason, requeue_policy.EXIT_DO_NOT_REQUEUE)
+    return node.run.identified().attempt(int(claims[-1]["attempt"]))
 
 
 def _not_claimed(claims: Sequence[Mapping[str, Any]]) -> int:

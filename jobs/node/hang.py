@@ -103,6 +103,8 @@ def warn(attempt: Attempt, node: int, late: Sequence[RankPosition]) -> None:
     message = describe_hang(late)
     log_line(f"no progress: {message}; the ranks end in {left_s:.0f} s")
     with contextlib.suppress(OSError):
+        if attempt.is_replaced():
+            return
         write = create_exclusive if all(each.waits_for_others for each in late) else write_json
         write(attempt.hang_warning, {"node": node, "message": message, "ends_at": time.time() + left_s})
 

@@ -22,7 +22,7 @@ from disttrain.config.stop_time import lead_within
 from disttrain.errors import in_one_line, message_of
 from disttrain.records.heartbeat import FOLDER_VARIABLE
 from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
-from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.records.run_directory import ID_VARIABLE, Attempt, RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy
 from jobs.core.attempt import is_current
@@ -122,6 +122,8 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     )
     node_folder = held.enter_context(memory_folder())
     env = environment.rank_environment(os.environ, added) | {FOLDER_VARIABLE: str(node_folder)}
+    if attempt.directory_id is not None:
+        env[ID_VARIABLE] = attempt.directory_id
     stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if about else None
     context = TorchrunContext(
         attempt,
@@ -152,7 +154,7 @@ def _rendezvous(
 def _record_oom_kills(attempt: Attempt, node: int, before: int | None) -> None:
     """Record the number of processes that the OOM killer ended since `before` was counted, if any."""
     after = cgroup.oom_kills()
-    if before is None or after is None or after <= before:
+    if before is None or after is None or after <= before or attempt.is_replaced():
         return
     log_line(f"out of memory: the kernel killed {after - before} of this job's processes on this node")
     with contextlib.suppress(OSError):  # a full disk must not hide the exit code

@@ -31,7 +31,8 @@ def start_node_info(attempt: Attempt, node: int, module: str | None = None) -> N
 
     `module` replaces this module where the scheduler adds to the record (`Allocation.node_info_module`).
     """
-    processes.spawn([sys.executable, "-m", module or "jobs.node.node_info", str(attempt.path), str(node)])
+    command = [sys.executable, "-m", module or "jobs.node.node_info", str(attempt.path), str(node)]
+    processes.spawn([*command, attempt.directory_id or ""])
 
 
 def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
@@ -182,11 +183,13 @@ def _packages() -> dict[str, str]:
 
 
 def main(arguments: list[str], collect: Callable[[int], dict[str, Any]] = collect_node_info) -> int:
-    """Write the record that `collect` makes of this node."""
+    """Write the record that `collect` makes of this node. Arguments: attempt, node, run directory's id."""
     signal.alarm(TIMEOUT_S)  # SIGALRM ends the process also while a driver's library hangs
     folder, node = Path(arguments[0]), int(arguments[1])
-    attempt = Attempt(folder, int(folder.name))
-    write_json(attempt.node_record(node), collect(node))
+    attempt = Attempt(folder, int(folder.name), "".join(arguments[2:]) or None)
+    record = collect(node)
+    if not attempt.is_replaced():
+        write_json(attempt.node_record(node), record)
     return 0
 
 

@@ -33,6 +33,8 @@ _STOP = re.compile(r"stop-([a-z]+)-(\d+)")
 
 def record_node_exit(attempt: Attempt, node: int, code: int) -> None:
     """Record the exit code of this node's torchrun. A full disk has room for it: it is the name of a file."""
+    if attempt.is_replaced():
+        return
     attempt.exits.mkdir(exist_ok=True)
     attempt.node_exit(node, code).touch()
 
@@ -98,7 +100,7 @@ class PeerWatch:
         self._looks += 1
         if at_once or late or self._looks % _SUPERSEDED_EVERY == 0:
             with contextlib.suppress(OSError):
-                self.superseded = self._attempt.superseded_by() is not None
+                self.superseded = self._attempt.superseded() is not None
         if self.failed is None or self.stop is None:
             names = _exit_names(self._attempt)
             self.stop = self.stop or _first_stop(names)
@@ -111,9 +113,10 @@ class PeerWatch:
 def record_closed(attempt: Attempt) -> None:
     """Record for the other nodes that node 0 has closed the attempt, or has no room on the disk to do so."""
     with contextlib.suppress(OSError):
-        (attempt.exits / _CLOSED).touch()
+        if not attempt.is_replaced():
+            (attempt.exits / _CLOSED).touch()
 
 
 def is_closed(attempt: Attempt) -> bool:
     """Whether node 0 closed the attempt, or a newer start of the job superseded it."""
-    return _CLOSED in _exit_names(attempt) or attempt.superseded_by() is not None
+    return _CLOSED in _exit_names(attempt) or attempt.superseded() is not None

@@ -232,7 +232,8 @@ class _TorchrunMonitor:
             return
         log_line(f"{reason}: the ranks will save and stop ({cause})")
         with contextlib.suppress(OSError):  # for the cause of the end; the ranks read the file in memory
-            create_exclusive(self._context.attempt.stop, request)
+            if not self._context.attempt.is_replaced():
+                create_exclusive(self._context.attempt.stop, request)
         self._command_stop.begin(cause)
 
     def _stop_command(self) -> None:
@@ -284,7 +285,7 @@ class _TorchrunMonitor:
     def _record_positions(self) -> None:
         """Record the positions of the ranks that are about to be killed, for the cause of the end."""
         positions = self._watch.positions()
-        if positions and self._external is None:
+        if positions and self._external is None and not self._context.attempt.is_replaced():
             record = hang.positions_record(positions, self._hung)
             with contextlib.suppress(OSError):  # a full disk must not keep the ranks alive
                 write_json(self._context.attempt.node_ranks(self._context.node), record)

@@ -3,7 +3,7 @@
 
 `facts.json` there is what the scheduler says of the job (silent without it). A requeue that it is asked for
 adds a line to `requeues`, once `silent` is not there, unless `refuses` is. `lacks` says what its nodes lack;
-their control groups are those below `machine`.
+their control groups are those below `machine`. `job_id` replaces the job id of the run's receipt.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from disttrain.records.json_files import read_json_or_none, write_json
 from disttrain.records.run_directory import RunDir
+from jobs.core import journal
 from jobs.node import cgroup
 from jobs.node.after_failure import close_abandoned
 from jobs.node.agent import run_agent
@@ -31,11 +32,12 @@ from tests.support.jobs import agent_environment
 class FolderJob:
     """A `jobs.node.allocation.Allocation`."""
 
-    job_id = "42"
     node_info_module = "jobs.node.node_info"
 
-    def __init__(self, folder: Path, restart: int) -> None:
+    def __init__(self, folder: Path, restart: int, run: RunDir) -> None:
         self.folder = folder
+        own, receipt = folder / "job_id", journal.entry(run, 0).read("receipt") or {"job_id": "42"}
+        self.job_id = own.read_text() if own.exists() else receipt["job_id"]
         self.restart = restart
 
     def facts(self) -> AllocationFacts | None:
@@ -115,8 +117,9 @@ class Scheduler:
 
 def main(folder: str, restart: str, run_dir: str, node: str, nodes: str, *after_failure: str) -> int:
     cgroup.ROOT = Path(folder) / "machine"
-    allocation = FolderJob(Path(folder), int(restart))
-    context = NodeContext(RunDir(Path(run_dir)), 0, int(node), [LOOPBACK] * int(nodes), allocation)
+    run = RunDir(Path(run_dir))
+    allocation = FolderJob(Path(folder), int(restart), run)
+    context = NodeContext(run, 0, int(node), [LOOPBACK] * int(nodes), allocation)
     return close_abandoned(context) if after_failure else run_agent(context)
 
 

@@ -19,7 +19,9 @@ from tests.support.jobs import FakeScheduler, submit, sweep_plan
 def run(tmp_path: Path) -> RunDir:
     """A submitted run that no job has taken up."""
     submit(sweep_plan("a"), FakeScheduler(), tmp_path)
-    return RunDir(tmp_path / "demo" / "a")
+    submitted = RunDir(tmp_path / "demo" / "a")
+    journal.write_receipt(submitted, 0, "7")
+    return submitted
 
 
 def begin(run: RunDir, restart: int = 0) -> Attempt:

@@ -38,7 +38,7 @@ class Saver:
 class Undisturbed:
     """An attempt without a successor and without stop requests."""
 
-    def superseded_by(self) -> None:
+    def superseded(self) -> None:
         return None
 
     def pending(self) -> int:

@@ -233,7 +233,7 @@ def test_files_are_fresh_however_short_the_steps(telemetry, step_s):
 def test_no_step_waits_for_a_disk_that_does_not_answer(telemetry, monkeypatch):
     made, clockwork = telemetry
     answering = threading.Event()
-    for owner, name in ((os, "write"), (os, "replace"), (Attempt, "superseded_by")):
+    for owner, name in ((os, "write"), (os, "replace"), (Attempt, "superseded")):
         blocked = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *args, call=blocked: answering.wait(60) and call(*args))
     take_steps(made, clockwork, 1, 200, 0.1)

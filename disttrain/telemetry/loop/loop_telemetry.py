@@ -184,7 +184,7 @@ class LoopTelemetry:
             self.metrics: Metrics = self._telemetry.finish(self._stop_cause())
             self._output.close(None, self.metrics)
         else:
-            record = record_failure(error, self._world.rank, self._output.attempt.error(self._world.rank))
+            record = record_failure(error, self._world.rank, self._output.attempt)
             self._telemetry.abort()
             self._output.close(record)
 

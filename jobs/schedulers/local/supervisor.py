@@ -89,6 +89,8 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
         config = record["config"]
         nodes = int(config["resources"]["nodes"])
         limit_min = float(config["job"]["time_limit_min"])
+    except FileNotFoundError:  # the run was moved away or deleted
+        return
     except (OSError, CorruptFile, KeyError, TypeError, ValueError) as error:
         journal.revoke(run, submission, "launch_failed", f"{run.run_json} cannot be used: {error}")
         return
@@ -104,6 +106,8 @@ def supervise(run: RunDir, submission: int, job_id: str) -> None:
     agents = _Agents(run, attempt, submission, nodes)
     stopped = agents.watch(limit_s=60 * limit_min)
     processes.kill_descendants()
+    if attempt.is_replaced():
+        return
     message = {
         "timeout": f"ended at job.time_limit_min={limit_min:g}",
         "cancelled": "a signal to its supervisor ended it",
