@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jobs.cli.command_output import print_error
 from jobs.cli.formatting import count, table
@@ -21,19 +21,24 @@ _DISPLAYED: dict[Kind, str] = {
     "blocked": "blocked",
     "deferred": "deferred",
 }
+_WOULD: dict[Kind, str] = {"submit": "would submit", "retry": "would submit again"}
+DRY_RUN = "dry run: nothing was written or submitted"
 _OUTDATED = "outdated: done by other code than the current one, and kept; `clean --stale` moves such runs"
 
 
-def action_table(actions: Sequence[Action], schedulers: Sequence[str]) -> str:
+def action_table(actions: Sequence[Action], schedulers: Sequence[str], *, dry_run: bool = False) -> str:
     """One row per run, and the counts of the actions."""
-    rows = [(_DISPLAYED[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
+    displayed = _DISPLAYED | _WOULD if dry_run else _DISPLAYED
+    rows = [(displayed[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
     lines = [
         table(("ACTION", "RUN", "JOB", "REASON"), rows),
         "",
-        action_counts(actions) + (f" (cluster: {', '.join(schedulers)})" if schedulers else ""),
+        _counts(actions, displayed) + (f" (cluster: {', '.join(schedulers)})" if schedulers else ""),
     ]
     if any(action.kind == "outdated" for action in actions):
         lines.append(_OUTDATED)
+    if dry_run:
+        lines.append(DRY_RUN)
     return "\n".join(lines)
 
 
@@ -45,10 +50,10 @@ def actions_json(actions: Sequence[Action]) -> list[dict[str, str]]:
     ]
 
 
-def action_counts(actions: Sequence[Action]) -> str:
+def _counts(actions: Sequence[Action], displayed: Mapping[Kind, str]) -> str:
     """`3 runs: 1 submitted, 2 done`."""
     counts = Counter(action.kind for action in actions)
-    parts = [f"{counts[kind]} {text}" for kind, text in _DISPLAYED.items() if counts[kind]]
+    parts = [f"{counts[kind]} {text}" for kind, text in displayed.items() if counts[kind]]
     return f"{count(len(actions), 'run')}: {', '.join(parts) or 'nothing to do'}"
 
 

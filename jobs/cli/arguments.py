@@ -97,10 +97,12 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="let running runs save a checkpoint and end at their next step",
     )
+    cancel.add_argument("--dry-run", action="store_true", help="print the runs to end, change nothing")
     resume = verb(
         "resume", "submit failed, stopped, cancelled and lost runs again, with their recorded config"
     )
     resume.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps (all)")
+    resume.add_argument("--dry-run", action="store_true", help="print the runs to submit, change nothing")
     _add_cluster(resume)
     _add_wait(resume)
     _add_clean(verb("clean", "move failed, stale or named runs to a trash folder, and back"))

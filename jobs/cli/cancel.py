@@ -30,8 +30,9 @@ def run(args: argparse.Namespace) -> int:
     runs = run_lookup.find_runs(args.runs, args.runs_given)
     active = [state for state in map(read_state, runs) if state.active]
     stopping = [state for state in active if args.graceful and state.state == "running"]
-    for state in stopping:
-        state.run.stop.touch()
+    if not args.dry_run:
+        for state in stopping:
+            state.run.stop.touch()
     active = [state for state in active if state not in stopping]
     failures = {state.run.path: reason for state in active if (reason := _uncancellable_reason(state))}
     cancelled: list[RunState] = []
@@ -42,10 +43,11 @@ def run(args: argparse.Namespace) -> int:
             continue
         try:
             scheduler = target.available_scheduler(name)
-            hit, refused = cancel_runs(refresh(here, scheduler), scheduler)
+            hit, refused = cancel_runs(refresh(here, scheduler), scheduler, dry_run=args.dry_run)
             cancelled += hit
             failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
-            ended |= {state.run.path: state for state in _await_end(hit, scheduler)}
+            if not args.dry_run:
+                ended |= {state.run.path: state for state in _await_end(hit, scheduler)}
         except ConfigError as error:  # the runs of another scheduler can still be cancelled
             failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
     for state in active:
@@ -57,13 +59,20 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         failed = [state for state in active if state.run.path in failures]
         add_json(
-            [*stopping, *ended.values(), *failed],
+            [*stopping, *(cancelled if args.dry_run else ended.values()), *failed],
             stopping=[run_lookup.run_label(state.run) for state in stopping],
             cancelled=[run_lookup.run_label(state.run) for state in cancelled],
         )
     else:
         inactive = len(runs) - len(stopping) - len(cancelled) - len(failures)
-        _print_cancelled(stopping, cancelled, ended, inactive=inactive, failed=len(failures))
+        if args.dry_run:
+            _print_dry_run(stopping, cancelled)
+        else:
+            _print_cancelled(stopping, cancelled, ended)
+        if not stopping and not cancelled and not failures:
+            print("nothing to cancel: none of these runs is queued or running")
+        elif inactive:
+            print(f"{inactive} more had ended or never started")
     return 1 if failures or any(state.active for state in ended.values()) else 0
 
 
@@ -91,12 +100,7 @@ def _uncancellable_reason(state: RunState) -> str | None:
 
 
 def _print_cancelled(
-    stopping: list[RunState],
-    cancelled: list[RunState],
-    ended: dict[Path, RunState],
-    *,
-    inactive: int,
-    failed: int,
+    stopping: list[RunState], cancelled: list[RunState], ended: dict[Path, RunState]
 ) -> None:
     for state in stopping:
         print(f"stopping  {run_lookup.run_label(state.run)}: it saves a checkpoint and ends at its next step")
@@ -104,7 +108,9 @@ def _print_cancelled(
         if not ended[state.run.path].active:
             verb = ended[state.run.path].displayed_state
             print(f"{verb}  {run_lookup.run_label(state.run)} (was {state.state})")
-    if not stopping and not cancelled and not failed:
-        print("nothing to cancel: none of these runs is queued or running")
-    elif inactive:
-        print(f"{inactive} more had ended or never started")
+
+
+def _print_dry_run(stopping: list[RunState], cancelled: list[RunState]) -> None:
+    for verb, states in (("stop", stopping), ("cancel", cancelled)):
+        for state in states:
+            print(f"would {verb}  {run_lookup.run_label(state.run)} (is {state.state})")

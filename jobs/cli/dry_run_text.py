@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from jobs.cli.action_table import DRY_RUN
 from jobs.cli.batch_scripts import scripts_text
 from jobs.cli.formatting import count, plain, table
 from jobs.schedulers.base import Scheduler, ScriptPreview
@@ -58,7 +59,7 @@ def dry_run_text(
         _REPORT_JOB if report_job else "",
     ]
     parts = [part for part in parts if part]
-    return "\n\n".join([*parts, "dry run: nothing was written or submitted"])
+    return "\n\n".join([*parts, DRY_RUN])
 
 
 def _table_row(run: dict[str, Any]) -> tuple[str, ...]:

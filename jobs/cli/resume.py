@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.run_directory import RunDir
 from jobs.cli import max_running, run_lookup, submitting, target
-from jobs.cli.command_output import print_warning
+from jobs.cli.action_table import action_table, actions_json, report_missing
+from jobs.cli.command_output import add_json, print_warning
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
@@ -34,6 +35,10 @@ def run(args: argparse.Namespace) -> int:
             done += zip(group, resume_actions(submitting.read_states(group), code_hash()), strict=True)
             continue
         schedulers[scheduler.name] = scheduler
+        if args.dry_run:
+            states = refresh(submitting.read_states(group), scheduler, warn=print_warning)
+            done += zip(group, resume_actions(states, code_hash(), named), strict=True)
+            continue
         with sweep_lock(args.runs / sweep):
             states = refresh(submitting.read_states(group), scheduler, receipts=True, warn=print_warning)
             actions = resume_actions(states, code_hash(), named)
@@ -50,9 +55,14 @@ def run(args: argparse.Namespace) -> int:
     if not done and not args.json:
         print("nothing to resume: no run has failed, stopped, been cancelled or been lost")
         return 0
-    return submitting.print_actions_and_wait(
-        [action for _, action in done], [run for run, _ in done], list(schedulers.values()), args, reports
-    )
+    actions, there = [action for _, action in done], [run for run, _ in done]
+    if not args.dry_run:
+        return submitting.print_actions_and_wait(actions, there, list(schedulers.values()), args, reports)
+    if args.json:
+        add_json(submitting.read_states(there), actions=actions_json(actions))
+    else:
+        print(action_table(actions, list(schedulers), dry_run=True))
+    return report_missing(actions)
 
 
 def _chains(args: argparse.Namespace, sweep: str, scheduler: Scheduler) -> JobChains | None:

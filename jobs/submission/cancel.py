@@ -20,10 +20,14 @@ _QUERY_INTERVAL_S = 2.0
 """Seconds between two queries of the scheduler, for jobs that end without a record."""
 
 
-def cancel_runs(states: Sequence[RunState], scheduler: Scheduler) -> tuple[list[RunState], dict[Path, str]]:
+def cancel_runs(
+    states: Sequence[RunState], scheduler: Scheduler, *, dry_run: bool = False
+) -> tuple[list[RunState], dict[Path, str]]:
     """Cancel the pending and running jobs of these runs, without waiting for their end.
 
-    The journal records the user first, so that the run is known to be cancelled however its job ends.
+    The journal records the user first, so that the run is known to be cancelled however its job ends. With
+    `dry_run` nothing is cancelled, so that no refusal of the scheduler is known.
+
     Returns the runs whose job was cancelled, and the reason for each run whose job goes on, by its folder.
     Raises `ConfigError` when the scheduler does not answer.
     """
@@ -34,6 +38,8 @@ def cancel_runs(states: Sequence[RunState], scheduler: Scheduler) -> tuple[list[
             here.append(state)
         else:
             failures[state.run.path] = f"its job is on cluster {state.cluster_name!r}: cancel it there"
+    if dry_run:
+        return here, failures
     for state in here:
         if state.submission is not None:
             with contextlib.suppress(OSError):  # the folder of another user: the scheduler decides

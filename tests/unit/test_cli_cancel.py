@@ -48,6 +48,31 @@ def test_cancel_and_resume(capsys: pytest.CaptureFixture[str], cluster: FakeSche
     ask(capsys, "resume n2-ddp-b8-r0")
 
 
+def test_a_dry_run_of_cancel_and_resume_changes_nothing(
+    capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
+) -> None:
+    def files() -> dict[str, int]:
+        return {str(path): path.stat().st_mtime_ns for path in RUNS.rglob("*") if path.is_file()}
+
+    ask(capsys, "run tiny.yaml")
+    journal.write_receipt(RunDir(RUNS / "tiny/n1-single-b8-r0"), 0, f"{host()}:5")
+    make_run(RUNS, "other/n1", "running")
+    make_run(RUNS, "other/n2", "failed")
+    make_run(RUNS, "other/n4", "done")
+    before, submitted = files(), len(cluster.submitted)
+    assert "would cancel  tiny/n1-single-b8-r0 (is queued)\n" in ask(capsys, "cancel tiny --dry-run")
+    out = ask(capsys, "cancel other --graceful --dry-run")
+    assert out.startswith("would stop  other/n1 (is running)\n2 more had ended")
+    assert ask_json(capsys, "cancel tiny --dry-run")["cancelled"] == ["tiny/n1-single-b8-r0"]
+    out = ask(capsys, "resume --dry-run")
+    assert "would submit again  n2 " in out
+    assert "3 runs: 1 would submit again, 2 in progress (cluster: " in out
+    assert out.endswith("dry run: nothing was written or submitted\n")
+    actions = ask_json(capsys, "resume other --dry-run")["actions"]
+    assert {each["run"]: each["action"] for each in actions}["n2"] == "retry"
+    assert (files(), cluster.cancelled, len(cluster.submitted)) == (before, [], submitted)
+
+
 def test_a_graceful_cancel_writes_a_stop_file_on_any_cluster(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:
