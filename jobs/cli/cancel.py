@@ -35,21 +35,7 @@ def run(args: argparse.Namespace) -> int:
             state.run.stop.touch()
     active = [state for state in active if state not in stopping]
     failures = {state.run.path: reason for state in active if (reason := _uncancellable_reason(state))}
-    cancelled: list[RunState] = []
-    ended: dict[Path, RunState] = {}
-    for name in dict.fromkeys(state.cluster for state in active if state.cluster):
-        here = [state for state in active if state.cluster == name and state.run.path not in failures]
-        if not here:
-            continue
-        try:
-            scheduler = target.available_scheduler(name)
-            hit, refused = cancel_runs(refresh(here, scheduler), scheduler, dry_run=args.dry_run)
-            cancelled += hit
-            failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
-            if not args.dry_run:
-                ended |= {state.run.path: state for state in _await_end(hit, scheduler)}
-        except ConfigError as error:  # the runs of another scheduler can still be cancelled
-            failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
+    cancelled, ended = _cancel(active, failures, dry_run=args.dry_run)
     for state in active:
         if state.run.path in failures:
             print_error(f"{run_lookup.run_label(state.run)}: {failures[state.run.path]}")
@@ -74,6 +60,28 @@ def run(args: argparse.Namespace) -> int:
         elif inactive:
             print(f"{inactive} more had ended or never started")
     return 1 if failures or any(state.active for state in ended.values()) else 0
+
+
+def _cancel(
+    active: list[RunState], failures: dict[Path, str], *, dry_run: bool
+) -> tuple[list[RunState], dict[Path, RunState]]:
+    """The runs whose job was cancelled, and their states after its end. Adds to `failures`, by run."""
+    cancelled: list[RunState] = []
+    ended: dict[Path, RunState] = {}
+    for name in dict.fromkeys(state.cluster for state in active if state.cluster):
+        here = [state for state in active if state.cluster == name and state.run.path not in failures]
+        if not here:
+            continue
+        try:
+            scheduler = target.available_scheduler(name)
+            hit, refused = cancel_runs(refresh(here, scheduler), scheduler, dry_run=dry_run)
+            cancelled += hit
+            failures |= {path: f"not cancelled: {reason}" for path, reason in refused.items()}
+            if not dry_run:
+                ended |= {state.run.path: state for state in _await_end(hit, scheduler)}
+        except ConfigError as error:  # the runs of another scheduler can still be cancelled
+            failures |= dict.fromkeys((state.run.path for state in here), f"not cancelled: {error}")
+    return cancelled, ended
 
 
 def _await_end(cancelled: list[RunState], scheduler: Scheduler) -> list[RunState]:

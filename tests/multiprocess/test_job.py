@@ -132,7 +132,7 @@ def test_a_node_that_waits_for_node_0_ends_with_its_job(
 ) -> None:
     job = planned(tmp_path, "hang", nodes=2)
     if has_come != "nowhere":
-        assert journal.claim(job.run, 0, process={}, job_id="42", code_hash="") == 0
+        assert journal.claim(job.run, 0, process={}, job_id=job.job_id, code_hash="") == 0
     if has_come == "to its attempt":  # and has not said where to meet
         write_json(job.run.attempt(0).record, {})
     job.says(running=False, restarts=restarts)
@@ -373,7 +373,7 @@ def test_the_step_after_a_failure_leaves_other_ends_alone(tmp_path: Path, state:
             process.kill()
         process.communicate()
     if state == "superseded":
-        assert journal.claim(job.run, 0, process={}, job_id="42", code_hash="", restart=1) == 1
+        assert journal.claim(job.run, 0, process={}, job_id=job.job_id, code_hash="", restart=1) == 1
     before = written(job.run)
     assert ended(job.start(after_failure=True)) == 1
     assert (written(job.run), job.requeues) == (before, [])

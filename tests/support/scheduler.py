@@ -36,8 +36,8 @@ class FolderJob:
 
     def __init__(self, folder: Path, restart: int, run: RunDir) -> None:
         self.folder = folder
-        own, receipt = folder / "job_id", journal.entry(run, 0).read("receipt") or {"job_id": "42"}
-        self.job_id = own.read_text() if own.exists() else receipt["job_id"]
+        own = folder / "job_id"
+        self.job_id = own.read_text() if own.exists() else submitted_id(run)
         self.restart = restart
 
     def facts(self) -> AllocationFacts | None:
@@ -82,6 +82,11 @@ class FolderJob:
         write_json(self.folder / "delay.json", {"delay_s": delay_s})
 
 
+def submitted_id(run: RunDir) -> str:
+    """Job id of the first submission."""
+    return str((journal.entry(run, 0).read("receipt") or {"job_id": "42"})["job_id"])
+
+
 class Scheduler:
     """What a test does with it."""
 
@@ -104,6 +109,10 @@ class Scheduler:
         """As Slurm does with the nodes of a job that it was asked to requeue."""
         self.says(running=False, restarts=1)
         node.send_signal(signal.SIGTERM)
+
+    @property
+    def job_id(self) -> str:
+        return submitted_id(self.run)
 
     @property
     def requeues(self) -> list[str]:
