@@ -60,6 +60,8 @@ def record_stop(attempt: Attempt, cause: str, at: int) -> None:
     """Record for the other nodes when the processes of a command get their stop signal, in seconds since the
     epoch."""
     with contextlib.suppress(OSError):
+        if attempt.is_replaced():
+            return
         attempt.exits.mkdir(exist_ok=True)
         (attempt.exits / f"stop-{cause}-{at}").touch()
 
