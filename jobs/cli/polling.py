@@ -13,7 +13,7 @@ from pathlib import Path
 
 from jobs.cli.command_output import print_warning
 from jobs.schedulers.base import Scheduler
-from jobs.status.refresh import refresh, refresh_remote
+from jobs.status.refresh import refresh, refresh_all
 from jobs.status.run_state import RunState
 
 QUERY_INTERVAL_S = 15.0
@@ -37,7 +37,7 @@ ReadStates = Callable[[], list[RunState]]
 
 def refresh_or_warn(states: list[RunState]) -> list[RunState]:
     """Correct the states by a scheduler query; print a warning if the scheduler does not answer."""
-    return refresh_remote(states, print_warning)
+    return refresh_all(states, print_warning)
 
 
 class PolledRuns:
@@ -73,7 +73,7 @@ class PolledRuns:
 
     def _query(self, active: list[RunState]) -> None:
         warnings: list[str] = []
-        found = refresh_remote(active, warnings.append)
+        found = refresh_all(active, warnings.append)
         if self._scheduler is not None and self._scheduler.one_machine:
             found = refresh(found, self._scheduler, warn=warnings.append)
         self.notice = "; ".join(warnings)

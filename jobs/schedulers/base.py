@@ -120,7 +120,7 @@ class Job:
     start_expected: float | None = None
     """Expected start of a pending job, in seconds since the epoch."""
     started: float | None = None
-    """Start of a running job, in seconds since the epoch."""
+    """Start of a running job, in seconds since the epoch; None where nothing runs before its agents."""
     certain: bool = True
     """False for a job that the scheduler does not list, and for one that is alive by accounting alone."""
 

@@ -67,15 +67,20 @@ def refresh(
     ]
 
 
-def refresh_remote(states: Sequence[RunState], warn: Warn = lambda line: None) -> list[RunState]:
-    """The states, corrected by every scheduler whose jobs run on other hosts than the submitting one.
+def refresh_all(states: Sequence[RunState], warn: Warn = lambda line: None) -> list[RunState]:
+    """The states, corrected by the scheduler of each run that needs one.
 
-    For jobs of this host the identity of their processes, in the run directory, is enough.
+    For a job of this host, the identity of its process, in the run directory, is enough. So the scheduler of
+    this host is queried for queued runs alone, whose process may have ended before it was recorded.
     """
     found = list(states)
     for name in dict.fromkeys(state.cluster for state in states if _needs_scheduler(state)):
-        if name in NAMES and not (scheduler := scheduler_named(name)).one_machine:
-            found = refresh(found, scheduler, warn=warn)
+        if name not in NAMES:
+            continue
+        scheduler = scheduler_named(name)
+        queried = [s for s in found if not scheduler.one_machine or (s.state == "queued" and not s.claimed)]
+        corrected = {s.run.path: s for s in refresh(queried, scheduler, warn=warn)}
+        found = [corrected.get(state.run.path, state) for state in found]
     return found
 
 
@@ -171,14 +176,10 @@ def _is_new_start(state: RunState, job: Job) -> bool:
 
     After a request to requeue, the old start runs for a moment.
     """
-    if not state.claimed:
-        return True
+    if job.started is None or not state.claimed:
+        return job.started is not None
     ended = (read_json_or_none(state.run.failed) or {}).get("ended")
-    return (
-        ended is not None
-        and job.started is not None
-        and job.started > datetime.fromisoformat(ended).timestamp()
-    )
+    return ended is not None and job.started > datetime.fromisoformat(ended).timestamp()
 
 
 def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunState:
@@ -197,17 +198,10 @@ def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunStat
     log = batch_log_of(now, scheduler) if failed_again or not now.claimed else None
     if by is not None:
         cause, message = "cancelled", by
-    elif job.status == "not_found" or job.message is None:
-        cause, message = "lost", job.message or "the scheduler does not list its job any more"
-        if log is not None:
-            cause, message = "launch_failed", "its job ended before its agents started"
     else:
-        cause = job.cause or ("lost" if now.claimed and log is None else "launch_failed")
-        message = job.message
-    if log is not None and by is None:
-        message = _with_log_line(message, cause, log, scheduler)
-    if requeued and by is None:
-        message = f"{now.message}; {message}"
+        cause, message = _cause_and_message(now, job, log, scheduler)
+        if requeued:
+            message = f"{message} ({now.message})"
     fields: dict[str, Any] = {"cause": cause, "message": message, "silent": False, "eta_s": None}
     fields |= {
         "live_samples_per_s": None,
@@ -216,6 +210,18 @@ def _state_after_job(state: RunState, job: Job, scheduler: Scheduler) -> RunStat
         "retryable": RULES[cause].retryable,
     }
     return dataclasses.replace(now, **fields)
+
+
+def _cause_and_message(state: RunState, job: Job, log: Path | None, scheduler: Scheduler) -> tuple[str, str]:
+    """How a job ended. `log` is the batch log of a job that ended before its agents started."""
+    if job.status == "not_found" or job.message is None:
+        if log is None:
+            return "lost", job.message or "the scheduler does not list its job any more"
+        cause, message = "launch_failed", "its job ended before its agents started"
+    else:
+        cause = job.cause or ("lost" if state.claimed and log is None else "launch_failed")
+        message = job.message
+    return cause, message if log is None else _with_log_line(message, cause, log, scheduler)
 
 
 def _with_log_line(message: str, cause: str, log: Path, scheduler: Scheduler) -> str:

@@ -19,7 +19,7 @@ from jobs.node.torchrun import CANCELLED_BY_SCHEDULER
 from jobs.schedulers.slurm import sacct
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
 from jobs.status.gpu_hours import record_usage, usage_of_runs
-from jobs.status.refresh import refresh_remote
+from jobs.status.refresh import refresh_all
 from jobs.status.run_state import RunState, read_runs
 from tests.support.jobs import (
     in_a_fork,
@@ -45,7 +45,7 @@ def no_gpu_partition(on_slurm: MiniCluster) -> Iterator[None]:
 
 def asked(root: Path) -> RunState:
     """The only run's state, with Slurm's word on it."""
-    (state,) = refresh_remote(read_runs(root))
+    (state,) = refresh_all(read_runs(root))
     return state
 
 

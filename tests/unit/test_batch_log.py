@@ -16,14 +16,14 @@ from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import RunDir
 from jobs.cli.status_table import state_note
 from jobs.core import journal
-from jobs.schedulers.base import JobStatus
+from jobs.schedulers.base import Job, JobStatus
 from jobs.schedulers.slurm.batch_log import CONSEQUENCE
 from jobs.status.batch_log import batch_log_of, error_line, last_line
-from jobs.status.refresh import ACCOUNTING_LAG_S, refresh
+from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_all
 from jobs.status.run_state import RunState, read_state
 from jobs.submission.choose_actions import resume_actions
-from tests.support.jobs import CODE, FakeSlurm
-from tests.support.states import on_slurm
+from tests.support.jobs import CODE, FakeScheduler, FakeSlurm
+from tests.support.states import make_run, on_slurm
 
 EXITED = """\
 srun: error: died-1: task 0: Exited with exit code {0}
@@ -119,7 +119,8 @@ def test_the_line_with_the_reason(log: str, line: str | None) -> None:
 def test_the_last_line_before_slurm_ended_the_job() -> None:
     ended = "slurmstepd: error: *** JOB 7 ON died-1 CANCELLED AT 2026-11-22T10:51:28 DUE TO TIME LIMIT ***\n"
     assert last_line(f"cannot stat x\ncopying the data\n{ended}", CONSEQUENCE) == "copying the data"
-    assert last_line(ended, CONSEQUENCE) is None
+    requeued = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T11:45:50 DUE TO REQUEUE ***\n"
+    assert last_line(ended + requeued + "srun: got SIGCONT\n", CONSEQUENCE) is None
 
 
 def log(run: RunDir, text: str) -> None:
@@ -132,13 +133,13 @@ def asked(run: RunDir, status: JobStatus, message: str | None = None, **job: obj
 
 def test_a_job_that_runs_without_an_agent_is_starting(tmp_path: Path) -> None:
     run = on_slurm(tmp_path)
-    state = asked(run, "running")
+    state = asked(run, "running", started=1.0)
     assert (state.state, state.active, state.before_agents) == ("starting", True, True)
     assert state.displayed_state == "starting"
     assert [action.kind for action in resume_actions([state], CODE)] == ["in_progress"]
-    assert asked(run, "running", certain=False).state == "queued", "by accounting alone"
+    assert asked(run, "running", started=1.0, certain=False).state == "queued", "by accounting alone"
     journal.claim(run, 0, process={"host": "n", "pid": 1}, job_id="7", code_hash=CODE)
-    assert asked(run, "running").state == "running"
+    assert asked(run, "running", started=1.0).state == "running"
 
 
 def requeued(root: Path) -> RunDir:
@@ -198,10 +199,10 @@ def test_a_requeued_job_quotes_the_log_of_its_failed_set_up_alone(tmp_path: Path
     run = requeued(tmp_path)
     log(run, "No such x\n")
     state = asked(run, "ended", "its job failed")
-    message = "requeued after deadline: left; its job failed: No such x"
+    message = "its job failed: No such x (requeued after deadline: left)"
     assert (state.state, state.cause, state.message) == ("failed", "launch_failed", message)
     state = asked(run, "ended", "its job was cancelled", cause="cancelled")  # perhaps before it started
-    assert state.message == "requeued after deadline: left; its job was cancelled"
+    assert state.message == "its job was cancelled (requeued after deadline: left)"
 
 
 def test_status_show_and_logs_lead_to_the_batch_log(
@@ -225,3 +226,18 @@ def test_status_show_and_logs_lead_to_the_batch_log(
     assert printed("logs", "s/a", "--follow") == "copying\nsh: exec: python: not found\n"
     assert '"log": "batch"' in printed("logs", "s/a", "--json")
     assert state_note(read_state(run)) == "", "no state is recorded"
+
+
+def test_a_supervisor_that_ended_before_it_was_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, "s/a", "queued")
+    ended = FakeScheduler("pending")
+    monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: ended)
+    assert refresh_all([read_state(run)])[0].state == "queued"
+    ended.job = Job("ended")
+    log(run, "Fatal Python error: init_fs_encoding\n")
+    monkeypatch.setattr(FakeScheduler, "batch_log", lambda *_: run.submissions / "7.log")
+    (state,) = refresh_all([read_state(run)])
+    reason = "its job ended before its agents started: Fatal Python error: init_fs_encoding"
+    assert (state.state, state.cause, state.message) == ("failed", "launch_failed", reason)

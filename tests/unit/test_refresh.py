@@ -17,7 +17,7 @@ from jobs.core import journal
 from jobs.core.processes import current_process
 from jobs.schedulers.base import Job
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
-from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_remote
+from jobs.status.refresh import ACCOUNTING_LAG_S, refresh, refresh_all
 from jobs.status.run_state import SILENT_AFTER_S, RunState, read_runs, read_state
 from jobs.submission.choose_actions import resume_actions
 from tests.support.commands import Commands, record, sacct, squeue
@@ -47,7 +47,7 @@ def test_runs_that_have_ended_need_no_query(commands: Commands, tmp_path: Path) 
     }
     write_json(done.done, outcome)
     squeue(commands)
-    assert [state.state for state in refresh_remote(read_runs(tmp_path))] == ["done"]
+    assert [state.state for state in refresh_all(read_runs(tmp_path))] == ["done"]
     assert not (commands.folder / "calls").exists()
 
 
@@ -55,7 +55,7 @@ def test_one_query_for_all_runs(commands: Commands, tmp_path: Path) -> None:
     for number in range(3):
         on_slurm(tmp_path, f"s/n{number}", f"7_{number}", claimed=number == 1)
     squeue(commands, "7_0|PENDING|N/A|Priority", "7_1|RUNNING|100|None", "7_2|CONFIGURING|100|None")
-    states = refresh_remote(read_runs(tmp_path))
+    states = refresh_all(read_runs(tmp_path))
     assert [state.state for state in states] == ["queued", "running", "starting"]
     assert commands.calls().count("squeue") == 1
     assert "sacct" not in commands.calls()
@@ -167,7 +167,7 @@ def test_a_run_that_waits_for_its_requeue_waits_as_long_as_its_job_does(tmp_path
     assert state.state == "queued", "its next start has not said so yet"
     (state,) = refresh([before], FakeSlurm("ended", message="its job was cancelled", cause="cancelled"))
     assert (state.state, state.cause, state.retryable) == ("failed", "cancelled", True)
-    assert state.message == "requeued after deadline: left; its job was cancelled"
+    assert state.message == "its job was cancelled (requeued after deadline: left)"
     (state,) = refresh([before], FakeSlurm("ended"))
     assert (state.state, state.cause) == ("failed", "lost")
 
@@ -294,7 +294,7 @@ def test_without_slurm_states_are_those_of_the_files(
     monkeypatch.setenv("PATH", str(commands.folder))  # Slurm may be installed here
     on_slurm(tmp_path)
     said: list[str] = []
-    assert [state.state for state in refresh_remote(read_runs(tmp_path), said.append)] == ["queued"]
+    assert [state.state for state in refresh_all(read_runs(tmp_path), said.append)] == ["queued"]
     assert said == [
         "Slurm does not answer (squeue: No such file or directory): states are from the run directories"
     ]

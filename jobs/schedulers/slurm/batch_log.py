@@ -12,9 +12,9 @@ CONSEQUENCE = re.compile(
     r"|^srun: (Terminating|Force Terminated|Job step aborted|First task exited|forcing|got SIG|StepId=)"
     r"|^srun: (launch/slurm: )?_step_signal"
     r"|^srun: error: Timed out waiting for job step"
-    r"|^(slurmstepd|srun): error: \*\*\* (JOB|STEP) .* CANCELLED"
-    r"|^slurmstepd: error: (spank: |Failed to invoke spank)"
-    r"|^slurmstepd: error: pyxis: (couldn't start container|child \d+ failed)"
+    r"|^(slurmstepd(-\S+)?|srun): error: \*\*\* (JOB|STEP) .* CANCELLED"
+    r"|^slurmstepd(-\S+)?: error: (spank: |Failed to invoke spank)"
+    r"|^slurmstepd(-\S+)?: error: pyxis: (couldn't start container|child \d+ failed)"
 )
 """Lines by which srun, slurmstepd and pyxis report that a task ended. Its own last line has the reason."""
 
