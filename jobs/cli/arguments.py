@@ -8,22 +8,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from disttrain import __version__
+from jobs.cli.examples import examples_text
 
 PROGRAM = "submit.py"
 DEFAULT_SWEEP = Path(__file__).resolve().parents[2] / "sweeps" / "default.yaml"
 
-_EPILOG = """\
-examples:
-  python submit.py sweep --nodes 1 2 4 --wait         sweeps/default.yaml on 1, 2 and 4 nodes
-  python submit.py sweep sweeps/batch.yaml --nodes 1 2 --set train.local_batch_size=32,64 --repeats 3
-  python submit.py run --nodes 2 -- train.py --lr 3e-4    a script of your own on two nodes
-  python submit.py sweep --nodes 1 2 4 --dry-run      print what would be submitted, write nothing
-  python submit.py status                             the state of every run
-  python submit.py report                             the efficiency report of the newest sweep
-  python submit.py cluster up                         a real Slurm with four nodes on this machine
-
-A RUN is `sweep/run`, or a run's name if only one sweep has a run of that name.
-"""
+_NAMES = "A RUN is `sweep/run`, or a run's name if only one sweep has a run of that name."
 
 
 class UsageError(Exception):
@@ -35,10 +25,12 @@ class UsageError(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raise `UsageError` with one line that names the nearest valid argument."""
+    """Raise `UsageError` with one line that names the nearest valid argument. The help ends with examples."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs, allow_abbrev=False)
+        super().__init__(**kwargs, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self.epilog = self.epilog or examples_text(verb_of(self))
+        self.set_defaults(parser=self)
 
     def error(self, message: str) -> NoReturn:
         from disttrain.errors import nearest
@@ -65,10 +57,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog=PROGRAM,
         description="Submit, watch and report multi-node PyTorch training runs.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"{examples_text(None)}\n\n{_NAMES}",
     )
-    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"disttrain {__version__}")
     json_option = _Parser(add_help=False)
     json_option.add_argument("--json", action="store_true", help="print one JSON document (docs/json.md)")
@@ -79,9 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB")
 
     def verb(name: str, text: str) -> argparse.ArgumentParser:
-        made = subparsers.add_parser(name, help=text, description=text, parents=[common])
-        made.set_defaults(parser=made)
-        return made
+        return subparsers.add_parser(name, help=text, description=text, parents=[common])
 
     _add_sweep(verb("sweep", "submit the missing runs of a sweep: one for each combination of its axes"))
     _add_run(verb("run", "submit one run"))
@@ -125,7 +113,6 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_completion(subparsers: argparse._SubParsersAction[_Parser]) -> None:
     text = "print a script that completes command lines of submit.py at the Tab key"
     parser = subparsers.add_parser("completion", help=text, description=text)
-    parser.set_defaults(parser=parser)
     parser.add_argument("shell", choices=["bash", "zsh"])
     parser.add_argument("--line", help=argparse.SUPPRESS)
 
@@ -276,7 +263,6 @@ def _add_minicluster(parser: argparse.ArgumentParser, json_option: argparse.Argu
     def action(name: str, text: str, *, prints: bool = True) -> argparse.ArgumentParser:
         parents = [json_option] if prints else []
         made = actions.add_parser(name, help=text, description=text, parents=parents)
-        made.set_defaults(parser=made)
         made.add_argument("--name", help="name of the cluster (up: mini; else the only cluster)")
         return made
 

@@ -26,7 +26,7 @@ FAILURES = ("failed", "lost", "corrupt")
 def run_report_job(args: argparse.Namespace, write_report: Callable[[], Path]) -> int:
     """Write the report and call the hook; 1 if a run has failed or the report was not written.
 
-    Slurm's mail about the job therefore distinguishes a sweep with failed runs.
+    The scheduler's mail about the job therefore distinguishes a sweep with failed runs.
     """
     (sweep,) = args.sweeps
     page = None

@@ -5,7 +5,9 @@ The fixture `cluster` of the unit tests is that cluster, and a folder to be in.
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 import submit
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import RunDir
+from jobs.cli.arguments import build_parser, verb_of
 from jobs.core import journal
 from jobs.core.processes import host
 from jobs.status.run_state import read_runs, read_state
@@ -63,3 +66,14 @@ def end(run: RunDir, cause: str) -> None:
     )
     outcome = {"cause": cause, "attempt": attempt, "message": None, "retryable": cause == "crashed"}
     write_json(run.done if cause == "finished" else run.failed, outcome)
+
+
+def verbs(parser: argparse.ArgumentParser | None = None) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Each verb and its parser, `cluster up` as two words."""
+    parser = parser or build_parser()
+    nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    for action in nested:
+        for each in action.choices.values():
+            yield from verbs(each)
+    if not nested:
+        yield str(verb_of(parser)), parser

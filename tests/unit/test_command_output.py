@@ -6,7 +6,6 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ from jsonschema import Draft202012Validator
 import submit
 from disttrain.records.json_files import write_json
 from jobs.cli import command_output, documents, status
-from jobs.cli.arguments import build_parser, verb_of
 from jobs.minicluster import discovery, lifecycle
 from jobs.minicluster.config import ClusterFolder, ClusterSpec, Subnet
 from jobs.minicluster.lifecycle import Cluster
 from tests.support.states import make_run
-from tests.support.verbs import RUNS, STATES, parse_document
+from tests.support.verbs import RUNS, STATES, parse_document, verbs
 from tests.unit.test_layers import LAYERS, measured
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -43,17 +41,6 @@ COMMANDS = {
     "cluster status": ["cluster status"],
     "cluster down": ["cluster down"],
 }
-
-
-def verbs(parser: argparse.ArgumentParser | None = None) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """Each verb and its parser, `cluster up` as two words."""
-    parser = parser or build_parser()
-    nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
-    for action in nested:
-        for each in action.choices.values():
-            yield from verbs(each)
-    if not nested:
-        yield str(verb_of(parser)), parser
 
 
 @pytest.fixture

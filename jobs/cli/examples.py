@@ -1,0 +1,78 @@
+"""Examples of command lines, shown by `--help`."""
+
+from __future__ import annotations
+
+EXAMPLES: dict[str | None, dict[str, str]] = {
+    None: {
+        "sweep --nodes 1 2 4 --wait": "sweeps/default.yaml on 1, 2 and 4 nodes",
+        "sweep --nodes 1 2 4 --dry-run": "print what would be submitted, write nothing",
+        "run --nodes 2 -- train.py --lr 3e-4": "a script of your own on two nodes",
+        "status": "the state of every run",
+        "report": "the efficiency report of the newest sweep",
+        "cluster up": "a real Slurm with four nodes on this machine",
+    },
+    "sweep": {
+        "sweep --nodes 1 2 4 --wait": "sweeps/default.yaml on 1, 2 and 4 nodes, with a live table",
+        "sweep sweeps/batch.yaml --nodes 1 2 --set train.local_batch_size=32,64 --repeats 3": "",
+        "sweep --nodes 1 2 4 --dry-run": "print what would be submitted, write nothing",
+    },
+    "run": {
+        "run my.yaml --nodes 2": "one run on two nodes",
+        "run my.yaml --set optim.lr=0.01": "another run of the same sweep",
+        "run --nodes 2 -- train.py --lr 3e-4": "a script of your own",
+    },
+    "status": {
+        "status": "all runs",
+        "status default --state failed,lost": "the failed and lost runs of one sweep",
+        "status --long": "GPU-hours and queue time",
+    },
+    "watch": {"watch default": "the runs of one sweep, until all have ended"},
+    "show": {"show default/n2-ddp-b32-r0": "one run"},
+    "logs": {
+        "logs default/n2-ddp-b32-r0 -f": "rank 0, followed through requeues",
+        "logs default/n2-ddp-b32-r0 --rank 3": "rank 3",
+        "logs default/n2-ddp-b32-r0 --node 1": "agent and torchrun of node 1",
+    },
+    "cancel": {
+        "cancel default": "all runs of one sweep",
+        "cancel default/n2-ddp-b32-r0 --graceful": "let one run save a checkpoint first",
+    },
+    "resume": {
+        "resume": "all runs that failed, stopped or were lost",
+        "resume default --wait": "those of one sweep, with a live table",
+    },
+    "clean": {
+        "clean --failed --dry-run": "the runs that would be moved",
+        "clean --failed": "move failed runs to the trash",
+        "clean --restore": "undo the last clean",
+    },
+    "emulate": {"emulate --from default/n1-single-b64-r0 --out table.yaml": "write the layer table"},
+    "report": {
+        "report": "the newest sweep",
+        "report small large --out compared": "two sweeps in one report",
+    },
+    "completion": {"completion bash": 'in ~/.bashrc: eval "$(python submit.py completion bash)"'},
+    "cluster": {
+        "cluster up --nodes 2": "two nodes",
+        "cluster shell -- sinfo": "one Slurm command",
+        "cluster down": "end all processes",
+    },
+    "cluster up": {"cluster up --nodes 2 --gpus-per-node 8": "two nodes with eight simulated GPUs each"},
+    "cluster status": {"cluster status": "all clusters"},
+    "cluster shell": {
+        "cluster shell": "a shell whose Slurm commands use the cluster",
+        "cluster shell -- python submit.py sweep --nodes 1 2": "a sweep on it",
+    },
+    "cluster down": {"cluster down --name mini": "one of several clusters"},
+}
+"""Arguments of `submit.py` and their effect, by verb; None for the program itself."""
+
+
+def examples_text(verb: str | None) -> str:
+    """The examples of a verb, as the end of its help; empty without any."""
+    lines = EXAMPLES.get(verb, {})
+    if not lines:
+        return ""
+    width = max(len(line) for line, effect in lines.items() if effect or len(lines) == 1)
+    shown = [f"  python submit.py {line.ljust(width)}  {effect}".rstrip() for line, effect in lines.items()]
+    return "\n".join(["example:" if len(lines) == 1 else "examples:", *shown])
