@@ -2,22 +2,24 @@
 
 The login node checks `model.layers: 4` without importing torch, and a new model needs one new file. Names,
 types and defaults therefore come from the syntax tree of the file that defines `build`. Options that the
-source text does not list (`**kwargs`, a module that is not on the path here) are checked in the job.
+source text does not show (a module that is not on the path here) are checked in the job.
 """
 
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import json
-import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
+from disttrain.config.signatures import Signature, find, module_file, parsed, signature
 from disttrain.errors import ConfigError, nearest
 
 BUILT_SECTIONS = {"model": "models", "data": "data"}
@@ -27,25 +29,30 @@ FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _DYNAMIC = ("globals", "setattr", "exec", "sys.modules")
 """Expressions by which a module may get names that its source text does not show."""
 _PACKAGE_ROOT = Path(__file__).resolve().parents[1]
-_TYPE_NAMES: dict[str, Any] = {
-    "int": int, "float": float, "str": str, "bool": bool, "list": list, "tuple": tuple, "dict": dict,
-    "Literal": Literal, "Any": Any, "None": None,
-}  # fmt: skip
+_LOOKS_LIKE = 0.85
+"""Similarity (difflib's ratio) at which an option of a builder with `**kwargs` counts as a misspelt one."""
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Options of a callable as {name: (type, default)}; `open_ended` with `**kwargs`.
+    """The signature of a callable whose keyword arguments are options of the config."""
 
-    A default of `...` marks a required option.
-    """
-
-    options: dict[str, tuple[Any, Any]]
-    open_ended: bool
-    doc: str = ""
+    signature: Signature
     file_options: tuple[str, ...] = ()
     """Options that may name a YAML or JSON file. Planning replaces the name by the file's content, so that
     the content is part of the run key and of `run.json`."""
+
+    @property
+    def options(self) -> dict[str, tuple[Any, Any]]:
+        return self.signature.options
+
+    @property
+    def open_ended(self) -> bool:
+        return self.signature.open_ended
+
+    @property
+    def doc(self) -> str:
+        return self.signature.doc
 
     @functools.cached_property
     def model(self) -> type[BaseModel]:
@@ -99,16 +106,13 @@ def source_of(plug_in: str, key: str) -> Path | None:
     module, _, name = plug_in.partition(":")
     if not (all(part.isidentifier() for part in module.split(".")) and name.isidentifier()):
         raise ConfigError(f"{key}: {plug_in!r} is not of the form package.module:name")
-    relative = Path(*module.split("."))
-    for root in (Path(entry or ".") for entry in sys.path):
-        for path in (root / relative.with_suffix(".py"), root / relative / "__init__.py"):
-            if path.is_file():
-                names = _assigned_names(_parsed(path))
-                if name not in names and not names & {"*", "__getattr__"}:
-                    hint = nearest(name, sorted(names))
-                    raise ConfigError(f"{key}: {plug_in!r}: {path} defines no {name!r}{hint}")
-                return path
-    return None
+    path = module_file(module)
+    if path is not None:
+        names = _assigned_names(parsed(path))
+        if name not in names and not names & {"*", "__getattr__"}:
+            hint = nearest(name, sorted(names))
+            raise ConfigError(f"{key}: {plug_in!r}: {path} defines no {name!r}{hint}")
+    return path
 
 
 def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -120,14 +124,8 @@ def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> d
     builder = builder_of(section, kind)
     if builder is None:
         return given
-    unknown = [name for name in given if name not in builder.options]
-    if unknown and not builder.open_ended:
-        allowed = sorted(builder.options)
-        raise OptionError(
-            unknown[0],
-            f"{key}.{unknown[0]} is not an option of {key}.kind={kind}; allowed: "
-            f"{', '.join(allowed) or 'none'}{nearest(unknown[0], allowed)}",
-        )
+    for name in given:
+        _check_name(builder.signature, f"{key}.kind={kind}", key, name)
     try:
         checked: dict[str, Any] = builder.model(**given).model_dump()
     except ValidationError as error:
@@ -136,10 +134,49 @@ def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> d
         if first["type"] == "missing":
             raise OptionError(name, f"{key}.{name} is needed by {key}.kind={kind}") from None
         raise OptionError(name, f"{key}.{name}={first['input']!r}: {first['msg'].lower()}") from None
+    for name in builder.signature.computed - set(given):
+        del checked[name]  # the callable fills it in
     for name in builder.file_options:
         if isinstance(checked[name], str) and checked[name].endswith(FILE_SUFFIXES):
             checked[name] = _content(f"{key}.{name}", name, Path(checked[name]))
     return checked
+
+
+def _check_name(builder: Signature, at: str, key: str, name: str) -> None:
+    """Raise `OptionError` for an option that the builder does not accept.
+
+    A builder may pass `**kwargs` on to code that ignores unknown names. So a name close to a known one is
+    refused, too.
+    """
+    if name in builder.names:
+        return
+    allowed = sorted(builder.names)
+    if not builder.open_ended:
+        raise OptionError(
+            name,
+            f"{key}.{name} is not an option of {at}; allowed: {', '.join(allowed) or 'none'}"
+            f"{nearest(name, allowed)}",
+        )
+    if close := difflib.get_close_matches(name, allowed, n=1, cutoff=_LOOKS_LIKE):
+        raise OptionError(
+            name,
+            f"{key}.{name} is not named by {at}; did you mean '{close[0]}'? Its **kwargs could hide a "
+            f"misspelt option; if {name} is right, make it an argument",
+        )
+
+
+def unchecked_options(section: str, key: str, kind: str, given: Iterable[str]) -> str | None:
+    """A sentence on the options of `given` that only the job can check; None if all are checked here."""
+    builder = builder_of(section, kind)
+    if builder is None:
+        names, reason = list(given), "its source is not found here"
+    else:
+        names = [name for name in given if name not in builder.signature.names]
+        reason = "its **kwargs take any option"
+    if not names:
+        return None
+    options = ", ".join(f"{key}.{name}" for name in names)
+    return f"{key}.kind={kind}: {reason}, so {options} can only be checked in the job"
 
 
 def _content(key: str, option: str, path: Path) -> Any:
@@ -172,21 +209,8 @@ def _read(path: Path, name: str) -> Builder | None:
 
 @functools.cache
 def _read_version(path: Path, name: str, _modified: int) -> Builder | None:
-    module = _parsed(path)
-    node = _find(module, name)
-    if isinstance(node, ast.ClassDef):
-        node = _find(node, "__init__")
-    if not isinstance(node, ast.FunctionDef):
-        return None
-    arguments = node.args
-    positional = [a for a in arguments.posonlyargs + arguments.args if a.arg not in ("self", "source")]
-    positional_defaults: list[ast.expr | None] = [None] * len(positional)
-    if arguments.defaults:
-        positional_defaults[-len(arguments.defaults) :] = arguments.defaults
-    pairs = [*zip(positional, positional_defaults, strict=True)]
-    pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    options = {argument.arg: (_type(argument.annotation), _default(value)) for argument, value in pairs}
-    return Builder(options, arguments.kwarg is not None, ast.get_docstring(node) or "", _file_options(module))
+    found = signature(path, name)
+    return None if found is None else Builder(found, _file_options(parsed(path)))
 
 
 def _file_options(module: ast.Module) -> tuple[str, ...]:
@@ -197,28 +221,15 @@ def _file_options(module: ast.Module) -> tuple[str, ...]:
     return ()
 
 
-def _parsed(path: Path) -> ast.Module:
-    return _parse(path, path.stat().st_mtime_ns)
-
-
-@functools.cache
-def _parse(path: Path, _modified: int) -> ast.Module:
-    # cached: a sweep checks hundreds of configs against the same few files
-    try:
-        return ast.parse(path.read_text())
-    except SyntaxError as error:
-        raise ConfigError(f"not valid Python: {error.msg}", at=f"{path}:{error.lineno}") from None
-
-
 def _defines(folder: Path, module: str, name: str) -> bool:
     """Whether `folder` has a module of this name that defines `name`."""
     path = folder / f"{module}.py"
-    return module.isidentifier() and path.is_file() and _find(_parsed(path), name) is not None
+    return module.isidentifier() and path.is_file() and find(parsed(path), name) is not None
 
 
 def _modules_with(folder: Path, name: str) -> list[str]:
     """Names of the modules in `folder` that define `name`."""
-    return sorted(path.stem for path in folder.glob("*.py") if _find(_parsed(path), name) is not None)
+    return sorted(path.stem for path in folder.glob("*.py") if find(parsed(path), name) is not None)
 
 
 def _assigned_names(tree: ast.Module) -> set[str]:
@@ -237,28 +248,3 @@ def _assigned_names(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) in _DYNAMIC:
             names.add("*")
     return names
-
-
-def _find(tree: ast.AST, name: str) -> ast.FunctionDef | ast.ClassDef | None:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return node
-    return None
-
-
-def _type(annotation: ast.expr | None) -> Any:
-    if annotation is None:
-        return Any
-    try:
-        return eval(ast.unparse(annotation), {"__builtins__": {}}, _TYPE_NAMES)
-    except Exception:  # a user-defined type: the call in the job checks it
-        return Any
-
-
-def _default(value: ast.expr | None) -> Any:
-    if value is None:
-        return ...
-    try:
-        return ast.literal_eval(value)
-    except ValueError:
-        return None

@@ -6,14 +6,14 @@ classification.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from disttrain.config.huggingface_fields import new_settings, saved_settings
 from disttrain.data.source import Source
-from disttrain.errors import ConfigError, nearest
+from disttrain.errors import ConfigError
 
 
 def build(
@@ -54,12 +54,12 @@ def build(
     given = f"model.path={path!r}" if path is not None else f"model.model_type={model_type!r}"
     try:
         if path is not None:
-            settings = _saved_settings(path, config or {})
+            settings = saved_settings(path, config or {})
             _check_fit(settings, source, given)
             model = auto.from_pretrained(path, config=settings, local_files_only=True)
         else:
             assert model_type is not None
-            settings = _new_settings(model_type, fields, config or {})
+            settings = new_settings(model_type, fields, config or {})
             _check_fit(settings, source, given)
             model = auto.from_config(settings)
     except ConfigError:
@@ -105,37 +105,6 @@ def _head(source: Source) -> tuple[str, str, dict[str, Any]]:
 
 _NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 """Default special tokens, such as 50256 of GPT-2, may lie outside of the source's vocabulary."""
-
-
-def _saved_settings(path: str, options: dict[str, Any]) -> Any:
-    """The config in the folder `path`, with `options` set."""
-    from transformers import AutoConfig
-
-    settings, unused = AutoConfig.from_pretrained(
-        path, local_files_only=True, return_unused_kwargs=True, **options
-    )
-    _refuse_unknown(unused, settings)
-    return settings
-
-
-def _new_settings(model_type: str, fields: dict[str, Any], options: dict[str, Any]) -> Any:
-    """The config of a model type, with `fields` of the source and `options` set."""
-    from transformers import AutoConfig
-
-    settings = AutoConfig.for_model(model_type, **{**fields, **options})
-    default = AutoConfig.for_model(model_type, **fields)
-    # transformers stores an option that the model type does not have as a new attribute
-    _refuse_unknown(
-        [name for name in options if hasattr(settings, name) and not hasattr(default, name)], default
-    )
-    return settings
-
-
-def _refuse_unknown(names: Iterable[str], settings: Any) -> None:
-    """Raise `ConfigError` for the first of `names`, which are no fields of the model's config."""
-    for name in names:
-        hint = nearest(name, [*settings.to_dict(), *settings.attribute_map])
-        raise ConfigError(f"model.config.{name} is not a field of {type(settings).__name__}{hint}")
 
 
 def _check_fit(settings: Any, source: Source, given: str) -> None:

@@ -23,6 +23,7 @@ from disttrain.records.masking import mask_config
 from jobs.core.command_code import CommandReader
 from jobs.core.journal import utc_now
 from jobs.status.run_state import RunState, runs_of
+from jobs.submission.huggingface_check import check_huggingface
 from sweeps import command_template
 from sweeps.base_config import first_difference
 from sweeps.expand import GPUS, NODES, ExistingSweep, SweepPlan, expand
@@ -168,6 +169,7 @@ def _expand(
             f"sweep {name!r} in {args.runs} has another base config: {difference}; "
             "give this one a --name of its own"
         )
+    check_huggingface(plan.runs)
     return plan
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
 from disttrain.config.keys_and_defaults import model_waits
 from jobs.schedulers.base import Scheduler
+from jobs.submission.huggingface_check import check_huggingface
 from sweeps.expand import RunPlan
 
 _NAMED = 3
@@ -35,7 +37,18 @@ def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
             f"{_names([run.name for run in unmeasured])}: no step will be measured: train.steps is not above "
             f"telemetry.warmup_steps={most}"
         )
-    return found
+    return found + _unchecked_options(runs)
+
+
+def _unchecked_options(runs: Sequence[RunPlan]) -> list[str]:
+    """Options of the user's own models and data sources that a misspelling could leave without effect."""
+    sections = {
+        (package, key, section.kind, tuple(section.model_extra or ()))
+        for run in runs
+        for key, package in BUILT_SECTIONS.items()
+        if (section := getattr(run.config, key)).model_extra
+    }
+    return sorted(filter(None, [*(unchecked_options(*each) for each in sections), check_huggingface(runs)]))
 
 
 def _busy_threads(run: RunPlan) -> int:

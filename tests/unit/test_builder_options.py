@@ -100,7 +100,7 @@ def test_an_option_without_default_must_be_given(models):
 
 
 def test_keyword_arguments_leave_the_options_open(models):
-    models("open", "def build(source, *, size: int = 1, **rest): ...")
+    models("open", "def build(source, *, size: int = 1, **rest): return dict(rest)")
     assert check_options("models", "model", "open", {"other": "x"}) == {"size": 1, "other": "x"}
 
 
