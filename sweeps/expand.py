@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -31,6 +31,13 @@ Axes = dict[str, list[Any]]
 Point = dict[str, Any]
 _Repeated = tuple[Point, Config, BatchPlan | None, int, str]
 """Axes, config, batch plan, repeat and config key of a run."""
+Progress = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Passes items through and shows how many of them are done; the text describes the work."""
+
+
+def without_progress(items: Sequence[Any], text: str) -> Iterable[Any]:
+    """A `Progress` that shows nothing."""
+    return items
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ def expand(
     grids: Sequence[str] = (),
     existing: ExistingSweep | None = None,
     scale_batch: bool = True,
+    progress: Progress = without_progress,
 ) -> SweepPlan:
     """The runs of a sweep. Raises `ConfigError`, one line, for bad input.
 
@@ -97,6 +105,7 @@ def expand(
         replaces both the base value and an axis
     grids : names of the file's grids to expand; empty: all of them
     existing : runs of the sweep of this name
+    progress : shows the progress of the longest part, the check of all combinations
     scale_batch : whether batch sizes refer to `base_ranks` and are scaled; False: each run's own ranks
     """
     existing = existing or ExistingSweep()
@@ -117,15 +126,13 @@ def expand(
     has_command = has_command or any("command" in axes for axes in products)
     check_exclude_keys(section, {key for axes in products for key in axes}, base)
 
-    drafts = [(point, _with_point(base, point, origins, has_command)) for point in _points(products)]
-    kept = [
-        (point, draft)
-        for point, draft in drafts
-        if not any(_matches(point, draft, entry) for entry in section.exclude)
-    ]
-    if not kept:
+    checked = []
+    for point in progress(_points(products), "checking combinations"):
+        draft = _with_point(base, point, origins, has_command)
+        if not any(_matches(point, draft, entry) for entry in section.exclude):
+            checked.append((point, draft, check(draft)))
+    if not checked:
         raise ConfigError("sweep.exclude leaves no run", at=base.at("sweep.exclude"))
-    checked = [(point, draft, check(draft)) for point, draft in kept]
     checked.sort(key=lambda item: (item[2].resources.nodes, item[2].resources.gpus_per_node))  # stable
     base_ranks = None
     if scale_batch and not has_command:

@@ -181,6 +181,12 @@ def _add_submission(parser: argparse.ArgumentParser) -> None:
         help="shell command to call when the sweep has ended and when a run has failed (job.on_end)",
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would be submitted, write nothing")
+    parser.add_argument("--yes", action="store_true", help="submit also more than 200 runs")
+    parser.add_argument(
+        "--all-scripts",
+        action="store_true",
+        help="let a dry run print each batch script in full",
+    )
     parser.add_argument(
         "--test-only",
         action="store_true",

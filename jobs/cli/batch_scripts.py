@@ -1,4 +1,4 @@
-"""Batch scripts of a dry run, and the scheduler's answer to each."""
+"""Batch scripts of a dry run: one and the differences of the others, or all; the scheduler's answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jobs.cli.formatting import count, some_of
+from jobs.cli.progress_bar import progress
 from jobs.schedulers.base import Scheduler, ScriptPreview
 from jobs.submission.choose_actions import Action
 from jobs.submission.job_chains import JobChains
@@ -20,21 +22,24 @@ def preview_scripts(
     chains: JobChains | None,
     *,
     test: bool,
+    complete: bool,
 ) -> list[ScriptPreview]:
     """Scripts that `carry_out` would submit now, one for each job or array.
 
     In place of the id of a job that does not exist yet, a script has `JOB_OF_<run>`. `code` is the record of
-    the code (`records.Code`). With `test` the scheduler checks each script.
-    Raises `ConfigError` when it cannot check them.
+    the code (`records.Code`). With `test` the scheduler checks each script. Without `complete`, only the
+    first preview has the text of its script. Raises `ConfigError` when the scheduler cannot check scripts.
     """
-    prepared = prepare(actions, scheduler, root, {"code": code})
+    prepared = prepare(progress(actions, "preparing runs"), scheduler, root, {"code": code})
     runs = [each for each in prepared if isinstance(each, PreparedRun)]
     batches = []
-    for group in submission_groups(runs, scheduler.quota().array, chains) if runs else []:
+    groups = submission_groups(runs, scheduler.quota().array, chains) if runs else []
+    for group in groups:
         batches.append(batch_of(group, chains))
         if chains is not None:
             chains.add([f"JOB_OF_{each.run.name}" for each in group])
-    return scheduler.previews(batches, test=test)
+    shown = progress(batches, "testing scripts" if test else "rendering scripts")
+    return list(scheduler.previews(shown, test=test, complete=complete))
 
 
 def script_json(preview: ScriptPreview, scheduler: Scheduler) -> dict[str, Any]:
@@ -49,16 +54,53 @@ def script_json(preview: ScriptPreview, scheduler: Scheduler) -> dict[str, Any]:
     }
 
 
-def scripts_text(previews: Sequence[ScriptPreview], scheduler: Scheduler) -> str:
-    """Each script, followed by the scheduler's answer."""
-    return "\n".join(_section(preview, scheduler) for preview in previews)
+def scripts_text(previews: Sequence[ScriptPreview], scheduler: Scheduler, *, every: bool) -> str:
+    """The first script, and the options of the others that differ; with `every`, each script.
+
+    The scheduler's answer to each script follows.
+    """
+    if every or len(previews) < 2:
+        return "\n".join(_section(preview, scheduler) for preview in previews)
+    parts = [_section(previews[0], scheduler), differences_text(previews)]
+    answers = [
+        f"{scheduler.title} {_verb(preview)} {_title(preview)}: {preview.check.message}"
+        for preview in previews[1:]
+        if preview.check is not None
+    ]
+    return "\n".join([*parts, *answers])
+
+
+def differences_text(previews: Sequence[ScriptPreview]) -> str:
+    """Options in which scripts differ from the first one, with the scripts that have them."""
+    first, *others = previews
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for preview in others:
+        groups.setdefault(_difference(first.options, preview.options), []).append(_title(preview))
+    lines = [
+        f"{count(len(others), 'more script')}, for other runs (names, tags, folders and job ids differ; "
+        "--all-scripts prints them), with these options:"
+    ]
+    for options, names in groups.items():
+        lines.append(f"  {' '.join(options) or 'the same'}: {some_of(names, '; ')}")
+    return "\n".join(lines)
+
+
+def _difference(first: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
+    names = {option.partition("=")[0] for option in other}
+    absent = [option.partition("=")[0] for option in first if option.partition("=")[0] not in names]
+    return (*(option for option in other if option not in first), *(f"without {name}" for name in absent))
 
 
 def _section(preview: ScriptPreview, scheduler: Scheduler) -> str:
-    runs = preview.runs
-    name = f"array of {', '.join(runs)}" if len(runs) > 1 else runs[0]
-    text = f"batch script of {name}, profile {preview.profile}:\n\n{preview.script}"
+    text = f"batch script of {_title(preview)}, profile {preview.profile}:\n\n{preview.script}"
     if preview.check is not None:
-        verb = "accepts" if preview.check.accepted else "refuses"
-        text += f"\n{scheduler.title} {verb} it: {preview.check.message}\n"
+        text += f"\n{scheduler.title} {_verb(preview)} it: {preview.check.message}\n"
     return text
+
+
+def _verb(preview: ScriptPreview) -> str:
+    return "accepts" if preview.check and preview.check.accepted else "refuses"
+
+
+def _title(preview: ScriptPreview) -> str:
+    return preview.runs[0] if len(preview.runs) == 1 else f"array of {some_of(preview.runs)}"

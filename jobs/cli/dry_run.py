@@ -15,9 +15,11 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli.action_table import EXIT_RUNS_MISSING
 from jobs.cli.batch_scripts import preview_scripts, script_json
 from jobs.cli.command_output import add_json, print_error, print_warning
+from jobs.cli.cost_bound import cost_bound
 from jobs.cli.dry_run_text import PORT, dry_run_text
 from jobs.cli.formatting import count
 from jobs.cli.max_running import job_chains, limit_line
+from jobs.cli.progress_bar import progress
 from jobs.cli.target import described_scheduler
 from jobs.core import code_snapshot, command_code, environment
 from jobs.core.command_code import CommandReader
@@ -33,15 +35,6 @@ from sweeps.run_names import strategy_of
 
 INTERFACE = "INTERFACE"
 """Placeholder of a node's network interface, which is determined when the run starts."""
-
-
-@dataclass(frozen=True)
-class CostBound:
-    """Upper bound of the processor time of one attempt."""
-
-    hours: float
-    unit: str
-    """`GPU-hours`, or `CPU rank-hours` where ranks have no GPU of their own."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +72,16 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     code = code_snapshot.read_code()
     actions = plan_actions(plan, there, code.code_hash, command_hashes(plan, args.runs))
     place = _Place.of(scheduler, args.runs.absolute(), code)
-    runs = [_run_json(action, plan, place) for action in actions]
+    every = args.json or args.all_scripts
+    runs = [
+        _run_json(action, plan, place, commands=every or number == 0)
+        for number, action in enumerate(progress(actions, "planning runs"))
+    ]
     record = code_snapshot.code_record(code)
     chains = job_chains(args, there, scheduler)
-    scripts = preview_scripts(actions, scheduler, args.runs, record, chains, test=args.test_only)
+    scripts = preview_scripts(
+        actions, scheduler, args.runs, record, chains, test=args.test_only, complete=every
+    )
     warnings = warnings_for([action.plan for action in actions if action.submits and action.plan], scheduler)
     if args.json:
         for line in warnings:
@@ -99,7 +98,10 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     else:
         notes = [f"warning: {line}" for line in warnings] + limit_line(args, plan.name, scheduler)
         report_job = not (args.wait or args.no_report) and any(action.submits for action in actions)
-        print(dry_run_text(plan, scheduler, args.runs, runs, notes, scripts, report_job=report_job))
+        text = dry_run_text(
+            plan, scheduler, args.runs, runs, notes, scripts, report_job=report_job, every=every
+        )
+        print(text)
     refused = [script.name for script in scripts if script.check and not script.check.accepted]
     if refused:
         print_error(f"{scheduler.title} refuses {len(refused)} of {count(len(scripts), 'batch script')}")
@@ -113,8 +115,8 @@ def _existing_or_planned(action: Action, root: Path) -> RunState:
     return RunState(RunDir(root / action.sweep / action.name), "planned", config_key=key)
 
 
-def _run_json(action: Action, plan: SweepPlan, place: _Place) -> dict[str, Any]:
-    """One run in the output of `--json`."""
+def _run_json(action: Action, plan: SweepPlan, place: _Place, *, commands: bool) -> dict[str, Any]:
+    """One run in the output of `--json`; without `commands` its commands are left out."""
     planned = action.plan
     assert planned is not None
     config, _ = mask_config(planned.config.as_dict())
@@ -129,7 +131,7 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place) -> dict[str, Any]:
         "run_key": run_key(planned.config_key, about["hash"] or "" if about else place.code_hash),
         "provenance": {"command": about},
     }
-    one_machine = place.scheduler.one_machine
+    commands = commands and place.scheduler.one_machine
     return {
         "sweep": action.sweep,
         "run": action.name,
@@ -152,7 +154,7 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place) -> dict[str, Any]:
         "config_key": planned.config_key,
         "config": config,
         "env": environment.env_record(added)["variables"],
-        "commands": _node_commands(run, action, record) if one_machine else [],
+        "commands": _node_commands(run, action, record) if commands else [],
     }
 
 
@@ -193,11 +195,3 @@ def _node_commands(run: RunDir, action: Action, record: Mapping[str, Any]) -> li
 def _with_port(command: list[str]) -> list[str]:
     index = command.index("--master-port") + 1
     return [*command[:index], PORT, *command[index + 1 :]]
-
-
-def cost_bound(run: RunPlan, scheduler: Scheduler) -> CostBound:
-    """Time limit of one attempt times its ranks."""
-    resources = run.config.resources
-    on_gpu = scheduler.uses_gpus(resources.device, run.config.world_size)
-    hours = run.config.world_size * run.config.job.time_limit_min / 60
-    return CostBound(hours, "GPU-hours" if on_gpu else "CPU rank-hours")

@@ -7,7 +7,8 @@ from typing import Any
 
 from jobs.cli.action_table import DRY_RUN
 from jobs.cli.batch_scripts import scripts_text
-from jobs.cli.formatting import count, plain, table
+from jobs.cli.cost_bound import CostBound, total_text
+from jobs.cli.formatting import count, plain, some_of, table
 from jobs.schedulers.base import Scheduler, ScriptPreview
 from sweeps.expand import SweepPlan
 
@@ -36,11 +37,12 @@ def dry_run_text(
     scripts: list[ScriptPreview],
     *,
     report_job: bool,
+    every: bool,
 ) -> str:
     """The whole text.
 
     `runs` are the entries of `--json`, `notes` lines below the table; `report_job`: whether a report job is
-    submitted.
+    submitted; `every`: whether all scripts are printed.
     """
     head = f"sweep {plan.name}: {count(len(runs), 'run')} on {scheduler.name} in {root / plan.name}; "
     if all(run["batch"] is None for run in runs):
@@ -55,7 +57,7 @@ def dry_run_text(
         table(_COLUMNS, [_table_row(run) for run in runs]),
         "\n".join([_total_line(runs), *notes]),
         _environment_text(runs),
-        _commands_text(runs) if scheduler.one_machine else scripts_text(scripts, scheduler),
+        _commands_text(runs) if scheduler.one_machine else scripts_text(scripts, scheduler, every=every),
         _REPORT_JOB if report_job else "",
     ]
     parts = [part for part in parts if part]
@@ -80,14 +82,8 @@ def _table_row(run: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _total_line(runs: list[dict[str, Any]]) -> str:
-    starting = [run for run in runs if run["action"] in ("submit", "retry")]
-    hours: dict[str, float] = {}
-    for run in starting:
-        bound = run["cost_bound"]
-        hours[bound["unit"]] = hours.get(bound["unit"], 0.0) + bound["hours"]
-    bounds = " and ".join(f"{total:.3g} {unit}" for unit, total in hours.items())
-    cost_text = f", at most {bounds} (each attempt until its time limit)" if bounds else ""
-    return f"would start {len(starting)} of {len(runs)}{cost_text}"
+    starting = [CostBound(**run["cost_bound"]) for run in runs if run["action"] in ("submit", "retry")]
+    return f"would start {len(starting)} of {len(runs)}{total_text(starting)}"
 
 
 def _environment_text(runs: list[dict[str, Any]]) -> str:
@@ -101,14 +97,22 @@ def _environment_text(runs: list[dict[str, Any]]) -> str:
         lines = table(("", "", ""), rows).splitlines()[1:]
         groups.setdefault("\n".join(lines), []).append(run["run"])
     return "\n\n".join(
-        f"added to the environment of {'every rank' if len(groups) == 1 else ', '.join(names)}:\n{lines}"
+        f"added to the environment of {'every rank' if len(groups) == 1 else some_of(names)}:\n{lines}"
         for lines, names in groups.items()
     )
 
 
 def _commands_text(runs: list[dict[str, Any]]) -> str:
+    """The commands of the runs that have some: all, or the first."""
     lines = [f"commands of each node ({PORT} is chosen when the run starts):"]
-    for run in runs:
+    shown = [run for run in runs if run["commands"]]
+    for run in shown:
         lines.append(f"  {run['run']}")
         lines += [f"    node {node}: {' '.join(command)}" for node, command in enumerate(run["commands"])]
+    others = len(runs) - len(shown)
+    if others:
+        lines.append(
+            f"  {count(others, 'more run')}: with their own run directory and rendezvous id, on the nodes "
+            "and ranks of the table (--all-scripts prints the commands)"
+        )
     return "\n".join(lines)

@@ -55,6 +55,13 @@ def count(quantity: int, noun: str) -> str:
     return f"{quantity} {noun}{'' if quantity == 1 else 's'}"
 
 
+def some_of(names: Sequence[str], separator: str = ", ") -> str:
+    """The names, or the first three of more than four: `a, b, c and 7 more`."""
+    most = 3 if len(names) > 4 else len(names)
+    more = len(names) - most
+    return separator.join(names[:most]) + (f" and {more} more" if more else "")
+
+
 def plain(value: object) -> str:
     """A float without trailing zeros; any other value by `str`."""
     return f"{value:g}" if isinstance(value, float) else str(value)

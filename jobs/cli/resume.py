@@ -14,6 +14,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import max_running, run_lookup, submitting, target
 from jobs.cli.action_table import action_table, actions_json, report_missing
 from jobs.cli.command_output import add_json, print_warning
+from jobs.cli.progress_bar import progress
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
@@ -44,7 +45,9 @@ def run(args: argparse.Namespace) -> int:
             actions = resume_actions(states, code_hash(), named)
             reports += max_running.limit_line(args, sweep, scheduler)
             try:
-                actions = carry_out(actions, scheduler, args.runs, chains=_chains(args, sweep, scheduler))
+                actions = carry_out(
+                    actions, scheduler, args.runs, chains=_chains(args, sweep, scheduler), progress=progress
+                )
             except SubmitError as error:
                 return submitting.print_refusal(error, args.runs, sweep)
             if not args.wait:

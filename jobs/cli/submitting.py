@@ -12,9 +12,11 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, sweep_end, target
 from jobs.cli.action_table import EXIT_RUNS_MISSING, action_table, actions_json, report_missing
 from jobs.cli.command_output import add_json, print_error, print_warning
+from jobs.cli.confirmation import require_yes
 from jobs.cli.formatting import runs_flag
 from jobs.cli.max_running import job_chains, limit_line
 from jobs.cli.polling import PolledRuns
+from jobs.cli.progress_bar import progress
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
@@ -40,6 +42,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
 
         return print_dry_run(args, planned)
     scheduler = target.chosen_scheduler(args, existing)
+    require_yes(args, plan_actions(planned, existing, code_hash(), commands), scheduler)
     with sweep_lock(root / name):
         states = refresh(read_runs(root, name), scheduler, receipts=True, warn=print_warning)
         planned = make_plan(args, states)
@@ -50,7 +53,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
             print_warning(line)
         try:
             chains = job_chains(args, states, scheduler)
-            actions = carry_out(actions, scheduler, root, chains=chains)
+            actions = carry_out(actions, scheduler, root, chains=chains, progress=progress)
         except SubmitError as error:
             if is_new:
                 discard_sweep_record(root, name)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import re
@@ -51,17 +52,17 @@ class CodeContent:
     files: Mapping[str, bytes]
     """Contents by path below the root, with `/`."""
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """Hash of all files: 16 hex digits. The name of the snapshot's folder."""
         return _hash(self.files)
 
-    @property
+    @functools.cached_property
     def code_hash(self) -> str:
         """Hash of the sources alone (`disttrain.records.collect_provenance.code_hash`)."""
         return hash_sources(self.files)
 
-    @property
+    @functools.cached_property
     def command_hash(self) -> str:
         """Hash of the Python, YAML and TOML files of a script of one's own: `c-` and 12 hex digits."""
         sources = {name: data for name, data in self.files.items() if name.endswith(_SOURCES)}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -167,7 +167,11 @@ class ScriptPreview:
     name: str
     runs: Sequence[str]
     profile: str
-    script: str
+    options: Sequence[str]
+    """Options of the script that follow from shape, limits and profile, such as `--nodes=2`. All other
+    differences between scripts of one command follow from them, or are names, folders and job ids."""
+    script: str | None
+    """None where only the options were requested."""
     check: ScriptCheck | None
     """None where the scheduler was not asked."""
 
@@ -259,10 +263,11 @@ class Scheduler(Protocol):
     def warnings(self, environ: Mapping[str, str]) -> list[str]:
         """Variables of the shell that have no effect on a submission; one line each."""
 
-    def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
+    def previews(self, batches: Iterable[Batch], *, test: bool, complete: bool) -> list[ScriptPreview]:
         """Scripts that `submit` would hand over, with `test` checked by the scheduler.
 
-        Raises `ConfigError` where the scheduler cannot check scripts.
+        Without `complete`, only the first preview has the text of its script. Raises `ConfigError` where the
+        scheduler cannot check scripts.
         """
 
 

@@ -26,7 +26,15 @@ from jobs.status.run_state import RunState, runs_of
 from jobs.submission.huggingface_check import check_huggingface
 from sweeps import command_template
 from sweeps.base_config import first_difference
-from sweeps.expand import GPUS, NODES, ExistingSweep, SweepPlan, expand
+from sweeps.expand import (
+    GPUS,
+    NODES,
+    ExistingSweep,
+    Progress,
+    SweepPlan,
+    expand,
+    without_progress,
+)
 from sweeps.overrides import Override, parse_flag, parse_set
 
 _SWEEP_FILES = Path(__file__).resolve().parents[2] / "sweeps"
@@ -63,7 +71,9 @@ def _script_name(command: Sequence[str]) -> str:
     return Path(words[0]).stem.rpartition(".")[2] if words else ""
 
 
-def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
+def sweep_plan(
+    args: argparse.Namespace, states: list[RunState], progress: Progress = without_progress
+) -> SweepPlan:
     """The plan of `submit.py sweep`. Raises `ConfigError`; writes nothing."""
     flags = [
         parse_flag(flag, key, words)
@@ -86,7 +96,7 @@ def sweep_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
     if getattr(args, "command", None):
         draft.set("command", list(args.command), "--")
     overrides = [*flags, *sets, *_hook(args)]
-    return _expand(args, draft, overrides, states, grids=args.grid)
+    return _expand(args, draft, overrides, states, grids=args.grid, progress=progress)
 
 
 def run_plan(args: argparse.Namespace, states: list[RunState]) -> SweepPlan:
@@ -154,6 +164,7 @@ def _expand(
     grids: Sequence[str] = (),
     *,
     scale_batch: bool = True,
+    progress: Progress = without_progress,
 ) -> SweepPlan:
     name = sweep_name(args)
     recorded = _recorded_base(args.runs / name / "sweep.json")
@@ -162,7 +173,15 @@ def _expand(
         unreadable=frozenset(state.name for state in states if not state.config_key),
         base_ranks=recorded["sweep"]["base_ranks"] if recorded else None,
     )
-    plan = expand(draft, overrides, name=name, grids=grids, existing=existing, scale_batch=scale_batch)
+    plan = expand(
+        draft,
+        overrides,
+        name=name,
+        grids=grids,
+        existing=existing,
+        scale_batch=scale_batch,
+        progress=progress,
+    )
     difference = first_difference(recorded, mask_config(plan.base)[0]) if recorded else None
     if difference:
         raise ConfigError(

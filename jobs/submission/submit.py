@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,14 @@ from jobs.schedulers.base import (
 from jobs.submission.choose_actions import Action
 from jobs.submission.job_chains import JobChains
 
+Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
+"""Passes items through and shows how many of their total number are done; the text describes the work."""
+
+
+def without_progress(items: Iterable[Any], text: str, total: int) -> Iterable[Any]:
+    """A `Progress` that shows nothing."""
+    return items
+
 
 @dataclass(frozen=True)
 class PreparedRun:
@@ -74,6 +82,7 @@ def carry_out(
     *,
     current_job: str | None = None,
     chains: JobChains | None = None,
+    progress: Progress = without_progress,
 ) -> list[Action]:
     """Submit the runs whose action is `submit` or `retry`; return all actions, with job ids.
 
@@ -100,13 +109,14 @@ def carry_out(
                 results[position] = found
         commands.write()
         if prepared:
-            for position, result in _submit_all(prepared, scheduler, current_job, chains):
+            submitted = _submit_all(prepared, scheduler, current_job, chains)
+            for position, result in progress(submitted, "submitting runs", len(prepared)):
                 results[position] = result
     return results
 
 
 def prepare(
-    actions: Sequence[Action],
+    actions: Iterable[Action],
     scheduler: Scheduler,
     root: Path,
     provenance: Mapping[str, Any],

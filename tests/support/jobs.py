@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -263,7 +263,7 @@ class FakeScheduler:
     def warnings(self, environ: Mapping[str, str]) -> list[str]:
         return []
 
-    def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
+    def previews(self, batches: Iterable[Batch], *, test: bool, complete: bool) -> list[ScriptPreview]:
         return []
 
 

@@ -13,8 +13,9 @@ import pytest
 import submit
 from disttrain.records import collect_provenance
 from disttrain.records.run_directory import RunDir
+from jobs.cli.batch_scripts import differences_text
 from jobs.core import journal
-from jobs.schedulers.base import ScriptCheck
+from jobs.schedulers.base import ScriptCheck, ScriptPreview
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "dry-run.txt"
 FILE = """\
@@ -57,6 +58,11 @@ def test_a_dry_run_prints_everything_and_writes_nothing(capsys: pytest.CaptureFi
         GOLDEN.write_text(normal)
     assert normal == GOLDEN.read_text()
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"]
+
+
+def test_all_commands_are_printed_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run", "--all-scripts"]) == 0
+    assert capsys.readouterr().out.count("-m torch.distributed.run ") == 5  # on 1, 2 and 2 nodes
 
 
 @pytest.mark.parametrize("flag", ["--no-report", "--wait"])
@@ -160,8 +166,10 @@ def test_a_dry_run_on_slurm_prints_the_script_that_is_submitted(
     command = ["sweep", "tiny.yaml", "--nodes", "1", "2", "--repeats", "2", "--cluster", "slurm"]
     command += ["--slurm", "partition=gpu", "environment.NCCL_NET=IB"]
     slurm = stand_in(monkeypatch)
-    assert submit.main([*command, "--dry-run"]) == 0
+    assert submit.main([*command, "--dry-run", "--all-scripts"]) == 0
     shown = capsys.readouterr().out
+    assert submit.main([*command, "--dry-run"]) == 0
+    shortened = capsys.readouterr().out
     assert submit.main([*command, "--dry-run", "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)["batches"]
     assert not Path("runs").exists()
@@ -171,11 +179,58 @@ def test_a_dry_run_on_slurm_prints_the_script_that_is_submitted(
     assert len(submitted) == 3, "repeats of one shape share an array"
     assert all(shown.count(text) == 1 for text in submitted)
     assert "NCCL_NET=IB" in shown
+    assert [text for text in submitted if text in shortened] == [planned[0]["script"]]
     for batch in planned:
         for run in batch["runs"]:
             assert (Path("runs/tiny") / run / "submit.sbatch").read_text() == batch["script"]
             record = json.loads((Path("runs/tiny") / run / "run.json").read_text())
             assert (record["profile"]["name"], record["profile"]["partition"]) == ("generic", "gpu")
+
+
+def test_a_dry_run_names_the_options_in_which_scripts_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    values = ["--set", "parallel.strategy=auto", "train.seed=0,1,2,3,4", "job.time_limit_min=15"]
+    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--dry-run", "--nodes", "1", "2", *values]
+    assert submit.main(command) == 0
+    out = capsys.readouterr().out
+    assert out.count("#!/bin/bash") == 1
+    found = out[out.index("9 more scripts") :].splitlines()
+    assert found[1] == "  the same: " + "; ".join(f"n1-single-b64-seed{seed}-r0" for seed in range(1, 5))
+    assert found[2] == (
+        "  --nodes=2: n2-ddp-b32-seed0-r0; n2-ddp-b32-seed1-r0; n2-ddp-b32-seed2-r0 and 2 more"
+    )
+
+
+def test_options_that_only_the_first_script_has_are_named() -> None:
+    first, other = (
+        ScriptPreview(name, [name], "generic", options, "", None)
+        for name, options in (("a", ["--exclusive", "--nodes=1"]), ("b", ["--nodes=1", "--mem=0"]))
+    )
+    assert "  --mem=0 without --exclusive: b" in differences_text([first, other]).splitlines()
+
+
+def test_many_runs_need_yes_and_nothing_is_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jobs.cli.confirmation.RUNS_WITHOUT_YES", 2)
+    slurm = stand_in(monkeypatch)
+    command = ["sweep", "tiny.yaml", "--cluster", "slurm"]
+    assert submit.main(command) == 2
+    error = capsys.readouterr().err
+    assert error == (
+        "error: tiny: 3 runs would start, at most 1.25 GPU-hours (each attempt until its time limit); "
+        "more than 2 runs need --yes, and --dry-run lists them\n"
+    )
+    assert not Path("runs").exists()
+    assert not list(slurm.glob("submitted-*"))
+    assert submit.main([*command, "--dry-run"]) == 0
+    assert submit.main([*command, "--nodes", "1"]) == 0, "one run is below the limit"
+
+
+def test_yes_submits_many_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobs.cli.confirmation.RUNS_WITHOUT_YES", 2)
+    slurm = stand_in(monkeypatch)
+    assert submit.main(["sweep", "tiny.yaml", "--cluster", "slurm", "--yes"]) == 0
+    assert len(list(slurm.glob("submitted-*"))) == 3
 
 
 def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +264,7 @@ def test_the_answer_of_slurm_is_printed_and_a_refusal_is_exit_code_1(
     assert submit.main(command) == 1
     out = capsys.readouterr().out
     assert out.count("\nSlurm accepts it: Job 7 to start at noon\n") == 1
-    assert out.count("\nSlurm refuses it: ") == 2
+    assert out.count("\nSlurm refuses n2-ddp-b32-r0-") == 2
     assert submit.main([*command, "--nodes", "1"]) == 0
     assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--test-only is a dry run"
     assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--test-only"]) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,18 @@ def test_repeats_are_outermost_and_nodes_ascend(nodes: list[int], repeats: int) 
     plan = expanded(draft(sweep={"repeats": repeats}), nodes=" ".join(map(str, nodes)))
     shapes = [(run.repeat, run.config.resources.nodes) for run in plan.runs]
     assert shapes == sorted(shapes)
+
+
+def test_progress_counts_the_combinations() -> None:
+    seen = []
+
+    def progress(items: Sequence[Any], text: str) -> Iterator[Any]:
+        for item in items:
+            seen.append((text, len(items)))
+            yield item
+
+    expanded(draft(), "optim.lr=0.1,0.2", nodes="1 2", progress=progress)
+    assert seen == [("checking combinations", 4)] * 4
 
 
 def test_names_are_readable() -> None:

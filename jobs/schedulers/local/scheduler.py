@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,7 +137,7 @@ class LocalScheduler:
     def warnings(self, environ: Mapping[str, str]) -> list[str]:
         return []
 
-    def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
+    def previews(self, batches: Iterable[Batch], *, test: bool, complete: bool) -> list[ScriptPreview]:
         if test:
             raise ConfigError("--test-only needs Slurm, and these runs go to this machine")
         return []

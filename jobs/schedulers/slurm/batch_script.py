@@ -70,9 +70,7 @@ def render(batch: ScriptFields) -> str:
         "comment": batch.comment,
         "output": log,
     }
-    if several:
-        at_once = "" if batch.at_once is None else f"%{batch.at_once}"
-        options["array"] = f"0-{len(batch.tasks) - 1}{at_once}"
+    options |= _array(batch)
     if batch.after:
         own = batch.profile.sbatch.get("dependency")
         options["dependency"] = ",".join(["afterany:" + ":".join(batch.after), *([str(own)] if own else [])])
@@ -104,6 +102,19 @@ def render(batch: ScriptFields) -> str:
             ),
         ]
     )
+
+
+def shape_options(batch: ScriptFields) -> list[str]:
+    """Options of the script that neither name a run nor a job, such as `--nodes=2`."""
+    lines = directives(_array(batch) | _resources(batch.config, batch.profile))
+    return [line.removeprefix("#SBATCH ") for line in lines]
+
+
+def _array(batch: ScriptFields) -> dict[str, str | int | bool | None]:
+    if len(batch.tasks) == 1:
+        return {}
+    at_once = "" if batch.at_once is None else f"%{batch.at_once}"
+    return {"array": f"0-{len(batch.tasks) - 1}{at_once}"}
 
 
 def _python(batch: ScriptFields) -> str:

@@ -43,7 +43,13 @@ from jobs.schedulers.slurm import (
     squeue,
     submit_limits,
 )
-from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, check_path, render
+from jobs.schedulers.slurm.batch_script import (
+    ArrayTask,
+    ScriptFields,
+    check_path,
+    render,
+    shape_options,
+)
 from jobs.schedulers.slurm.report_script import ReportScript, render_report_script
 from jobs.schedulers.slurm.sbatch import Backoff, submit_with_backoff
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
@@ -218,18 +224,21 @@ class SlurmScheduler:
         unused = unused_by_sbatch(environ)
         return [f"{', '.join(unused)} of this shell: not used; use a site profile or --slurm"] * bool(unused)
 
-    def previews(self, batches: Sequence[Batch], *, test: bool) -> list[ScriptPreview]:
+    def previews(self, batches: Iterable[Batch], *, test: bool, complete: bool) -> list[ScriptPreview]:
         if test and not squeue.answers():
             raise ConfigError(f"--test-only needs Slurm, and {_UNAVAILABLE} (`scontrol ping`)")
         environment = inherited_variables.outside_job(os.environ)
-        found = []
+        found: list[ScriptPreview] = []
         for batch in batches:
             fields = script_fields(batch)
-            script = render(fields)
             runs = [each.run.name for each in batch.submissions]
-            tested = render(dataclasses.replace(fields, after=()))  # the jobs to wait for do not exist yet
-            check = check_script(tested, environment) if test else None
-            found.append(ScriptPreview(fields.name, runs, fields.profile.name, script, check))
+            script = render(fields) if complete or not found else None
+            check = None
+            if test:  # without the jobs to wait for, which do not exist yet
+                check = check_script(render(dataclasses.replace(fields, after=())), environment)
+            found.append(
+                ScriptPreview(fields.name, runs, fields.profile.name, shape_options(fields), script, check)
+            )
         return found
 
 
