@@ -1,0 +1,88 @@
+"""Scripts of one's own with real processes on the local cluster: environment, stop, failure, progress."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import submit as submit_py
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.schedulers.local.scheduler import LocalScheduler
+from tests.support.jobs import ended_afterwards, settled, wait_until
+
+pytestmark = pytest.mark.multiprocess
+
+SCRIPT = """\
+import json, os, pathlib, signal, sys, time
+import helper
+
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+folder = pathlib.Path(os.environ["DISTTRAIN_CHECKPOINT_DIR"])
+rank, attempt = os.environ["RANK"], os.environ["DISTTRAIN_ATTEMPT"]
+names = ("WORLD_SIZE", "DISTTRAIN_RUN_DIR", "DISTTRAIN_DEADLINE", "PYTHONSAFEPATH")
+print(json.dumps({name: os.environ.get(name) for name in names} | {"cwd": os.getcwd(), "argv": sys.argv[1:]}))
+print(helper.__file__, flush=True)
+if "fail" in sys.argv and rank == "1":
+    raise ValueError("boom")
+if (folder / f"started-{rank}").exists():
+    sys.exit(0)
+(folder / f"started-{rank}").touch()
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "queue"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(SCRIPT)
+    (tmp_path / "helper.py").write_text("")
+    with ended_afterwards(tmp_path / "runs", LocalScheduler()):
+        yield tmp_path
+
+
+def start(*words: str) -> int:
+    options = ["--cluster", "local", "--no-report", "--gpus-per-node", "2", "--name", "s"]
+    return submit_py.main(["run", *options, "--set", "job.stop_signal=SIGUSR1", "--", "own.py", *words])
+
+
+def only_run(folder: Path) -> RunDir:
+    (path,) = (folder / "runs" / "s").glob("*/run.json")
+    return RunDir(path.parent)
+
+
+def test_a_script_is_stopped_by_its_signal_and_started_again(folder: Path) -> None:
+    assert start("a b", "{x}") == 0
+    run = only_run(folder)
+    wait_until(lambda: len(list(run.checkpoints.glob("started-*"))) == 2)
+    assert submit_py.main(["cancel", "--graceful", f"s/{run.name}"]) == 0
+    (stopped,) = settled(folder / "runs").values()
+    assert (stopped.state, stopped.cause) == ("failed", "stopped")
+    assert stopped.message == "exited with code 0 after its stop signal"
+    first = read_json(run.attempt(0).record)
+    assert first["checkpoint_before"] is None
+    assert first["checkpoint_after"] > 0
+    values, helper = run.attempt(0).rank_log(1).read_text().splitlines()
+    seen = json.loads(values)
+    assert seen["WORLD_SIZE"] == "2"
+    assert seen["DISTTRAIN_RUN_DIR"] == str(run.path)
+    assert seen["PYTHONSAFEPATH"] is None
+    assert (seen["cwd"], seen["argv"]) == (str(folder), ["a b", "{x}"])
+    copy = read_json(run.run_json)["provenance"]["command"]["path"]
+    assert helper == str(folder / "runs" / copy / "helper.py")
+
+    assert start("a b", "{x}") == 0
+    (done,) = settled(folder / "runs").values()
+    assert (done.state, done.attempts, done.stale) == ("done", 2, False)
+
+
+def test_a_failure_names_the_rank_and_the_last_line_of_its_log(folder: Path) -> None:
+    assert start("fail") == 0
+    (failed,) = settled(folder / "runs").values()
+    assert (failed.state, failed.cause) == ("failed", "crashed")
+    assert failed.message == "rank 1: ValueError: boom"

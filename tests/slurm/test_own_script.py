@@ -1,0 +1,60 @@
+"""The program in docs/own-script.md on a real Slurm: stopped by its time limit, started again, finished."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import RunDir
+from jobs.status.run_state import read_state
+from tests.support.jobs import wait_until
+from tests.support.minicluster import MiniCluster
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-script.md"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # several starts of a minute each, where two processors import torch slowly
+def test_a_program_that_imports_nothing_of_ours(slurm: MiniCluster, tmp_path: Path) -> None:
+    (program,) = re.findall(r"```python\n(import argparse.*?)```", PAGE.read_text(), re.S)
+    assert "disttrain" not in program.lower().replace("disttrain_", "")
+    script = tmp_path / "train.py"
+    script.write_text(program)
+    limits = ["job.time_limit_min=1", "job.stop_lead_s=35", "job.max_attempts=9", "resources.device=cpu"]
+    options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", *limits]
+    slurm.submit("run", *options, "--", "train.py", "--steps", "250", cwd=tmp_path)
+    script.write_text("raise SystemExit('edited after the submission')")
+    (path,) = (tmp_path / "runs" / "train").glob("*/run.json")
+    run = RunDir(path.parent)
+    wait_until(lambda: read_state(run).state in ("done", "failed", "lost"), within_s=500)
+
+    attempts = [read_json(attempt.record) for attempt in run.attempts()]
+    assert [each["cause"] for each in attempts] == [*["deadline"] * (len(attempts) - 1), "finished"]
+    assert len(attempts) > 1
+    assert {each["next"] for each in attempts[:-1]} == {"requeue"}
+    assert len(set(attempts[0]["nodes"])) == 2
+    for number in range(2):
+        log = run.attempt(0).node_log(number).read_text()
+        assert "SIGTERM to process" in log
+        assert "begins after step 0\n" in run.attempt(0).rank_log(number).read_text()
+    last = run.attempts()[-1]
+    for rank in range(2):
+        begun = re.search(rf"rank {rank} of 2 begins after step (\d+)", last.rank_log(rank).read_text())
+        assert begun is not None
+        assert int(begun[1]) > 0
+    reported = read_json(run.metrics)
+    assert reported["step"] == 250
+
+    (state,) = json.loads(slurm.submit("status", "--json", cwd=tmp_path))["runs"]
+    assert (state["state"], state["stale"], state["step"]) == ("done", True, 250)
+    assert state["samples_per_s"] == reported["samples_per_s"]
+    assert "samples_per_s" in slurm.submit("show", f"train/{run.name}", cwd=tmp_path)
+    slurm.submit("report", cwd=tmp_path)
+    (excluded,) = read_json(tmp_path / "runs/train/report/report.json")["excluded"]
+    assert excluded["state"] == "done"
+    assert "without telemetry" in excluded["reason"]
+    assert "step=250" in excluded["reason"]
