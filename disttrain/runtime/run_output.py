@@ -17,15 +17,11 @@ from disttrain.records.masking import mask_config
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.provenance import Provenance
-from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job
+from disttrain.records.run_directory import ATTEMPT, RUN_DIR, Attempt, RunDir, attempt_of_job
 from disttrain.runtime.process_group import World
 
 BY_HAND = "by-hand"
 """Sweep of runs started by hand."""
-
-RUN_DIR, ATTEMPT = "DISTTRAIN_RUN_DIR", "DISTTRAIN_ATTEMPT"
-"""Environment variables by which a job hands its run directory, and the number of the attempt that its agent
-claimed, to a script of the user."""
 
 
 @dataclass(frozen=True)

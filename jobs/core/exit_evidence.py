@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,8 @@ from jobs.core.classify_exit import ExitEvidence, last_rank_line, peer_address, 
 from jobs.core.rank_positions import RankPosition
 
 _LOG_TAIL_BYTES = 32 * 1024
+_EXCEPTION = re.compile(r"((?:\w+\.)*[A-Z]\w*): (.*)")
+"""Last line of a traceback."""
 _LOOKUP_S = 5.0
 """Time for all queries of the name service together, because the requeue waits for them. One query without an
 answer may take 30 s."""
@@ -138,9 +141,9 @@ def errors_of_command(attempt: Attempt, failed: Iterable[tuple[int, int]]) -> li
         if code < 0 or not log.exists():
             continue
         lines = [line for line in _log_tail(log).splitlines() if line.strip()]
-        kind, colon, message = (lines[-1] if lines else "").partition(": ")
-        if not colon or not kind.replace(".", "_").isidentifier():
-            kind, message = f"exit code {code}", lines[-1] if lines else "no output"
+        last = lines[-1] if lines else "no output"
+        exception = _EXCEPTION.fullmatch(last)
+        kind, message = (exception[1], exception[2]) if exception else (f"exit code {code}", last)
         out_of_memory = kind.endswith(("OutOfMemoryError", "MemoryError"))
         cause = "out_of_memory" if out_of_memory else "crashed"
         time = log.stat().st_mtime

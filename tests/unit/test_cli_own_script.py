@@ -1,0 +1,141 @@
+"""`run -- SCRIPT` and `command:` in a sweep file, by the verbs of submit.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import submit
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.planned import RunRecord, SweepRecord
+from disttrain.records.run_directory import RunDir
+from jobs.core import command_code
+from jobs.status.run_state import read_runs
+from tests.support.jobs import FakeScheduler
+from tests.support.verbs import RUNS, ask, ask_json, end, states
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+SWEEP = """\
+command: train.py --lr {lr}
+resources: {device: cpu}
+sweep:
+  axes: {lr: [0.1, 0.2]}
+"""
+
+
+@pytest.fixture(autouse=True)
+def script(cluster: FakeScheduler) -> Path:
+    command_code.hash_of_source.cache_clear()
+    Path("own.yaml").write_text(SWEEP)
+    Path("train.py").write_text("print(1)\n")
+    return Path("train.py")
+
+
+def test_a_run_of_a_script_is_submitted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "run --nodes 2 -- train.py --lr 3e-4"
+    assert "1 run: 1 submitted" in ask(capsys, command)
+    assert states() == {"n2-train.py-lr-3e-4-r0": "queued"}
+    run = RunDir(RUNS / "train" / "n2-train.py-lr-3e-4-r0")
+    record = RunRecord.model_validate(read_json(run.run_json))
+    assert record.config["command"] == ["train.py", "--lr", "3e-4"]
+    assert record.axes == {"resources.nodes": 2, "command": "train.py --lr 3e-4"}
+    about = record.provenance.command
+    assert about is not None
+    assert (about.folder, about.source) == (str(Path.cwd()), str(Path.cwd()))
+    assert (RUNS / str(about.path) / "train.py").read_text() == "print(1)\n"
+    SweepRecord.model_validate(read_json(RUNS / "train" / "sweep.json"))
+    assert "0 submitted" in (out := ask(capsys, command)) or "in progress" in out
+    ask(capsys, "run --nodes 2 -- train.py --lr 1e-4")
+    assert len(states()) == 2
+    assert "train.py --lr 3e-4" in ask(capsys, "show train/n2-train.py-lr-3e-4-r0")
+
+
+def test_an_edited_script_makes_its_runs_outdated(capsys: pytest.CaptureFixture[str], script: Path) -> None:
+    ask(capsys, "sweep own.yaml")
+    assert sorted(states()) == ["n1-lr0.1-r0", "n1-lr0.2-r0"]
+    for name, cause in (("n1-lr0.1-r0", "finished"), ("n1-lr0.2-r0", "crashed")):
+        end(RunDir(RUNS / "own" / name), cause)
+    kept = ask_json(capsys, "sweep own.yaml")
+    assert [run["action"] for run in kept["actions"]] == ["up_to_date", "retry"]
+    assert [state.stale for state in read_runs(RUNS, "own", code_hash="other")] == [False, False]
+    script.write_text("print(2)\n")
+    command_code.hash_of_source.cache_clear()
+    done, _ = read_runs(RUNS, "own", code_hash="other")
+    assert done.stale
+    again = ask_json(capsys, "sweep own.yaml")["actions"]
+    assert [run["action"] for run in again] == ["outdated", "in_progress"]
+    assert "done with other code (c-" in again[0]["reason"]
+
+
+def test_resume_copies_the_script_of_its_folder_again(
+    capsys: pytest.CaptureFixture[str], script: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ask(capsys, "run -- train.py")
+    (state,) = read_runs(RUNS)
+    end(state.run, "crashed")
+    script.write_text("print(2)\n")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ask(capsys, "resume --runs ../runs")
+    about = read_json(tmp_path / state.run.run_json)["provenance"]["command"]
+    assert about["folder"] == str(tmp_path)
+    assert (tmp_path / RUNS / about["path"] / "train.py").read_text() == "print(2)\n"
+
+
+def test_a_dry_run_shows_the_command_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    out = ask(capsys, "sweep own.yaml --dry-run --cluster local")
+    assert "each run is a command" in out
+    assert "train.py --lr 0.2" in out
+    assert "DISTTRAIN_CHECKPOINT_DIR=" in out
+    assert not RUNS.exists()
+
+
+def test_figures_that_a_script_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    ask(capsys, "run -- train.py")
+    (state,) = read_runs(RUNS)
+    write_json(state.run.metrics, {"samples_per_s": 12.5, "loss": 0.5, "f1": 0.75, "note": "x", "ok": True})
+    end(state.run, "finished")
+    (state,) = read_runs(RUNS)
+    assert (state.state, state.samples_per_s, state.loss) == ("done", 12.5, 0.5)
+    shown = ask(capsys, f"show train/{state.name}")
+    assert "results that the script reports" in shown
+    assert "f1" in shown
+    assert "note" not in shown.partition("results")[2].partition("files")[0]
+    ask(capsys, "report train")
+    (excluded,) = read_json(RUNS / "train/report/report.json")["excluded_runs"]
+    assert "it reports samples_per_s=12.5, loss=0.5, f1=0.75" in excluded["reason"]
+
+
+def test_clean_keeps_the_copy_of_a_run_that_stays(capsys: pytest.CaptureFixture[str], script: Path) -> None:
+    ask(capsys, "run --name one -- train.py")
+    script.write_text("print(2)\n")
+    ask(capsys, "run --name two -- train.py")
+    for state in read_runs(RUNS):
+        end(state.run, "finished")
+    paths = {
+        sweep: read_json(next((RUNS / sweep).glob("*/run.json")))["provenance"]["command"]["path"]
+        for sweep in ("one", "two")
+    }
+    ask(capsys, "clean one")
+    assert not (RUNS / paths["one"]).exists()
+    assert (RUNS / paths["two"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("run -- trian.py", "no file 'trian.py'"),
+        ("run", "run needs a config file, or a script of your own after `--`"),
+        ("run -- python train.py", "leave out python and torchrun"),
+        ("run --set optim.lr=1 -- train.py", "optim.lr has no effect on a command"),
+        ("run own.yaml", "{lr} is neither an axis nor a config key"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_written(
+    command: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit.main(command.split()) == 2
+    assert message in capsys.readouterr().err
+    assert not RUNS.exists()

@@ -1,0 +1,126 @@
+"""How an attempt of a `command` ended: exit codes, the stop signal, and what counts as progress."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import Attempt, RunDir
+from jobs.core import journal
+from jobs.core.attempt import close_attempt, newest_checkpoint, open_attempt
+from jobs.core.classify_exit import ExitStatus
+
+ROOT_CAUSE = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_11:13:30
+  rank      : {rank} (local_rank: 0)
+  exitcode  : {code} (pid: 10161)
+"""
+JOB = {"max_attempts": 2, "max_requeues": 99}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "s" / "r")
+    made.checkpoints.mkdir(parents=True)
+    write_json(made.run_json, {"config": {"command": ["train.py"], "job": JOB}})
+    return made
+
+
+def begin(run: RunDir) -> Attempt:
+    intent = {"cluster": "slurm", "config_key": "k", "run_key": "r", "code_hash": "c", "source": "/x"}
+    submission = 0 if journal.entries(run) else journal.write_intent(run, intent)
+    restart = len(run.attempts())
+    found = open_attempt(run, submission, cluster="slurm", job_id="7", nodes=["a", "b"], restart=restart)
+    assert found is not None
+    return found
+
+
+def end(run: RunDir, attempt: Attempt, codes: dict[int, int], stop: str | None = None) -> ExitStatus:
+    if stop:
+        write_json(attempt.stop, {"cause": stop, "time": time.time() - 1})
+    return close_attempt(run, attempt, codes, can_requeue=True)
+
+
+def fail(attempt: Attempt, rank: int, line: str, code: int = 1, **times: float) -> None:
+    attempt.node_log(rank).write_text(ROOT_CAUSE.format(rank=rank, code=code))
+    attempt.rank_log(rank).write_text(f"Traceback\n{line}\n\n")
+    if times:
+        os.utime(attempt.rank_log(rank), (times["at"], times["at"]))
+
+
+@pytest.mark.parametrize(
+    ("codes", "stop", "metrics", "cause", "requeue"),
+    [
+        ({0: 0, 1: 0}, None, None, "finished", False),
+        ({0: 0, 1: 0}, None, {"samples_per_s": 1.0}, "finished", False),
+        ({0: 0, 1: 0}, "deadline", None, "deadline", True),
+        ({0: 0, 1: 0}, "preempted", None, "preempted", True),
+        ({0: 0, 1: 0}, "stopped", None, "stopped", False),
+        ({0: 0, 1: 0}, "deadline", {"attempt": 0, "status": "completed"}, "finished", False),
+        ({0: 0, 1: 1}, None, {"attempt": 0, "status": "completed"}, "launch_failed", False),
+        ({0: 1, 1: 1}, "deadline", None, "deadline", True),
+        ({0: 0}, None, None, "lost", True),
+    ],
+)
+def test_the_cause_by_exit_codes(
+    run: RunDir, codes: dict[int, int], stop: str | None, metrics: Any, cause: str, requeue: bool
+) -> None:
+    attempt = begin(run)
+    if metrics:
+        write_json(run.metrics, metrics)
+    status = end(run, attempt, codes, stop)
+    assert (status.cause, status.decision.requeue) == (cause, requeue)
+    assert run.done.exists() == (cause == "finished")
+
+
+def test_the_failed_rank_is_named_by_the_last_line_of_its_log(run: RunDir) -> None:
+    attempt = begin(run)
+    fail(attempt, 0, "RuntimeError: [gloo] Connection closed by peer [10.0.0.2]:5", at=100.0)
+    fail(attempt, 1, "KeyError: 'lr'", at=200.0)
+    status = end(run, attempt, {0: 1, 1: 1})
+    assert status.cause == "crashed"
+    assert "rank 0: RuntimeError: [gloo]" in str(status.message)
+    other = begin(run) if status.decision.requeue else attempt
+    fail(other, 1, "KeyError: 'lr'", at=50.0)
+    assert end(run, other, {0: 1, 1: 1}).message.startswith("rank 1: KeyError: 'lr'")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "cause", "message"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory", 1, "out_of_memory", "torch.OutOfMemoryError: CUDA"),
+        ("usage: train.py [-h]: bad", 2, "crashed", "exit code 2: usage: train.py [-h]: bad"),
+        ("segfault", -11, "killed", "rank 1 was ended by SIGSEGV"),
+    ],
+)
+def test_the_cause_of_a_failed_process(run: RunDir, line: str, code: int, cause: str, message: str) -> None:
+    attempt = begin(run)
+    fail(attempt, 1, line, code)
+    status = end(run, attempt, {0: 1, 1: 1})
+    assert status.cause == cause
+    assert message in str(status.message)
+
+
+def test_an_exit_with_code_0_or_a_new_file_is_progress(run: RunDir) -> None:
+    for _ in range(4):  # more than max_attempts
+        assert end(run, begin(run), {0: 0, 1: 0}, "deadline").decision.requeue
+    assert newest_checkpoint(run) is None
+    for number in range(4):
+        attempt = begin(run)
+        (run.checkpoints / "deep").mkdir(exist_ok=True)
+        path = run.checkpoints / "deep" / f"{number}.pt"
+        path.touch()
+        os.utime(path, (1e6 + number, 1e6 + number))
+        assert end(run, attempt, {0: 1, 1: 1}, "deadline").decision.requeue
+        assert read_json(attempt.record)["checkpoint_after"] == int(1e6) + number
+    assert end(run, begin(run), {0: 1, 1: 1}, "deadline").decision.requeue
+    last = end(run, begin(run), {0: 1, 1: 1}, "deadline")
+    assert not last.decision.requeue
+    assert "job.max_attempts=2 in a row without a newer checkpoint" in str(last.message)
