@@ -10,6 +10,8 @@
 | `trash` | the trash folder of `clean`: move there, restore, purge |
 | `polling`, `follow` | read states repeatedly; show them until all runs have ended |
 | `status_table`, `gpu_hours_table` | tables of states and of GPU-hours |
+| `log_tail` | lines of one log, or of all logs of an attempt by time |
+| `web_page` | ports and SSH tunnels of `open` and `tensorboard` |
 | `terminal`, `progress_bar` | colours; progress of long steps |
 | `formatting` | aligned tables, durations, numbers |
 | `command_output` | warnings, errors, and the document of `--json` |

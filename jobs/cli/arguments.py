@@ -62,14 +62,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"disttrain {__version__}")
     json_option = _Parser(add_help=False)
     json_option.add_argument("--json", action="store_true", help="print one JSON document (docs/json.md)")
-    common = _Parser(add_help=False, parents=[json_option])
-    common.add_argument(
+    runs_option = _Parser(add_help=False)
+    runs_option.add_argument(
         "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of all sweeps (runs)"
     )
     subparsers = parser.add_subparsers(dest="verb", metavar="VERB")
 
-    def verb(name: str, text: str) -> argparse.ArgumentParser:
-        return subparsers.add_parser(name, help=text, description=text, parents=[common])
+    def verb(name: str, text: str, *, json: bool = True) -> argparse.ArgumentParser:
+        parents = [json_option, runs_option] if json else [runs_option]
+        return subparsers.add_parser(name, help=text, description=text, parents=parents)
 
     _add_sweep(verb("sweep", "submit the missing runs of a sweep: one for each combination of its axes"))
     _add_run(verb("run", "submit one run"))
@@ -104,6 +105,8 @@ def build_parser() -> argparse.ArgumentParser:
     report.add_argument("--base", metavar="NAME", help="run or shape that is the baseline of speed-ups")
     report.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report)")
     report.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission
+    _add_page(verb("open", "show the report of a sweep in a browser, or serve it to one", json=False))
+    _add_page(verb("tensorboard", "serve the logs of a sweep with TensorBoard", json=False))
     _add_completion(subparsers)
     text = "run a real Slurm on this machine, with network namespaces as nodes"
     _add_minicluster(subparsers.add_parser("cluster", help=text, description=text), json_option)
@@ -248,6 +251,7 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--rank", type=int, metavar="R", help="log of this rank (0)")
     which.add_argument("--node", type=int, metavar="N", help="log of this node: agent and torchrun")
+    which.add_argument("--all", action="store_true", help="logs of all ranks and nodes, by time")
     parser.add_argument("--attempt", type=int, metavar="K", help="attempt (the last)")
 
 
@@ -261,6 +265,11 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     )
     trash.add_argument("--purge", action="store_true", help="delete the trash for good")
     parser.add_argument("--dry-run", action="store_true", help="print the moves or deletions, change nothing")
+
+
+def _add_page(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sweep", nargs="?", metavar="SWEEP", help="sweep (the newest one)")
+    parser.add_argument("--port", type=int, metavar="N", help="serve on this port of localhost (a free one)")
 
 
 def _add_minicluster(parser: argparse.ArgumentParser, json_option: argparse.ArgumentParser) -> None:

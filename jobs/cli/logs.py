@@ -1,4 +1,4 @@
-"""`logs`: print the log of one rank or node; `--follow` continues through all further attempts of the run.
+"""`logs`: print the log of one rank or node, or of all; `--follow` goes on through all further attempts.
 
 The batch log, the output of the set-up, is printed for a job that has not started its agents yet, or that
 ended before.
@@ -16,36 +16,15 @@ from disttrain.errors import ConfigError
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.cli import run_lookup
 from jobs.cli.command_output import add_json, print_json_line, print_warning
+from jobs.cli.log_tail import LogLine, LogTail, MergedTail, log_names, title_of
 from jobs.cli.polling import PolledRuns, refresh_or_warn
+from jobs.cli.terminal import Colour, has_colour, paint
 from jobs.status.batch_log import batch_log_of
 from jobs.status.run_state import RunState, read_state
 
 _POLL_INTERVAL_S = 0.2
-_CHUNK_BYTES = 1 << 20
-
-
-class LogTail:
-    """Lines of a file that grows."""
-
-    def __init__(self, path: Path, name: str | None = None) -> None:
-        self._file = open(path, "rb")  # noqa: SIM115 (closed by `rest`)
-        self._partial = b""
-        self.name = name or path.stem
-
-    def lines(self) -> Iterator[bytes]:
-        """Complete lines since the last call. An incomplete one waits for its end."""
-        while chunk := self._file.readline(_CHUNK_BYTES):
-            self._partial += chunk
-            if self._partial.endswith(b"\n"):
-                yield self._partial
-                self._partial = b""
-
-    def rest(self) -> Iterator[bytes]:
-        """All other lines, also the last one without its end. Closes the file."""
-        yield from self.lines()
-        if self._partial:
-            yield self._partial
-        self._file.close()
+_COLOURS: tuple[Colour, ...] = ("cyan", "green", "yellow")
+_TITLE_CHARS = len("rank 127")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,14 +34,13 @@ def run(args: argparse.Namespace) -> int:
     state = read_state(found)
     if _wants_latest(args):
         (state,) = refresh_or_warn([state])
-    tail = _open_batch_log(state, args)
+    tail: LogTail | MergedTail | None = _open_batch_log(state, args)
     attempt = _find_attempt(found, args.attempt)
     if tail is None and attempt is not None:
-        path = _find_log(attempt, args, ended=not state.active)
-        tail = LogTail(path) if path is not None else None
+        tail = _open_log(attempt, args, ended=not state.active)
     if tail is None:
         raise ConfigError(_missing_log_message(found, args, state))
-    _print_lines(tail.rest(), tail.name, args.json)
+    _print_lines(tail.rest(), args)
     add_json([state])
     return 0
 
@@ -77,7 +55,7 @@ def _follow(found: RunDir, args: argparse.Namespace) -> int:
     polled = PolledRuns(lambda: [read_state(found)])
     number: int | None = args.attempt
     batch: LogTail | None = None
-    tail: LogTail | None = None
+    tail: LogTail | MergedTail | None = None
     printed_any = False
     notice = ""
     while True:
@@ -91,14 +69,13 @@ def _follow(found: RunDir, args: argparse.Namespace) -> int:
         later = [other for other in attempts if number is not None and other > number]
         ended = bool(later) or not state.active
         if tail is None and number in attempts:
-            path = _find_log(attempts[number], args, ended=ended)
-            tail = LogTail(path) if path is not None else None
+            tail = _open_log(attempts[number], args, ended=ended)
         if tail is not None:
-            _print_lines(tail.rest() if ended else tail.lines(), tail.name, args.json)
+            _print_lines(tail.rest() if ended else tail.lines(), args)
             printed_any = True
         batch = batch or _open_batch_log(state, args)
         if batch is not None and _is_before_agents(state):
-            _print_lines(batch.lines() if state.active else batch.rest(), batch.name, args.json)
+            _print_lines(batch.lines() if state.active else batch.rest(), args)
             printed_any = True
         if not ended:
             time.sleep(_POLL_INTERVAL_S)
@@ -131,6 +108,14 @@ def _open_batch_log(state: RunState, args: argparse.Namespace) -> LogTail | None
     return LogTail(path, "batch")
 
 
+def _open_log(attempt: Attempt, args: argparse.Namespace, *, ended: bool) -> LogTail | MergedTail | None:
+    """The requested log of an attempt; None if it does not exist."""
+    if args.all:
+        return MergedTail.of(attempt)
+    path = _find_log(attempt, args, ended=ended)
+    return LogTail(path) if path is not None else None
+
+
 def _find_log(attempt: Attempt, args: argparse.Namespace, *, ended: bool) -> Path | None:
     """Path of the requested log of an attempt; None if it does not exist.
 
@@ -160,15 +145,25 @@ def _missing_log_message(run: RunDir, args: argparse.Namespace, state: RunState)
     if attempt is None:
         known = ", ".join(str(attempt.number) for attempt in attempts)
         return f"--attempt {args.attempt}: {run_lookup.run_label(run)} has attempts {known}"
-    logs = ", ".join(sorted(path.stem for path in attempt.path.glob("*.log"))) or "none"
+    logs = ", ".join(log_names(attempt)) or "none"
     return f"{run_lookup.run_label(run)} has no such log in attempt {attempt.number}; existing logs: {logs}"
 
 
-def _print_lines(lines: Iterator[bytes], source: str, as_json: bool) -> None:
+def _print_lines(lines: Iterator[LogLine], args: argparse.Namespace) -> None:
+    coloured = args.all and has_colour(sys.stdout)
     for line in lines:
-        text = line.decode(errors="replace").rstrip("\n")
-        if as_json:
-            print_json_line({"log": source, "line": text})
+        text = line.text.decode(errors="replace").rstrip("\n")
+        if args.json:
+            print_json_line({"log": line.source, "line": text})
         else:
-            sys.stdout.write(text + "\n")
+            sys.stdout.write(f"{_prefix(line.source, coloured)}{text}\n" if args.all else f"{text}\n")
     sys.stdout.flush()
+
+
+def _prefix(source: str, coloured: bool) -> str:
+    """`rank 3  | `, coloured by the number of the rank; nodes have no colour."""
+    title = f"{title_of(source):<{_TITLE_CHARS}} |"
+    number = source.removeprefix("rank-")
+    return (
+        f"{paint(title, _COLOURS[int(number) % len(_COLOURS)]) if coloured and number.isdigit() else title} "
+    )

@@ -22,12 +22,12 @@ def run(args: argparse.Namespace) -> int:
         newest_sweep(args.runs)
     ]
     if args.sweep_end is not None:
-        return sweep_end.run_report_job(args, lambda: _write(args, sweeps))
-    _write(args, sweeps)
+        return sweep_end.run_report_job(args, lambda: write(args, sweeps))
+    write(args, sweeps)
     return 0
 
 
-def _write(args: argparse.Namespace, sweeps: list[str]) -> Path:
+def write(args: argparse.Namespace, sweeps: list[str]) -> Path:
     """Write the report and print its path; the path."""
     if len(sweeps) > 1 and args.out is None:
         raise ConfigError("--out is needed for a report on several sweeps: the folder to write it to")

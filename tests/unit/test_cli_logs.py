@@ -210,3 +210,42 @@ def test_the_batch_log_of_a_failed_set_up_comes_after_the_attempt_before(
     assert capsys.readouterr().out == "No such file\n"
     assert submit.main(["logs", "n1", "--rank", "0"]) == 0
     assert capsys.readouterr().out == "first\n"
+
+
+def test_logs_of_all_ranks_are_followed_through_a_requeue(
+    run: RunDir, slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write_rank(rank: int, second: int, attempt: int = 0) -> None:
+        with open(run.attempt(attempt).rank_log(rank), "a") as log:
+            log.write(f"time=2026-01-02T03:04:{second:02d}.000Z level=info rank={rank}\n")
+
+    start(run)
+    slurm.job = Job("pending")
+    steps = (
+        lambda: (write_rank(1, 2), write_rank(0, 1)),
+        lambda: (write_rank(12, 3), end(run, 0, cause="preempted", next="requeue")),
+        lambda: start(run, restart=1),
+        lambda: (write_rank(0, 4, 1), end(run, 1)),
+    )
+    seen = followed(monkeypatch, capsys, *steps, options="-f --all")
+    assert [line.split("Z")[0] for line in "".join(seen).splitlines()] == [
+        "rank 0   | time=2026-01-02T03:04:01.000",
+        "rank 1   | time=2026-01-02T03:04:02.000",
+        "rank 12  | time=2026-01-02T03:04:03.000",
+        "rank 0   | time=2026-01-02T03:04:04.000",
+    ]
+
+
+def test_logs_of_all_ranks_have_colours_on_a_terminal_alone(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end(run, start(run))
+    write(run, "one\n")
+    run.attempt(0).node_log(0).write_text("two\n")
+    plain = "node 0   | two\nrank 0   | one\n"
+    assert submit.main(["logs", "n1", "--all"]) == 0
+    assert capsys.readouterr().out == plain
+    monkeypatch.setattr(logs, "has_colour", lambda stream: True)
+    assert submit.main(["logs", "n1", "--all"]) == 0
+    coloured = capsys.readouterr().out
+    assert coloured == "node 0   | two\n\x1b[36mrank 0   |\x1b[0m one\n"

@@ -38,7 +38,7 @@ def write_page(monkeypatch: pytest.MonkeyPatch, page: Path | None) -> None:
             raise ValueError("no report")
         return page
 
-    monkeypatch.setattr(report, "_write", write)
+    monkeypatch.setattr(report, "write", write)
 
 
 @pytest.mark.parametrize("written", [True, False], ids=["report", "no report"])

@@ -23,8 +23,8 @@ from tests.support.verbs import RUNS, STATES, parse_document, verbs
 from tests.unit.test_layers import LAYERS, measured
 
 pytestmark = pytest.mark.usefixtures("cluster")
-WITHOUT_JSON = {"cluster shell", "completion"}
-"""A verb that another command replaces, and one that prints a script."""
+WITHOUT_JSON = {"cluster shell", "completion", "open", "tensorboard"}
+"""Verbs that another command replaces, that print a script, or that serve a page until Ctrl-C."""
 COMMANDS = {
     "sweep": ["sweep tiny.yaml --nodes 1 2", "sweep tiny.yaml --nodes 1 --dry-run --cluster local"],
     "run": ["run tiny.yaml", "run tiny.yaml --dry-run --cluster local"],
