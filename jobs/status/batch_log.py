@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 
+from jobs.core import journal
 from jobs.schedulers.base import Scheduler
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.run_state import RunState
@@ -35,10 +36,11 @@ _NO_ERROR = re.compile(r"\b(warning|info|notice)\b|\b(0|no) (errors|failures)\b"
 
 def batch_log_of(state: RunState, scheduler: Scheduler | None = None) -> Path | None:
     """The batch log of a run's newest submission; None if its job has written none."""
-    if state.submission is None or state.job_id is None or state.cluster not in NAMES:
+    if state.job_id is None or state.cluster not in NAMES:
         return None
     scheduler = scheduler or scheduler_named(state.cluster)
-    path = scheduler.batch_log(state.run, state.submission, state.job_id)
+    number = state.submission if state.submission is not None else journal.next_submission(state.run) - 1
+    path = scheduler.batch_log(state.run, number, state.job_id)
     return path if path.exists() else None
 
 

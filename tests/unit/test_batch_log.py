@@ -241,3 +241,10 @@ def test_a_supervisor_that_ended_before_it_was_recorded(
     (state,) = refresh_all([read_state(run)])
     reason = "its job ended before its agents started: Fatal Python error: init_fs_encoding"
     assert (state.state, state.cause, state.message) == ("failed", "launch_failed", reason)
+
+
+def test_a_run_cancelled_during_its_set_up_keeps_its_log(tmp_path: Path) -> None:
+    run = on_slurm(tmp_path)
+    log(run, "copying\n")
+    journal.revoke(run, 0, "cancelled", "cancelled before it started")
+    assert batch_log_of(read_state(run), FakeSlurm()) == run.submissions / "7.log"
