@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from disttrain.config.dotted_keys import flat_values, get_key
 from disttrain.config.keys_and_defaults import config_fields, is_excluded_from_key
 from disttrain.errors import ConfigError
 from disttrain.records import gpu_hours
+from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.attempt import Outcome
 from disttrain.records.base import Record
 from disttrain.records.exit_causes import ENDED_BY_REQUEST, unplanned_steps
@@ -91,6 +92,8 @@ COLUMNS: dict[str, str] = {
     "command": "string",
     "created": "string",  # UTC, ISO 8601
     "updated": "string",
+    "tags": "string",  # of the run and of its sweep, separated by spaces
+    "user_note": "string",  # on the run, else on its sweep
     "path": "string",
 }
 """Fixed columns and their types; swept keys follow."""
@@ -111,18 +114,23 @@ _SHAPE = ("resources.nodes", "resources.gpus_per_node")
 _NOT_IN_KEY = {key for key, field in config_fields() if is_excluded_from_key(field)}
 
 
-def load(sweeps: Iterable[Path | str], states: Mapping[Path, KnownState] | None = None) -> pd.DataFrame:
+def load(
+    sweeps: Iterable[Path | str],
+    states: Mapping[Path, KnownState] | None = None,
+    only: Collection[Path] | None = None,
+) -> pd.DataFrame:
     """Read the runs in these sweeps' folders, ordered by sweep, size and name.
 
     Args:
         sweeps: folders of sweeps.
         states: by the resolved folder of a run; a run without one has the state of its files.
+        only: resolved folders of the runs to read; None for all.
 
     Raises:
         ConfigError: a folder does not exist or holds no run.
     """
     folders = dict.fromkeys(Path(sweep).resolve() for sweep in sweeps)
-    rows = [row for folder in folders for row in _sweep_rows(folder, states or {})]
+    rows = [row for folder in folders for row in _sweep_rows(folder, states or {}, only)]
     axes = sorted({key for row in rows for key in row["axes"]} | _implied_axes(rows))
     for row in rows:
         row.update(_axis_values(axes, row.pop("axes"), row.pop("config")))
@@ -141,7 +149,9 @@ def read_metrics(path: Path | str) -> tuple[Metrics | None, str]:
     return _read(RunDir(Path(path)).metrics, Metrics)
 
 
-def _sweep_rows(sweep: Path, states: Mapping[Path, KnownState]) -> list[dict[str, Any]]:
+def _sweep_rows(
+    sweep: Path, states: Mapping[Path, KnownState], only: Collection[Path] | None
+) -> list[dict[str, Any]]:
     if not sweep.is_dir():
         raise ConfigError(f"no sweep at {str(sweep)!r}: no such folder")
     runs = sorted(
@@ -149,7 +159,7 @@ def _sweep_rows(sweep: Path, states: Mapping[Path, KnownState]) -> list[dict[str
     )
     if not runs:
         raise ConfigError(f"no runs in {str(sweep)!r}: a run is a folder with run.json or metrics.json")
-    return [_row(RunDir(run), states.get(run)) for run in runs]
+    return [_row(RunDir(run), states.get(run)) for run in runs if only is None or run in only]
 
 
 def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
@@ -173,6 +183,7 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
         "state": state,
         "included": included,
         "note": "; ".join(notes),
+        **_annotations(run),
         "path": str(run.path),
         "axes": _axes(record) if record else {},
         "config": config,
@@ -220,6 +231,15 @@ def _axes(record: RunRecord) -> dict[str, Any]:
 def _ended_state(cause: str) -> str:
     """State of a run that ended unfinished: a run that the user ended has not failed."""
     return cause if cause in ENDED_BY_REQUEST else "failed"
+
+
+def _annotations(run: RunDir) -> dict[str, str | None]:
+    own, of_sweep = (
+        _read(folder / "annotation.json", AnnotationRecord)[0] or AnnotationRecord()
+        for folder in (run.path, run.path.parent)
+    )
+    tags = " ".join(sorted({*own.tags, *of_sweep.tags}))
+    return {"tags": tags or None, "user_note": own.note or of_sweep.note}
 
 
 def _planned(record: RunRecord | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +20,13 @@ from disttrain.records.json_files import write_json, write_text
 __all__ = ["KnownState", "check", "write"]
 
 
-def check(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = None) -> None:
+def check(
+    sweeps: Sequence[Path | str],
+    out: Path | str,
+    *,
+    base: str | None = None,
+    only: Collection[Path] | None = None,
+) -> None:
     """Raise `ConfigError` for each `base` and `out` that `write` refuses; write nothing."""
     whole = Path(out).absolute()
     folder = next(folder for folder in (whole, *whole.parents) if os.path.exists(folder))
@@ -29,7 +35,7 @@ def check(sweeps: Sequence[Path | str], out: Path | str, *, base: str | None = N
     if not os.access(folder, os.W_OK | os.X_OK):
         raise _not_written(out, os.strerror(errno.EACCES))
     if base is not None:
-        scaling_curves(load(sweeps), base)
+        scaling_curves(load(sweeps, only=only), base)
 
 
 def write(
@@ -38,6 +44,7 @@ def write(
     *,
     base: str | None = None,
     states: Mapping[Path, KnownState] | None = None,
+    only: Collection[Path] | None = None,
 ) -> Path:
     """Write `report.html`, its Markdown and JSON, and the figures into `out`; return the path of the page.
 
@@ -45,13 +52,13 @@ def write(
         sweeps: folders of sweeps.
         base: size that speed-up and efficiency refer to (`2`, `n2`), or a run of that size; the smallest by
             default.
-        states: states of runs (`analysis.load.load`).
+        states, only: states of runs, and the runs to include (`analysis.load.load`).
 
     Raises:
         ConfigError: a sweep does not exist, no run matches `base`, or `out` cannot be written.
     """
     out = Path(out)
-    table = load(sweeps, states)
+    table = load(sweeps, states, only)
     curves = scaling_curves(table, base)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,8 @@ from analysis.stats import CONFIDENCE
 NOTHING = "No finished run to report on"
 
 _PROVENANCE = {
+    "tags": "Tags",
+    "user_note": "Note",
     "code_hash": "Code (hash)",
     "git_commit": "Commit",
     "command": "Command",

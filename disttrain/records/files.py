@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.attempt import AttemptRecord, Outcome, RankError
 from disttrain.records.base import Record
 from disttrain.records.checkpoint import Checkpoint
@@ -20,6 +21,7 @@ FILES: dict[str, type[Record]] = {
     "run": RunRecord,
     "env": EnvRecord,
     "sweep": SweepRecord,
+    "annotation": AnnotationRecord,
     "attempt": AttemptRecord,
     "node": NodeRecord,
     "outcome": Outcome,

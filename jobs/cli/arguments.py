@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_sweep(verb("sweep", "submit the missing runs of a sweep: one for each combination of its axes"))
     _add_run(verb("run", "submit one run"))
     _add_status(verb("status", "print the state of each run"))
+    _add_annotate(verb("annotate", "print or change the tags and notes of sweeps and runs"))
     _add_watch(verb("watch", "show a live table until all runs have ended; Ctrl-C does not end the runs"))
     show = verb("show", "print one run in full: state, config, attempts, nodes, results, files")
     show.add_argument("run", metavar="RUN")
@@ -92,6 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     resume.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps (all)")
     resume.add_argument("--dry-run", action="store_true", help="print the runs to submit, change nothing")
+    _add_tag_filter(resume)
     _add_cluster(resume)
     _add_wait(resume)
     _add_clean(verb("clean", "move failed, stale or named runs to a trash folder, and back"))
@@ -100,11 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--from", dest="from_run", metavar="RUN", required=True, help="a run with telemetry.layer_passes > 0"
     )
     emulate.add_argument("--out", type=Path, metavar="FILE", help="output file (RUN-table.yaml)")
-    report = verb("report", "write the efficiency report of a sweep")
-    report.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps of the report (the newest one)")
-    report.add_argument("--base", metavar="NAME", help="run or shape that is the baseline of speed-ups")
-    report.add_argument("--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report)")
-    report.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission
+    _add_report(verb("report", "write the efficiency report of a sweep"))
     _add_page(verb("open", "show the report of a sweep in a browser, or serve it to one", json=False))
     _add_page(verb("tensorboard", "serve the logs of a sweep with TensorBoard", json=False))
     _add_completion(subparsers)
@@ -120,6 +118,16 @@ def _add_completion(subparsers: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument("--line", help=argparse.SUPPRESS)
 
 
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps of the report (the newest one)")
+    _add_tag_filter(parser)
+    parser.add_argument("--base", metavar="NAME", help="run or shape that is the baseline of speed-ups")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report; with --tag report-TAG)"
+    )
+    parser.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission
+
+
 def _add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to print (all)")
     _add_state(parser)
@@ -133,6 +141,39 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
 
 def _add_state(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", metavar="STATE[,STATE...]", help="only runs in these states: failed,lost")
+    _add_tag_filter(parser)
+
+
+def _add_tag_filter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--tag",
+        dest="tags",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="only runs with this tag, of their own or of their sweep; repeat for runs with several",
+    )
+
+
+def _add_annotation(parser: argparse.ArgumentParser, of: str) -> None:
+    parser.add_argument(
+        "--tag",
+        dest="tags",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TAG",
+        help=f"tags to add to {of}",
+    )
+    parser.add_argument("--note", metavar="TEXT", help=f"note on {of}, in place of an earlier one")
+
+
+def _add_annotate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("targets", nargs="+", metavar="SWEEP|RUN")
+    _add_annotation(parser, "each")
+    parser.add_argument(
+        "--untag", nargs="+", action="extend", default=[], metavar="TAG", help="tags to remove from each"
+    )
 
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
@@ -155,6 +196,7 @@ def _add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grid", nargs="+", default=[], metavar="NAME", help="grids of the file to expand (all)"
     )
+    _add_annotation(parser, "the sweep")
     _add_submission(parser)
 
 
@@ -168,6 +210,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--from", dest="start_from", metavar="DIR", help="start from this checkpoint: .../step-NNNNNNNN"
     )
     _add_set(parser, "KEY=VALUE", "config values; each is part of the run's name")
+    _add_annotation(parser, "the run")
     _add_submission(parser)
 
 
@@ -259,6 +302,7 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps, in any state")
     parser.add_argument("--failed", action="store_true", help="select failed, lost and unreadable runs")
     parser.add_argument("--stale", action="store_true", help="select runs done by older code")
+    _add_tag_filter(parser)
     trash = parser.add_mutually_exclusive_group()
     trash.add_argument(
         "--restore", action="store_true", help="move runs back (without RUN: those of the last clean)"

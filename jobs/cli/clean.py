@@ -12,19 +12,22 @@ from disttrain.errors import ConfigError
 from disttrain.records.run_directory import RunDir
 from jobs.cli import polling, run_lookup, submitting, trash
 from jobs.cli.command_output import add_json
+from jobs.cli.selection import with_tags
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
 from jobs.status.run_folders import runs_of
-from jobs.status.run_state import RunState
+from jobs.status.run_state import RunState, read_state
 
 
 def run(args: argparse.Namespace) -> int:
     if args.restore or args.purge:
         _check_flags(args)
         return _restore(args) if args.restore else _purge(args)
-    if not (args.runs_given or args.failed or args.stale):
-        raise ConfigError("nothing to move is named: give names of runs or sweeps, --failed or --stale")
+    if not (args.runs_given or args.failed or args.stale or args.tags):
+        raise ConfigError("nothing to move is named: give runs or sweeps, --failed, --stale or --tag")
     runs = run_lookup.find_runs(args.runs, args.runs_given or run_lookup.sweep_names(args.runs))
+    if args.tags:
+        runs = [state.run for state in with_tags([*map(read_state, runs)], args.tags)]
     named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
     folder = trash.new_folder(args.runs)
     moved: list[tuple[RunState, Path]] = []
@@ -58,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_flags(args: argparse.Namespace) -> None:
     flag = "--restore" if args.restore else "--purge"
-    if args.failed or args.stale:
-        raise ConfigError(f"{flag} goes with neither --failed nor --stale")
+    if args.failed or args.stale or args.tags:
+        raise ConfigError(f"{flag} goes with none of --failed, --stale and --tag")
     if args.purge and args.runs_given:
         raise ConfigError(f"--purge deletes the whole trash: it takes no RUN (given: {args.runs_given[0]!r})")
 

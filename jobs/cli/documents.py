@@ -34,6 +34,7 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "usage": "`--long`: GPU-hours and queue time of each run that has started",
         "usage_by_sweep": "`--long`: their sums",
     },
+    "annotate": {"annotations": "tags and note of each named sweep or run"},
     "watch": {},
     "show": {
         "record": "`run.json`",
@@ -78,6 +79,12 @@ class RunItem(BaseModel):
     """The run directory."""
     state: StateName | Literal["stopped", "cancelled"]
     """State of the run (docs/states.md)."""
+    tags: list[str]
+    """Tags of the run and of its sweep, in alphabetical order."""
+    note: str | None
+    """The user's note on the run."""
+    sweep_note: str | None
+    """The user's note on the sweep."""
     cause: str | None
     """Why the last attempt ended."""
     message: str | None

@@ -21,7 +21,7 @@ from jobs.cli.formatting import count, duration, number, runs_flag
 from jobs.cli.run_lookup import run_label
 from jobs.cli.status_table import (
     COLUMNS,
-    RESOURCE_COLUMNS,
+    OPTIONAL_COLUMNS,
     RIGHT_ALIGNED,
     STATE_COLOURS,
     queue_reason,
@@ -141,7 +141,7 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
     visible = [
         index
         for index, name in enumerate(COLUMNS)
-        if name not in RESOURCE_COLUMNS or any(cells[index] for cells in cell_rows)
+        if name not in OPTIONAL_COLUMNS or any(cells[index] for cells in cell_rows)
     ]
     for name in (COLUMNS[index] for index in visible):
         align = "right" if name in RIGHT_ALIGNED else "left"

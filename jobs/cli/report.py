@@ -11,16 +11,19 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup, sweep_end
 from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
+from jobs.cli.selection import with_tags
 from jobs.cli.status_table import state_note
 from jobs.status.gpu_hours import record_usage
 from jobs.status.run_folders import runs_of
-from jobs.status.run_state import read_runs
+from jobs.status.run_state import RunState, read_runs
 
 
 def run(args: argparse.Namespace) -> int:
-    sweeps = [run_lookup.find_sweep(args.runs, name) for name in dict.fromkeys(args.sweeps)] or [
-        newest_sweep(args.runs)
-    ]
+    sweeps = [run_lookup.find_sweep(args.runs, name) for name in dict.fromkeys(args.sweeps)]
+    if args.tags and not sweeps:
+        every = with_tags(read_runs(args.runs), args.tags)
+        sweeps = list(dict.fromkeys(state.sweep for state in every))
+    sweeps = sweeps or [newest_sweep(args.runs)]
     if args.sweep_end is not None:
         return sweep_end.run_report_job(args, lambda: write(args, sweeps))
     write(args, sweeps)
@@ -31,26 +34,32 @@ def write(args: argparse.Namespace, sweeps: list[str]) -> Path:
     """Write the report and print its path; the path."""
     if len(sweeps) > 1 and args.out is None:
         raise ConfigError("--out is needed for a report on several sweeps: the folder to write it to")
-    out = args.out or args.runs / sweeps[0] / "report"
+    found = [state for sweep in sweeps for state in read_runs(args.runs, sweep)]
+    only = {_resolved(state) for state in with_tags(found, args.tags)} if args.tags else None
+    out = args.out or args.runs / sweeps[0] / "-".join(["report", *args.tags]).replace("/", "-")
     # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
     from analysis import report
 
     folders = [args.runs / sweep for sweep in sweeps]
-    report.check(folders, out, base=args.base)  # a bad --base or --out is refused before anything is written
+    report.check(
+        folders, out, base=args.base, only=only
+    )  # a bad --base or --out is refused before anything is written
     record_usage(run for sweep in sweeps for run in runs_of(args.runs, sweep))
-    states = refresh_or_warn([state for sweep in sweeps for state in read_runs(args.runs, sweep)])
+    states = refresh_or_warn(found)
     known = {
-        state.run.path.parent.resolve() / state.name: report.KnownState(
-            state.displayed_state, state_note(state), state.attempts
-        )
+        _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
         for state in states
     }
-    page: Path = report.write(folders, out, base=args.base, states=known)
+    page: Path = report.write(folders, out, base=args.base, states=known, only=only)
     if args.json:
         add_json(states, page=str(page), report=read_json(page.with_name("report.json")))
     else:
         print(f"report of {', '.join(sweeps)}: {page}")
     return page
+
+
+def _resolved(state: RunState) -> Path:
+    return state.run.path.parent.resolve() / state.name
 
 
 def newest_sweep(root: Path) -> str:

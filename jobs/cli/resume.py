@@ -15,6 +15,7 @@ from jobs.cli import max_running, run_lookup, submitting, target
 from jobs.cli.action_table import action_table, actions_json, report_missing
 from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.progress_bar import progress
+from jobs.cli.selection import with_tags
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
 from jobs.status.refresh import refresh
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     schedulers: dict[str, Scheduler] = {}
     done: list[tuple[RunDir, Action]] = []
     reports: list[str] = []
-    for sweep, group, scheduler in _groups(args, submitting.read_states(runs)):
+    for sweep, group, scheduler in _groups(args, with_tags(submitting.read_states(runs), args.tags)):
         if scheduler is None:
             done += zip(group, resume_actions(submitting.read_states(group), code_hash()), strict=True)
             continue

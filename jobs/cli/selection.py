@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 from disttrain.errors import ConfigError, nearest
@@ -25,3 +25,13 @@ def by_state(args: argparse.Namespace) -> Callable[[RunState], bool]:
                 f"{word!r} is not one of {', '.join(STATES)}{nearest(word, STATES)}", at="--state"
             )
     return lambda state: state.displayed_state in wanted
+
+
+def with_tags(states: Sequence[RunState], tags: Sequence[str]) -> list[RunState]:
+    """The runs that have all of these tags. Raises `ConfigError` for a tag that no run has."""
+    known = sorted({tag for state in states for tag in state.tags})
+    for tag in tags:
+        if tag not in known:
+            hint = nearest(tag, known) or f"; existing tags: {', '.join(known) or 'none'}"
+            raise ConfigError(f"no run here has the tag {tag!r}{hint}", at="--tag")
+    return [state for state in states if {*tags} <= {*state.tags}]

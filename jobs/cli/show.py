@@ -73,6 +73,9 @@ def _header(state: RunState, record: dict[str, Any]) -> str:
         ("axes", ", ".join(f"{key}={value}" for key, value in record.get("axes", {}).items())),
         ("repeat", "" if record.get("repeat") is None else str(record["repeat"])),
         ("code", f"{state.code_hash} ({commit})" if state.code_hash else commit if code else ""),
+        ("tags", ", ".join(state.tags)),
+        ("note", state.note or ""),
+        ("sweep's note", state.sweep_note or ""),
         ("planned", record.get("provenance", {}).get("created", "")),
     ]
     return f"{run_lookup.run_label(state.run)}\n" + _aligned_pairs(rows)

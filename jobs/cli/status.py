@@ -10,7 +10,7 @@ from disttrain.records.collect_provenance import code_hash
 from jobs.cli import run_lookup
 from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
-from jobs.cli.selection import by_state
+from jobs.cli.selection import by_state, with_tags
 from jobs.cli.status_table import state_counts, status_table, sweep_table
 from jobs.cli.terminal import has_colour
 from jobs.status.run_state import RunState, read_runs
@@ -18,7 +18,8 @@ from jobs.status.run_state import RunState, read_runs
 
 def run(args: argparse.Namespace) -> int:
     is_selected = by_state(args)
-    every = refresh_or_warn(read_sweeps(args.runs, args.sweeps, code_hash()))
+    every = read_sweeps(args.runs, args.sweeps, code_hash())
+    every = refresh_or_warn(with_tags(every, args.tags))
     states = [state for state in every if is_selected(state)]
     if args.long and states:
         return _print_gpu_hours(states, args.json)

@@ -12,9 +12,11 @@ from jobs.cli.terminal import Colour, paint
 from jobs.status.run_state import RunState
 
 RESOURCE_COLUMNS = ("UTIL", "MEMORY", "POWER")
-COLUMNS = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN", "NOTE")
+COLUMNS = ("RUN", "STATE", "STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN", "TAGS", "NOTE")
+OPTIONAL_COLUMNS = (*RESOURCE_COLUMNS, "TAGS")
+"""Columns that are left out while they are empty."""
 RIGHT_ALIGNED = frozenset({"STEP", "SAMPLES/S", "LOSS", "ETA", *RESOURCE_COLUMNS, "SEEN", "DONE"})
-SWEEP_COLUMNS = ("SWEEP", "DONE", "STATES", "CHANGED")
+SWEEP_COLUMNS = ("SWEEP", "DONE", "STATES", "CHANGED", "TAGS", "NOTE")
 STATE_COLOURS: dict[str, Colour] = {
     "starting": "cyan",
     "running": "cyan",
@@ -54,8 +56,14 @@ def table_row(state: RunState, now: float, *, with_sweep: bool) -> tuple[str, ..
         duration(state.eta_s),
         *resource_cells(state),
         f"{seen} ago" if seen else "",
-        state_note(state),
+        " ".join(state.own_tags),
+        "; ".join(filter(None, [state_note(state), quoted(state.note)])),
     )
+
+
+def quoted(note: str | None) -> str:
+    """A user's note, which differs by its quotation marks from what the program found."""
+    return f'"{note}"' if note else ""
 
 
 def throughput(state: RunState) -> str:
@@ -136,5 +144,6 @@ def sweep_table(states: Sequence[RunState]) -> str:
         done = sum(state.state == "done" for state in own)
         changed = max((state.changed for state in own if state.changed), default=None)
         since = f"{duration(now - changed)} ago" if changed else ""
-        rows.append((sweep, f"{done}/{len(own)}", _counts_by_state(own), since))
+        tags, note = " ".join(own[0].sweep_tags), quoted(own[0].sweep_note)
+        rows.append((sweep, f"{done}/{len(own)}", _counts_by_state(own), since, tags, note))
     return table(SWEEP_COLUMNS, rows, RIGHT_ALIGNED)

@@ -19,6 +19,7 @@ from jobs.cli.polling import PolledRuns
 from jobs.cli.progress_bar import progress
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
+from jobs.status.annotations import annotate, check_tags
 from jobs.status.refresh import refresh
 from jobs.status.run_state import RunState, read_runs, read_state, runs_of
 from jobs.submission import report_job
@@ -34,6 +35,7 @@ MakePlan = Callable[[argparse.Namespace, list[RunState]], SweepPlan]
 def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
     """Submit the missing runs of the plan that `make_plan` builds from arguments and existing runs."""
     root, name = args.runs, sweep_name(args)
+    check_tags(args.tags, "--tag")
     existing = read_runs(root, name)
     planned = make_plan(args, existing)  # refuses bad input before anything is written
     commands = command_hashes(planned, root)
@@ -61,10 +63,19 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         except KeyboardInterrupt:
             print("interrupted: the same command submits the remaining runs", file=sys.stderr)
             raise
+        _annotate(args, root / name, actions)
         reports = limit_line(args, name, scheduler)
         reports += [] if args.wait else submit_report_job(args, scheduler, name, actions)
     runs = [RunDir(root / name / action.name) for action in actions]
     return print_actions_and_wait(actions, runs, [scheduler], args, reports)
+
+
+def _annotate(args: argparse.Namespace, sweep: Path, actions: Sequence[Action]) -> None:
+    """Add `--tag` and `--note` to the sweep, or to the run of `submit.py run`."""
+    if args.tags or args.note is not None:
+        folders = [sweep / action.name for action in actions] if args.verb == "run" else [sweep]
+        for folder in folders:
+            annotate(folder, add=args.tags, note=args.note)
 
 
 def print_refusal(error: SubmitError, root: Path, sweep: str) -> int:

@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +20,10 @@ from jobs.core import command_code, journal
 from jobs.core.attempt import job_start
 from jobs.core.processes import is_alive
 from jobs.core.requeue_policy import RULES, starts_without_progress
+from jobs.status.annotations import read_annotation
 from jobs.status.cancel_record import with_cancel_record
 from jobs.status.command_state import present_hash, reported_progress
+from jobs.status.progress import ENDED_PROGRESS, newest_time, read_progress
 from jobs.status.run_folders import runs_of, subfolders
 
 StateName = Literal[
@@ -40,13 +41,6 @@ StateName = Literal[
 SILENT_AFTER_S = 600.0
 """A run on another host is `silent` after this time without progress."""
 _FULL_BELOW_BYTES = 64 * 1024
-PROGRESS_USAGE = ("gpu_utilization", "gpu_memory_used_bytes", "gpu_power_w", "cpu_percent", "rss_bytes")
-"""Hardware fields of `progress.json`."""
-_PROGRESS = (
-    "step", "steps", "samples_per_s", "live_samples_per_s", "loss", "eta_s", "updated", "emulated",
-    *PROGRESS_USAGE,
-)  # fmt: skip
-_ENDED_PROGRESS: dict[str, Any] = {"eta_s": None, "live_samples_per_s": None}
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ class RunState:
     """Name of the scheduler."""
     cluster_name: str | None = None
     """Name of the scheduler's cluster; None without one, and for a submission by older code."""
-    tag: str | None = None
+    job_comment: str | None = None
     """Comment of the job; None for a job submitted by hand."""
     submission: int | None = None
     """The newest submission that was not revoked."""
@@ -116,6 +110,11 @@ class RunState:
     source: str | None = None
     """Folder that the code of a `command` was copied from; empty for an installed module, None for the
     trainer."""
+    own_tags: tuple[str, ...] = ()
+    sweep_tags: tuple[str, ...] = ()
+    note: str | None = None
+    """The user's note on the run."""
+    sweep_note: str | None = None
     stale: bool = False
     """Finished with code other than the `code_hash` given to the reader."""
 
@@ -126,6 +125,11 @@ class RunState:
     @property
     def sweep(self) -> str:
         return self.run.sweep
+
+    @property
+    def tags(self) -> list[str]:
+        """Tags of the run and of its sweep."""
+        return sorted({*self.own_tags, *self.sweep_tags})
 
     @property
     def active(self) -> bool:
@@ -174,10 +178,11 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
     intent = entry.read("intent") or {}
     receipt = entry.read("receipt") or {}
     known: dict[str, Any] = {
+        **_annotations(run),
         "run": run,
         "cluster": intent.get("cluster"),
         "cluster_name": intent.get("cluster_name"),
-        "tag": intent.get("handle"),
+        "job_comment": intent.get("handle"),
         "submission": entry.number,
         "job_id": receipt.get("job_id"),
         "config_key": intent.get("config_key"),
@@ -186,7 +191,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         "source": intent.get("source"),
         "attempts_before_code": intent.get("attempts_before_code", 0),
         "attempts": intent.get("attempts", 0),
-        "changed": _newest_time(intent.get("time"), *(each.get("time") for each in (*claims, revoked or {}))),
+        "changed": newest_time(intent.get("time"), *(each.get("time") for each in (*claims, revoked or {}))),
     }
     if claim is None:
         outcome = _unclaimed_outcome(entry, revoked, holder_died)
@@ -197,7 +202,7 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         known["code_hash"] = claim["code_hash"]
     else:
         code_hash = code_hash and present_hash(known["source"], run)
-    known |= _progress(run, claim["attempt"])
+    known |= read_progress(run, claim["attempt"])
     if known["source"] is not None and "updated" not in known:
         known |= reported_progress(run, claim["attempt"])
     known["job_id"] = known["job_id"] or claim.get("job_id")
@@ -210,10 +215,17 @@ def _read_state(run: RunDir, code_hash: str | None) -> RunState:
         started = [job_start(run, run.attempt(number)) for number in numbers]
         known["attempts_without_progress"] = starts_without_progress(started)
     outcome["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
-    outcome["changed"] = _newest_time(known["changed"], known.get("updated"), outcome.get("changed"))
+    outcome["changed"] = newest_time(known["changed"], known.get("updated"), outcome.get("changed"))
     if outcome["state"] != "running":
-        known |= _ENDED_PROGRESS
+        known |= ENDED_PROGRESS
     return RunState(**known | outcome)
+
+
+def _annotations(run: RunDir) -> dict[str, Any]:
+    own, of_sweep = read_annotation(run.path), read_annotation(run.path.parent)
+    return {
+        "own_tags": own.tags, "note": own.note, "sweep_tags": of_sweep.tags, "sweep_note": of_sweep.note,
+    }  # fmt: skip
 
 
 def _newest_submission(
@@ -238,6 +250,7 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
     """
     record = read_json(run.run_json)
     known: dict[str, Any] = {
+        **_annotations(run),
         "journaled": False,
         "cluster": record["cluster"],
         "config_key": record["config_key"],
@@ -248,17 +261,17 @@ def _unsubmitted(run: RunDir, code_hash: str | None) -> RunState:
     outcome = _recorded_outcome(run, attempts[-1].number if attempts else None)
     planned = record["provenance"].get("created")
     if outcome is None and not attempts:
-        return RunState(run, "planned", **known, changed=_newest_time(planned))
+        return RunState(run, "planned", **known, changed=newest_time(planned))
     attempt = outcome.pop("attempt") if outcome else attempts[-1].number
-    known |= {"attempt": attempt, "attempts": attempt + 1} | _progress(run, attempt)
+    known |= {"attempt": attempt, "attempts": attempt + 1} | read_progress(run, attempt)
     if outcome is None:
         quiet_s = silent_s(known.get("updated"), attempts[-1].path)
         outcome = {"state": "running"}
         if quiet_s >= SILENT_AFTER_S:
             outcome = {"state": "lost", "cause": "lost", "message": _silence(quiet_s)}
-    outcome["changed"] = _newest_time(planned, known.get("updated"), outcome.get("changed"))
+    outcome["changed"] = newest_time(planned, known.get("updated"), outcome.get("changed"))
     if outcome["state"] != "running":
-        known |= _ENDED_PROGRESS
+        known |= ENDED_PROGRESS
     known["stale"] = _is_stale(outcome["state"], known["code_hash"], code_hash)
     return RunState(run, **known | outcome)
 
@@ -360,26 +373,6 @@ def _hang_warning(run: RunDir, attempt: int) -> str | None:
     """The hang that an agent has seen and will end soon."""
     warning = read_json_or_none(run.attempt(attempt).hang_warning) or {}
     return f"no progress: {warning['message']}" if "message" in warning else None
-
-
-def _progress(run: RunDir, attempt: int) -> dict[str, float | None]:
-    """The progress of an attempt, for display only: values that cannot be read are left out."""
-    progress = read_json_or_none(run.progress) or {}
-    if progress.get("attempt") != attempt:
-        return {}
-    live = progress.get("samples_per_s")
-    # Older code wrote only this rate: a live one, and at the end the throughput.
-    read = {**progress, "samples_per_s": progress.get("mean_samples_per_s", live), "live_samples_per_s": live}
-    return {name: value for name in _PROGRESS if isinstance(value := read.get(name), int | float)}
-
-
-def _newest_time(*times: str | float | None) -> float | None:
-    """The latest of these times (ISO 8601, or seconds since the epoch), in seconds since the epoch."""
-    found = []
-    for each in times:
-        with contextlib.suppress(ValueError):  # for display only
-            found.append(datetime.fromisoformat(each).timestamp() if isinstance(each, str) else each)
-    return max((each for each in found if each is not None), default=None)
 
 
 def _read_or_none(path: Path) -> dict[str, Any] | None:

@@ -44,7 +44,7 @@ def cancel_runs(
         if state.submission is not None:
             with contextlib.suppress(OSError):  # the folder of another user: the scheduler decides
                 journal.write_cancel(state.run, state.submission, _user(), host())
-    refused = scheduler.cancel({state.job_id: state.tag for state in here if state.job_id})
+    refused = scheduler.cancel({state.job_id: state.job_comment for state in here if state.job_id})
     failures |= {state.run.path: refused[state.job_id] for state in here if state.job_id in refused}
     for state in here:
         if state.run.path in failures and state.submission is not None:

@@ -103,7 +103,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ("report", "no runs in runs yet"),
         ("clean", "nothing to move is named"),
         ("clean --purge x", "--purge deletes the whole trash: it takes no RUN (given: 'x')"),
-        ("clean --restore --stale", "--restore goes with neither --failed nor --stale"),
+        ("clean --restore --stale", "--restore goes with none of --failed, --stale and --tag"),
         ("clean --restore --purge", "argument --purge: not allowed with argument --restore"),
         ("clean --restore x", "no run or sweep 'x' in runs/.trash"),
         ("cluster", "the following arguments are required: ACTION"),

@@ -34,7 +34,7 @@ def test_the_report_is_of_the_newest_sweep(
 
     asked: list[tuple[list[Path], Path, str | None]] = []
 
-    def write(sweeps: list[Path], out: Path, *, base: str | None = None, states: object = None) -> Path:
+    def write(sweeps: list[Path], out: Path, *, base: str | None = None, **_: object) -> Path:
         asked.append((sweeps, out, base))
         write_json(out / "report.json", {"title": "t"})
         return out / "report.html"
