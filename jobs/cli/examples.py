@@ -32,6 +32,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "logs default/n2-ddp-b32-r0 -f": "rank 0, followed through requeues",
         "logs default/n2-ddp-b32-r0 --rank 3": "rank 3",
         "logs default/n2-ddp-b32-r0 --node 1": "agent and torchrun of node 1",
+        "logs default/n2-ddp-b32-r0 --all -f": "all ranks and nodes, by time",
     },
     "cancel": {
         "cancel default": "all runs of one sweep",
@@ -51,6 +52,11 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "report": "the newest sweep",
         "report small large --out compared": "two sweeps in one report",
     },
+    "open": {
+        "open": "the report of the newest sweep",
+        "open default --port 8000": "served on this port of localhost",
+    },
+    "tensorboard": {"tensorboard default": "the logs of one sweep"},
     "completion": {"completion bash": 'in ~/.bashrc: eval "$(python submit.py completion bash)"'},
     "cluster": {
         "cluster up --nodes 2": "two nodes",
