@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -107,6 +108,17 @@ class World(RankInfo):
             return list(reduced.tolist())
 
 
+def _check_interface(given: str, rank: int) -> None:
+    """Raise `ConfigError` if gloo's interface does not exist on this node."""
+    there = [name for _, name in socket.if_nameindex()]
+    missing = [name for name in given.split(",") if name and name not in there]
+    if missing:
+        raise ConfigError(
+            f"GLOO_SOCKET_IFNAME={given}: the node of rank {rank} has no interface {missing[0]!r}; "
+            f"it has {', '.join(there)}"
+        )
+
+
 @contextmanager
 def open_world(
     resources: ResourcesConfig, collective_timeout_s: float = JobConfig().collective_timeout_s
@@ -127,6 +139,8 @@ def open_world(
             f"the world has {info.nodes} nodes x {info.local_size} ranks, but the config requests "
             f"resources.nodes={requested[0]} x resources.gpus_per_node={requested[1]}"
         )
+    if info.nodes > 1:
+        _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)
     chosen = device_agreement.choose(resources.device, info)
     timeout = timedelta(seconds=collective_timeout_s)

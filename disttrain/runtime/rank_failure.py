@@ -12,6 +12,9 @@ from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
 
+_HOST_ALLOCATION = "DefaultCPUAllocator: can't allocate memory"
+"""Message of PyTorch's `RuntimeError` where the host has no memory left, or `ulimit -v` is reached."""
+
 
 def record_failure(error: BaseException, rank: int, attempt: Attempt | None) -> RankError:
     """Describe `error`, and write the record to the folder of `attempt` unless the file exists.
@@ -49,4 +52,5 @@ def _cause(error: BaseException) -> Cause:
         return "launch_failed"
     import torch
 
-    return "out_of_memory" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "crashed"
+    no_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return "out_of_memory" if no_memory or _HOST_ALLOCATION in str(error) else "crashed"

@@ -150,11 +150,20 @@ def _results(metrics: dict[str, Any], reported: Mapping[str, float]) -> str:
         rows = [(name, number(value, 6)) for name, value in reported.items()]
         return f"results that the script reports\n{_aligned_pairs(rows)}"
     rows = [(title, number(metrics[name], 6)) for name, title in _RESULTS if metrics.get(name) is not None]
+    rows.append(("step time by phase", _phases(metrics.get("composition") or {})))
     evals = metrics.get("eval_history") or []
     if evals:
         last = {"loss": evals[-1].get("loss"), **(evals[-1].get("metrics") or {})}
         rows += [(f"validation {name.replace('_', ' ')}", number(value)) for name, value in last.items()]
-    return f"results\n{_aligned_pairs(rows)}" if rows else ""
+    return f"results\n{_aligned_pairs(rows)}" if any(value for _, value in rows) else ""
+
+
+def _phases(seconds: Mapping[str, float | None]) -> str:
+    """Shares of the phases of a step, the largest first: `input 96 %, compute 2 %`."""
+    known = {name.removesuffix("_s").replace("_", " "): value for name, value in seconds.items() if value}
+    total = sum(known.values())
+    shares = sorted(((value / total, name) for name, value in known.items()), reverse=True)
+    return ", ".join(f"{name} {share:.0%}".replace("%", " %") for share, name in shares if share >= 0.005)
 
 
 def _files(state: RunState) -> str:

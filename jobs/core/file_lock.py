@@ -21,5 +21,5 @@ def lock(file: int, operation: int, path: Path) -> None:
     except OSError as error:
         raise ConfigError(
             f"cannot lock {str(path)!r}: {error.strerror}; --runs needs a file system with flock "
-            "(Lustre: mount option `flock`; NFS: a lock service)"
+            "(Lustre: mount option flock; NFS: a lock service)"
         ) from None

@@ -126,3 +126,13 @@ def test_an_exception_leaves_the_process_group_without_its_shutdown(monkeypatch)
     monkeypatch.setattr(dist, "destroy_process_group", lambda: pytest.fail("shutdown may wait for peers"))
     with pytest.raises(RuntimeError, match="boom"), open_world(ResourcesConfig(device="cpu")):
         raise RuntimeError("boom")
+
+
+def test_an_interface_that_is_not_there_is_refused_by_name(monkeypatch):
+    names = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    for name, value in {**names, "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nope0")
+    message = r"^GLOO_SOCKET_IFNAME=nope0: the node of rank 1 has no interface 'nope0'; it has .*\blo\b"
+    with pytest.raises(ConfigError, match=message), open_world(ResourcesConfig(nodes=2)):
+        pass
