@@ -74,7 +74,8 @@ def test_show_prints_config_attempts_and_results(capsys: pytest.CaptureFixture[s
     node |= {"interfaces": [{"name": "eth0", "speed_mbit": 10_000}, {"name": "ib0", "speed_mbit": None}]}
     write_json(run.attempt(0).node_record(0), node)
     write_json(run.attempt(0).path / "node-01.exit.json", {"code": 1})
-    metrics = {"samples_per_s": 1234.5, "eval_history": [{"loss": 1.5, "metrics": {"bits_per_byte": 2.25}}]}
+    metrics = {"schema_version": 1, "composition": {"input_s": 0.9, "comm_wait_s": 0.1, "other_s": None}}
+    metrics |= {"samples_per_s": 1234.5, "eval_history": [{"loss": 1.5, "metrics": {"bits_per_byte": 2.25}}]}
     write_json(run.metrics, metrics)
     out = ask(capsys, "show n1")
     for text in (
@@ -84,6 +85,7 @@ def test_show_prints_config_attempts_and_results(capsys: pytest.CaptureFixture[s
         "0       2026-01-01T00:00:00  crashed",
         "node7: 8 processors, 16 GiB, 2 x NVIDIA H100, driver 560.35, eth0 10 Gbit/s, ib0, mlx5_0 400 Gb/sec",
         "samples/s                 1234.5",
+        "step time by phase        input 90 %, comm wait 10 %",
         "validation bits per byte  2.25",
         "logs  runs/tiny/n1/attempts/000",
     ):
