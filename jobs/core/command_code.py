@@ -146,6 +146,15 @@ def copy_of_run(run: RunDir, about: CommandCode) -> Path | None:
     return (run.path.parent.parent / about["path"]).absolute() if about["path"] else None
 
 
+def folders_of_run(run: RunDir, record: Mapping[str, Any]) -> list[Path]:
+    """Folders that the processes of a command need, besides the run directory; none for the trainer."""
+    about = of_run(record)
+    if about is None:
+        return []
+    copy = copy_of_run(run, about)
+    return [*([] if copy is None else [copy]), Path(about["folder"])]
+
+
 def problem(run: RunDir, about: CommandCode) -> str | None:
     """Why a command cannot start on this machine, in one line; None if it can."""
     if not os.path.isdir(about["folder"]):

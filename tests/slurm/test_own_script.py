@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from disttrain.records.json_files import read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
-from jobs.status.run_state import read_state
+from jobs.status.run_state import read_runs, read_state
 from tests.support.jobs import wait_until
-from tests.support.minicluster import MiniCluster
+from tests.support.minicluster import SUBMIT, MiniCluster
 
+SBATCH = SUBMIT.parent / "jobs" / "train.sbatch"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-script.md"
 
 
@@ -61,3 +63,22 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster,
     assert excluded["state"] == "done"
     assert "without telemetry" in excluded["reason"]
     assert "step=150" in excluded["reason"]
+
+
+def test_a_script_is_started_by_hand_and_by_one_array(
+    slurm: MiniCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hello.py").write_text(
+        "import os\nprint('hello', os.environ['RANK'], os.environ['WORLD_SIZE'])\n"
+    )
+    (tmp_path / "own.yaml").write_text("command: hello.py\nresources: {device: cpu, nodes: 2}\n")
+    slurm.submit("sweep", "own.yaml", "--repeats", "2", "--cluster", "slurm", "--no-report", cwd=tmp_path)
+    by_hand = ["sbatch", "--wait", "--nodes=2", str(SBATCH), "--config", "own.yaml", "--name", "hand"]
+    monkeypatch.setenv("DISTTRAIN_PYTHON", sys.executable)
+    slurm.ask(*by_hand, cwd=tmp_path)
+    wait_until(lambda: all(state.state == "done" for state in read_runs(tmp_path / "runs")))
+    found = read_runs(tmp_path / "runs")
+    assert [f"{state.sweep}/{state.name}" for state in found] == ["hand/n2-r0", "own/n2-r0", "own/n2-r1"]
+    assert {str(state.job_id).partition("_")[2] for state in found[1:]} == {"0", "1"}
+    for state in found:
+        assert state.run.attempt(0).rank_log(1).read_text() == "hello 1 2\n"

@@ -11,6 +11,8 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.planned import RunRecord, SweepRecord
 from disttrain.records.run_directory import RunDir
 from jobs.core import command_code
+from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, render
+from jobs.schedulers.slurm.site_profile import Profile
 from jobs.status.run_state import read_runs
 from tests.support.jobs import FakeScheduler
 from tests.support.verbs import RUNS, ask, ask_json, end, states
@@ -87,8 +89,10 @@ def test_resume_copies_the_script_of_its_folder_again(
 def test_a_dry_run_shows_the_command_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     out = ask(capsys, "sweep own.yaml --dry-run --cluster local")
     assert "each run is a command" in out
-    assert "train.py --lr 0.2" in out
+    assert "train.py --lr 0.1" in out
     assert "DISTTRAIN_CHECKPOINT_DIR=" in out
+    planned = ask_json(capsys, "sweep own.yaml --dry-run --cluster local")["runs"]
+    assert [run["config"]["command"][2] for run in planned] == ["0.1", "0.2"]
     assert not RUNS.exists()
 
 
@@ -139,3 +143,19 @@ def test_bad_input_is_refused_and_nothing_written(
     assert submit.main(command.split()) == 2
     assert message in capsys.readouterr().err
     assert not RUNS.exists()
+
+
+def test_a_container_has_the_folders_of_a_script(capsys: pytest.CaptureFixture[str]) -> None:
+    ask(capsys, "run -- train.py")
+    (state,) = read_runs(RUNS)
+    record = read_json(state.run.run_json)
+    folders = command_code.folders_of_run(state.run, record)
+    copy = Path.cwd() / record["provenance"]["command"]["path"].replace(".code", "runs/.code")
+    assert folders == [copy, Path.cwd()]
+    fields = ScriptFields(
+        name="n", comment="c", config=record["config"], tasks=[ArrayTask(Path.cwd() / "runs/train/r", 0)],
+        logs=Path("/logs"), code=Path("/code"), python="python", folders=folders,
+        profile=Profile.model_validate({"name": "p", "container": {"kind": "pyxis", "image": "x"}}),
+    )  # fmt: skip
+    mounts = ",".join(f"{each}:{each}" for each in ["/code", Path.cwd() / "runs/train", *folders])
+    assert f"--container-mounts={mounts}" in render(fields)

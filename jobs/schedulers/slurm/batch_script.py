@@ -55,6 +55,8 @@ class ScriptFields:
     """Ids of the jobs to wait for (`afterany`). A requeued job has not ended."""
     at_once: int | None = None
     """Largest number of tasks of the array at the same time."""
+    folders: Sequence[Path] = ()
+    """Further folders that a container must have: those of a `command`."""
 
 
 def render(batch: ScriptFields) -> str:
@@ -63,6 +65,8 @@ def render(batch: ScriptFields) -> str:
     for folder in (batch.logs, *(share.run_dir for share in batch.tasks)):
         check_path("--runs", folder, in_container)
     check_path("the code", batch.code, ":" + in_container)
+    for folder in batch.folders:
+        check_path("the working directory", folder, in_container)
     several, profile, nodes = len(batch.tasks) > 1, batch.profile, batch.config["resources"]["nodes"]
     log = f"{option_syntax.file_pattern(str(batch.logs))}/{'%A_%a' if several else '%j'}.log"
     options: dict[str, str | int | bool | None] = {
@@ -74,7 +78,9 @@ def render(batch: ScriptFields) -> str:
     if batch.after:
         own = batch.profile.sbatch.get("dependency")
         options["dependency"] = ",".join(["afterany:" + ":".join(batch.after), *([str(own)] if own else [])])
-    folders = [batch.code, *dict.fromkeys(share.run_dir.parent for share in batch.tasks)]
+    folders = list(
+        dict.fromkeys([batch.code, *(share.run_dir.parent for share in batch.tasks), *batch.folders])
+    )
     return _text(
         [
             "#!/bin/bash",

@@ -19,7 +19,7 @@ from disttrain.config.keys_and_defaults import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
-from jobs.core import code_snapshot
+from jobs.core import code_snapshot, command_code
 from jobs.core.processes import child_environment
 from jobs.schedulers import inherited_variables
 from jobs.schedulers.base import (
@@ -258,6 +258,7 @@ def script_fields(batch: Batch) -> ScriptFields:
         profile=profile,
         after=batch.after,
         at_once=batch.at_once,
+        folders=command_code.folders_of_run(first, batch.record),
     )
 
 
