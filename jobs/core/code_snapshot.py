@@ -236,16 +236,19 @@ def missing_modules(config: Mapping[str, Any], code: Path) -> list[str]:
     return sorted(found)
 
 
-def _config_strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            if name != "env":  # variables are passed on unread
-                yield from _config_strings(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _config_strings(item)
+def _config_strings(config: Mapping[str, Any]) -> list[str]:
+    """All strings of a config, except variables of `job.env`, which are passed on unread."""
+    found: list[str] = []
+    pending: list[Any] = [config]
+    while pending:  # no recursion: a large sweep has millions of values
+        value = pending.pop()
+        if isinstance(value, str):
+            found.append(value)
+        elif isinstance(value, dict):
+            pending += [item for name, item in value.items() if name != "env"]
+        elif isinstance(value, list | tuple):
+            pending += value
+    return found
 
 
 @contextlib.contextmanager

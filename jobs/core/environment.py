@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ def is_launcher_variable(name: str) -> bool:
 
 def env_record(added: Mapping[str, AddedVariable]) -> dict[str, Any]:
     """Content of `env.json` (`records.EnvRecord`), with secrets masked."""
-    variables = {name: asdict(variable) for name, variable in sorted(added.items())}
+    variables = {name: dict(vars(variable)) for name, variable in sorted(added.items())}
     for name in filter(is_secret, variables):
         variables[name]["value"] = MASK
     return {"schema_version": 1, "variables": variables}

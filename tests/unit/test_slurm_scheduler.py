@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -152,12 +153,40 @@ def test_repeats_share_an_array_and_its_tasks_are_found_again(commands: Commands
     assert f"#SBATCH --comment={comment}\n" in script
     assert all(f"  {run.path}\n" in script for run in runs)
     assert all(run.script.read_text() == script for run in runs)
+    assert all(run.script.samefile(runs[0].script) for run in runs)
     tasks = "".join(f"echo '42_{index}|{comment}'; " for index in range(3))
     commands.add("squeue", tasks)
     assert SlurmScheduler().find(submissions[1:]) == ["42_1", "42_2"]
     commands.add("squeue", "exit 1")
     with pytest.raises(Unreachable):
         SlurmScheduler().find(submissions)
+
+
+def test_scripts_are_copied_where_no_link_between_folders_is_possible(
+    commands: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    commands.add("srun", "")
+    commands.add("sbatch", 'echo "Submitted batch job 42"')
+    runs = [planned(tmp_path, "auto", f"n3-r{repeat}") for repeat in range(2)]
+    submissions = [
+        Submission(run, journal.write_intent(run, {}), "tag", index) for index, run in enumerate(runs)
+    ]
+    monkeypatch.setattr(os, "link", refuse)
+    SlurmScheduler().submit(batch(*submissions))
+    first, second = (run.script for run in runs)
+    assert first.read_text() == second.read_text()
+    assert not first.samefile(second)
+
+
+def test_the_report_job_waits_for_whole_arrays(commands: Commands, tmp_path: Path) -> None:
+    commands.add("sbatch", f'cp "$1" {commands.folder}/script; echo "Submitted batch job 42"')
+    folder = RunDir(tmp_path / "runs" / "demo" / ".report")
+    number = journal.write_intent(folder, {})
+    SlurmScheduler().submit_after(Submission(folder, number, "tag"), ["x"], ["1_0", "1_1", "2", "1_2"], None)
+    assert "#SBATCH --dependency=afterany:1:2\n" in (commands.folder / "script").read_text()
 
 
 def test_what_passes_is_tried_again_and_a_limit_is_no_refusal(commands: Commands, run: RunDir) -> None:

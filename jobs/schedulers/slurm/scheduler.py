@@ -91,8 +91,10 @@ class SlurmScheduler:
     def submit(self, batch: Batch) -> list[str]:
         fields = script_fields(batch)
         script = render(fields)
-        for each in batch.submissions:
-            write_text(each.run.script, script)
+        first, *others = [each.run.script for each in batch.submissions]
+        write_text(first, script)
+        for path in others:  # not copies: the script of an array grows with the number of its runs
+            _link(first, path)
         if len(batch.submissions) > 1:  # sbatch does not create the folder of the logs
             fields.logs.mkdir(exist_ok=True)
         job_id = self._sbatch(batch.submissions[0].run.script, fields.name, fields.comment)
@@ -109,7 +111,7 @@ class SlurmScheduler:
         report = ReportScript(
             name=f"report-{job.run.sweep}",
             comment=job.tag,
-            after=job_ids,
+            after=list(dict.fromkeys(job_id.partition("_")[0] for job_id in job_ids)),  # whole arrays
             command=command,
             logs=job.run.submissions.absolute(),
             python=sys.executable,
@@ -240,6 +242,15 @@ class SlurmScheduler:
                 ScriptPreview(fields.name, runs, fields.profile.name, shape_options(fields), script, check)
             )
         return found
+
+
+def _link(source: Path, path: Path) -> None:
+    """Make `path` a hard link to `source`, or a copy where no link between two folders is possible."""
+    path.unlink(missing_ok=True)
+    try:
+        os.link(source, path)
+    except OSError:
+        write_text(path, source.read_text())
 
 
 def script_fields(batch: Batch) -> ScriptFields:
