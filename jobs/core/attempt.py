@@ -195,12 +195,14 @@ def close_attempt(
     *,
     external_cause: str | None = None,
     external_message: str | None = None,
+    lost_hosts: Sequence[str] | None = None,
     can_requeue: bool = False,
 ) -> ExitStatus:
     """Classify how the attempt ended; write `attempt.json`, then `DONE` or `FAILED`.
 
-    `external_cause` and `external_message` are for an attempt that was ended from outside. `can_requeue`:
-    the scheduler can start the job again, and the returned status holds the requeue decision.
+    `external_cause` and `external_message` are for an attempt that was ended from outside. `lost_hosts` are
+    the failed nodes if the scheduler named them: a healthy node may not have recorded its exit yet.
+    `can_requeue`: the scheduler can start the job again, and the returned status holds the requeue decision.
     """
     evidence = read_evidence(run, attempt, exit_codes, external_cause, external_message)
     status = classify_exit(evidence)
@@ -216,7 +218,7 @@ def close_attempt(
         this = JobStart(status.cause, record.get("checkpoint_before"), after)
         status = status.with_decision(_requeue_decision(run, [*_job_starts(run, earlier), this]))
     outcome = _outcome_record(attempt, status, ended)
-    record["failed_nodes"] = _failed_hosts(run, record, status)
+    record["failed_nodes"] = _failed_hosts(run, record, status) if lost_hosts is None else list(lost_hosts)
     try:
         write_json(attempt.record, record | {"message": status.message, "next": outcome["next"]})
         write_json(run.done if status.cause == "finished" else run.failed, outcome)

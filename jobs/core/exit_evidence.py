@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,9 +43,7 @@ def read_evidence(
     request = read_json_or_none(attempt.stop) or {}
     hosts = (read_json_or_none(attempt.record) or {}).get("nodes", [])
     nodes = range(len(hosts))
-    # All nodes' logs, as the exit code of a node may be missing.
-    logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
-    failed = {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
+    failed = _failed_workers(attempt)
     rank_errors = errors_of_command(attempt, failed.values()) if command else read_rank_errors(attempt)
     killed = {node: (rank, -code) for node, (rank, code) in failed.items() if code < 0}
     ended = {node: record for node in nodes if (record := read_json_or_none(attempt.node_ranks(node)))}
@@ -85,6 +84,24 @@ def read_evidence(
         ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
         last_lines={node: last_rank_line(_log_tail(attempt.node_log(node))) for node in exit_codes},
     )
+
+
+def _failed_workers(attempt: Attempt) -> dict[int, tuple[int, int]]:
+    """Rank and exit code of the worker that each node's torchrun names as root cause, by node.
+
+    Reads all nodes' logs, as the exit code of a node may be missing.
+    """
+    logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
+    return {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
+
+
+def is_rank_killed(attempt: Attempt) -> bool:
+    """Whether a signal ended a rank that is the root cause on its node.
+
+    torchrun ends ranks with SIGTERM, and a rank may end itself with SIGABRT after the loss of a peer.
+    """
+    signals = {-code for _, code in _failed_workers(attempt).values() if code < 0}
+    return bool(signals - {signal.SIGTERM, signal.SIGABRT})
 
 
 def _unsent_by_address(ended: Mapping[int, Mapping[str, Any]]) -> dict[tuple[int, str], int]:

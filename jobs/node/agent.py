@@ -141,6 +141,7 @@ def _run_first_node(node: NodeContext, attempt: Attempt) -> int:
         codes,
         external_cause=result.cause,
         external_message=result.message,
+        lost_hosts=result.lost_hosts,
         can_requeue=True,
     )
     peers.record_closed(attempt)

@@ -7,6 +7,7 @@ rank that waits in a collective has `_OTHER_NODES_S` more, in which the node of 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -30,17 +31,38 @@ _STOPPED_AFTER_S = 10 * INTERVAL_S
 _SUSPENDED_S = 10.0
 """After a longer pause of this process, the scheduler has suspended the job, and the ranks with it."""
 _MEMORY = Path("/dev/shm")
+_AGENT_FOLDER = "disttrain-agent-"
 
 
 @contextlib.contextmanager
 def memory_folder() -> Iterator[Path]:
-    """A folder of this node that its agent and ranks share: in `/dev/shm`, or else for temporary files."""
-    in_memory = _MEMORY if os.access(_MEMORY, os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="disttrain-", dir=in_memory))
+    """A folder of this node that its agent and ranks share: in `/dev/shm`, or else for temporary files.
+
+    Removes those of agents that were killed. The agent holds a lock on its folder as long as it lives.
+    """
+    parent = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    _remove_abandoned(parent)
+    made = Path(tempfile.mkdtemp(prefix=f".{_AGENT_FOLDER}", dir=parent))
+    lock = os.open(made, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = made.rename(parent / made.name.removeprefix("."))  # from now on another agent may find it
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders of this user's agents whose lock the kernel has released."""
+    for folder in parent.glob(f"{_AGENT_FOLDER}*"):
+        with contextlib.suppress(OSError):  # it is locked, of another user, or just removed
+            lock = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
 
 
 class HangWatch:

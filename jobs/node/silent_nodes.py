@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from disttrain.records.run_directory import Attempt
 from jobs.core.classify_exit import is_communication_error
-from jobs.core.exit_evidence import read_rank_errors
+from jobs.core.exit_evidence import is_rank_killed, read_rank_errors
 from jobs.node import peers
 from jobs.node.allocation import Allocation
 from jobs.node.node_log import log_line
@@ -87,8 +87,8 @@ def _longest_wait_s(result: TorchrunResult, allocation: Allocation) -> float:
 
 
 def _rank_failed_by_itself(attempt: Attempt) -> bool:
-    """Whether a rank recorded an error that the loss of a peer does not explain."""
-    return not all(map(is_communication_error, read_rank_errors(attempt)))
+    """Whether a rank was killed, or recorded an error that the loss of a peer does not explain."""
+    return is_rank_killed(attempt) or not all(map(is_communication_error, read_rank_errors(attempt)))
 
 
 def _explain_end(
@@ -101,7 +101,10 @@ def _explain_end(
         cause, message = cause_of_end(ended.timed_out, result.job_end)
         return dataclasses.replace(result, cause=cause, message=message)
     message = f"{_listed(down)} is down" if down else f"{_listed(silent)} recorded no exit"
-    return dataclasses.replace(result, cause="lost", message=message, requeued=ended.requeued)
+    hosts = tuple(down.values())
+    return dataclasses.replace(
+        result, cause="lost", message=message, requeued=ended.requeued, lost_hosts=hosts
+    )
 
 
 def _listed(nodes: Mapping[int, str]) -> str:

@@ -61,6 +61,8 @@ class TorchrunResult:
     message: str | None = None
     requeued: bool = False
     """Whether the scheduler has requeued the job by itself."""
+    lost_hosts: tuple[str, ...] | None = None
+    """Hosts that the scheduler listed as down when it ended the job of a lost node; else None."""
     job_end: float | None = None
     """The latest known end of the job's time, in seconds since the epoch."""
 
@@ -116,6 +118,7 @@ class _TorchrunMonitor:
         self._external: tuple[str, str] | None = None
         """Cause and message of an end from outside."""
         self._requeued = False
+        self._lost_hosts: tuple[str, ...] | None = None
         self._peers = PeerWatch(context.attempt, context.node)
         self._command_stop = CommandStop(
             context.attempt,
@@ -160,7 +163,7 @@ class _TorchrunMonitor:
         code = code if code >= 0 else 128 - code  # a launcher that is a shell returns 128 + N
         self._explain_signal(code)
         cause, message = self._external or (None, None)
-        return TorchrunResult(code, cause, message, self._requeued, self._job_end)
+        return TorchrunResult(code, cause, message, self._requeued, self._lost_hosts, self._job_end)
 
     def _explain_signal(self, code: int) -> None:
         """Find the cause of an end by signal that reached torchrun before it reached this process."""
@@ -207,6 +210,7 @@ class _TorchrunMonitor:
         if self._requeued and self._context.allocation is not None:
             down = self._context.allocation.nodes_down()
             if down:
+                self._lost_hosts = tuple(down)
                 return "lost", f"the scheduler lost {', '.join(down)} and requeued the job"
             return "preempted", "the scheduler requeued the job"
         return cause_of_end(facts is not None and facts.timed_out, self._context.deadline)

@@ -90,6 +90,15 @@ def test_silent_nodes_failed_only_if_another_node_recorded_its_exit(
     assert read_json(attempt.record)["failed_nodes"] == failed
 
 
+@pytest.mark.parametrize("down", [(), ("n2",)])
+def test_nodes_that_the_scheduler_names_are_the_failed_ones(run: RunDir, down: tuple[str, ...]) -> None:
+    """The other nodes of a requeued job may not have recorded their exit yet."""
+    attempt = open_attempt(run, 0, cluster="slurm", job_id="7", nodes=["n1", "n2", "n3"])
+    assert attempt is not None
+    close_attempt(run, attempt, {0: 1}, external_cause="lost", lost_hosts=down)
+    assert read_json(attempt.record)["failed_nodes"] == list(down)
+
+
 def test_a_new_submission_closes_the_attempts_that_nobody_closed(run: RunDir) -> None:
     lost = begin(run)
     assert journal.revoke(run, 0, "lost", "presumed dead", starts=1)

@@ -20,26 +20,13 @@ from disttrain.checkpoint.resume import newest_intact
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.storage import CapturedState
 from disttrain.config.keys_and_defaults import CheckpointConfig
-from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
+from tests.support.manifests import manifest
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 WITHIN_S = 120
-MANIFEST = Checkpoint(
-    step=0,
-    attempt=0,
-    config_key="k",
-    world_size=1,
-    global_batch_size=4,
-    seed=0,
-    dataset="d",
-    dataset_sha256=None,
-    valid_loss=None,
-    created="",
-    torch=torch.__version__,
-    files={},
-)
+MANIFEST = manifest(step=0)
 
 
 def saver(run: RunDir, asynchronous: bool = False) -> CheckpointSaver:

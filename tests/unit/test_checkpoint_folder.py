@@ -14,27 +14,10 @@ from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.errors import ConfigError
-from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.json_files import read_json, write_json
+from tests.support.manifests import manifest
 
 CONTENT = b"weights" * 100
-
-
-def manifest(step: int = 10, valid_loss: float | None = None) -> Checkpoint:
-    return Checkpoint(
-        step=step,
-        attempt=0,
-        config_key="k",
-        world_size=1,
-        global_batch_size=4,
-        seed=0,
-        dataset="d",
-        dataset_sha256=None,
-        valid_loss=valid_loss,
-        created="now",
-        torch="2",
-        files={},
-    )
 
 
 def write(folder: Path, step: int, valid_loss: float | None = None) -> Path:

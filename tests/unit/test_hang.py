@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +97,32 @@ def test_the_folder_is_gone_afterwards() -> None:
     with memory_folder() as folder:
         write_heartbeat(folder, BEAT)
     assert not folder.exists()
+
+
+def test_folders_of_killed_agents_are_removed_and_those_of_live_ones_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang, "_MEMORY", tmp_path)
+    program = (
+        "import sys; from pathlib import Path; from jobs.node import hang\n"
+        "hang._MEMORY = Path(sys.argv[1])\n"
+        "with hang.memory_folder() as folder: print(folder, flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    agents = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        dead, live = (Path(agent.stdout.readline().decode().strip()) for agent in agents if agent.stdout)
+        agents[0].kill()
+        agents[0].wait()
+        older = tmp_path / "disttrain-made-by-older-code"
+        older.mkdir()
+        with memory_folder() as folder:
+            assert set(tmp_path.iterdir()) == {live, folder, older}
+            assert dead != live
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.communicate()
 
 
 @pytest.mark.parametrize("hung", [True, False])

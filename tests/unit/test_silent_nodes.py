@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from disttrain.records.json_files import write_json
+from disttrain.records.json_files import write_json, write_text
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.node import peers, silent_nodes, waiting
 from jobs.node.allocation import AllocationFacts
@@ -92,6 +92,18 @@ def test_the_error_of_a_rank_is_kept_where_a_silent_node_responds(
     assert explain(attempt, slurm(responds=responds, timeout_s=0.05)).cause == cause
 
 
+@pytest.mark.parametrize(("code", "cause"), [(-9, None), (-6, "lost"), (-15, "lost")])
+def test_a_killed_rank_is_the_cause_where_a_silent_node_responds(
+    attempt: Attempt, code: int, cause: str | None
+) -> None:
+    """Its peer saw the broken connection. SIGABRT and SIGTERM may follow the loss of a peer."""
+    error = {"rank": 0, "time": 1.0, "kind": "RuntimeError", "message": "Connection reset by peer"}
+    write_json(attempt.error(0), error | {"cause": "crashed"})
+    ended = f"  rank      : 1 (local_rank: 0)\n  exitcode  : {code} (pid: 7)\n"
+    write_text(attempt.node_log(1), f"Root Cause (first observed failure):\n{ended}")
+    assert explain(attempt, slurm(responds=True, timeout_s=0.05)).cause == cause
+
+
 @pytest.mark.parametrize(
     ("restarts", "down", "cause", "message"),
     [
@@ -107,6 +119,7 @@ def test_the_wait_ends_with_the_job(
 ) -> None:
     found = explain(attempt, slurm(restarts=restarts, down=down))
     assert (found.cause, found.message, found.requeued) == (cause, message, restarts == 1)
+    assert found.lost_hosts == (None if cause == "cancelled" else tuple(down.split()))
 
 
 @pytest.mark.parametrize(("timed_out", "left_s"), [(True, 3600), (False, 1)], ids=["state", "clock"])
