@@ -66,7 +66,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
     "cluster up": {"cluster up --nodes 2 --gpus-per-node 8": "two nodes with eight simulated GPUs each"},
     "cluster status": {"cluster status": "all clusters"},
     "cluster shell": {
-        "cluster shell": "a shell whose Slurm commands use the cluster",
+        "cluster shell": "a shell on the cluster",
         "cluster shell -- python submit.py sweep --nodes 1 2": "a sweep on it",
     },
     "cluster down": {"cluster down --name mini": "one of several clusters"},
