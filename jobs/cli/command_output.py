@@ -21,10 +21,11 @@ SCHEMA = 1
 """Version of the document: raised when a key is renamed or removed."""
 
 _STATE_FIELDS = (
+    "tags", "note", "sweep_note",
     "cause", "message", "retryable", "stale", "cluster", "job_id", "attempt", "attempts", "step", "steps",
     "samples_per_s", "live_samples_per_s", "loss", "eta_s", "gpu_utilization", "gpu_memory_used_bytes",
-    "gpu_power_w", "cpu_percent", "rss_bytes", "updated", "changed", "emulated", "note",
-    "sweep_note", "waits_for", "start_expected", "config_key", "run_key", "code_hash",
+    "gpu_power_w", "cpu_percent", "rss_bytes", "updated", "changed", "emulated",
+    "waits_for", "start_expected", "config_key", "run_key", "code_hash",
 )  # fmt: skip
 
 
@@ -107,6 +108,5 @@ def state_as_json(state: RunState) -> dict[str, Any]:
         "run": state.name,
         "path": str(state.run.path),
         "state": state.displayed_state,
-        "tags": state.tags,
         **{name: getattr(state, name) for name in _STATE_FIELDS},
     }

@@ -156,8 +156,8 @@ def _values(action: argparse.Action, typed: _Typed, current: str) -> Candidates:
     metavar = str(action.metavar)
     if metavar == "SWEEP":
         return Candidates(tuple(subfolders(typed.runs)))
-    if metavar == "RUN":
-        return Candidates(tuple(_runs(typed, current, sweeps=action.dest == "runs_given")))
+    if metavar in ("RUN", "SWEEP|RUN"):
+        return Candidates(tuple(_runs(typed, current, sweeps=action.nargs is not None)))
     if metavar == "NAME|FILE" and "/" not in current:
         from jobs.schedulers.profile_files import profile_files
 

@@ -26,6 +26,10 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "status default --state failed,lost": "the failed and lost runs of one sweep",
         "status --long": "GPU-hours and queue time",
     },
+    "annotate": {
+        "annotate default --tag baseline --note 'before the upgrade'": "a tag and a note for one sweep",
+        "annotate default/n2-ddp-b32-r0": "print those of one run",
+    },
     "watch": {"watch default": "the runs of one sweep, until all have ended"},
     "show": {"show default/n2-ddp-b32-r0": "one run"},
     "logs": {

@@ -11,6 +11,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup, sweep_end
 from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
+from jobs.cli.progress_bar import progress_bar
 from jobs.cli.selection import with_tags
 from jobs.cli.status_table import state_note
 from jobs.status.gpu_hours import record_usage
@@ -37,25 +38,32 @@ def write(args: argparse.Namespace, sweeps: list[str]) -> Path:
     found = [state for sweep in sweeps for state in read_runs(args.runs, sweep)]
     only = {_resolved(state) for state in with_tags(found, args.tags)} if args.tags else None
     out = args.out or args.runs / sweeps[0] / "-".join(["report", *args.tags]).replace("/", "-")
-    # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
-    from analysis import report
-
-    folders = [args.runs / sweep for sweep in sweeps]
-    report.check(
-        folders, out, base=args.base, only=only
-    )  # a bad --base or --out is refused before anything is written
-    record_usage(run for sweep in sweeps for run in runs_of(args.runs, sweep))
-    states = refresh_or_warn(found)
-    known = {
-        _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
-        for state in states
-    }
-    page: Path = report.write(folders, out, base=args.base, states=known, only=only)
+    with progress_bar("writing the report"):
+        page, states = _write(args, [args.runs / sweep for sweep in sweeps], out, found, only)
     if args.json:
         add_json(states, page=str(page), report=read_json(page.with_name("report.json")))
     else:
         print(f"report of {', '.join(sweeps)}: {page}")
     return page
+
+
+def _write(
+    args: argparse.Namespace, folders: list[Path], out: Path, found: list[RunState], only: set[Path] | None
+) -> tuple[Path, list[RunState]]:
+    """Write the report of the runs `found`, or of those with the paths `only`; its page, and their states."""
+    # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
+    from analysis import report
+
+    report.check(  # a bad --base or --out is refused before anything is written
+        folders, out, base=args.base, only=only
+    )
+    record_usage(run for folder in folders for run in runs_of(args.runs, folder.name))
+    states = refresh_or_warn(found)
+    known = {
+        _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
+        for state in states
+    }
+    return report.write(folders, out, base=args.base, states=known, only=only), states
 
 
 def _resolved(state: RunState) -> Path:

@@ -10,15 +10,19 @@ from disttrain.records.collect_provenance import code_hash
 from jobs.cli import run_lookup
 from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
+from jobs.cli.progress_bar import progress
 from jobs.cli.selection import by_state, with_tags
 from jobs.cli.status_table import state_counts, status_table, sweep_table
 from jobs.cli.terminal import has_colour
-from jobs.status.run_state import RunState, read_runs
+from jobs.status.run_folders import runs_of, subfolders
+from jobs.status.run_state import RunState, read_runs, read_state
 
 
 def run(args: argparse.Namespace) -> int:
     is_selected = by_state(args)
-    every = read_sweeps(args.runs, args.sweeps, code_hash())
+    runs = [run for sweep in _chosen(args.runs, args.sweeps) for run in runs_of(args.runs, sweep)]
+    code = code_hash()
+    every = [read_state(run, code_hash=code) for run in progress(runs, "reading runs")]
     every = refresh_or_warn(with_tags(every, args.tags))
     states = [state for state in every if is_selected(state)]
     if args.long and states:
@@ -55,7 +59,10 @@ def read_sweeps(root: Path, sweeps: list[str], code: str) -> list[RunState]:
 
     A run is stale if it was done by code with another hash than `code`.
     """
+    return [state for name in _chosen(root, sweeps) for state in read_runs(root, name, code_hash=code)]
+
+
+def _chosen(root: Path, sweeps: list[str]) -> list[str]:
+    """Names of these sweeps, or of all folders that may be one. Raises `ConfigError`."""
     names = list(dict.fromkeys(run_lookup.find_sweep(root, sweep) for sweep in sweeps))
-    if not names:
-        return read_runs(root, code_hash=code)
-    return [state for name in names for state in read_runs(root, name, code_hash=code)]
+    return names or subfolders(root)

@@ -33,6 +33,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeScheduler:
     monkeypatch.setattr(target, "chosen_scheduler", lambda *_: made)
     monkeypatch.setattr(target, "scheduler_to_resume", lambda *_: made)
     monkeypatch.setattr(target, "available_scheduler", lambda name: made)
+    monkeypatch.setattr("jobs.status.refresh.scheduler_named", lambda name: made)
     return made
 
 

@@ -12,14 +12,19 @@ from pathlib import Path
 import pytest
 
 import submit
+from disttrain.records.json_files import write_json
 from jobs.cli import progress_bar
+from tests.support.states import make_run
 from tests.support.terminal import Terminal
+from tests.support.verbs import RUNS
 
 ROOT = str(Path(submit.__file__).parent)
 PROGRAM = f"""\
 import sys, time
 sys.path.insert(0, {ROOT!r})
+from disttrain.records.json_files import write_json
 from jobs.cli import progress_bar
+from tests.support.states import make_run
 progress_bar.SHOWN_AFTER_S = float(sys.argv[1])
 for item in progress_bar.progress(range(3), "reading runs"):
     if item == 1 and sys.argv[2] == "wait":
@@ -70,3 +75,35 @@ def test_the_items_pass_through_and_an_error_ends_the_bar(monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match="no"), progress_bar.progress_bar("x"):
         raise ValueError("no")
     assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("command", "texts"), [("status", ["reading runs"]), ("report", ["writing the report"])]
+)
+def test_long_steps_of_the_verbs_have_a_bar(
+    monkeypatch: pytest.MonkeyPatch, command: str, texts: list[str]
+) -> None:
+    import analysis.report
+
+    def write(sweeps: list[Path], out: Path, **_: object) -> Path:
+        write_json(out / "report.json", {"title": "t"})
+        return out / "report.html"
+
+    monkeypatch.setattr(analysis.report, "write", write)
+    monkeypatch.setattr(analysis.report, "check", lambda *_, **__: None)
+    shown: list[str] = []
+
+    class Bar:
+        def __init__(self, text: str, total: int | None) -> None:
+            shown.append(text)
+
+        def advance(self) -> None: ...
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(progress_bar, "can_redraw", lambda stream: True)
+    monkeypatch.setattr(progress_bar, "_DelayedBar", Bar)
+    make_run(RUNS, "tiny/n1")
+    assert submit.main(command.split()) == 0
+    assert shown == texts
