@@ -131,7 +131,11 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 def _add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to print (all)")
     _add_state(parser)
-    parser.add_argument("--long", action="store_true", help="print GPU-hours and queue time of all attempts")
+    as_what = parser.add_mutually_exclusive_group()
+    as_what.add_argument("--long", action="store_true", help="print GPU-hours and queue time of all attempts")
+    text = "write the runs as CSV, with their config (standard output); after the names of sweeps"
+    as_what.add_argument("--csv", nargs="?", const="-", metavar="FILE", help=text)
+    as_what.add_argument("--parquet", metavar="FILE", help="write the same table as Parquet")
 
 
 def _add_watch(parser: argparse.ArgumentParser) -> None:

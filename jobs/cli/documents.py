@@ -33,6 +33,7 @@ VERB_KEYS: dict[str, dict[str, str]] = {
     "status": {
         "usage": "`--long`: GPU-hours and queue time of each run that has started",
         "usage_by_sweep": "`--long`: their sums",
+        "table": "`--csv FILE`, `--parquet FILE`: the file written",
     },
     "annotate": {"annotations": "tags and note of each named sweep or run"},
     "watch": {},

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from jobs.cli import run_lookup
 from jobs.cli.command_output import add_json
@@ -25,6 +26,8 @@ def run(args: argparse.Namespace) -> int:
     every = [read_state(run, code_hash=code) for run in progress(runs, "reading runs")]
     every = refresh_or_warn(with_tags(every, args.tags))
     states = [state for state in every if is_selected(state)]
+    if args.csv is not None or args.parquet is not None:
+        return _write_table(args, states)
     if args.long and states:
         return _print_gpu_hours(states, args.json)
     if args.json:
@@ -38,6 +41,21 @@ def run(args: argparse.Namespace) -> int:
         summary = sweep_table([state for state in every if state.sweep in sweeps])
         coloured = has_colour(sys.stdout)
         print(summary, status_table(states, coloured=coloured), state_counts(states), sep="\n\n")
+    return 0
+
+
+def _write_table(args: argparse.Namespace, states: list[RunState]) -> int:
+    from jobs.cli import run_table
+
+    flag, file = ("--csv", args.csv) if args.csv is not None else ("--parquet", args.parquet)
+    if file in run_lookup.sweep_names(args.runs):  # `status --csv SWEEP`
+        raise ConfigError(f"{file!r} is a sweep; sweeps come first: status {file} {flag}", at=flag)
+    if file == "-" and (args.json or flag == "--parquet"):
+        raise ConfigError("needs a FILE here: standard output is for text alone", at=flag)
+    (run_table.write_csv if flag == "--csv" else run_table.write_parquet)(states, file)
+    if file != "-":
+        add_json(states, table=file)
+        print(f"{state_counts(states)}: {file}")
     return 0
 
 
