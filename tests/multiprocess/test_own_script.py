@@ -86,3 +86,35 @@ def test_a_failure_names_the_rank_and_the_last_line_of_its_log(folder: Path) -> 
     (failed,) = settled(folder / "runs").values()
     assert (failed.state, failed.cause) == ("failed", "crashed")
     assert failed.message == "rank 1: ValueError: boom"
+
+
+LOOP = """\
+import torch
+from disttrain.telemetry.loop import LoopTelemetry
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+batches = [torch.randn(8, 4) for _ in range(20)]
+with LoopTelemetry(None, model, optimizer, steps=20, samples_per_step=8, telemetry={"warmup_steps": 2}) as t:
+    for batch in t.steps(batches):
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        t.record_loss(loss)
+"""
+
+
+def test_a_script_with_telemetry_is_in_the_report(folder: Path) -> None:
+    (folder / "own.py").write_text(LOOP)
+    options = ["--cluster", "local", "--no-report", "--name", "s"]
+    assert submit_py.main(["run", *options, "--", "own.py"]) == 0
+    (done,) = settled(folder / "runs").values()
+    assert (done.state, done.message, done.step, done.steps) == ("done", None, 20, 20)
+    metrics = read_json(done.run.metrics)
+    assert (metrics["sweep"], metrics["attempt"], metrics["measured_steps"]) == ("s", 0, 18)
+    assert submit_py.main(["report", "s"]) == 0
+    report = read_json(folder / "runs/s/report/report.json")
+    assert report["excluded_runs"] == []
+    (curve,) = report["curves"]
+    assert curve["points"][0]["runs"] == [done.run.name]
