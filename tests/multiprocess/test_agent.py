@@ -54,11 +54,13 @@ def test_started_again_by_the_scheduler_it_does_nothing(tmp_path: Path) -> None:
     assert starts(job.run) == [(0, 0)]
 
 
-def test_revoked_agents_leave_without_a_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("cause", "expected"), [("cancelled", 93), ("finished", 0)])
+def test_revoked_agents_leave_without_a_trace(tmp_path: Path, cause: str, expected: int) -> None:
+    """The job of a run that has finished meanwhile has not failed."""
     job = planned(tmp_path)
-    journal.revoke(job.run, 0, "cancelled", "by the user")
+    journal.revoke(job.run, 0, cause, "by the user")
     for code, text in [finish(job.start(node=node)) for node in (0, 1)]:
-        assert (code, "nothing to do" in text) == (93, True)
+        assert (code, "nothing to do" in text) == (expected, True)
     assert job.run.attempts() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -291,3 +292,13 @@ def test_no_rank_starts_after_a_set_up_of_the_node_that_exited(
     assert launch.launch(node, node.run.attempt(0)).code == EXIT_LAUNCH_FAILED
     host = launch.processes.host()
     assert f"cannot start: node_setup exited with code 3 on {host}; " in capsys.readouterr().out
+
+
+def test_the_next_start_excludes_the_nodes_that_failed(
+    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allocation = Mock()
+    monkeypatch.setattr(agent, "failed_hosts", lambda run, attempt: (["b"], ["a", "b"]))
+    context = dataclasses.replace(node, allocation=allocation)
+    assert agent.request_requeue(context, node.run.attempt(0), 0.0) == EXIT_DONE
+    allocation.exclude.assert_called_once_with(["b"], ["a", "b"], node.run.script)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +134,41 @@ def test_a_start_that_was_replaced_does_not_requeue_the_new_one(commands: Comman
     commands.add("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
     assert not old.requeue(time.time() + 60, lambda: next(answers)), "replaced between two tries"
     assert commands.calls().count("scontrol requeue") == 1
+
+
+@pytest.mark.parametrize(
+    ("hosts", "formerly", "nodes"),
+    [
+        (["n2"], ["n2"], "n2,n7"),
+        (["n2"], ["n1", "n2"], "n2,n7"),
+        ([], ["n1"], "n7"),
+    ],
+    ids=["first failure", "another node failed before", "a checkpoint since"],
+)
+def test_failed_nodes_are_excluded_beside_those_that_the_user_excludes(
+    commands: Commands, tmp_path: Path, hosts: list[str], formerly: list[str], nodes: str
+) -> None:
+    script = tmp_path / "submit.sbatch"
+    script.write_text("#!/bin/sh\n")
+    listed = ",".join(["n7", *(host for host in formerly if host == "n1")])
+    commands.add(
+        "scontrol",
+        f"case $* in *hostnames*) echo {listed} | tr , '\\n';; *) echo ExcNodeList={listed};; esac",
+    )
+    commands.add("sbatch", "exit 0")
+    SlurmAllocation({"SLURM_JOB_ID": "71"}).exclude(hosts, formerly, script)
+    calls = commands.calls()
+    assert f"sbatch --test-only --exclude={nodes} {script}" in calls
+    assert f"scontrol update JobId=71 ExcNodeList={nodes}\n" in calls
+
+
+def test_no_node_is_excluded_that_the_job_cannot_do_without(
+    commands: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "submit.sbatch"
+    script.write_text("#!/bin/sh\n")
+    commands.add("scontrol", "echo 'ExcNodeList=(null)'")
+    commands.add("sbatch", "echo 'Requested node configuration is not available' >&2; exit 1")
+    SlurmAllocation({"SLURM_JOB_ID": "71"}).exclude(["n2"], ["n2"], script)
+    assert "update" not in commands.calls()
+    assert "failed nodes: n2; not excluded: Requested node configuration" in capsys.readouterr().out
