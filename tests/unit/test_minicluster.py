@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import subprocess
 import sys
@@ -101,13 +102,17 @@ def test_addresses_differ() -> None:
 
 
 @contextmanager
-def as_namespace_init(folder: ClusterFolder, module: str, user: int | None = None) -> Iterator[int]:
-    """The pid of a process with the same last arguments as a namespace init of node 3."""
+def as_namespace_init(folder: ClusterFolder, module: str, *users: int) -> Iterator[int]:
+    """The pid of a process with the same last arguments as a namespace init of node 3.
+
+    `users` are its real, effective and saved user id.
+    """
     need(None if os.geteuid() == 0 else "processes of a cluster are those of root")
     _, *arguments = discovery.init_command(folder, "3")[-3:]  # less the module, which older code named keeper
-    started = ["sh", "-c", "echo; read line", module, *arguments]
+    started = ["sh", "-p", "-c", "echo; read line", module, *arguments]  # -p: keep the effective user id
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(started, **pipes, user=user, cwd="/") as process:
+    become = functools.partial(os.setresuid, *users) if users else None
+    with subprocess.Popen(started, **pipes, preexec_fn=become, cwd="/") as process:
         assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
@@ -124,9 +129,10 @@ def test_a_cluster_is_found_by_the_command_lines_of_its_processes(module: str, t
     assert discovery.namespace_processes(folder) == []
 
 
-def test_a_process_of_another_user_is_not_of_a_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("users", [(65534, 65534, 65534), (65534, 0, 0)], ids=["user", "set-user-id program"])
+def test_a_process_of_another_user_is_not_of_a_cluster(tmp_path: Path, users: tuple[int, int, int]) -> None:
     folder = ClusterFolder(tmp_path)
-    with as_namespace_init(folder, "jobs.minicluster.namespace_init", user=65534):
+    with as_namespace_init(folder, "jobs.minicluster.namespace_init", *users):
         assert discovery.init_pid(folder, "3") is None
         assert discovery.namespace_processes(folder) == []
 
