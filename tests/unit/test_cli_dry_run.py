@@ -252,6 +252,32 @@ def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.Monk
         assert ("#SBATCH --partition=gpu\n" in run.script.read_text()) is (expected[0] is not None)
 
 
+def dependencies(slurm: Path) -> list[str]:
+    """The dependency of each submitted script, in the order of the job names."""
+    scripts = [path.read_text() for path in slurm.glob("submitted-*")]
+    by_name = sorted(scripts, key=lambda text: re.findall(r"#SBATCH --job-name=(.*)", text))
+    return ["".join(re.findall(r"#SBATCH --dependency=(.*)", text)) for text in by_name]
+
+
+def test_serial_makes_one_chain_also_where_runs_are_resumed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = stand_in(monkeypatch)
+    command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--nodes", "1", "--set", "train.seed=0,1,2"]
+    assert submit.main([*command, "--serial", "--dry-run", "--all-scripts"]) == 0
+    out = capsys.readouterr().out
+    assert "at most one run of tiny at a time" in out
+    assert out.count("#SBATCH --dependency=afterany:JOB_OF_n1-single-b64-seed") == 2
+    assert submit.main([*command, "--serial"]) == 0
+    assert [bool(each) for each in dependencies(slurm)] == [False, True, True]
+    for path in slurm.glob("submitted-*"):
+        path.unlink()
+    for path in Path("runs/tiny").glob("*/run.json"):
+        journal.revoke(RunDir(path.parent), 0, "cancelled", "in a test")
+    assert submit.main(["resume", "--cluster", "slurm", "--max-running", "2"]) == 0
+    assert [bool(each) for each in dependencies(slurm)] == [False, False, True]
+
+
 def test_the_answer_of_slurm_is_printed_and_a_refusal_is_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
