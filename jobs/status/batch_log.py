@@ -31,6 +31,8 @@ _ERROR = re.compile(
     r"|killed|segmentation|abort|bad interpreter",
     re.IGNORECASE,
 )
+_STEP_REFUSED = re.compile(r"^srun: error: Unable to create step")
+"""The step after a failure may be refused, too. So another error has precedence."""
 _NO_ERROR = re.compile(r"\b(warning|info|notice)\b|\b(0|no) (errors|failures)\b", re.IGNORECASE)
 
 
@@ -66,6 +68,7 @@ def error_line(log: str, consequence: re.Pattern[str]) -> str | None:
         return None
     recent = range(max(0, len(reasons) - _MAX_LINES), len(reasons))
     errors = [index for index in recent if _is_error(reasons[index])]
+    errors = [index for index in errors if not _STEP_REFUSED.search(reasons[index])] or errors
     index = errors[-1] if errors else len(reasons) - 1
     following = reasons[index + 1 : index + 2] if reasons[index].endswith(":") else []
     return _shortened(" ".join([reasons[index], *following]))

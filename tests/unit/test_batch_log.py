@@ -101,6 +101,9 @@ slurmstepd: error: Failed to invoke spank plugin stack
          "EnvironmentNameNotFound: Could not find conda environment: torch"),
         ("srun: error: Unable to create step for job 12: Invalid generic resource (gres) specification\n",
          "srun: error: Unable to create step for job 12: Invalid generic resource (gres) specification"),
+        ("cannot start: no scontrol\n" + EXITED.format(69)
+         + "srun: error: Unable to create step for job 12: Memory required by task is not available\n",
+         "cannot start: no scontrol"),
         ("\x1b[31merror: quota exceeded\x1b[0m\nsrun: Job step aborted: Waiting up to 32 seconds for it\n"
          "slurmstepd: error: *** STEP 12.0 ON died-1 CANCELLED AT 2026-11-22T10:51:28 ***\n",
          "error: quota exceeded"),
