@@ -28,6 +28,7 @@ from disttrain.records.collect_provenance import code_hash, hash_sources, tracke
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import file_lock
+from jobs.core.progress import Progress, without_progress
 
 SNAPSHOTS_FOLDER = ".code"
 CODE_ROOT = Path(__file__).resolve().parents[2]
@@ -107,18 +108,20 @@ def _hash(files: Mapping[str, bytes]) -> str:
     return digest.hexdigest()[:16]
 
 
-def take_snapshot(root: Path, source: Path = CODE_ROOT) -> dict[str, Any]:
+def take_snapshot(
+    root: Path, source: Path = CODE_ROOT, progress: Progress = without_progress
+) -> dict[str, Any]:
     """Write a snapshot of the code below the runs folder `root`, unless it exists; its `records.Code`.
 
     Call it inside `hold_snapshots`, together with recording which run needs it. Raises `ConfigError` when the
     snapshot cannot be written.
     """
     content = read_code(source)
-    write_snapshot(root, content)
+    write_snapshot(root, content, progress)
     return code_record(content, source)
 
 
-def write_snapshot(root: Path, content: CodeContent) -> None:
+def write_snapshot(root: Path, content: CodeContent, progress: Progress = without_progress) -> None:
     """Write a snapshot with this content below the runs folder `root`, unless it exists.
 
     Raises `ConfigError` when it cannot be written.
@@ -133,7 +136,7 @@ def write_snapshot(root: Path, content: CodeContent) -> None:
                 file=sys.stderr,
             )
         if not path.exists():
-            _write(content, path)
+            _write(content, path, progress)
     except OSError as error:
         raise ConfigError(f"cannot keep a copy of the code in {path.parent}: {error.strerror}") from None
 
@@ -153,10 +156,10 @@ def snapshot_path(root: Path, content: CodeContent) -> Path:
     return root / SNAPSHOTS_FOLDER / content.name
 
 
-def _write(content: CodeContent, path: Path) -> None:
+def _write(content: CodeContent, path: Path, progress: Progress) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
-        for name, data in content.files.items():
+        for name, data in progress(content.files.items(), "copying the code", len(content.files)):
             file = temporary / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, command_code, journal
 from jobs.core.command_code import CommandReader
 from jobs.core.processes import child_environment, host
+from jobs.core.progress import Progress, without_progress
 from jobs.schedulers.base import (
     Batch,
     LimitReached,
@@ -42,14 +43,6 @@ from jobs.schedulers.base import (
 )
 from jobs.submission.choose_actions import Action
 from jobs.submission.job_chains import JobChains
-
-Progress = Callable[[Iterable[Any], str, int], Iterable[Any]]
-"""Passes items through and shows how many of their total number are done; the text describes the work."""
-
-
-def without_progress(items: Iterable[Any], text: str, total: int) -> Iterable[Any]:
-    """A `Progress` that shows nothing."""
-    return items
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ def carry_out(
     with code_snapshot.hold_snapshots(Path(root)):
         provenance = collect_provenance.collect()
         taken = "start" if current_job else "submission"
-        snapshot = code_snapshot.take_snapshot(Path(root))
+        snapshot = code_snapshot.take_snapshot(Path(root), progress=progress)
         provenance["code"] = {**provenance["code"], **snapshot, "taken": taken}
         results = list(actions)
         prepared = []

@@ -115,7 +115,7 @@ class InstantAgents:
 @pytest.fixture
 def code_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are made with the code where it lies: their supervisors are forks of this process."""
-    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: {})
+    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root, **_: {})
 
 
 @pytest.fixture

@@ -261,7 +261,7 @@ def test_a_retry_that_changes_the_plan_keeps_the_former_one_with_its_attempt(
     assert read_json(run.run_json)["config"]["job"]["time_limit_min"] == 90
     assert read_json(former) == first
     newer = code_snapshot.take_snapshot(tmp_path) | {"hash": "newer"}
-    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: newer)
+    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root, **_: newer)
     submit(PLAN, FakeScheduler("ended"), tmp_path)
     second = read_json(run.run_json)
     assert (second["provenance"]["code"]["hash"], second["run_key"] != first["run_key"]) == ("newer", True)

@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(source: Path, tmp_path: Pat
 def test_a_sweep_takes_one_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
     take = code_snapshot.take_snapshot
-    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root: taken.append(root) or take(root))
+    monkeypatch.setattr(code_snapshot, "take_snapshot", lambda root, **_: taken.append(root) or take(root))
     submit(sweep_plan("a", "b", "c"), FakeScheduler(), tmp_path)
     assert taken == [tmp_path]
     codes = [read_json(tmp_path / "demo" / name / "run.json")["provenance"]["code"] for name in "abc"]
