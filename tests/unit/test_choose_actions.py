@@ -293,7 +293,7 @@ def test_a_plan_that_cannot_be_read_is_not_resumed(tmp_path: Path) -> None:
     assert len(journal.entries(run)) == 1
 
 
-def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
+def test_a_refused_job_leaves_no_run(tmp_path: Path) -> None:
     cluster = FakeScheduler()
 
     def refuse(submissions: object) -> list[str]:
@@ -302,18 +302,17 @@ def test_a_refused_job_is_settled_and_said(tmp_path: Path) -> None:
     cluster.submit = refuse  # type: ignore[method-assign]
     with pytest.raises(SubmitError, match="partition"):
         submit(PLAN, cluster, tmp_path)
-    found = states(tmp_path)["a"]
-    assert (found.state, found.message) == ("planned", "no such partition")
+    assert states(tmp_path) == {}
 
 
-def test_a_job_that_the_queue_has_no_place_for_is_settled_too(
+def test_a_job_that_the_queue_has_no_place_for_leaves_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path / "file" / "queue"))
     with pytest.raises(ConfigError, match="Not a directory"):
         submit(PLAN, LocalScheduler(), tmp_path / "runs")
-    assert states(tmp_path / "runs")["a"].state == "planned"
+    assert states(tmp_path / "runs") == {}
 
 
 def test_cancel_settles_what_waits(tmp_path: Path) -> None:
