@@ -36,7 +36,6 @@ def node_setup(profile: Profile) -> list[str]:
         'trap "" USR1 USR2 TERM',
         f'trap "{SETUP_EXIT_VARIABLE}=\\$? exec \\"\\$@\\"" EXIT',
         *profile.node_setup,
-        "trap - EXIT",
         'exec "$@"',
     ]
     return [
