@@ -43,7 +43,7 @@ def test_two_agents_one_attempt(tmp_path: Path) -> None:
     assert sorted(starts(run)) == [(0, 0), (0, 1)]
     state = read_state(run)
     assert (state.state, state.attempts) == ("done", 1)
-    assert read_json(run.attempt(0).record)["job_id"] == "42"
+    assert read_json(run.attempt(0).record)["job_id"] == job.job_id
 
 
 def test_started_again_by_the_scheduler_it_does_nothing(tmp_path: Path) -> None:
