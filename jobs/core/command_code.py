@@ -1,8 +1,8 @@
 """The code of a `command`: the files around the script, copied so that later edits do not change a run.
 
-In a git repository a copy holds the tracked files and all other Python files that git does not ignore.
-Elsewhere it holds the files of the script's folder. Hidden folders, virtual environments, the runs folder and
-files above 1 MiB are left out. An installed module (`-m package.train`) is not copied. Standard library only.
+In a git repository a copy holds the tracked files and all other Python files that git does not ignore, those
+of submodules too. Elsewhere it holds the files of the script's folder. Hidden folders, virtual environments,
+the runs folder and files above 1 MiB are left out. An installed module (`-m package.train`) is not copied. Standard library only.
 """
 
 from __future__ import annotations
@@ -56,16 +56,15 @@ def find_source(command: Sequence[str], folder: Path) -> Path | None:
 
 def read_source(source: Path, root: Path) -> CodeContent:
     """The content of a copy of `source`; `root` is the runs folder. Raises `ConfigError` above the limits."""
-    listed = _git(source, "ls-files", "-z")
-    others = _git(source, "ls-files", "-z", "--others", "--exclude-standard", "*.py")
+    listed = _listed_by_git(source)
     kind: Literal["git", "files"] = "files" if listed is None else "git"
-    names = iter(f"{listed}{others or ''}".split("\0")) if listed is not None else _walk(source)
+    names = _walk(source) if listed is None else iter(listed)
     runs = f"{os.path.relpath(root.resolve(), source.resolve())}/"
     files: dict[str, bytes] = {}
     total = 0
     for name in names:
         path = source / name
-        if not name or name.startswith(runs) or not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
+        if name.startswith(runs) or not path.is_file() or path.stat().st_size > _MAX_FILE_BYTES:
             continue
         files[name] = path.read_bytes()
         total += len(files[name])
@@ -75,6 +74,24 @@ def read_source(source: Path, root: Path) -> CodeContent:
                 "to 1 MiB, to copy; move the script to a folder of its own or into a git repository"
             )
     return CodeContent(kind, files)
+
+
+def _listed_by_git(folder: Path) -> list[str] | None:
+    """Paths below a folder of a repository that belong to its copy; None outside of a repository.
+
+    git lists a submodule as its folder. The files of a submodule come from the repository in that folder.
+    """
+    tracked = _git(folder, "ls-files", "-z")
+    if tracked is None:
+        return None
+    others = _git(folder, "ls-files", "-z", "--others", "--exclude-standard", "*.py")
+    names = []
+    for name in filter(None, f"{tracked}{others or ''}".split("\0")):
+        if (folder / name / ".git").exists():
+            names += [f"{name}/{inner}" for inner in _listed_by_git(folder / name) or ()]
+        else:
+            names.append(name)
+    return names
 
 
 def _walk(source: Path) -> Iterator[str]:

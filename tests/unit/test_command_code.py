@@ -59,6 +59,22 @@ def test_of_a_repository_its_tracked_files_and_new_python_files(folder: Path) ->
     assert find_source(["-m", "scripts.new"], folder) == folder
 
 
+def test_files_of_submodules_are_copied(folder: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "layers.py").write_text("width = 1\n")
+    git(library, "init", "-q")
+    git(library, "add", ".")
+    git(library, "commit", "-q", "-m", "first")
+    git(folder, "init", "-q")
+    git(folder, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "lib")
+    git(folder, "add", "train.py")
+    (folder / "lib" / "new.py").write_text("")
+    assert {"train.py", "lib/layers.py", "lib/new.py"} < set(names(folder))
+    git(folder, "submodule", "deinit", "-f", "lib")
+    assert [name for name in names(folder) if name.startswith("lib")] == []
+
+
 def test_the_hash_is_of_sources_alone(folder: Path) -> None:
     def present() -> str:
         return CommandReader(folder / "runs").read(["train.py"], folder)["hash"]
