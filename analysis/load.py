@@ -247,6 +247,7 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
     if record is None:
         return {}
     source, config = record.provenance, record.config
+    code = source.command or source.code
     nodes, ranks = get_key(config, "resources.nodes"), get_key(config, "resources.gpus_per_node")
     return {
         "repeat": record.repeat,
@@ -258,9 +259,9 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
         "steps_total": get_key(config, "train.steps"),
         "python": source.python,
         "host": source.host,
-        "code_hash": source.code.hash,
-        "git_commit": source.code.git_commit,
-        "git_dirty": source.code.git_dirty,
+        "code_hash": code.hash,
+        "git_commit": code.git_commit,
+        "git_dirty": code.git_dirty,
         "command": " ".join(source.argv),
         "created": source.created,
     }

@@ -224,16 +224,21 @@ _WITHOUT_EFFECT = (
 """Keys of `job` that only this project's trainer reads."""
 
 
-def _check_command(config: Config, draft: Draft) -> None:
-    """Refuse a command that torchrun cannot start, and keys that only the trainer reads."""
-    first, *rest = config.command
+def check_words(command: Sequence[str], at: str | None = None) -> None:
+    """Raise `ConfigError` for a command that torchrun cannot start."""
+    first, *rest = command
     if first == "-m" and not rest:
-        raise ConfigError("command: -m needs a module", at=draft.at("command"))
+        raise ConfigError("command: -m needs a module", at=at)
     if first != "-m" and not first.endswith(".py"):
         message = f"command: {first!r} is neither a script (train.py) nor -m and a module"
         if first.rpartition("/")[2].startswith(("python", "torchrun")):
             message += "; leave out python and torchrun"
-        raise ConfigError(message, at=draft.at("command"))
+        raise ConfigError(message, at=at)
+
+
+def _check_command(config: Config, draft: Draft) -> None:
+    """Refuse a command that torchrun cannot start, and keys that only the trainer reads."""
+    check_words(config.command, draft.at("command"))
     given = [name for name in draft.data if name in Config.model_fields and name not in OF_A_COMMAND]
     given += [f"job.{name}" for name in draft.data.get("job") or {} if name in _WITHOUT_EFFECT]
     if given:

@@ -43,6 +43,11 @@ class CommandCode(Record):
     """Path of the copy, below the runs folder."""
     hash: str | None
     """SHA-256 over the Python, YAML and TOML files of the copy: `c-` and 12 hex digits."""
+    git_commit: str | None = None
+    """Of the repository of the script, like the fields below; null without one."""
+    git_dirty: bool | None = None
+    git_diff: str | None = None
+    """Output of `git diff HEAD`: uncommitted changes of tracked files, at most 256 KiB."""
 
 
 class Provenance(Record):

@@ -56,7 +56,7 @@ def dry_run_text(
         head,
         table(_COLUMNS, [_table_row(run) for run in runs]),
         "\n".join([_total_line(runs), *notes]),
-        _environment_text(runs),
+        _environment_text(runs, root.absolute() / plan.name),
         _commands_text(runs) if scheduler.one_machine else scripts_text(scripts, scheduler, every=every),
         _REPORT_JOB if report_job else "",
     ]
@@ -86,12 +86,18 @@ def _total_line(runs: list[dict[str, Any]]) -> str:
     return f"would start {len(starting)} of {len(runs)}{total_text(starting)}"
 
 
-def _environment_text(runs: list[dict[str, Any]]) -> str:
-    """Variables added to the environment, once for all runs with the same variables."""
+def _environment_text(runs: list[dict[str, Any]], sweep: Path) -> str:
+    """Variables added to the environment, once for all runs with the same variables.
+
+    The run directory of each of several runs is that of `RUN`.
+    """
     groups: dict[str, list[str]] = {}
     for run in runs:
+        values = {name: each["value"] for name, each in run["env"].items()}
+        if len(runs) > 1:
+            values = {name: _in_folder_of_run(value, sweep, run["run"]) for name, value in values.items()}
         rows = [
-            (f"  {name}={each['value']}", each["reason"], f"({each['source']})")
+            (f"  {name}={values[name]}", each["reason"], f"({each['source']})")
             for name, each in run["env"].items()
         ]
         lines = table(("", "", ""), rows).splitlines()[1:]
@@ -100,6 +106,13 @@ def _environment_text(runs: list[dict[str, Any]]) -> str:
         f"added to the environment of {'every rank' if len(groups) == 1 else some_of(names)}:\n{lines}"
         for lines, names in groups.items()
     )
+
+
+def _in_folder_of_run(value: str, sweep: Path, name: str) -> str:
+    """The value of a variable, with `RUN` in place of the name of the run in its run directory."""
+    folder = f"{sweep / name}"
+    same = value == folder or value.startswith(f"{folder}/")
+    return f"{sweep / 'RUN'}{value.removeprefix(folder)}" if same else value
 
 
 def _commands_text(runs: list[dict[str, Any]]) -> str:

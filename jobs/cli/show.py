@@ -18,6 +18,7 @@ from jobs.cli.command_output import add_json
 from jobs.cli.formatting import duration, number, table
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.status_table import state_note
+from jobs.core import command_code
 from jobs.status.batch_log import batch_log_of
 from jobs.status.refresh import with_canceller
 from jobs.status.run_state import RunState
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _header(state: RunState, record: dict[str, Any]) -> str:
     reason = state_note(state)
-    code = record.get("provenance", {}).get("code", {})
+    code = command_code.of_run(record) or record.get("provenance", {}).get("code", {})
     commit = (code.get("git_commit") or "no commit")[:12] + (" with changes" if code.get("git_dirty") else "")
     rows = [
         ("state", state.displayed_state + (f": {reason}" if reason else "")),

@@ -2,7 +2,8 @@
 
 In a git repository a copy holds the tracked files and all other Python files that git does not ignore, those
 of submodules too. Elsewhere it holds the files of the script's folder. Hidden folders, virtual environments,
-the runs folder and files above 1 MiB are left out. An installed module (`-m package.train`) is not copied. Standard library only.
+the runs folder and files above 1 MiB are left out. An installed module (`-m package.train`) is not copied.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from disttrain.errors import ConfigError
+from disttrain.records.collect_provenance import git_state
 from disttrain.records.run_directory import RunDir
 from jobs.core.code_snapshot import CodeContent, CommandCode, snapshot_path, write_snapshot
 
@@ -22,6 +24,7 @@ _MAX_FILE_BYTES = 1024 * 1024
 _MAX_FILES = 10_000
 _MAX_BYTES = 64 * 1024 * 1024
 _GIT_TIMEOUT_S = 10.0
+_WITHOUT_GIT = {"git_commit": None, "git_dirty": None, "git_diff": None}
 
 
 def script_file(command: Sequence[str], folder: Path) -> Path | None:
@@ -115,6 +118,7 @@ class CommandReader:
         self._root = root
         self._sources: dict[tuple[str, ...], Path | None] = {}
         self._contents: dict[Path, CodeContent] = {}
+        self._git: dict[Path, Mapping[str, Any]] = {}
 
     def read(self, command: Sequence[str], folder: Path) -> CommandCode:
         """The `records.CommandCode` of a command that is started in `folder`. Raises `ConfigError`."""
@@ -123,12 +127,14 @@ class CommandReader:
             self._sources[script] = find_source(command, folder)
         source = self._sources[script]
         if source is None:
-            return {"folder": str(folder), "source": None, "path": None, "hash": None}
+            return {"folder": str(folder), "source": None, "path": None, "hash": None, **_WITHOUT_GIT}
         if source not in self._contents:
-            self._contents[source] = read_source(source, self._root)
+            content = self._contents[source] = read_source(source, self._root)
+            self._git[source] = git_state(source, ".") if content.kind == "git" else _WITHOUT_GIT
         content = self._contents[source]
         path = snapshot_path(self._root, content).relative_to(self._root).as_posix()
-        return {"folder": str(folder), "source": str(source), "path": path, "hash": content.command_hash}
+        code = {"source": str(source), "path": path, "hash": content.command_hash}
+        return {"folder": str(folder), **code, **self._git[source]}
 
     def write(self) -> None:
         """Copy all code that was read. Call it inside `hold_snapshots`. Raises `ConfigError`."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.parsing import Draft, load
+from disttrain.config.parsing import Draft, check_words, load
 from disttrain.config.renamed_keys import translate
 from disttrain.errors import ConfigError, nearest
 from disttrain.records.json_files import (
@@ -46,6 +46,8 @@ def sweep_name(args: argparse.Namespace) -> str:
     flag = "--name" if args.name else "sweep file" if args.file else "script"
     if not (args.name or args.file or command):
         raise ConfigError("run needs a config file, or a script of your own after `--`")
+    if command:
+        check_words(command, at="--")
     name: str = args.name or (Path(args.file).stem if args.file else _script_name(command))
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
         raise ConfigError(

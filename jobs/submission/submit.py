@@ -344,7 +344,7 @@ def _write_record(run: RunDir, record: Mapping[str, Any]) -> None:
 
 
 def _what_counts(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with its provenance reduced to the code copies, which jobs run."""
+    """The record with its provenance reduced to the code copies and the folder in which jobs run."""
     provenance = record.get("provenance") or {}
-    code = provenance.get("code") or {}
-    return {**record, "provenance": [code.get("path"), provenance.get("command")]}
+    code, command = provenance.get("code") or {}, provenance.get("command") or {}
+    return {**record, "provenance": [code.get("path"), command.get("path"), command.get("folder")]}

@@ -16,6 +16,7 @@ from jobs.schedulers.slurm.site_profile import Profile
 from jobs.status.run_state import read_runs
 from tests.support.jobs import FakeScheduler
 from tests.support.verbs import RUNS, ask, ask_json, end, states
+from tests.unit.test_collect_provenance import git
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -90,7 +91,10 @@ def test_a_dry_run_shows_the_command_and_writes_nothing(capsys: pytest.CaptureFi
     out = ask(capsys, "sweep own.yaml --dry-run --cluster local")
     assert "each run is a command" in out
     assert "train.py --lr 0.1" in out
-    assert "DISTTRAIN_CHECKPOINT_DIR=" in out
+    assert out.count("DISTTRAIN_CHECKPOINT_DIR=") == 1
+    assert f"DISTTRAIN_RUN_DIR={Path.cwd()}/runs/own/RUN  " in out
+    one = ask(capsys, "run --dry-run --cluster local -- train.py")
+    assert f"DISTTRAIN_RUN_DIR={Path.cwd()}/runs/train/n1-train.py-r0  " in one
     planned = ask(capsys, "sweep own.yaml --dry-run --cluster local --json")
     assert all('"--lr",\n' in planned and f'"{lr}"' in planned for lr in (0.1, 0.2))
     assert not RUNS.exists()
@@ -110,6 +114,25 @@ def test_figures_that_a_script_reports(capsys: pytest.CaptureFixture[str]) -> No
     ask(capsys, "report train")
     (excluded,) = read_json(RUNS / "train/report/report.json")["excluded_runs"]
     assert "it reports samples_per_s=12.5, loss=0.5, f1=0.75" in excluded["reason"]
+
+
+def test_the_code_of_a_run_is_that_of_its_script(capsys: pytest.CaptureFixture[str], script: Path) -> None:
+    git(Path.cwd(), "init", "-q")
+    git(Path.cwd(), "add", script.name)
+    git(Path.cwd(), "commit", "-q", "-m", "first")
+    ask(capsys, "run -- train.py")
+    (state,) = read_runs(RUNS)
+    code = RunRecord.model_validate(read_json(state.run.run_json)).provenance.command
+    assert code is not None
+    assert code.git_commit is not None
+    assert f"  code     {code.hash} ({code.git_commit[:12]})\n" in ask(capsys, f"show train/{state.name}")
+    end(state.run, "finished")
+    ask(capsys, "report train")
+    provenance = {
+        item["name"]: item["values"] for item in read_json(RUNS / "train/report/report.json")["provenance"]
+    }
+    assert provenance["Code (hash)"] == [code.hash]
+    assert provenance["Commit"] == [code.git_commit]
 
 
 def test_clean_keeps_the_copy_of_a_run_that_stays(capsys: pytest.CaptureFixture[str], script: Path) -> None:
@@ -132,6 +155,8 @@ def test_clean_keeps_the_copy_of_a_run_that_stays(capsys: pytest.CaptureFixture[
     [
         ("run -- trian.py", "no file 'trian.py'"),
         ("run", "run needs a config file, or a script of your own after `--`"),
+        ("run -- -m", "command: -m needs a module"),
+        ("run -- -c print(1)", "'-c' is neither a script (train.py) nor -m and a module"),
         ("run -- python train.py", "leave out python and torchrun"),
         ("run --set optim.lr=1 -- train.py", "optim.lr has no effect on a command"),
         ("run own.yaml", "{lr} is neither an axis nor a config key"),

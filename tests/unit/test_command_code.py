@@ -75,6 +75,20 @@ def test_files_of_submodules_are_copied(folder: Path, tmp_path: Path) -> None:
     assert [name for name in names(folder) if name.startswith("lib")] == []
 
 
+def test_the_commit_is_that_of_the_scripts_repository(folder: Path, tmp_path: Path) -> None:
+    without = CommandReader(tmp_path / "runs").read(["train.py"], folder)
+    assert (without["git_commit"], without["git_dirty"]) == (None, None)
+    git(folder, "init", "-q")
+    git(folder, "add", "train.py")
+    git(folder, "commit", "-q", "-m", "first")
+    (folder / "train.py").write_text("import other\n")
+    code = CommandCode.model_validate(CommandReader(tmp_path / "runs").read(["train.py"], folder))
+    assert code.git_commit is not None
+    assert len(code.git_commit) == 40
+    assert code.git_dirty
+    assert "+import other" in str(code.git_diff)
+
+
 def test_the_hash_is_of_sources_alone(folder: Path) -> None:
     def present() -> str:
         return CommandReader(folder / "runs").read(["train.py"], folder)["hash"]
