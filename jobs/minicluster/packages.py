@@ -20,7 +20,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _SLURM_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "iproute2")
 _ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server")
-_TEST_PACKAGES = ("libfaketime",)
+_TEST_PACKAGES = ("libfaketime", "zsh")
 _COMMANDS = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "tc", "unshare", "nsenter", "mount")
 _ACCOUNTING_COMMANDS = ("slurmdbd", "mariadbd", "mariadb-install-db")
 _SERVICES = ("slurmctld", "slurmd", "slurmdbd", "munge", "mariadb")
@@ -88,8 +88,9 @@ def install(*, tests: bool = False) -> int:
     Returns 0 always: steps that need the packages are skipped without them.
     """
     absent = missing_commands() if sys.platform.startswith("linux") else ["Linux"]
-    if tests and faketime() is None:
-        absent += _TEST_PACKAGES
+    if tests:
+        present = {"libfaketime": faketime(), "zsh": shutil.which("zsh")}
+        absent += [name for name in _TEST_PACKAGES if present[name] is None]
     if not absent:
         return 0
     if not sys.platform.startswith("linux") or not _is_debian() or os.geteuid() != 0:
@@ -98,9 +99,7 @@ def install(*, tests: bool = False) -> int:
             "the parts that need a real Slurm are skipped"
         )
         return 0
-    print(
-        f"the parts that need a real Slurm lack {', '.join(absent)}: installing Debian packages", flush=True
-    )
+    print(f"{', '.join(absent)} not found: installing Debian packages", flush=True)
     env = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "PATH": PATH}
     commands = [
         ["apt-get", "update", "-qq"],
