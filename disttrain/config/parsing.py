@@ -170,12 +170,15 @@ def check(draft: Draft) -> Config:
         config = Config.model_validate(data)
     except ValidationError as error:
         raise _one_line(error.errors()[0], draft) from None
+    _check_hook(config, draft)
     if config.command:
         _check_command(config, draft)
         return config
+    if config.job.stop_signal != type(config.job).model_fields["stop_signal"].default:
+        message = "job.stop_signal has no effect on this project's trainer: only a command gets the signal"
+        raise ConfigError(message, at=draft.at("job.stop_signal"))
     config = _with_options(config, draft)
     _check_plug_ins(config, draft)
-    _check_hook(config, draft)
     _check_combinations(config, draft)
     return config
 

@@ -52,7 +52,7 @@ def sweep_name(args: argparse.Namespace) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", name):
         raise ConfigError(
             f"{flag}: {name!r} cannot name a sweep: letters, digits, '_', '.' and '-', "
-            "the first of them a letter, digit or '_'"
+            f"the first of them a letter, digit or '_'{'' if args.name else '; give a --name'}"
         )
     return name
 

@@ -155,6 +155,12 @@ def test_clean_keeps_the_copy_of_a_run_that_stays(capsys: pytest.CaptureFixture[
     [
         ("run -- trian.py", "no file 'trian.py'"),
         ("run", "run needs a config file, or a script of your own after `--`"),
+        (
+            "run -- 1$.py",
+            "script: '1$' cannot name a sweep: letters, digits, '_', '.' and '-', the first of "
+            "them a letter, digit or '_'; give a --name",
+        ),
+        ("run --on-end curl:https://ntfy.example/secret -- train.py", "job.on_end holds a URL"),
         ("run -- -m", "command: -m needs a module"),
         ("run -- -c print(1)", "'-c' is neither a script (train.py) nor -m and a module"),
         ("run -- python train.py", "leave out python and torchrun"),

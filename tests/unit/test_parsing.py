@@ -103,6 +103,11 @@ def test_a_good_file_is_a_config(write):
             "optim: {schedule: cosine, warmup_steps: 50}\ntrain:",
             "optim.warmup_steps=50 leaves none of train.steps=50",
         ),
+        (
+            "train:",
+            "job: {stop_signal: SIGUSR1}\ntrain:",
+            "job.stop_signal has no effect on this project's trainer",
+        ),
         ("train:", "train: {steps: 5", "not valid YAML"),
     ],
 )
