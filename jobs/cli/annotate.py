@@ -10,6 +10,7 @@ from jobs.cli import run_lookup
 from jobs.cli.command_output import add_json
 from jobs.core.sweep_lock import sweep_lock
 from jobs.status.annotations import Annotation, annotate, check_tags, read_annotation
+from jobs.status.run_state import read_state
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
         with sweep_lock(folder if folder.parent == args.runs else folder.parent):
             found[name] = annotate(folder, add=args.tags, remove=args.untag, note=args.note)
     rows = [{"target": name, "tags": list(each.tags), "note": each.note} for name, each in found.items()]
-    add_json(annotations=rows)
+    states = map(read_state, run_lookup.find_runs(args.runs, args.targets)) if args.json else ()
+    add_json(list(states), annotations=rows)
     for name, each in found.items():
         note = f'"{each.note}"' if each.note else "no note"
         print(f"{name}: {', '.join(each.tags) or 'no tags'}; {note}")

@@ -19,8 +19,8 @@ from jobs.cli.arguments import PROGRAM, build_parser
 from jobs.status.run_folders import subfolders
 
 _FOLDER = Path(__file__).resolve().parent
-_NOT_RUNS = ("report",)
-"""Folders in a sweep that are no runs."""
+_REPORT = re.compile(r"report(-.*)?")
+"""Folders of reports, which lie among the runs of a sweep: `report`, and `report-TAG` of `report --tag TAG`."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -118,7 +118,7 @@ def _typed(words: Sequence[str]) -> _Typed:
                 typed.runs = Path(word).expanduser()
             if typed.option.dest == "set":
                 typed.sets.append(word)
-            if typed.option.nargs is None:
+            if typed.option.nargs in (None, "?"):
                 typed.option = None
         else:
             typed.positionals += 1
@@ -175,7 +175,7 @@ def _runs(typed: _Typed, current: str, *, sweeps: bool) -> Iterable[str]:
     """`sweep/` first, and the runs of a sweep after that, so that only its folder is read."""
     sweep, slash, _ = current.rpartition("/")
     if slash:
-        return (f"{sweep}/{run}" for run in subfolders(typed.runs / sweep) if run not in _NOT_RUNS)
+        return (f"{sweep}/{run}" for run in subfolders(typed.runs / sweep) if not _REPORT.fullmatch(run))
     names = subfolders(typed.runs)
     return [*(names if sweeps else ()), *(f"{name}/" for name in names)]
 

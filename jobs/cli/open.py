@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.cli import report, run_lookup, web_page
+from jobs.cli.formatting import runs_flag
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,9 +22,10 @@ def run(args: argparse.Namespace) -> int:
     page = args.runs / sweep / "report" / "report.html"
     if page.exists():
         written = time.strftime("%Y-%m-%d %H:%M", time.localtime(page.stat().st_mtime))
-        print(f"report of {sweep}, written {written}: {page}; `submit.py report {sweep}` renews it")
+        renew = f"submit.py report {sweep}{runs_flag(args.runs)}"
+        print(f"report of {sweep}, written {written}: {page}; `{renew}` renews it")
     else:
-        page = report.write(argparse.Namespace(runs=args.runs, out=None, base=None, json=False), [sweep])
+        page = report.write(args.runs, [sweep])
     if web_page.has_display(os.environ) and args.port is None and webbrowser.open(page.absolute().as_uri()):
         return 0
     _serve(page, port)

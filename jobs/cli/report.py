@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from disttrain.errors import ConfigError
@@ -26,21 +27,33 @@ def run(args: argparse.Namespace) -> int:
         sweeps = list(dict.fromkeys(state.sweep for state in every))
     sweeps = sweeps or [newest_sweep(args.runs)]
     if args.sweep_end is not None:
-        return sweep_end.run_report_job(args, lambda: write(args, sweeps))
-    write(args, sweeps)
+        return sweep_end.run_report_job(args, lambda: _write_as_given(args, sweeps))
+    _write_as_given(args, sweeps)
     return 0
 
 
-def write(args: argparse.Namespace, sweeps: list[str]) -> Path:
+def _write_as_given(args: argparse.Namespace, sweeps: list[str]) -> Path:
+    return write(args.runs, sweeps, out=args.out, base=args.base, tags=args.tags, as_json=args.json)
+
+
+def write(
+    root: Path,
+    sweeps: Sequence[str],
+    *,
+    out: Path | None = None,
+    base: str | None = None,
+    tags: Sequence[str] = (),
+    as_json: bool = False,
+) -> Path:
     """Write the report and print its path; the path."""
-    if len(sweeps) > 1 and args.out is None:
+    if len(sweeps) > 1 and out is None:
         raise ConfigError("--out is needed for a report on several sweeps: the folder to write it to")
-    found = [state for sweep in sweeps for state in read_runs(args.runs, sweep)]
-    only = {_resolved(state) for state in with_tags(found, args.tags)} if args.tags else None
-    out = args.out or args.runs / sweeps[0] / "-".join(["report", *args.tags]).replace("/", "-")
+    out = out or root / sweeps[0] / "-".join(["report", *tags]).replace("/", "-")
     with progress_bar("writing the report"):
-        page, states = _write(args, [args.runs / sweep for sweep in sweeps], out, found, only)
-    if args.json:
+        found = [state for sweep in sweeps for state in read_runs(root, sweep)]
+        only = {_resolved(state) for state in with_tags(found, tags)} if tags else None
+        page, states = _write([root / sweep for sweep in sweeps], out, base, found, only)
+    if as_json:
         add_json(states, page=str(page), report=read_json(page.with_name("report.json")))
     else:
         print(f"report of {', '.join(sweeps)}: {page}")
@@ -48,22 +61,22 @@ def write(args: argparse.Namespace, sweeps: list[str]) -> Path:
 
 
 def _write(
-    args: argparse.Namespace, folders: list[Path], out: Path, found: list[RunState], only: set[Path] | None
+    folders: list[Path], out: Path, base: str | None, found: list[RunState], only: set[Path] | None
 ) -> tuple[Path, list[RunState]]:
     """Write the report of the runs `found`, or of those with the paths `only`; its page, and their states."""
     # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
     from analysis import report
 
     report.check(  # a bad --base or --out is refused before anything is written
-        folders, out, base=args.base, only=only
+        folders, out, base=base, only=only
     )
-    record_usage(run for folder in folders for run in runs_of(args.runs, folder.name))
+    record_usage(run for folder in folders for run in runs_of(folder.parent, folder.name))
     states = refresh_or_warn(found)
     known = {
         _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
         for state in states
     }
-    return report.write(folders, out, base=args.base, states=known, only=only), states
+    return report.write(folders, out, base=base, states=known, only=only), states
 
 
 def _resolved(state: RunState) -> Path:

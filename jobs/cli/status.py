@@ -24,8 +24,9 @@ def run(args: argparse.Namespace) -> int:
     runs = [run for sweep in _chosen(args.runs, args.sweeps) for run in runs_of(args.runs, sweep)]
     code = code_hash()
     every = [read_state(run, code_hash=code) for run in progress(runs, "reading runs")]
-    every = refresh_or_warn(with_tags(every, args.tags))
-    states = [state for state in every if is_selected(state)]
+    with_tags(every, args.tags)  # an unknown tag is refused before the scheduler is queried
+    every = refresh_or_warn(every)
+    states = [state for state in with_tags(every, args.tags) if is_selected(state)]
     if args.csv is not None or args.parquet is not None:
         return _write_table(args, states)
     if args.long and states:

@@ -77,8 +77,10 @@ def test_annotate_prints_and_changes(capsys: pytest.CaptureFixture[str]) -> None
     assert out == 'tiny/a: good, paper; "baseline"\n'
     assert ask(capsys, "annotate tiny --tag s") == "tiny: s; no note\n"
     assert read_state(run).tags == ["good", "paper", "s"]
-    found = ask_json(capsys, "annotate a --untag paper")["annotations"]
-    assert found == [{"target": "a", "tags": ["good"], "note": "baseline"}]
+    found = ask_json(capsys, "annotate a --untag paper")
+    assert found["annotations"] == [{"target": "a", "tags": ["good"], "note": "baseline"}]
+    assert [(each["run"], each["tags"]) for each in found["runs"]] == [("a", ["good", "s"])]
+    assert names(ask_json(capsys, "annotate tiny a")) == ["a"]
     assert refused(capsys, "annotate", "a", "--untag", "god").endswith("'god'; did you mean 'good'?\n")
     assert "no run 'b' in runs" in refused(capsys, "annotate", "b", "--tag", "x")
 
@@ -99,6 +101,7 @@ def test_a_tag_selects_runs_for_each_verb(capsys: pytest.CaptureFixture[str], cl
     ):
         assert names(ask_json(capsys, words)) == found, words
     assert cluster.submitted == [("a", 1), ("a", 1)]
+    assert ask(capsys, "status --tag best").splitlines()[1].split()[:2] == ["x", "0/2"], "of all its runs"
     for verb in ("status", "watch", "resume", "report", "clean"):
         assert refused(capsys, verb, "--tag", "goood").endswith("'goood'; did you mean 'good'?\n")
     assert "goes with none of" in refused(capsys, "clean", "--restore", "--tag", "good")

@@ -8,8 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -17,8 +16,9 @@ import submit
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_text
 from jobs.cli import open as open_verb
-from jobs.cli import report, tensorboard, web_page
+from jobs.cli import run_lookup, tensorboard, web_page
 from jobs.cli.web_page import directions, has_display, tunnel_command
+from tests.support.fake_runs import fake_sweep
 from tests.support.states import make_run
 from tests.support.verbs import RUNS, ask
 
@@ -85,20 +85,18 @@ def test_the_report_opens_in_a_browser(
 
 
 def test_a_missing_report_is_written_first(
-    sweep: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    PAGE.unlink()
+    fake_sweep(RUNS, repeats=1)
+    opened: list[str] = []
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(open_verb.webbrowser, "open", lambda url: True)
-    asked: list[tuple[Path, list[str]]] = []
-
-    def write(args: Any, sweeps: list[str]) -> Path:
-        asked.append((args.runs, sweeps))
-        return PAGE
-
-    monkeypatch.setattr(report, "write", write)
-    ask(capsys, "open")
-    assert asked == [(RUNS, ["a"])], "the newest sweep"
+    monkeypatch.setattr(open_verb.webbrowser, "open", lambda url: opened.append(url) or True)
+    (sweep,) = run_lookup.sweep_names(RUNS)
+    page = RUNS / sweep / "report" / "report.html"
+    assert ask(capsys, "open") == f"report of {sweep}: {page}\n", "the newest sweep"
+    assert page.exists()
+    assert opened == [page.absolute().as_uri()]
 
 
 def test_without_a_display_the_report_is_served_until_ctrl_c(sweep: None) -> None:

@@ -33,7 +33,7 @@ def calls(sweep: str) -> dict[str, dict[str, Any]]:
 def write_page(monkeypatch: pytest.MonkeyPatch, page: Path | None) -> None:
     """Replace the report by a page, or by an error."""
 
-    def write(*_: object) -> Path:
+    def write(*_: object, **__: object) -> Path:
         if page is None:
             raise ValueError("no report")
         return page

@@ -27,6 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         make_run(Path("runs"), name)
     make_run(Path("elsewhere"), "third/n1-single-b8-r0")
     (tmp_path / "runs/tiny/report").mkdir()
+    (tmp_path / "runs/tiny/report-good").mkdir()
     return tmp_path
 
 
@@ -51,6 +52,7 @@ def words(line: str) -> list[str]:
         ("submit.py status --runs elsewhere ", ["third"]),
         ("submit.py status --runs=elsewhere t", ["third"]),
         ("submit.py status tiny o", ["other"]),
+        ("submit.py status --csv runs.csv o", ["other"]),
         ("submit.py show ti", ["tiny/"]),
         ("submit.py show tiny/n2", ["tiny/n2-ddp-b8-r0"]),
         ("submit.py show tiny/", ["tiny/n1-single-b8-r0", "tiny/n2-ddp-b8-r0"]),
