@@ -20,7 +20,7 @@ from jobs.status.run_folders import subfolders
 
 _FOLDER = Path(__file__).resolve().parent
 _REPORT = re.compile(r"report(-.*)?")
-"""Folders of reports, which lie among the runs of a sweep: `report`, and `report-TAG` of `report --tag TAG`."""
+"""Folders of reports, which lie among the runs of a sweep: `report`, and `report-TAG` by `report --tag`."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -76,7 +76,7 @@ def run_rows(states: Sequence[RunState]) -> tuple[dict[str, type], list[Row]]:
         for state, record, config in zip(states, records, configs, strict=True)
     ]
     columns = dict(COLUMNS)
-    for key in dict.fromkeys(key for config in configs for key in config if key not in COLUMNS):
+    for key in dict.fromkeys(key for config in configs for key in config):
         columns[key] = _common_type([config.get(key) for config in configs])
     return columns, [
         {name: _converted(value, columns[name]) for name, value in (config | row).items()}
@@ -85,9 +85,13 @@ def run_rows(states: Sequence[RunState]) -> tuple[dict[str, type], list[Row]]:
 
 
 def _config_and_axes(record: Mapping[str, Any]) -> Row:
-    """Values by dotted key, in the order of the config. The axes of a script of one's own may be others."""
+    """Values by dotted key, in the order of the config. The axes of a script of one's own may be others.
+
+    An axis with the name of a fixed column is `axes.NAME`.
+    """
     config = flat_values(record.get("config", {}))
-    return config | {key: value for key, value in record.get("axes", {}).items() if key not in config}
+    axes = {key: value for key, value in record.get("axes", {}).items() if key not in config}
+    return config | {f"axes.{key}" if key in COLUMNS else key: value for key, value in axes.items()}
 
 
 def _shape(config: Row) -> Row:

@@ -120,3 +120,14 @@ def test_a_damaged_run_has_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(ask(capsys, "status --csv"))
     assert found["n2"]["state"] == "corrupt"
     assert (found["n16"]["nodes"], found["n16"]["optim.lr"]) == ("", "")
+
+
+@pytest.mark.usefixtures("runs")
+def test_an_axis_with_the_name_of_a_column_has_a_column_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = RUNS / "s" / "n16" / "run.json"
+    write_json(file, read_json(file) | {"axes": {"steps": 7, "batch": 8}})
+    found = rows(ask(capsys, "status --csv"))
+    assert [found["n16"][name] for name in ("steps", "axes.steps", "batch")] == ["40", "7", "8"]
+    assert found["n2"]["axes.steps"] == ""
