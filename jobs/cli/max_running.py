@@ -33,6 +33,6 @@ def limit_line(args: argparse.Namespace, sweep: str, scheduler: Scheduler) -> li
     if limit is None:
         return []
     if scheduler.one_machine:
-        return [f"{scheduler.title} runs one job of yours at a time, of whatever sweep"]
+        return [f"{scheduler.title} runs one of your jobs at a time, over all sweeps"]
     runs = "one run" if limit == 1 else f"{limit} runs"
     return [f"at most {runs} of {sweep} at a time, with those submitted before; other sweeps do not count"]
