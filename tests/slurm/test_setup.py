@@ -65,7 +65,7 @@ def test_jobs_that_die_before_their_agents_start(
     root: Path, on_slurm: MiniCluster, apptainer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     go = root.parent / "go"
-    wait = f"echo waiting; while [ ! -e {go} ]; do sleep 0.1; done"
+    wait = f"echo waiting; while [ ! -e {go} ]; do sleep 0.1; done; sleep 1.1"  # Slurm counts whole seconds
     send(repeats(2, "array"), root, f"setup: ['{wait}', 'ls /nonexistent || exit']")
     send(sweep_plan("module"), root, "modules: [no-such-module/9.9]")
     send(sweep_plan("python"), root, "python: /no/such/python")
