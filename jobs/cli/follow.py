@@ -28,6 +28,7 @@ from jobs.cli.status_table import (
     resource_cells,
     state_counts,
     status_table,
+    step_of,
     table_rows,
     throughput,
 )
@@ -205,7 +206,7 @@ def change_line(state: RunState) -> str:
     """`sweep/run running  step 20/300  812 samples/s  loss 2.31  ETA 1:10 min`."""
     parts = [f"{run_label(state.run)} {state.displayed_state}"]
     if state.step is not None:
-        parts.append(f"step {state.step}/{state.steps}")
+        parts.append(f"step {step_of(state)}")
     if rate := throughput(state):
         value, _, now = rate.partition(" ")
         parts.append(f"{value} samples/s {now}".rstrip())

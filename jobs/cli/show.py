@@ -17,7 +17,7 @@ from jobs.cli import run_lookup, submitting
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import duration, number, table
 from jobs.cli.polling import refresh_or_warn
-from jobs.cli.status_table import state_note
+from jobs.cli.status_table import state_note, step_of
 from jobs.core import command_code
 from jobs.status.batch_log import batch_log_of
 from jobs.status.refresh import with_canceller
@@ -68,7 +68,7 @@ def _header(state: RunState, record: dict[str, Any]) -> str:
     commit = (code.get("git_commit") or "no commit")[:12] + (" with changes" if code.get("git_dirty") else "")
     rows = [
         ("state", state.displayed_state + (f": {reason}" if reason else "")),
-        ("step", f"{state.step} of {state.steps}" if state.step is not None else ""),
+        ("step", step_of(state).replace("/", " of ")),
         ("ETA", duration(state.eta_s)),
         ("job", f"{state.job_id} on {state.cluster}" if state.job_id else ""),
         ("axes", ", ".join(f"{key}={value}" for key, value in record.get("axes", {}).items())),

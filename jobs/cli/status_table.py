@@ -44,13 +44,20 @@ _STATE_ORDER = (
 )
 
 
+def step_of(state: RunState) -> str:
+    """`20/300`, `20` of an unknown number, or nothing."""
+    if state.step is None:
+        return ""
+    return f"{state.step}" if state.steps is None else f"{state.step}/{state.steps}"
+
+
 def table_row(state: RunState, now: float, *, with_sweep: bool) -> tuple[str, ...]:
     """Cells of `COLUMNS` for one run. `now`: Unix time in seconds."""
     seen = duration(now - state.updated) if state.updated and state.active else ""
     return (
         run_label(state.run) if with_sweep else state.name,
         state.displayed_state,
-        "" if state.step is None else f"{state.step}/{state.steps}",
+        step_of(state),
         throughput(state),
         number(state.loss),
         duration(state.eta_s),

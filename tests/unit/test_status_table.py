@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli.follow import change_line
-from jobs.cli.status_table import state_note, status_table, sweep_table
-from jobs.status.run_state import read_runs, read_state
+from jobs.cli.status_table import state_note, status_table, sweep_table, table_row
+from jobs.status.run_state import RunState, read_runs, read_state
 from tests.support.states import make_run
 
 
@@ -66,3 +67,10 @@ def test_the_note_counts_attempts_as_show_lists_them(tmp_path: Path) -> None:
     write_json(claim, read_json(claim) | {"attempt": 1})
     write_json(run.failed, read_json(run.failed) | {"attempt": 1})
     assert state_note(read_state(run)) == "2 attempts; crashed: rank 1: ValueError: no"
+
+
+def test_a_script_may_report_its_step_without_their_number(tmp_path: Path) -> None:
+    state = RunState(RunDir(tmp_path / "s" / "a"), "running", step=19)
+    assert "step 19" in change_line(state).split("  ")
+    assert table_row(state, 0.0, with_sweep=False)[2] == "19"
+    assert table_row(replace(state, steps=40), 0.0, with_sweep=False)[2] == "19/40"
