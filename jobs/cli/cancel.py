@@ -2,7 +2,8 @@
 
 The command waits for the end of the jobs, so that every later command finds the runs cancelled.
 
-`--graceful` writes a `STOP` file: the trainer of a running run saves a checkpoint at its next step and ends.
+`--graceful` writes a `STOP` file: the trainer of a running run saves a checkpoint at its next step and ends. A
+script gets its stop signal.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _print_cancelled(
     stopping: list[RunState], cancelled: list[RunState], ended: dict[Path, RunState]
 ) -> None:
     for state in stopping:
-        print(f"stopping  {run_lookup.run_label(state.run)}: it saves a checkpoint and ends at its next step")
+        print(f"stopping  {run_lookup.run_label(state.run)}: it may save first; `status` shows its end")
     for state in cancelled:
         if not ended[state.run.path].active:
             verb = ended[state.run.path].displayed_state

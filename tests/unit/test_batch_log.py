@@ -1,7 +1,7 @@
 """The line of a batch log that gives the reason of a failure, and states of runs whose agents never started.
 
-The logs are recorded: of Slurm 22.05 on a mini-cluster, of Lmod 8.6 and of Environment Modules 5.2. Those of
-pyxis, apptainer and conda follow their sources.
+The logs of Slurm 22.05, of Environment Modules 5.2 and of one Lmod 8.6 error are recorded. The other Lmod error,
+and those of pyxis, apptainer and conda, follow the formats of their messages.
 """
 
 from __future__ import annotations
