@@ -2,8 +2,8 @@
 
 The command waits for the end of the jobs, so that every later command finds the runs cancelled.
 
-`--graceful` writes a `STOP` file: the trainer of a running run saves a checkpoint at its next step and ends. A
-script gets its stop signal.
+`--graceful` writes a `STOP` file: the trainer of a running run saves a checkpoint at its next step and ends.
+A script gets its stop signal.
 """
 
 from __future__ import annotations

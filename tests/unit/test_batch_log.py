@@ -1,7 +1,7 @@
 """The line of a batch log that gives the reason of a failure, and states of runs whose agents never started.
 
-The logs of Slurm 22.05, of Environment Modules 5.2 and of one Lmod 8.6 error are recorded. The other Lmod error,
-and those of pyxis, apptainer and conda, follow the formats of their messages.
+The logs of Slurm 22.05, of Environment Modules 5.2 and of one Lmod 8.6 error are recorded. The other Lmod
+error, and those of pyxis, apptainer and conda, follow the formats of their messages.
 """
 
 from __future__ import annotations

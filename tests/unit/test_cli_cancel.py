@@ -79,7 +79,7 @@ def test_a_graceful_cancel_writes_a_stop_file_on_any_cluster(
     run = make_run(RUNS, "tiny/n1-single-b8-r0", "running")
     make_run(RUNS, "tiny/n2-ddp-b8-r0")
     out = ask(capsys, "cancel --graceful tiny")
-    assert "stopping  tiny/n1-single-b8-r0: it saves" in out
+    assert "stopping  tiny/n1-single-b8-r0: it may save first" in out
     assert "1 more had ended" in out
     assert run.stop.exists()
     assert cluster.cancelled == []
