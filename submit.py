@@ -52,7 +52,10 @@ def main(argv: list[str] | None = None) -> int:
 def _parse(arguments: list[str]) -> argparse.Namespace | None:
     """The parsed arguments; None without a verb. Raises `UsageError`."""
     own, command = _split_command(arguments)
-    given, unknown = build_parser().parse_known_args(own)
+    parser = build_parser()
+    if own[:1] and own[0].startswith("-") and own[0] not in parser._option_string_actions:
+        parser.error(f"unrecognized arguments: {own[0]}")
+    given, unknown = parser.parse_known_args(own)
     if unknown:  # the verb's own parser suggests the nearest option
         given.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     given.argv = arguments

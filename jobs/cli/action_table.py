@@ -27,9 +27,14 @@ _OUTDATED = "outdated: done by other code than the current one, and kept; `clean
 
 
 def action_table(actions: Sequence[Action], schedulers: Sequence[str], *, dry_run: bool = False) -> str:
-    """One row per run, and the counts of the actions."""
+    """One row per run, and the counts of the actions. Names include the sweep if there are several."""
     displayed = _DISPLAYED | _WOULD if dry_run else _DISPLAYED
-    rows = [(displayed[action.kind], action.name, action.job_id or "", action.reason) for action in actions]
+    several = len({action.sweep for action in actions}) > 1
+    names = [f"{action.sweep}/{action.name}" if several else action.name for action in actions]
+    rows = [
+        (displayed[action.kind], name, action.job_id or "", action.reason)
+        for action, name in zip(actions, names, strict=True)
+    ]
     lines = [
         table(("ACTION", "RUN", "JOB", "REASON"), rows),
         "",

@@ -42,8 +42,12 @@ class _Parser(argparse.ArgumentParser):
             message = f"{name}: {word!r} is not one of {', '.join(choices)}{nearest(word, choices)}"
         elif message.startswith("unrecognized arguments: "):
             word = message.removeprefix("unrecognized arguments: ").split()[0]
-            options = [option for option in self._option_string_actions if option.startswith("--")]
-            message = f"unknown argument {word!r}{nearest(word.split('=')[0], options)}"
+            known = self._option_string_actions.items()
+            options = [name for name, each in known if name[:2] == "--" and each.help != argparse.SUPPRESS]
+            hint = nearest(word.split("=")[0], options)
+            if verb_of(self) is None:
+                hint = f"; only {' and '.join(options)} may stand before the verb"
+            message = f"unknown argument {word!r}{hint}"
         raise UsageError(f"{message} (see {self.prog} --help)", verb_of(self))
 
 
@@ -304,7 +308,9 @@ def _add_logs(parser: argparse.ArgumentParser) -> None:
 
 def _add_clean(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps, in any state")
-    parser.add_argument("--failed", action="store_true", help="select failed, lost and unreadable runs")
+    parser.add_argument(
+        "--failed", action="store_true", help="select failed, stopped, cancelled, lost and unreadable runs"
+    )
     parser.add_argument("--stale", action="store_true", help="select runs done by older code")
     _add_tag_filter(parser)
     trash = parser.add_mutually_exclusive_group()

@@ -88,11 +88,11 @@ def restore(runs: Iterable[RunDir], root: Path) -> None:
                     _move_missing(own.parent, root / run.sweep)
                 move(run.path, target)
             record = read_json_or_none(target / "run.json") or {}
-            code = code_snapshot.code_of_run(RunDir(target), record)
             for folder in folders(root):
-                copy = folder / code_snapshot.SNAPSHOTS_FOLDER / code.name
-                if copy.is_dir() and not code.exists():
-                    move(copy, code)
+                for code in code_snapshot.snapshots_of_run(RunDir(target), record):
+                    copy = folder / code_snapshot.SNAPSHOTS_FOLDER / code.name
+                    if copy.is_dir() and not code.exists():
+                        move(copy, code)
                 for plan in (folder / sbatch_job.FOLDER).glob("*.json"):
                     if (read_json_or_none(plan) or {}).get("run") == run_label(run):
                         move(plan, root / sbatch_job.FOLDER / plan.name)

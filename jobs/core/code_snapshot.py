@@ -188,6 +188,11 @@ def code_of_run(run: RunDir, record: Mapping[str, Any]) -> Path:
     return CODE_ROOT if path is None else (run.path.parent.parent / path).absolute()
 
 
+def snapshots_of_run(run: RunDir, record: Mapping[str, Any]) -> list[Path]:
+    """The snapshots that a run refers to in its `run.json`: of this code, and of its command."""
+    return [(run.path.parent.parent / path).absolute() for path in _paths_in(record) if path]
+
+
 def source_of_run(record: Mapping[str, Any]) -> str | None:
     """The folder from which the code of a run was copied, by its `run.json`."""
     source: str | None = _code(record).get("source")

@@ -65,7 +65,7 @@ def test_a_dry_run_of_cancel_and_resume_changes_nothing(
     assert out.startswith("would stop  other/n1 (is running)\n2 more had ended")
     assert ask_json(capsys, "cancel tiny --dry-run")["cancelled"] == ["tiny/n1-single-b8-r0"]
     out = ask(capsys, "resume --dry-run")
-    assert "would submit again  n2 " in out
+    assert "would submit again  other/n2 " in out, "with its sweep, as there are two"
     assert "3 runs: 1 would submit again, 2 in progress (cluster: " in out
     assert out.endswith("dry run: nothing was written or submitted\n")
     actions = ask_json(capsys, "resume other --dry-run")["actions"]

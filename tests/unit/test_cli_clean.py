@@ -81,14 +81,16 @@ def test_a_cleaned_out_sweep_frees_its_name(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_restore_undoes_the_last_clean(capsys: pytest.CaptureFixture[str]) -> None:
-    code = ".code/0123456789abcdef"
+    code, script = ".code/0123456789abcdef", ".code/fedcba9876543210"
     for name in ("n1", "n2"):
         run = make_run(RUNS, f"tiny/{name}", "failed")
         record = read_json(run.run_json)
         record["provenance"]["code"]["path"] = code
+        record["provenance"]["command"] = {"path": script}
         write_json(run.run_json, record)
     write_json(RUNS / "tiny/sweep.json", {"base": {}})
-    (RUNS / code).mkdir(parents=True)
+    for copy in (code, script):
+        (RUNS / copy).mkdir(parents=True)
     write_json(RUNS / ".by-hand/7-0-0.json", {"run": "tiny/n2"})
     before = {path for path in RUNS.rglob("*") if path.name != ".lock"}
     ask(capsys, "clean tiny/n1")
@@ -101,6 +103,7 @@ def test_restore_undoes_the_last_clean(capsys: pytest.CaptureFixture[str]) -> No
     assert [run["path"] for run in restored["runs"]] == ["runs/tiny/n2"]
     assert list(states()) == ["n2"]
     assert (RUNS / code).is_dir()
+    assert (RUNS / script).is_dir(), "the copy of a command's code"
     ask(capsys, "clean --restore tiny")
     after = {path for path in RUNS.rglob("*") if path.name != ".lock"}
     assert after == before | {RUNS / ".trash"}

@@ -49,7 +49,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     ("argv", "message"),
     [
         ("statsu", "VERB: 'statsu' is not one of sweep, run, status, "),
-        ("--nods", "unknown argument '--nods' (see submit.py --help)"),
+        ("--nods", "unknown argument '--nods'; only --help and --version may stand before the verb"),
         ("sweep --nods 1", "unknown argument '--nods'; did you mean '--nodes'?"),
         (
             "sweep --cluster slrum",
@@ -107,6 +107,8 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         ("clean --restore --purge", "argument --purge: not allowed with argument --restore"),
         ("clean --restore x", "no run or sweep 'x' in runs/.trash"),
         ("cluster", "the following arguments are required: ACTION"),
+        ("--runs x status", "unknown argument '--runs'; only --help and --version may stand before the verb"),
+        ("report --sweep-en 1", "unknown argument '--sweep-en' (see"),
         ("cluster up --nods 1", "unknown argument '--nods'; did you mean '--nodes'?"),
         ("cluster up --link 5foo", "--link='5foo' is not a rate of 1mbit or more (1gbit, 400mbit), nor none"),
         ("cluster shell --name nowhere", "no cluster 'nowhere'"),
