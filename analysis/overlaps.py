@@ -42,11 +42,17 @@ class Overlap:
 
 def overlaps_of(runs: Iterable[Path]) -> list[Overlap]:
     """The overlaps of these run directories, longest first."""
-    return find_overlaps([interval for run in runs for interval in intervals(RunDir(run))])
+    found = find_overlaps(_intervals_of(runs, with_gpus=False))
+    overlapping = dict.fromkeys(run for each in found for run in each.runs)
+    return find_overlaps(_intervals_of(overlapping, with_gpus=True))
 
 
-def intervals(run: RunDir) -> Iterator[Interval]:
-    """One interval for each attempt and node.
+def _intervals_of(runs: Iterable[Path], *, with_gpus: bool) -> list[Interval]:
+    return [interval for run in runs for interval in intervals(RunDir(run), with_gpus=with_gpus)]
+
+
+def intervals(run: RunDir, *, with_gpus: bool = True) -> Iterator[Interval]:
+    """One interval for each attempt and node. The GPUs are in one file for each node, which costs time.
 
     An attempt without a recorded end lasts until its last progress, or has no duration without progress.
     Attempts without nodes or times in their record are left out.
@@ -62,7 +68,8 @@ def intervals(run: RunDir) -> Iterator[Interval]:
             continue
         gpus: dict[str, frozenset[str]] = {}
         for node, host in enumerate(hosts):  # several nodes of one run may be one host
-            gpus[host] = gpus.get(host, frozenset()) | _visible_gpus(attempt, node)
+            uuids = _visible_gpus(attempt, node) if with_gpus else frozenset()
+            gpus[host] = gpus.get(host, frozenset()) | uuids
         for host, uuids in gpus.items():
             yield Interval(run.path, host, start, end, uuids)
 

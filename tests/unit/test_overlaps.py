@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analysis import overlaps
 from analysis.overlaps import Interval, find_overlaps, intervals, overlaps_of
 from analysis.report import overlap_text, write
 from disttrain.records.json_files import read_json, write_json
@@ -103,6 +105,23 @@ def test_gpus_are_read_from_the_nodes_records(tmp_path: Path) -> None:
             write_json(run.attempt(0).node_record(node), {"host": "N.site", "gpus": [{"uuid": uuid}]})
     (overlap,) = overlaps_of(run.path for run in runs)
     assert (overlap.gpus, overlap.seconds) == ("same", 60)
+
+
+def test_the_nodes_of_runs_without_an_overlap_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [fake_run(tmp_path / "s" / name, hosts=[name[0]]) for name in ("a", "a2", "b")]
+    read: list[str] = []
+    original = overlaps.read_json_or_none
+
+    def noted(path: Path) -> dict[str, Any] | None:
+        read.append(path.parents[2].name)
+        return original(path)
+
+    monkeypatch.setattr(overlaps, "read_json_or_none", noted)
+    (overlap,) = overlaps_of(run.path for run in runs)
+    assert [run.name for run in overlap.runs] == ["a", "a2"]
+    assert sorted(read) == ["a", "a2"]
 
 
 def test_the_report_names_both_runs_in_all_its_forms(tmp_path: Path) -> None:
