@@ -16,11 +16,12 @@ from disttrain.errors import ConfigError
 from jobs.cli import run_lookup, target
 from jobs.cli.command_output import add_json, print_error
 from jobs.cli.formatting import count
+from jobs.cli.progress_bar import progress
 from jobs.core.processes import host
 from jobs.schedulers.base import Scheduler
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.refresh import refresh
-from jobs.status.run_state import RunState, read_state
+from jobs.status.run_state import RunState, read_state, read_states
 from jobs.submission.cancel import await_end, cancel_runs
 
 END_TIMEOUT_S = 60.0
@@ -29,7 +30,7 @@ END_TIMEOUT_S = 60.0
 
 def run(args: argparse.Namespace) -> int:
     runs = run_lookup.find_runs(args.runs, args.runs_given)
-    active = [state for state in map(read_state, runs) if state.active]
+    active = [state for state in read_states(runs, progress=progress) if state.active]
     stopping = [state for state in active if args.graceful and state.state == "running"]
     if not args.dry_run:
         for state in stopping:

@@ -16,7 +16,7 @@ from jobs.cli.selection import with_tags
 from jobs.core import code_snapshot
 from jobs.core.sweep_lock import sweep_lock
 from jobs.status.run_folders import runs_of
-from jobs.status.run_state import RunState, read_state
+from jobs.status.run_state import RunState
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("nothing to move is named: give runs or sweeps, --failed, --stale or --tag")
     runs = run_lookup.find_runs(args.runs, args.runs_given or run_lookup.sweep_names(args.runs))
     if args.tags:
-        runs = [state.run for state in with_tags([*map(read_state, runs)], args.tags)]
+        runs = [state.run for state in with_tags(submitting.read_states(runs), args.tags)]
     named = run_lookup.runs_given_by_name(args.runs, args.runs_given)
     folder = trash.new_folder(args.runs)
     moved: list[tuple[RunState, Path]] = []

@@ -67,7 +67,7 @@ class _Place:
 
 def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
     """Print the actions on a plan, and return the exit code: 1 if a script is refused."""
-    there = read_runs(args.runs, plan.name)
+    there = read_runs(args.runs, plan.name, progress=progress)
     scheduler = described_scheduler(args, there)
     code = code_snapshot.read_code()
     actions = plan_actions(plan, there, code.code_hash, command_hashes(plan, args.runs))

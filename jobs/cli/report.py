@@ -12,7 +12,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.cli import run_lookup, sweep_end
 from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
-from jobs.cli.progress_bar import progress_bar
+from jobs.cli.progress_bar import progress, progress_bar
 from jobs.cli.selection import with_tags
 from jobs.cli.status_table import state_note
 from jobs.status.gpu_hours import record_usage
@@ -23,7 +23,7 @@ from jobs.status.run_state import RunState, read_runs
 def run(args: argparse.Namespace) -> int:
     sweeps = [run_lookup.find_sweep(args.runs, name) for name in dict.fromkeys(args.sweeps)]
     if args.tags and not sweeps:
-        every = with_tags(read_runs(args.runs), args.tags)
+        every = with_tags(read_runs(args.runs, progress=progress), args.tags)
         sweeps = list(dict.fromkeys(state.sweep for state in every))
     sweeps = sweeps or [newest_sweep(args.runs)]
     if args.sweep_end is not None:

@@ -73,7 +73,7 @@ def _chains(args: argparse.Namespace, sweep: str, scheduler: Scheduler) -> JobCh
     """The chains of the whole sweep, of which the command may resume some runs."""
     if max_running.limit_given(args) is None:
         return None
-    states = refresh(read_runs(args.runs, sweep), scheduler, receipts=True)
+    states = refresh(read_runs(args.runs, sweep, progress=progress), scheduler, receipts=True)
     return max_running.job_chains(args, states, scheduler)
 
 

@@ -16,14 +16,13 @@ from jobs.cli.selection import by_state, with_tags
 from jobs.cli.status_table import state_counts, status_table, sweep_table
 from jobs.cli.terminal import has_colour
 from jobs.status.run_folders import runs_of, subfolders
-from jobs.status.run_state import RunState, read_runs, read_state
+from jobs.status.run_state import RunState, read_runs, read_states
 
 
 def run(args: argparse.Namespace) -> int:
     is_selected = by_state(args)
     runs = [run for sweep in _chosen(args.runs, args.sweeps) for run in runs_of(args.runs, sweep)]
-    code = code_hash()
-    every = [read_state(run, code_hash=code) for run in progress(runs, "reading runs")]
+    every = read_states(runs, code_hash=code_hash(), progress=progress)
     with_tags(every, args.tags)  # an unknown tag is refused before the scheduler is queried
     every = refresh_or_warn(every)
     states = [state for state in with_tags(every, args.tags) if is_selected(state)]

@@ -19,9 +19,11 @@ from jobs.cli.polling import PolledRuns
 from jobs.cli.progress_bar import progress
 from jobs.core.sweep_lock import sweep_lock
 from jobs.schedulers.base import Scheduler, SubmitError
+from jobs.status import run_state
 from jobs.status.annotations import annotate, check_tags
 from jobs.status.refresh import refresh
-from jobs.status.run_state import RunState, read_runs, read_state, runs_of
+from jobs.status.run_folders import runs_of
+from jobs.status.run_state import RunState, read_runs
 from jobs.submission import report_job
 from jobs.submission.choose_actions import Action, plan_actions
 from jobs.submission.request import command_hashes, discard_sweep_record, sweep_name, write_sweep_record
@@ -36,7 +38,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
     """Submit the missing runs of the plan that `make_plan` builds from arguments and existing runs."""
     root, name = args.runs, sweep_name(args)
     check_tags(args.tags, "--tag")
-    existing = read_runs(root, name)
+    existing = read_runs(root, name, progress=progress)
     planned = make_plan(args, existing)  # refuses bad input before anything is written
     commands = command_hashes(planned, root)
     if args.dry_run or args.test_only:
@@ -46,7 +48,9 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
     scheduler = target.chosen_scheduler(args, existing)
     require_yes(args, plan_actions(planned, existing, code_hash(), commands), scheduler)
     with sweep_lock(root / name):
-        states = refresh(read_runs(root, name), scheduler, receipts=True, warn=print_warning)
+        states = refresh(
+            read_runs(root, name, progress=progress), scheduler, receipts=True, warn=print_warning
+        )
         planned = make_plan(args, states)
         is_new = write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash(), commands)
@@ -133,7 +137,7 @@ def _wait(
     """Show the runs until all have ended. Ctrl-C submits the report job, since the runs continue."""
     code = code_hash()  # once: hashing all sources every second would slow runs on this machine
     of_this_host = next((scheduler for scheduler in schedulers if scheduler.one_machine), None)
-    polled = PolledRuns(lambda: _read_states(runs, code), of_this_host)
+    polled = PolledRuns(lambda: run_state.read_states(runs, code_hash=code), of_this_host)
     try:
         states = follow.follow(polled, args.runs)
     except KeyboardInterrupt:
@@ -155,8 +159,4 @@ def _sweeps(runs: Sequence[RunDir]) -> list[str]:
 
 def read_states(runs: Sequence[RunDir]) -> list[RunState]:
     """Current states of these runs, from their files."""
-    return _read_states(runs, code_hash())
-
-
-def _read_states(runs: Sequence[RunDir], code: str) -> list[RunState]:
-    return [read_state(run, code_hash=code) for run in runs]
+    return run_state.read_states(runs, code_hash=code_hash(), progress=progress)

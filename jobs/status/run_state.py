@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,7 @@ from disttrain.records.run_directory import RunDir
 from jobs.core import command_code, journal
 from jobs.core.attempt import job_start
 from jobs.core.processes import is_alive
+from jobs.core.progress import Progress, without_progress
 from jobs.core.requeue_policy import RULES, starts_without_progress
 from jobs.status.annotations import read_annotation
 from jobs.status.cancel_record import with_cancel_record
@@ -144,11 +145,25 @@ class RunState:
         return self.state
 
 
-def read_runs(root: Path, sweep: str | None = None, *, code_hash: str | None = None) -> list[RunState]:
+def read_runs(
+    root: Path,
+    sweep: str | None = None,
+    *,
+    code_hash: str | None = None,
+    progress: Progress = without_progress,
+) -> list[RunState]:
     """States of the runs below `root`, of one sweep or of all, in natural order (n2 before n16)."""
     root = Path(root)
     sweeps = [sweep] if sweep else subfolders(root)
-    return [read_state(run, code_hash=code_hash) for name in sweeps for run in runs_of(root, name)]
+    runs = [run for name in sweeps for run in runs_of(root, name)]
+    return read_states(runs, code_hash=code_hash, progress=progress)
+
+
+def read_states(
+    runs: Sequence[RunDir], *, code_hash: str | None = None, progress: Progress = without_progress
+) -> list[RunState]:
+    """States of these runs, in their order."""
+    return [read_state(run, code_hash=code_hash) for run in progress(runs, "reading runs", len(runs))]
 
 
 def read_state(run: RunDir, *, code_hash: str | None = None) -> RunState:

@@ -14,6 +14,7 @@ import pytest
 import submit
 from disttrain.records.json_files import write_json
 from jobs.cli import progress_bar
+from jobs.status.annotations import annotate
 from tests.support.states import make_run
 from tests.support.terminal import Terminal
 from tests.support.verbs import RUNS
@@ -83,7 +84,14 @@ def test_the_items_pass_through_and_an_error_ends_the_bar(monkeypatch: pytest.Mo
     [
         ("status", ["reading runs"]),
         ("report", ["writing the report"]),
-        ("sweep tiny.yaml --nodes 1 2", ["checking combinations", "copying the code", "submitting runs"]),
+        ("report --tag good", ["reading runs", "writing the report"]),
+        ("cancel tiny", ["reading runs"]),
+        ("clean tiny", ["reading runs"]),
+        ("resume tiny --dry-run", ["reading runs"]),
+        (
+            "sweep tiny.yaml --nodes 1 2",
+            ["reading runs", "checking combinations", "copying the code", "submitting runs"],
+        ),
     ],
 )
 def test_long_steps_of_the_verbs_have_a_bar(
@@ -109,6 +117,6 @@ def test_long_steps_of_the_verbs_have_a_bar(
 
     monkeypatch.setattr(progress_bar, "can_redraw", lambda stream: True)
     monkeypatch.setattr(progress_bar, "_DelayedBar", Bar)
-    make_run(RUNS, "tiny/n1")
+    annotate(make_run(RUNS, "tiny/n1").path, add=["good"])
     assert submit.main(command.split()) == 0
     assert list(dict.fromkeys(shown)) == texts
