@@ -224,8 +224,13 @@ def _reported_note(reported: Mapping[str, float]) -> str:
 
 
 def _axes(record: RunRecord) -> dict[str, Any]:
-    """Swept keys with their values; a `command` as `script`: the column `command` is that of `submit.py`."""
-    return {"script" if key == "command" else key: value for key, value in record.axes.items()}
+    """Swept keys with their values.
+
+    A `command` is `script`, since the column `command` is that of `submit.py`. The axis of a script that has
+    the name of another column is `axes.NAME`.
+    """
+    names = {key: f"axes.{key}" for key in record.axes if key in COLUMNS} | {"command": "script"}
+    return {names.get(key, key): value for key, value in record.axes.items()}
 
 
 def _ended_state(cause: str) -> str:

@@ -201,3 +201,17 @@ def test_what_runs_started_by_hand_differ_in_is_an_axis(tmp_path: Path) -> None:
     table = load([tmp_path / "by-hand"])
     assert swept_keys(table) == ["train.local_batch_size"]
     assert table["train.local_batch_size"].tolist() == [4, 32, 32]
+
+
+def test_an_axis_of_a_script_with_the_name_of_a_column_has_a_column_of_its_own(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "n1")
+    record = read_json(run.run_json)
+    write_json(run.run_json, record | {"axes": {"samples_per_s": 3, "state": "a", "lr": 0.5}})
+    table = load([tmp_path / "s"])
+    assert table.columns.is_unique
+    assert [table[name].item() for name in ("state", "axes.state", "axes.samples_per_s", "lr")] == [
+        "done",
+        "a",
+        3,
+        0.5,
+    ]
