@@ -186,8 +186,10 @@ def waiting_run(root: Path) -> RunDir:
 
 def supervise(run: RunDir, submission: int = 0) -> None:
     ticket = fifo_queue.take(ticket_label(run, submission))
+    job = f"{processes.host()}:{ticket}"
+    journal.write_receipt(run, submission, job)
     arguments = [str(run.path), "--submission", str(submission), "--ticket", str(ticket)]
-    supervisor.main([*arguments, "--job-id", f"{processes.host()}:{ticket}"])
+    supervisor.main([*arguments, "--job-id", job])
 
 
 @pytest.mark.usefixtures("code_here")
