@@ -75,9 +75,7 @@ def test_short_sweep_end_to_end(tmp_path):
     again = submit("sweep", "--nodes", "1", "2", "4", "--runs", str(runs), "--cluster", "local", "--json",
                    "--set", "train.steps=24", "train.eval_samples=64")  # fmt: skip
     assert again.returncode == 0, again.stderr
-    assert len(list((runs / "default" / "n1-single-b16-r0" / "attempts").iterdir())) == 1, (
-        "done runs are kept"
-    )
+    assert len(RunDir(runs / "default" / "n1-single-b16-r0").attempts()) == 1, "done runs are kept"
 
     report = submit("report", "default", "--runs", str(runs))
     assert report.returncode == 0, report.stderr

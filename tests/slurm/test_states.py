@@ -102,6 +102,7 @@ def test_a_running_job_cancelled_behind_our_back(root: Path, on_slurm: MiniClust
     assert read_json(run.failed)["cause"] == "cancelled"
     assert asked(root).message == CANCELLED_BY_SCHEDULER
     wait_until(lambda: sacct.records([job])[-1].cancelled_by)
+    wait_until(lambda: status(job) == "ended")  # Slurm's epilog runs longer than the agents
     shown = on_slurm.submit("show", "a", "--runs", str(root), cwd=root)
     assert "cancelled: its job was cancelled by root\n" in shown
 

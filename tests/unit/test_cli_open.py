@@ -100,9 +100,12 @@ def test_a_missing_report_is_written_first(
 
 
 def test_without_a_display_the_report_is_served_until_ctrl_c(sweep: None) -> None:
+    # in the background it may be ignored, which a process inherits
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, submit.__file__, "open", "a"], stdout=subprocess.PIPE, text=True
     )
+    signal.signal(signal.SIGINT, before)
     try:
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(4)]
