@@ -41,6 +41,7 @@ from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.seeding import seed_all
 from disttrain.runtime.stop_signals import StopRequests, StopSignals
 from disttrain.step_result import StepResult
+from disttrain.step_runner import StepRunner
 from disttrain.task import Task
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
@@ -48,7 +49,6 @@ from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import COMMUNICATION
 from disttrain.telemetry.telemetry_state import TelemetryState
-from disttrain.trainer import Trainer
 from disttrain.transforms import load_transforms
 
 
@@ -72,7 +72,7 @@ def train(config: Config, output: RunOutput, world: World, signals: StopSignals 
 class Run:
     """Everything that is built when the first step begins."""
 
-    trainer: Trainer
+    runner: StepRunner
     telemetry: RunTelemetry
     data: TrainingData
     batches: Iterator[Batch]
@@ -104,17 +104,17 @@ def take_step(step: int, run: Run) -> StepResult:
     """Run optimizer step `step`, under the profiler if the step is to be profiled."""
     profiled = run.telemetry.profiled
     if step not in profiled.steps:
-        return run.trainer.step(step, run.batches)
-    with profiled.take(step, run.trainer):
-        return run.trainer.step(step, run.batches)
+        return run.runner.step(step, run.batches)
+    with profiled.take(step, run.runner):
+        return run.runner.step(step, run.batches)
 
 
 def finish(run: Run, config: Config, world: World, stop_cause: StopCause | None) -> Metrics:
     """Write the records of a run that completed or stopped. All ranks together."""
     heartbeat.enter("finish")
-    telemetry, model = run.telemetry, run.trainer.unwrapped_model
+    telemetry, model = run.telemetry, run.runner.unwrapped_model
     if config.telemetry.layer_passes and stop_cause is None:
-        write_layer_times(run.trainer, run.data.example(), telemetry)
+        write_layer_times(run.runner, run.data.example(), telemetry)
     telemetry.checkpointed(run.saver.committed_step, run.saver.failed)
     add_model_report(model, telemetry, world)
     metrics = telemetry.finish(stop_cause)
@@ -148,12 +148,12 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
     telemetry = build_telemetry(config, output, world, built, origin)
     heartbeat.communicates_while(lambda: telemetry.clock.phase in COMMUNICATION)
     task, precision = Task.of(data.source), Precision()
-    trainer = Trainer(
+    runner = StepRunner(
         built.model, task, built.optimizer, config.optim, built.strategy, plan, data.steps, telemetry.clock,
         precision,
     )  # fmt: skip
     if built.strategy.primes_buckets:
-        trainer.prime_buckets(data.example())
+        runner.prime_buckets(data.example())
 
     random = RandomState(world.device)
     parts: list[Stateful] = [TelemetryState(telemetry, origin), precision, random]
@@ -174,10 +174,10 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         )
         listeners = [telemetry.evaluated, stopping.validated]
         every = config.train.eval_every
-        hooks.append(EvaluationHook(validation, trainer, telemetry, listeners, data.steps, every))
+        hooks.append(EvaluationHook(validation, runner, telemetry, listeners, data.steps, every))
     hooks.append(stopping)
     random.restart(start_step, config.train.seed, world)  # last: building an iterator draws random numbers
-    return Run(trainer, telemetry, data, batches, saver, stopping, hooks, start_step)
+    return Run(runner, telemetry, data, batches, saver, stopping, hooks, start_step)
 
 
 def build_parallel_model(config: Config, world: World) -> ParallelModel:

@@ -20,9 +20,9 @@ from disttrain.records.metrics import EvalPoint
 from disttrain.runtime import heartbeat
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
+from disttrain.step_runner import StepRunner
 from disttrain.task import Task
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class EvaluationHook(Hook):
     def __init__(
         self,
         validation: Validation,
-        trainer: Trainer,
+        runner: StepRunner,
         telemetry: RunTelemetry,
         listeners: Sequence[Callable[[EvalPoint], None]],
         steps: int,
         every: int,
     ) -> None:
         self._validation = validation
-        self._trainer = trainer
+        self._runner = runner
         self._telemetry = telemetry
         self._listeners = listeners
         self._steps = steps
@@ -90,7 +90,7 @@ class EvaluationHook(Hook):
         if not is_due(result.step, self._steps, self._every):
             return
         with heartbeat.within("evaluation"), self._telemetry.outside_steps():
-            point = self._validation.run(self._trainer.unwrapped_model, result.step)
+            point = self._validation.run(self._runner.unwrapped_model, result.step)
             for listener in self._listeners:
                 listener(point)
 

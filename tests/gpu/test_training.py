@@ -39,13 +39,13 @@ def test_no_step_waits_for_the_device(strategy, tmp_path):
         telemetry={"profiled_steps": 0, "gpu_every_s": 0},
     )
     session = prepare(made, RunOutput.of_job(tmp_path, 0), ON_GPU, StopSignals())
-    trainer, telemetry = session.trainer, session.telemetry
+    runner, telemetry = session.runner, session.telemetry
     telemetry.start()
     try:
         for step in range(1, 31):
             if step == 16:  # DDP itself waits for its own clock in its first ten steps
                 torch.cuda.set_sync_debug_mode("error")
-            telemetry.step_done(trainer.step(step, session.batches))
+            telemetry.step_done(runner.step(step, session.batches))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert telemetry.finish().measured_steps == 28

@@ -77,7 +77,7 @@ def random_numbers(world: World, made: Config, folder: Path) -> dict[str, list[b
     """The random numbers of this rank by use: one dropout mask per step, and each generator's numbers per
     sample."""
     run = prepare(made, RunOutput.of_job(folder, 0), world, StopSignals())
-    model = run.trainer.unwrapped_model
+    model = run.runner.unwrapped_model
     assert isinstance(model, Masking)
     model.masks.clear()  # of the pass that primes DDP's buckets
     inputs: list[bytes] = []

@@ -86,8 +86,8 @@ def train_until(
 
 def after_step(run: Run, step: int, act: Callable[[], Any]) -> None:
     """Have `act` run as the last thing in optimizer step `step`."""
-    trainer = run.trainer
-    original = trainer.step
+    runner = run.runner
+    original = runner.step
 
     def stepped(number: int, batches: Any) -> StepResult:
         result = original(number, batches)
@@ -95,7 +95,7 @@ def after_step(run: Run, step: int, act: Callable[[], Any]) -> None:
             act()
         return result
 
-    trainer.step = stepped  # type: ignore[method-assign]
+    runner.step = stepped  # type: ignore[method-assign]
 
 
 def recorded(batches: Iterator[Any], into: list[bytes]) -> Iterator[Any]:
@@ -114,7 +114,7 @@ def samples_of(ranks: list[Seen]) -> list[bytes]:
 
 def parameter_hash(run: Run) -> str:
     digest = hashlib.sha256()
-    bare, optimizer = run.trainer.unwrapped_model, run.trainer.optimizer
+    bare, optimizer = run.runner.unwrapped_model, run.runner.optimizer
     moments = [value for each in bare.parameters() for _, value in sorted(optimizer.state[each].items())]
     for value in [*bare.state_dict().values(), *moments]:
         digest.update(value.cpu().numpy().tobytes())
@@ -122,7 +122,7 @@ def parameter_hash(run: Run) -> str:
 
 
 def bucket_count(run: Run) -> int:
-    model = run.trainer.model
+    model = run.runner.model
     if not isinstance(model, DistributedDataParallel):
         return 0
     return len(model._get_ddp_logging_data().get("rebuilt_bucket_sizes", "").split(","))

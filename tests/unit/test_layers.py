@@ -20,9 +20,9 @@ from disttrain.records.json_files import read_json, write_json
 from disttrain.records.layers import Layers, LayerTime
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
+from disttrain.step_runner import StepRunner
 from disttrain.task import Task
 from disttrain.telemetry.step_clock import HostClock
-from disttrain.trainer import Trainer
 from jobs.cli.emulate import scale_of, table_of
 from tests.support.fake_runs import fake_run
 
@@ -59,12 +59,12 @@ def test_layers_are_timed_and_nothing_is_left_behind():
     model = Shared()
     plan = plan_batch(4, None, 1)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    trainer = Trainer(
+    runner = StepRunner(
         model, Task("classification"), optimizer, OptimConfig(), SingleRank(), plan, 1, HostClock()
     )
     before = {name: value.clone() for name, value in model.state_dict().items()}
     batch = (torch.randn(4, 8), torch.zeros(4, dtype=torch.long))
-    layers = layer_times(trainer, batch, passes=3)
+    layers = layer_times(runner, batch, passes=3)
     assert [(layer.name, layer.bytes) for layer in layers] == [("embed", 256), ("norm", 64)]
     assert all(layer.forward_s > 0 and layer.backward_s > 0 for layer in layers)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -24,7 +24,7 @@ from disttrain.task import Task
 from disttrain.telemetry.step_clock import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock, control_sync
 
 
-class Trainer:
+class StepRunner:
     """Runs the optimizer steps of a parallel model, which `Strategy.apply` returned.
 
     `steps` is the length of the learning-rate schedule. The caller closes each step on the `clock`.

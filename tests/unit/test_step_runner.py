@@ -13,9 +13,9 @@ from disttrain.config.keys_and_defaults import OptimConfig
 from disttrain.model_hooks import ModelHooks
 from disttrain.parallel.single import SingleRank
 from disttrain.precision import Precision
+from disttrain.step_runner import StepRunner
 from disttrain.task import Task
 from disttrain.telemetry.step_clock import HostClock
-from disttrain.trainer import Trainer
 
 
 class Skipping(Precision):
@@ -34,14 +34,16 @@ class Counting(nn.Linear, ModelHooks):
         self.steps.append(step)
 
 
-def trainer(model: nn.Module, precision: Precision | None = None, accumulation: int = 1, **optim) -> Trainer:
+def runner(
+    model: nn.Module, precision: Precision | None = None, accumulation: int = 1, **optim
+) -> StepRunner:
     clock = HostClock()
     clock.start()
     config = OptimConfig(name="sgd", lr=0.5, momentum=0.0, **optim)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     plan = plan_batch(2, 2 * accumulation, 1)
     task = Task("classification")
-    return Trainer(model, task, optimizer, config, SingleRank(), plan, 10, clock, precision)
+    return StepRunner(model, task, optimizer, config, SingleRank(), plan, 10, clock, precision)
 
 
 def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -54,7 +56,7 @@ def test_a_step_returns_its_loss_and_its_learning_rate():
     model = nn.Linear(4, 3)
     inputs, targets = next(batches())
     expected = nn.functional.cross_entropy(model(inputs), targets).item()
-    result = trainer(model, schedule="linear").step(2, batches())
+    result = runner(model, schedule="linear").step(2, batches())
     assert (result.step, result.loss.item(), result.grad_norm, result.skipped) == (2, expected, None, False)
     assert result.lr == pytest.approx(0.5 * 0.8)
 
@@ -62,7 +64,7 @@ def test_a_step_returns_its_loss_and_its_learning_rate():
 def test_the_gradient_norm_is_the_one_before_clipping():
     model = nn.Linear(4, 3)
     before = model.weight.detach().clone(), model.bias.detach().clone()
-    result = trainer(model, grad_clip=1e-3).step(1, batches())
+    result = runner(model, grad_clip=1e-3).step(1, batches())
     moved = torch.cat([(model.weight - before[0]).flatten(), model.bias - before[1]]).norm()
     assert result.grad_norm.item() > 1e-2
     assert moved.item() == pytest.approx(0.5 * 1e-3, rel=1e-3)
@@ -72,14 +74,14 @@ def test_the_loss_of_accumulated_micro_batches_is_their_mean():
     model = nn.Linear(4, 3)
     given = batches()
     losses = [nn.functional.cross_entropy(model(x), y).item() for x, y in (next(given) for _ in range(3))]
-    result = trainer(model, accumulation=3).step(1, batches())
+    result = runner(model, accumulation=3).step(1, batches())
     assert result.loss.item() == pytest.approx(sum(losses) / 3)
 
 
 def test_a_skipped_update_is_reported_and_leaves_the_parameters():
     model = nn.Linear(4, 3)
     before = model.weight.detach().clone()
-    result = trainer(model, Skipping()).step(1, batches())
+    result = runner(model, Skipping()).step(1, batches())
     assert result.skipped
     assert torch.equal(model.weight, before)
     assert model.weight.grad is None
@@ -87,7 +89,7 @@ def test_a_skipped_update_is_reported_and_leaves_the_parameters():
 
 def test_the_hooks_of_the_model_are_called():
     model = Counting()
-    made = trainer(model)
+    made = runner(model)
     for step in (1, 2):
         made.step(step, batches())
     assert model.steps == [1, 2]
