@@ -6,6 +6,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +14,14 @@ from torch import Tensor, nn
 from disttrain.checkpoint.state_tensors import drop_gradients, preserve_state
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.keys_and_defaults import OptimConfig
-from disttrain.data.source import Batch
+from disttrain.data.loader import to_device
 from disttrain.model_hooks import hooks_of
 from disttrain.optim.optimizer import set_learning_rate
 from disttrain.optim.schedules import learning_rate
 from disttrain.parallel.base import Strategy
 from disttrain.precision import Precision
 from disttrain.step_result import StepResult
-from disttrain.task import Task
+from disttrain.task import Objective
 from disttrain.telemetry.step_clock import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock, control_sync
 
 
@@ -33,7 +34,7 @@ class StepRunner:
     def __init__(
         self,
         model: nn.Module,
-        task: Task,
+        task: Objective,
         optimizer: torch.optim.Optimizer,
         optim: OptimConfig,
         strategy: Strategy,
@@ -62,32 +63,31 @@ class StepRunner:
         """The model without its distributed wrapper."""
         return self.strategy.unwrap(self.model)
 
-    def step(self, step: int, batches: Iterator[Batch]) -> StepResult:
+    def step(self, step: int, batches: Iterator[Any]) -> StepResult:
         """Run optimizer step `step` (1 is the first) on the next micro-batches."""
         clock = self.clock
         self._model_hooks.on_step(step)
         losses = []
         for number in range(1, self.plan.accumulation + 1):
             clock.switch(INPUT)
-            inputs, targets = self._load(batches)
+            batch = self._load(batches)
             clock.switch(COMPUTE)
-            losses.append(self._pass(inputs, targets, last=number == self.plan.accumulation))
+            losses.append(self._pass(batch, last=number == self.plan.accumulation))
         clock.switch(OPTIMIZER)
         grad_norm, skipped = self._update(step)
         clock.switch(OTHER)
         loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
         return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped)
 
-    def prime_buckets(self, batch: Batch) -> None:
+    def prime_buckets(self, batch: Any) -> None:
         """Run one pass without effect, for a strategy that `primes_buckets`.
 
         All ranks together, before the first step of every start, fresh or resumed.
         """
         with preserve_state(self.model, self._device):
-            inputs, targets = self._load(iter([batch]))
-            self._loss(inputs, targets).backward()
+            self._loss(self._load(iter([batch]))).backward()
 
-    def isolated_pass(self, batch: Batch, mark: Callable[[str], None]) -> None:
+    def isolated_pass(self, batch: Any, mark: Callable[[str], None]) -> None:
         """Run a forward and a backward pass without communication and without effect.
 
         `mark` is called with `forward` and `backward` when each begins, and with `end` after the last.
@@ -97,29 +97,28 @@ class StepRunner:
             stack.enter_context(self.strategy.no_comm(self.model))
             stack.enter_context(drop_gradients(self.model))
             stack.enter_context(self._model_hooks.uncounted())
-            inputs, targets = self._load(iter([batch]))
+            batch = self._load(iter([batch]))
             mark("forward")
-            loss = self._loss(inputs, targets)
+            loss = self._loss(batch)
             mark("backward")
             loss.backward()
             mark("end")
 
-    def _load(self, batches: Iterator[Batch]) -> Batch:
-        inputs, targets = next(batches)
-        return inputs.to(self._device, non_blocking=True), targets.to(self._device, non_blocking=True)
+    def _load(self, batches: Iterator[Any]) -> Any:
+        return to_device(next(batches), self._device)
 
-    def _pass(self, inputs: Tensor, targets: Tensor, last: bool) -> Tensor:
+    def _pass(self, batch: Any, last: bool) -> Tensor:
         """Forward and backward pass of one micro-batch. The last one reduces the gradients over ranks."""
         with self.strategy.micro_step(self.model, last):
-            loss = self._loss(inputs, targets)
+            loss = self._loss(batch)
             if last:
                 self.strategy.on_exposed_communication(loss, self._communication_begins)
             self.precision.backward(loss)
         return loss.detach()
 
-    def _loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _loss(self, batch: Any) -> Tensor:
         with self.precision.autocast():
-            loss = self.task.loss(self.model(inputs), targets)
+            loss = self.task.batch_loss(self.model, batch)
         return loss / self.plan.accumulation if self.plan.accumulation > 1 else loss
 
     def _communication_begins(self) -> None:

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from disttrain.data.source import Source
 
 
+class Objective(Protocol):
+    """Loss and metrics of a model on a batch: of a `Task`, or of a user's function."""
+
+    def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Mean loss of `model` over the samples of `batch`, a scalar."""
+
+    def batch_tally(self, model: nn.Module, batch: Any) -> Tensor:
+        """(summed loss, items, correct) of a batch, three values of dtype float64. Tallies are added up."""
+
+    def metrics(self, tally: Tensor) -> tuple[float, dict[str, float | None]]:
+        """(mean loss, named metrics) of an accumulated tally."""
+
+
 @dataclass(frozen=True)
 class Task:
-    """Loss and metrics of one kind of task; see `Source.task` for the kinds."""
+    """The `Objective` of one kind of task on pairs (inputs, targets); see `Source.task` for the kinds."""
 
     kind: str
     bytes_per_token: float | None = None
@@ -22,6 +36,14 @@ class Task:
     @classmethod
     def of(cls, source: Source) -> Task:
         return cls(source.task, source.bytes_per_token)
+
+    def batch_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        return self.loss(model(inputs), targets)
+
+    def batch_tally(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        inputs, targets = batch
+        return self.tally(model(inputs), targets)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean loss over the batch, a scalar.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,21 @@ def make_loader(
         pin_memory=device.type == "cuda",
         **processes,
     )
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """The batch with each tensor on `device`, at any depth of tuples, lists and mappings.
+
+    The copy of pinned memory overlaps with the computation on a CUDA device.
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {name: to_device(value, device) for name, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        moved = [to_device(value, device) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch
 
 
 class _Numbered:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from disttrain.config.keys_and_defaults import DataConfig
-from disttrain.data.loader import make_loader
+from disttrain.data.loader import make_loader, to_device
 from disttrain.data.source import Sample
 from disttrain.hooks.base import Hook
 from disttrain.parallel.mesh import Mesh
@@ -21,7 +21,7 @@ from disttrain.runtime import heartbeat
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
 from disttrain.step_runner import StepRunner
-from disttrain.task import Task
+from disttrain.task import Objective
 from disttrain.telemetry.run import RunTelemetry
 
 
@@ -30,7 +30,7 @@ class Validation:
     """The samples of a validation, their batches, and the task that scores them."""
 
     dataset: Dataset[Sample]
-    task: Task
+    task: Objective
     world: World
     mesh: Mesh
     batch_size: int
@@ -57,9 +57,8 @@ class Validation:
         was_training = model.training
         model.eval()
         with torch.inference_mode(), self.precision.autocast():
-            for inputs, targets in make_loader(self.dataset, batches, DataConfig(), self.world.device):
-                output = model(inputs.to(self.world.device))
-                tally += self.task.tally(output, targets.to(self.world.device))
+            for batch in make_loader(self.dataset, batches, DataConfig(), self.world.device):
+                tally += self.task.batch_tally(model, to_device(batch, self.world.device))
                 heartbeat.progress()
         model.train(was_training)
         loss, metrics = self.task.metrics(self.world.all_reduce(tally))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from disttrain.config.batch_plan import plan_batch
 from disttrain.config.keys_and_defaults import OptimConfig
+from disttrain.data.loader import to_device
 from disttrain.model_hooks import ModelHooks
 from disttrain.parallel.single import SingleRank
 from disttrain.precision import Precision
@@ -93,3 +95,14 @@ def test_the_hooks_of_the_model_are_called():
     for step in (1, 2):
         made.step(step, batches())
     assert model.steps == [1, 2]
+
+
+def test_a_batch_may_hold_tensors_at_any_depth():
+    class Pair(NamedTuple):
+        x: torch.Tensor
+        y: object
+
+    batch = {"a": [torch.ones(2)], "b": Pair(torch.zeros(3), ("text", 4))}
+    moved = to_device(batch, torch.device("meta"))
+    assert (moved["a"][0].device.type, moved["b"].x.device.type) == ("meta", "meta")
+    assert moved["b"].y == ("text", 4)
