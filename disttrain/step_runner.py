@@ -80,12 +80,13 @@ class StepRunner:
         return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped)
 
     def prime_buckets(self, batch: Any) -> None:
-        """Run one pass without effect, for a strategy that `primes_buckets`.
+        """Run the `priming_passes` of the strategy: passes without effect.
 
         All ranks together, before the first step of every start, fresh or resumed.
         """
-        with preserve_state(self.model, self._device):
-            self._loss(self._load(iter([batch]))).backward()
+        for _ in range(self.strategy.priming_passes):
+            with preserve_state(self.model, self._device):
+                self._loss(self._load(iter([batch]))).backward()
 
     def isolated_pass(self, batch: Any, mark: Callable[[str], None]) -> None:
         """Run a forward and a backward pass without communication and without effect.

@@ -152,7 +152,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         built.model, task, built.optimizer, config.optim, built.strategy, plan, data.steps, telemetry.clock,
         precision,
     )  # fmt: skip
-    if built.strategy.primes_buckets:
+    if built.strategy.priming_passes:
         runner.prime_buckets(data.example())
 
     random = RandomState(world.device)

@@ -21,9 +21,9 @@ class Strategy:
 
     comm_method: str | None = None
     """Name of the method by which exposed communication is measured; None where nothing communicates."""
-    primes_buckets = False
-    """Whether the first backward pass of a process sums gradients in another order than the later ones. One
-    pass without effect then precedes the first step."""
+    priming_passes = 0
+    """Number of first backward passes of a process that sum gradients in another order than the later ones.
+    As many passes without effect precede the first step."""
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         """The parallel model. All ranks together."""

@@ -51,13 +51,19 @@ class DDP(Strategy):
     """`torch.nn.parallel.DistributedDataParallel` with the options of `parallel.ddp`."""
 
     comm_method = COMM_METHOD
-    primes_buckets = True
-    """DDP rebuilds its buckets after the first backward pass, in the order in which gradients were ready. The
-    order of summation changes with them: from three ranks on, a resumed process would compute other weights
-    than one that never stopped."""
 
     def __init__(self, options: DDPConfig) -> None:
         self.options = options
+
+    @property
+    def priming_passes(self) -> int:  # type: ignore[override]
+        """DDP rebuilds its buckets once, in the order in which gradients were ready: after the first backward
+        pass, with a static graph after the second, and never where it looks for unused parameters. The order
+        of summation changes with the buckets: from three ranks on, a resumed process would compute other
+        weights than one that never stopped."""
+        if self.options.find_unused_parameters:
+            return 0
+        return 2 if self.options.static_graph else 1
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         return DistributedDataParallel(

@@ -26,10 +26,10 @@ def stop_points(seed: int) -> list[int]:
     return sorted(random.Random(seed).sample(range(1, STEPS), 2))
 
 
-def in_attempts(ranks: Ranks, made, folder: Path, stops: list[int], settle: bool = True) -> list[list[Seen]]:
+def in_attempts(ranks: Ranks, made, folder: Path, stops: list[int], prime: bool = True) -> list[list[Seen]]:
     """By attempt, what each rank saw."""
     return [
-        ranks.call(train_until, made, folder, attempt, stop, settle)
+        ranks.call(train_until, made, folder, attempt, stop, prime)
         for attempt, stop in enumerate([*stops, None])
     ]
 
@@ -68,16 +68,24 @@ def test_ddp_on_three_ranks(three_ranks: Ranks, tmp_path: Path, seed: int) -> No
     assert_same(whole, parts, tmp_path)
 
 
+@pytest.mark.parametrize("option", ["static_graph", "find_unused_parameters"])
+def test_ddp_options_on_three_ranks(three_ranks: Ranks, tmp_path: Path, option: str) -> None:
+    """A static graph rebuilds its buckets after the second backward pass, unused parameters leave them."""
+    made = config(ranks=3, parallel={"ddp": {"bucket_mb": 0.002, option: True}})
+    whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None)
+    assert_same(whole, in_attempts(three_ranks, made, tmp_path / "parts", [5]), tmp_path)
+
+
 def accumulating(ranks: int):
     return config(ranks=ranks, train={"local_batch_size": 2, "global_batch_size": 18})
 
 
 @pytest.mark.parametrize("make", [config, accumulating])
-def test_ddp_without_the_pass_that_settles_it_is_not_exact(three_ranks: Ranks, tmp_path: Path, make) -> None:
-    """The tests here can see what the settling pass is for. This one fails if DDP stops needing it."""
+def test_ddp_without_priming_is_not_exact(three_ranks: Ranks, tmp_path: Path, make) -> None:
+    """Fails if DDP no longer needs the priming pass."""
     made = make(ranks=3)
     whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None, False)
-    parts = in_attempts(three_ranks, made, tmp_path / "parts", [5], settle=False)
+    parts = in_attempts(three_ranks, made, tmp_path / "parts", [5], prime=False)
     assert parts[-1][0].parameters != whole[0].parameters
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ class Seen:
 
 
 def train_until(
-    world: World, config: Config, folder: Path, attempt: int, stop_after: int | None, settle: bool = True
+    world: World, config: Config, folder: Path, attempt: int, stop_after: int | None, prime: bool = True
 ) -> Seen:
     """Train from where the run directory stands; a signal comes to one of the ranks in step `stop_after`."""
     output = RunOutput.of_job(folder, attempt)
@@ -70,7 +71,7 @@ def train_until(
     before = {number: signal.getsignal(number) for number in SIGNALS}
     signals.install()
     try:
-        with patch("disttrain.parallel.ddp.DDP.primes_buckets", settle):
+        with nullcontext() if prime else patch("disttrain.parallel.ddp.DDP.priming_passes", 0):
             run = prepare(config, output, world, signals)
         inputs: list[bytes] = []
         run = dataclasses.replace(run, batches=recorded(run.batches, inputs))
