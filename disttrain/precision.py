@@ -1,37 +1,120 @@
-"""Numerical precision of a training step: what computes in which type, and how gradients are scaled.
+"""Numerical precision of a training step: dtype of the compute, loss scaling, and steps that are skipped.
 
-Parameters, activations and gradients are of the types that the model was built with (float32 for the built-in
-models). A lower precision overrides these methods: an autocast context, a scaled loss, a step that is skipped
-when a gradient is not finite, and the state of its loss scale.
+Parameters, their gradients and the optimizer's state keep the dtype that the model was built with (float32
+for the built-in models). Autocast computes matrix products and convolutions in a lower precision and keeps
+sensitive operators, such as norms and losses, in float32.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+class LossScale:
+    """A dynamic loss scale, which keeps small float16 gradients from becoming zero.
+
+    The scale halves after a skipped step and doubles after `growth_interval` steps in a row without one
+    (Micikevicius et al. 2018, arXiv 1710.03740; the defaults of `torch.amp.GradScaler`). It stays on the
+    device, so that no step waits for it.
+    """
+
+    def __init__(self, device: torch.device, initial: float = 2.0**16, growth_interval: int = 2000) -> None:
+        self.value = torch.tensor(initial, device=device)
+        self.clean_steps = torch.zeros((), dtype=torch.int64, device=device)
+        """Steps since the last skipped step or the last change of the scale."""
+        self.growth_interval = growth_interval
+
+    def update(self, skipped: Tensor) -> None:
+        """Adapt the scale after a step; `skipped` is a boolean scalar."""
+        clean = (self.clean_steps + 1) * ~skipped
+        grows = clean >= self.growth_interval
+        self.value *= torch.where(skipped, 0.5, 1.0 + grows)
+        self.clean_steps = clean * ~grows
 
 
 class Precision:
-    """The precision of the model's own parameters."""
+    """The precision of one run. The default computes in the parameters' own dtype and checks nothing.
+
+    Parameters
+    ----------
+    autocast_dtype : dtype of autocast; None: no autocast
+    checks_gradients : whether a step is skipped if the norm of its gradients is not finite
+    loss_scale : the scale of float16; it requires `checks_gradients`
+    """
+
+    def __init__(
+        self,
+        device: torch.device | None = None,
+        *,
+        autocast_dtype: torch.dtype | None = None,
+        checks_gradients: bool = False,
+        loss_scale: LossScale | None = None,
+    ) -> None:
+        self.autocast_dtype = autocast_dtype
+        self.checks_gradients = checks_gradients
+        self.loss_scale = loss_scale
+        self._device = device or torch.device("cpu")
 
     def autocast(self) -> AbstractContextManager[None]:
         """Context of every forward pass, in training and validation."""
-        return nullcontext()
+        if self.autocast_dtype is None:
+            return nullcontext()
+        return torch.autocast(self._device.type, self.autocast_dtype)
 
     def backward(self, loss: Tensor) -> None:
-        """Accumulate the gradients of `loss`, a scalar."""
-        loss.backward()
+        """Accumulate the gradients of `loss`, a scalar, times the loss scale."""
+        (loss if self.loss_scale is None else loss * self.loss_scale.value).backward()
 
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Update the parameters; True if the update was skipped because a gradient is not finite."""
-        optimizer.step()
-        return False
+    def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Divide the gradients by the loss scale. Clipping follows."""
+        if self.loss_scale is not None:
+            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1 / self.loss_scale.value)
+
+    def step(self, optimizer: torch.optim.Optimizer, grad_norm: Tensor | None) -> Tensor | None:
+        """Update the parameters, unless the global `grad_norm` is not finite.
+
+        Returns whether the update was skipped, a boolean scalar on the device; None without a check. All
+        ranks have the same norm, so all of them skip the same steps without communication.
+        """
+        if not self.checks_gradients or grad_norm is None:
+            optimizer.step()
+            return None
+        skipped = ~grad_norm.isfinite()
+        step_unless(skipped, optimizer)
+        if self.loss_scale is not None:
+            self.loss_scale.update(skipped)
+        return skipped
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a resumed run needs, named from `precision.` on."""
-        return {}
+        """The loss scale, equal on all ranks, named from `precision.` on."""
+        scale = self.loss_scale
+        if scale is None:
+            return {}
+        return {"precision.loss_scale": scale.value, "precision.clean_steps": scale.clean_steps}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Take up the state of a checkpoint."""
+        """Take up the loss scale of a checkpoint; one of another precision has none."""
+        if self.loss_scale is not None and "precision.loss_scale" in state:
+            self.loss_scale.value.copy_(state["precision.loss_scale"])
+            self.loss_scale.clean_steps.copy_(state["precision.clean_steps"])
+
+
+def step_unless(skipped: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Run `optimizer.step()` unless `skipped`, a boolean scalar on the device.
+
+    Fused optimizers read the condition on the device, as for `torch.amp.GradScaler`. For others the host
+    waits for the device.
+    """
+    if not getattr(optimizer, "_step_supports_amp_scaling", False):
+        if not skipped:
+            optimizer.step()
+        return
+    optimizer.found_inf = skipped.float()  # type: ignore[attr-defined]
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.found_inf  # type: ignore[attr-defined]

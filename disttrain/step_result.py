@@ -19,8 +19,10 @@ class StepResult:
     lr: float
     """Learning rate of the step."""
     grad_norm: Tensor | None = None
-    """Global gradient norm before clipping; None where gradients are not clipped."""
-    skipped: bool = False
-    """Whether the optimizer left the parameters unchanged because a gradient was not finite."""
+    """Gradient norm of the global batch before clipping; None where neither clipping nor the check for
+    non-finite gradients needs it."""
+    skipped: Tensor | None = None
+    """Whether the optimizer left the parameters unchanged because the gradient norm was not finite; None
+    without that check."""
     extra: dict[str, Tensor | float] = field(default_factory=dict)
     """Further values of the step by name."""

@@ -125,11 +125,15 @@ class StepRunner:
     def _communication_begins(self) -> None:
         self.clock.switch(COMM)
 
-    def _update(self, step: int) -> tuple[Tensor | None, bool]:
+    def _update(self, step: int) -> tuple[Tensor | None, Tensor | None]:
         """Clip, set the learning rate, update; the gradient norm, and whether the update was skipped."""
-        clip = self.optim.grad_clip
-        grad_norm = None if clip is None else self.strategy.clip_grad_norm(self.model, clip)
+        clip, grad_norm = self.optim.grad_clip, None
+        self.precision.unscale(self.strategy.parameters(self.model))
+        if clip is not None or self.precision.checks_gradients:
+            grad_norm = self.strategy.grad_norm(self.model)
+        if clip is not None and grad_norm is not None:
+            nn.utils.clip_grads_with_norm_(self.strategy.parameters(self.model), clip, grad_norm)
         set_learning_rate(self.optimizer, self._rates[step - 1])
-        skipped = self.precision.step(self.optimizer)
+        skipped = self.precision.step(self.optimizer, grad_norm)
         self.optimizer.zero_grad(set_to_none=True)
         return grad_norm, skipped

@@ -30,7 +30,13 @@ def build_optimizer(
     # torch has fused kernels for both optimizers on both devices, for floating-point parameters
     fused = True if optim.fused is None else optim.fused
     if optim.name == "sgd":
-        return torch.optim.SGD(groups, lr=optim.lr, momentum=optim.momentum, fused=fused)
+        sgd = torch.optim.SGD(groups, lr=optim.lr, momentum=optim.momentum, fused=fused)
+        if fused and optim.momentum:
+            # torch allocates a fused optimizer's momentum at the first step, and leaves it uninitialised if
+            # that step is skipped
+            for parameter in trainable:
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
     return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, fused=fused)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from disttrain.config.keys_and_defaults import ParallelConfig
 from disttrain.parallel.mesh import Mesh
@@ -38,10 +39,11 @@ class Strategy:
         one."""
         return nullcontext()
 
-    def clip_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
-        """Scale the gradients to a global norm of at most `max_norm`; the norm before, a scalar on the
-        device."""
-        return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    def grad_norm(self, model: nn.Module) -> Tensor:
+        """L2 norm of the gradients of the whole model, a scalar on the device, equal on all ranks."""
+        gradients = [p.grad for p in self.parameters(model) if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:
         """Context of passes without communication that leave the wrapper's state unchanged."""

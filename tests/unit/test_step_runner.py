@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,18 +14,12 @@ from disttrain.config.batch_plan import plan_batch
 from disttrain.config.keys_and_defaults import OptimConfig
 from disttrain.data.loader import to_device
 from disttrain.model_hooks import ModelHooks
+from disttrain.optim.optimizer import build_optimizer
 from disttrain.parallel.single import SingleRank
 from disttrain.precision import Precision
 from disttrain.step_runner import StepRunner
 from disttrain.task import Task
 from disttrain.telemetry.step_clock import HostClock
-
-
-class Skipping(Precision):
-    """A precision that skips every update, as a loss scale does after an overflow."""
-
-    def step(self, optimizer: torch.optim.Optimizer) -> bool:
-        return True
 
 
 class Counting(nn.Linear, ModelHooks):
@@ -41,8 +36,8 @@ def runner(
 ) -> StepRunner:
     clock = HostClock()
     clock.start()
-    config = OptimConfig(name="sgd", lr=0.5, momentum=0.0, **optim)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    config = OptimConfig(**{"name": "sgd", "lr": 0.5, "momentum": 0.0} | optim)
+    optimizer = build_optimizer(model.parameters(), config)
     plan = plan_batch(2, 2 * accumulation, 1)
     task = Task("classification")
     return StepRunner(model, task, optimizer, config, SingleRank(), plan, 10, clock, precision)
@@ -59,7 +54,7 @@ def test_a_step_returns_its_loss_and_its_learning_rate():
     inputs, targets = next(batches())
     expected = nn.functional.cross_entropy(model(inputs), targets).item()
     result = runner(model, schedule="linear").step(2, batches())
-    assert (result.step, result.loss.item(), result.grad_norm, result.skipped) == (2, expected, None, False)
+    assert (result.step, result.loss.item(), result.grad_norm, result.skipped) == (2, expected, None, None)
     assert result.lr == pytest.approx(0.5 * 0.8)
 
 
@@ -80,13 +75,20 @@ def test_the_loss_of_accumulated_micro_batches_is_their_mean():
     assert result.loss.item() == pytest.approx(sum(losses) / 3)
 
 
-def test_a_skipped_update_is_reported_and_leaves_the_parameters():
+def test_a_step_whose_gradients_are_not_finite_is_skipped():
     model = nn.Linear(4, 3)
-    before = model.weight.detach().clone()
-    result = runner(model, Skipping()).step(1, batches())
-    assert result.skipped
-    assert torch.equal(model.weight, before)
-    assert model.weight.grad is None
+    made = runner(model, Precision(checks_gradients=True), momentum=0.9)
+    given = list(itertools.islice(batches(), 3))
+    given[1][0][0, 0] = torch.inf
+    weights = [model.weight.detach().clone()]
+    results = []
+    for step, batch in enumerate(given, 1):
+        results.append(made.step(step, iter([batch])))
+        weights.append(model.weight.detach().clone())
+    assert [bool(result.skipped) for result in results] == [False, True, False]
+    assert [bool(result.grad_norm.isfinite()) for result in results] == [True, False, True]
+    assert [torch.equal(a, b) for a, b in itertools.pairwise(weights)] == [False, True, False]
+    assert model.weight.isfinite().all()
 
 
 def test_the_hooks_of_the_model_are_called():

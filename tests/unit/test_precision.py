@@ -1,0 +1,75 @@
+"""Loss scaling and skipped updates, against `torch.amp.GradScaler` and against updates that never ran."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from disttrain.config.keys_and_defaults import OptimConfig
+from disttrain.optim.optimizer import build_optimizer
+from disttrain.precision import LossScale, Precision, step_unless
+
+CPU = torch.device("cpu")
+
+
+def test_the_loss_scale_follows_the_grad_scaler_of_torch():
+    generator = torch.Generator().manual_seed(3)
+    overflows = torch.rand(200, generator=generator) < 0.2
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=5)
+    scale = LossScale(CPU, growth_interval=5)
+    expected, found = [], []
+    for overflow in overflows:
+        scaler.scale(weight.sum()).backward()
+        if overflow:
+            weight.grad[0] = torch.inf
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        expected.append((scaler.get_scale(), scaler.state_dict()["_growth_tracker"]))
+        scale.update(overflow)
+        found.append((scale.value.item(), scale.clean_steps.item()))
+    assert found == expected
+    assert len({value for value, _ in found}) > 5
+
+
+def test_gradients_are_unscaled_before_the_norm_is_taken():
+    weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+    precision = Precision(CPU, checks_gradients=True, loss_scale=LossScale(CPU))
+    precision.backward((weight * weight).sum() / 2)
+    assert weight.grad.norm().item() == 5 * 2.0**16
+    precision.unscale([weight])
+    assert weight.grad.tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("bad", [(0,), (2,), (0, 1, 4)])
+def test_a_skipped_update_leaves_no_trace(name: str, fused: bool, bad: tuple[int, ...]):
+    """Updates with the bad ones skipped equal the good updates alone, bit by bit."""
+
+    def train(steps: list[int], mark_bad: bool) -> nn.Linear:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 3)
+        optimizer = build_optimizer(model.parameters(), OptimConfig(name=name, fused=fused, weight_decay=0.1))
+        for step in steps:
+            generator = torch.Generator().manual_seed(step)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            is_bad = mark_bad and step in bad
+            if is_bad:
+                model.weight.grad[0, 0] = torch.nan
+            step_unless(torch.tensor(is_bad), optimizer)
+        return model
+
+    # uninitialised memory of the process may be zero by chance
+    junk = [torch.full((3, 3), 1e30) for _ in range(50)]
+    del junk
+    skipping = train(list(range(6)), mark_bad=True)
+    without = train([step for step in range(6) if step not in bad], mark_bad=False)
+    for one, other in itertools.zip_longest(skipping.parameters(), without.parameters()):
+        assert torch.equal(one, other)
