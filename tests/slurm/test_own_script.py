@@ -24,8 +24,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-script.md"
 def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster, tmp_path: Path) -> None:
     (program,) = re.findall(r"```python\n(import argparse.*?)```", PAGE.read_text(), re.S)
     assert "disttrain" not in program.lower().replace("disttrain_", "")
-    script = tmp_path / "train.py"
-    script.write_text(program)
+    # Until `go` exists, a step takes a second: no machine is so fast that the first start finishes.
+    script, go = tmp_path / "train.py", tmp_path / "go"
+    slow = f"time.sleep(0.1 if os.path.exists({str(go)!r}) else 1)"
+    assert "time.sleep(0.1)" in program
+    script.write_text(program.replace("time.sleep(0.1)", slow))
     limits = ["job.time_limit_min=1", "job.stop_lead_s=35", "resources.device=cpu"]
     options = ["--cluster", "slurm", "--nodes", "2", "--no-report", "--set", *limits]
     slurm.submit("run", *options, "--", "train.py", "--steps", "150", cwd=tmp_path)
@@ -33,6 +36,7 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(slurm: MiniCluster,
     (path,) = (tmp_path / "runs" / "train").glob("*/run.json")
     run = RunDir(path.parent)
     wait_until(lambda: (read_json_or_none(run.attempt(0).record) or {}).get("next"), within_s=200)
+    go.touch()
     job = f"jobid={read_json(run.attempt(0).record)['job_id']}"
     slurm.ask("scontrol", "update", job, "timelimit=20")  # the next start has time to finish
     wait_until(lambda: read_state(run).state in ("done", "failed", "lost"), within_s=300)
