@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
+from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values, get_key
-from disttrain.config.keys_and_defaults import config_fields, is_excluded_from_key
+from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.errors import ConfigError
 from disttrain.records import gpu_hours
 from disttrain.records.annotation import AnnotationRecord

@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record
-from disttrain.config.keys_and_defaults import ResourcesConfig
+from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.data import synthetic
 from disttrain.emulation.model import Emulated
 from disttrain.models import emulated

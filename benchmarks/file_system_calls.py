@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # benchmarks an
 
 from benchmarks import result_record
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import Config, config_key
+from disttrain.config.config_tree import Config
+from disttrain.config.run_key import config_key
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from sweeps.expand import RunPlan, SweepPlan

@@ -32,7 +32,8 @@ from torch.utils.data import Dataset
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import result_record
-from disttrain.config.keys_and_defaults import Config, OptimConfig
+from disttrain.config.config_tree import Config
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.data.source import Arrays, Sample, Source
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.records.dataset import DatasetRecord

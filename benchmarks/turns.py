@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import bare, parts
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.data.source import Sample, Source
 from disttrain.records.dataset import DatasetRecord
 from disttrain.runtime.process_group import World, open_world

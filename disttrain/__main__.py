@@ -20,8 +20,9 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from disttrain.config.keys_and_defaults import Config, JobConfig
+from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
+from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
 from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile

@@ -12,7 +12,9 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from disttrain.config.builder_options import check_options
-from disttrain.config.keys_and_defaults import Config, DataConfig, ModelConfig
+from disttrain.config.config_tree import Config
+from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import ModelConfig
 from disttrain.data.source import Source, sample_count, source_fingerprint
 from disttrain.data.training_data import TrainingData, spread_source
 from disttrain.errors import ConfigError

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from disttrain.checkpoint.state_tensors import drop_gradients, preserve_state
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.data.loader import to_device
 from disttrain.model_hooks import hooks_of
 from disttrain.optim.optimizer import set_learning_rate

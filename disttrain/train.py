@@ -17,7 +17,7 @@ from disttrain.checkpoint.resume import ResumeSource, checkpoint_folder, find_re
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
 from disttrain.config.auto_strategy import choose_strategy
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.data.source import Batch
 from disttrain.data.training_data import TrainingData
 from disttrain.flops.model_cost import ModelCost, count_cost

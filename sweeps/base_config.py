@@ -9,14 +9,10 @@ from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
 from disttrain.config.builder_options import BUILT_SECTIONS, check_options
+from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import ABSENT, flat_values
-from disttrain.config.keys_and_defaults import (
-    OF_A_COMMAND,
-    Config,
-    config_fields,
-    is_excluded_from_key,
-)
 from disttrain.config.parsing import Draft, check
+from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.errors import ConfigError
 
 _SHAPE = ("nodes", "gpus_per_node")

@@ -7,8 +7,8 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import flat_values
-from disttrain.config.keys_and_defaults import Config
 from disttrain.errors import ConfigError, nearest
 
 REPEAT = "repeat"

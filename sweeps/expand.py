@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import Config, hash_values, keyed_values, under_first_names
+from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check, with_batch
+from disttrain.config.run_key import hash_values, keyed_values, under_first_names
 from disttrain.errors import ConfigError, nearest
 from sweeps import command_template
 from sweeps.base_config import base_config

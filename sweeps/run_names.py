@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from disttrain.config.auto_strategy import choose_strategy
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 
 _IN_EVERY_NAME = {
     "resources.nodes",

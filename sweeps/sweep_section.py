@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, ValidationError
 
-from disttrain.config.keys_and_defaults import Section
 from disttrain.config.parsing import Draft, known_keys
 from disttrain.config.renamed_keys import refusal
+from disttrain.config.sections.base import Section
 from disttrain.errors import ConfigError, nearest
 
 Values = Annotated[list[Any], Field(min_length=1)]

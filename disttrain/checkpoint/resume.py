@@ -13,7 +13,7 @@ from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, manifest
 from disttrain.checkpoint.folder import CommittedCheckpoint, DamagedCheckpoint
 from disttrain.checkpoint.safe_reader import content_problems
-from disttrain.config.keys_and_defaults import CheckpointConfig
+from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import ConfigError, Superseded
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.run_directory import Attempt, RunDir

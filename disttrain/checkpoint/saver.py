@@ -23,7 +23,7 @@ from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention, storage
 from disttrain.checkpoint.host_buffers import HostBuffers
 from disttrain.checkpoint.storage import CapturedState, State, WrittenShare
-from disttrain.config.keys_and_defaults import CheckpointConfig
+from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import in_one_line, message_of
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
 from disttrain.records.run_directory import Attempt

@@ -26,8 +26,9 @@ from disttrain.config.builder_options import (
     check_sink,
     source_of,
 )
+from disttrain.config.combinations import refuse_combinations
+from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import get_key
-from disttrain.config.keys_and_defaults import OF_A_COMMAND, Config, config_fields
 from disttrain.config.renamed_keys import refusal, renamed_in
 from disttrain.errors import ConfigError, nearest
 
@@ -179,7 +180,7 @@ def check(draft: Draft) -> Config:
         raise ConfigError(message, at=draft.at("job.stop_signal"))
     config = _with_options(config, draft)
     _check_plug_ins(config, draft)
-    _check_combinations(config, draft)
+    refuse_combinations(config, draft.at)
     return config
 
 
@@ -285,51 +286,6 @@ def _check_hook(config: Config, draft: Draft) -> None:
             'environment variable, and write "$NAME" here',
             at=draft.at(key),
         )
-
-
-def _check_combinations(config: Config, draft: Draft) -> None:
-    def refuse(key: str, message: str) -> None:
-        raise ConfigError(message, at=draft.at(key))
-
-    train, optim, parallel = config.train, config.optim, config.parallel
-    if config.profile.steps is not None:
-        first, last = config.profile.steps
-        if first > last or (train.steps is not None and last > train.steps):
-            until = f" and not after train.steps={train.steps}" if train.steps is not None else ""
-            refuse("profile.steps", f"profile.steps=[{first}, {last}]: first and last step, in order{until}")
-        if missing := [rank for rank in config.profile.ranks if rank >= config.world_size]:
-            refuse(
-                "profile.ranks", f"profile.ranks: {missing[0]} is not one of the {config.world_size} ranks"
-            )
-    if (train.steps is None) == (train.epochs is None):
-        given = f"train.steps={train.steps} and train.epochs={train.epochs}"
-        refuse("train.epochs" if train.epochs else "train", f"{given}: give exactly one of them")
-    if parallel.strategy == "single" and config.world_size > 1:
-        refuse(
-            "parallel.strategy",
-            f"parallel.strategy=single needs 1 rank, but resources.nodes={config.resources.nodes} x "
-            f"resources.gpus_per_node={config.resources.gpus_per_node} is {config.world_size}; "
-            "use ddp or auto",
-        )
-    if parallel.ddp.static_graph and parallel.ddp.find_unused_parameters:
-        refuse(
-            "parallel.ddp.static_graph",
-            "parallel.ddp.static_graph and parallel.ddp.find_unused_parameters exclude each other",
-        )
-    if (optim.schedule == "step") != (optim.step_every is not None):
-        refuse("optim.step_every", "optim.step_every goes with optim.schedule=step: give both or neither")
-    if (optim.lr_scaling != "none") != (optim.lr_base_batch is not None):
-        refuse(
-            "optim.lr_scaling",
-            "optim.lr_base_batch goes with optim.lr_scaling=linear|sqrt: give both or neither",
-        )
-    if train.steps is not None and optim.warmup_steps >= train.steps > 1 and optim.schedule != "constant":
-        refuse(
-            "optim.warmup_steps",
-            f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={train.steps}",
-        )
-    if train.local_batch_size is None and train.global_batch_size is None:
-        refuse("train", "train.local_batch_size or train.global_batch_size is needed; neither is given")
 
 
 def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:

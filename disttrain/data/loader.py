@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from disttrain.config.keys_and_defaults import DataConfig
+from disttrain.config.sections.data import DataConfig
 from disttrain.data.source import Sample
 from disttrain.runtime.seeding import seed_all
 from disttrain.runtime.stop_signals import SIGNALS

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import default_collate
 
 from disttrain.config.batch_plan import BatchPlan, plan_batch
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches, choose_sample_order
 from disttrain.data.source import Batch, Source

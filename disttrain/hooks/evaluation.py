@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from disttrain.config.keys_and_defaults import DataConfig
+from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader, to_device
 from disttrain.data.source import Sample
 from disttrain.hooks.base import Hook

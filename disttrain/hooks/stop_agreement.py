@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from disttrain.checkpoint.saver import CheckpointSaver
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.errors import Superseded
 from disttrain.hooks.base import Hook
 from disttrain.records.exit_causes import StopCause

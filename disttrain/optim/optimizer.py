@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from disttrain.config.keys_and_defaults import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.model_hooks import ModelHooks
 
 

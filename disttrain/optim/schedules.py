@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from disttrain.config.keys_and_defaults import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 
 Schedule = Callable[[int, int, OptimConfig], float]
 """(step after the warm-up, from 1; steps after the warm-up; options) to a factor of the peak learning

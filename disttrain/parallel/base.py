@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from disttrain.config.keys_and_defaults import ParallelConfig
+from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 

@@ -10,7 +10,7 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.config.keys_and_defaults import DDPConfig, ParallelConfig
+from disttrain.config.sections.parallel import DDPConfig, ParallelConfig
 from disttrain.parallel.backward_end import after_own_backward
 from disttrain.parallel.base import Strategy
 from disttrain.parallel.mesh import Mesh

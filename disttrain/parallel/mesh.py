@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from disttrain.config.keys_and_defaults import ParallelConfig
+from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.runtime.process_group import World
 
 

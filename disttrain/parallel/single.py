@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrain.config.keys_and_defaults import ParallelConfig
+from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.base import Strategy
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from disttrain.config.keys_and_defaults import asks_for_gpus
+from disttrain.config.config_tree import asks_for_gpus
 from disttrain.records.base import Record
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir

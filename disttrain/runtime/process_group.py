@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from disttrain.config.keys_and_defaults import JobConfig, ResourcesConfig
+from disttrain.config.sections.job import JobConfig
+from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import ConfigError, in_one_line
 from disttrain.runtime import device_agreement, heartbeat
 from disttrain.runtime.rank_info import RankInfo, rank_info

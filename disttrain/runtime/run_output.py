@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.keys_and_defaults import Config, config_key, hash_values
+from disttrain.config.config_tree import Config
+from disttrain.config.run_key import config_key, hash_values
 from disttrain.records import collect_provenance
 from disttrain.records.attempt import Outcome, RankError
 from disttrain.records.exit_causes import unplanned_steps

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.errors import is_disk_full
 from disttrain.records.json_files import write_json
 from disttrain.records.metrics import Metrics

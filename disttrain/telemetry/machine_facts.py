@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from disttrain.config.keys_and_defaults import Config, model_waits
+from disttrain.config.config_tree import Config, model_waits
 from disttrain.runtime.device import device_name, machine_id, nccl_version, usable_cpus
 from disttrain.runtime.process_group import World
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.communication import CommSummary
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt

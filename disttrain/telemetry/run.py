@@ -24,7 +24,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import json_text, write_text
 from disttrain.records.metrics import EvalPoint, LossPoint, Metrics, RatioPoint

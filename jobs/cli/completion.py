@@ -183,7 +183,7 @@ def _runs(typed: _Typed, current: str, *, sweeps: bool) -> Iterable[str]:
 def _settings(typed: _Typed, current: str) -> Iterable[str]:
     """`key=` for each config key; after the `=` the values of a key that has few."""
     from disttrain.config.builder_options import BUILT_SECTIONS, builder_of, builtin_kinds
-    from disttrain.config.keys_and_defaults import config_fields
+    from disttrain.config.config_tree import config_fields
 
     key, equals, values = current.partition("=")
     if not equals:

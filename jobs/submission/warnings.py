@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
-from disttrain.config.keys_and_defaults import model_waits
+from disttrain.config.config_tree import model_waits
 from jobs.schedulers.base import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
 from sweeps.expand import RunPlan

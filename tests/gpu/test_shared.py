@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir

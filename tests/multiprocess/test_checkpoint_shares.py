@@ -15,7 +15,7 @@ from disttrain.checkpoint import storage
 from disttrain.checkpoint.host_buffers import HostBuffers
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import TrainState
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
 from tests.support.stopping import Seen, config, train_until

@@ -17,7 +17,7 @@ from disttrain.checkpoint import integrity, storage
 from disttrain.checkpoint.folder import DamagedCheckpoint
 from disttrain.checkpoint.safe_reader import SafeReader
 from disttrain.checkpoint.saver import _delete_old
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError, Superseded
 from disttrain.hooks.evaluation import Validation
 from disttrain.records.json_files import read_json, read_jsonl, write_json

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.config.keys_and_defaults import DDPConfig, ParallelConfig
+from disttrain.config.sections.parallel import DDPConfig, ParallelConfig
 from disttrain.parallel.ddp import build
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World

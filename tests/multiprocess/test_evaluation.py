@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.metrics import EvalPoint
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import Config, config_key
+from disttrain.config.config_tree import Config
+from disttrain.config.run_key import config_key
 from disttrain.records.json_files import read_json
 from jobs.schedulers.local.scheduler import LocalScheduler
 from jobs.status.run_state import read_state

@@ -16,7 +16,8 @@ import pytest
 import submit as submit_py
 from analysis.series import read_steps
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import Config, config_key
+from disttrain.config.config_tree import Config
+from disttrain.config.run_key import config_key
 from disttrain.records.attempt import AttemptRecord, Outcome
 from disttrain.records.json_files import read_json
 from disttrain.records.metrics import Metrics

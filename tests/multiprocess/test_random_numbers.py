@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.data.source import Source
 from disttrain.data.training_data import TrainingData
 from disttrain.parallel.mesh import Mesh

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from analysis import utilization
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.hardware import GpuSample, HostSample
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from disttrain.config.batch_plan import scale_batch
-from disttrain.config.keys_and_defaults import Config, config_key
+from disttrain.config.config_tree import Config
+from disttrain.config.run_key import config_key
 from disttrain.records.attempt import AttemptRecord, Outcome
 from disttrain.records.base import Record
 from disttrain.records.dataset import DatasetRecord

@@ -22,7 +22,7 @@ from scipy import stats
 from torch import nn
 
 from disttrain.checkpoint import storage
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import Config, config_key
+from disttrain.config.config_tree import Config
+from disttrain.config.run_key import config_key
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot

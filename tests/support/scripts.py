@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from jobs.schedulers.slurm import report_script
 from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, render

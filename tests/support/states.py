@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.keys_and_defaults import Config, config_key
+from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
+from disttrain.config.run_key import config_key
 from disttrain.records import collect_provenance
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput

@@ -33,7 +33,7 @@ NO_PYDANTIC = """\
 Traceback (most recent call last):
 Traceback (most recent call last):
   File "<frozen runpy>", line 198, in _run_module_as_main
-  File "/runs/.code/16f7ac7e9786bc99/disttrain/config/keys_and_defaults.py", line 17, in <module>
+  File "/runs/.code/16f7ac7e9786bc99/disttrain/config/config_tree.py", line 17, in <module>
     from pydantic import (
 ModuleNotFoundError: No module named 'pydantic'
   File "<frozen runpy>", line 198, in _run_module_as_main

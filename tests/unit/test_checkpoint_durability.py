@@ -19,7 +19,7 @@ from disttrain.checkpoint import storage
 from disttrain.checkpoint.resume import newest_intact
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.storage import CapturedState
-from disttrain.config.keys_and_defaults import CheckpointConfig
+from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from tests.support.manifests import manifest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import submit
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from jobs.cli import follow, report

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.errors import ConfigError
 from sweeps.command_template import literal

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.config.keys_and_defaults import ResourcesConfig
+from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import NodeFault
 from disttrain.runtime import device, device_agreement
 from disttrain.runtime.device_agreement import RankDevice, find_problem

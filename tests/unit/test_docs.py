@@ -14,7 +14,9 @@ import torch.distributed as dist
 
 from disttrain import build_by_kind
 from disttrain.config import builder_options
-from disttrain.config.keys_and_defaults import DataConfig, ModelConfig, ParallelConfig
+from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import ModelConfig
+from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.run_directory import Attempt

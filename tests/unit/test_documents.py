@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from disttrain import documents
 from disttrain.config.builder_options import builder_of, builtin_kinds
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.config.parsing import known_keys
 from disttrain.records.attempt import Outcome
 from disttrain.records.files import FILES

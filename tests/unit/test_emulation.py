@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch.utils.data import default_collate
 
-from disttrain.config.keys_and_defaults import config_key, is_emulated, model_waits
+from disttrain.config.config_tree import is_emulated, model_waits
 from disttrain.config.parsing import Draft, check, load
+from disttrain.config.run_key import config_key
 from disttrain.data import synthetic
 from disttrain.data.source import Arrays, Source
 from disttrain.emulation import device as devices

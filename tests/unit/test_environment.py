@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.masking import mask_argv, mask_config, mask_lines
 from disttrain.records.planned import EnvRecord
 from jobs.core import environment

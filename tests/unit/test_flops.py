@@ -9,7 +9,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from disttrain.build_by_kind import build_model, build_source
-from disttrain.config.keys_and_defaults import DataConfig, ModelConfig
+from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.model import ModelConfig
 from disttrain.flops.counting import CONVOLUTION, MATMUL, flops_per_sample
 from tests.support.small_models import CLASSES, FEATURES, Net, source
 

@@ -10,7 +10,7 @@ import pytest
 
 import submit as command_line
 from analysis.load import load
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records import gpu_hours
 from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.json_files import read_json, write_json

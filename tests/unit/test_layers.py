@@ -11,7 +11,7 @@ import yaml
 
 import submit
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.keys_and_defaults import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.emulation.table import parse
 from disttrain.errors import ConfigError
 from disttrain.hooks.layer_times import Timeline, layer_times, mean_layer_times

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.keys_and_defaults import ParallelConfig
+from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.data.sampler import GlobalOrder, RankBatches
 from disttrain.parallel.mesh import Mesh, build_mesh
 from disttrain.runtime.process_group import World

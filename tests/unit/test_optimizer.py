@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from disttrain.config.keys_and_defaults import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.optim.optimizer import build_optimizer
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from disttrain.config.keys_and_defaults import Config, section_of
+from disttrain.config.config_tree import Config
+from disttrain.config.sections.base import section_of
 from jobs.cli.arguments import build_parser
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from disttrain.config.keys_and_defaults import ResourcesConfig
+from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.errors import ConfigError
 from disttrain.runtime import device, device_agreement, heartbeat
 from disttrain.runtime.process_group import World, open_world

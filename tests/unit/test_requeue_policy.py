@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from disttrain.config.keys_and_defaults import JobConfig
+from disttrain.config.sections.job import JobConfig
 from disttrain.records.exit_causes import Cause
 from jobs.core import requeue_policy
 from jobs.core.requeue_policy import RULES, JobStart, RequeueDecision, decide_requeue, job_exit_code

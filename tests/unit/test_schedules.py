@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.config.keys_and_defaults import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.optim.schedules import learning_rate, peak_lr
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir

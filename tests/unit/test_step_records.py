@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.series import read_steps
-from disttrain.config.keys_and_defaults import TelemetryConfig
+from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import RESOLUTION, bin_of, durations
 from disttrain.records.run_directory import RunDir

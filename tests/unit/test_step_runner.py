@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.keys_and_defaults import OptimConfig
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.data.loader import to_device
 from disttrain.model_hooks import ModelHooks
 from disttrain.optim.optimizer import build_optimizer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.hooks.stop_agreement import StopAgreement, best_loss
 from disttrain.records.metrics import EvalPoint
 from disttrain.runtime.process_group import World

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.json_files import read_json, read_jsonl

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import RunDir

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
 from disttrain.errors import ConfigError
 from disttrain.model_hooks import hooks_of

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from disttrain.config.keys_and_defaults import asks_for_gpus
+from disttrain.config.config_tree import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes

@@ -13,14 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from disttrain.config.config_tree import Config, config_fields
 from disttrain.config.dotted_keys import flat_values, set_default
-from disttrain.config.keys_and_defaults import (
-    Config,
-    config_fields,
-    config_key,
-    is_excluded_from_key,
-    keyed_values,
-)
+from disttrain.config.run_key import config_key, keyed_values
+from disttrain.config.sections.base import is_excluded_from_key
 
 PLAIN = {"model": {"kind": "gpt", "layers": 2, "width": 64}, "train": {"steps": 5, "local_batch_size": 4}}
 FIELDS = dict(config_fields())
@@ -115,7 +111,8 @@ def test_the_key_does_not_depend_on_the_order_of_keys(order):
 @pytest.mark.parametrize("seed", ["0", "1"])
 def test_the_key_is_the_same_in_another_process(seed):
     code = (
-        "import json, sys; from disttrain.config.keys_and_defaults import Config, config_key; "
+        "import json, sys; from disttrain.config.config_tree import Config; "
+        "from disttrain.config.run_key import config_key; "
         "print(config_key(Config.model_validate(json.loads(sys.argv[1]))))"
     )
     ran = subprocess.run(
@@ -148,7 +145,7 @@ def test_world_size_is_nodes_times_ranks():
     ("modules", "absent"),
     [
         (
-            "config.keys_and_defaults config.parsing records.files config.builder_options documents",
+            "config.config_tree config.run_key config.parsing records.files config.builder_options documents",
             ["torch", "pandas", "submitit"],
         ),
         ("records.run_directory records.json_files errors config.batch_plan", ["torch", "pydantic", "yaml"]),

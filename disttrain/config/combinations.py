@@ -1,0 +1,90 @@
+"""Combinations of config values that exclude each other, refused before any process starts.
+
+Each check returns its first refusal: the key that the message is about, and one line that names the values
+and what would work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from disttrain.config.config_tree import Config
+from disttrain.errors import ConfigError
+
+Refusal = tuple[str, str]
+"""Dotted key, message."""
+
+
+def refuse_combinations(config: Config, origin: Callable[[str], str | None]) -> None:
+    """Raise `ConfigError` for the first combination that cannot be run; `origin` is the place of a key."""
+    for check in CHECKS:
+        if refusal := check(config):
+            key, message = refusal
+            raise ConfigError(message, at=origin(key))
+
+
+def _profile(config: Config) -> Refusal | None:
+    profile, steps = config.profile, config.train.steps
+    if profile.steps is None:
+        return None
+    first, last = profile.steps
+    if first > last or (steps is not None and last > steps):
+        until = f" and not after train.steps={steps}" if steps is not None else ""
+        return "profile.steps", f"profile.steps=[{first}, {last}]: first and last step, in order{until}"
+    if missing := [rank for rank in profile.ranks if rank >= config.world_size]:
+        message = f"profile.ranks: {missing[0]} is not one of the {config.world_size} ranks"
+        return "profile.ranks", message
+    return None
+
+
+def _length(config: Config) -> Refusal | None:
+    train = config.train
+    if (train.steps is None) != (train.epochs is None):
+        return None
+    given = f"train.steps={train.steps} and train.epochs={train.epochs}"
+    return "train.epochs" if train.epochs else "train", f"{given}: give exactly one of them"
+
+
+def _batch(config: Config) -> Refusal | None:
+    if config.train.local_batch_size is None and config.train.global_batch_size is None:
+        return "train", "train.local_batch_size or train.global_batch_size is needed; neither is given"
+    return None
+
+
+def _strategy(config: Config) -> Refusal | None:
+    resources, ddp = config.resources, config.parallel.ddp
+    if config.parallel.strategy == "single" and config.world_size > 1:
+        return (
+            "parallel.strategy",
+            f"parallel.strategy=single needs 1 rank, but resources.nodes={resources.nodes} x "
+            f"resources.gpus_per_node={resources.gpus_per_node} is {config.world_size}; use ddp or auto",
+        )
+    if ddp.static_graph and ddp.find_unused_parameters:
+        return (
+            "parallel.ddp.static_graph",
+            "parallel.ddp.static_graph and parallel.ddp.find_unused_parameters exclude each other",
+        )
+    return None
+
+
+def _learning_rate(config: Config) -> Refusal | None:
+    optim, steps = config.optim, config.train.steps
+    if (optim.schedule == "step") != (optim.step_every is not None):
+        return "optim.step_every", "optim.step_every goes with optim.schedule=step: give both or neither"
+    if (optim.lr_scaling != "none") != (optim.lr_base_batch is not None):
+        message = "optim.lr_base_batch goes with optim.lr_scaling=linear|sqrt: give both or neither"
+        return "optim.lr_scaling", message
+    if steps is not None and optim.warmup_steps >= steps > 1 and optim.schedule != "constant":
+        message = f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={steps}"
+        return "optim.warmup_steps", message
+    return None
+
+
+CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
+    _profile,
+    _length,
+    _strategy,
+    _learning_rate,
+    _batch,
+)
+"""In this order; the first refusal is shown."""

@@ -1,0 +1,104 @@
+"""The config tree of one run: its sections, the same for the trainer, a sweep and a job.
+
+Imports without torch, because the login node checks a config before a job runs. Options of a model or a
+data source belong to the file that builds it. `disttrain.config.builder_options` reads them from its
+signature, so a new option needs no change here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+from pydantic.fields import FieldInfo
+
+from disttrain.config.sections.base import Section, section_of
+from disttrain.config.sections.checkpoint import CheckpointConfig
+from disttrain.config.sections.data import DataConfig
+from disttrain.config.sections.job import JobConfig
+from disttrain.config.sections.model import ModelConfig
+from disttrain.config.sections.optim import OptimConfig
+from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.config.sections.telemetry import ProfileConfig, TelemetryConfig
+from disttrain.config.sections.train import TrainConfig
+
+
+def _words(value: Any) -> Any:
+    """The words of a command that is given as one line."""
+    if isinstance(value, str):
+        return shlex.split(value)
+    if isinstance(value, list | tuple):
+        return [str(word) if isinstance(word, int | float) else word for word in value]
+    return value
+
+
+OF_A_COMMAND = ("command", "resources", "job")
+"""Keys and sections that a run with a `command` has; the others configure this project's trainer."""
+
+
+class Config(Section):
+    """Full configuration of one run."""
+
+    command: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    """A script of your own and its arguments, in place of this project's trainer, as one line or as a list:
+    `train.py --lr 3e-4`, or `-m package.train --lr 3e-4`. See [own-script.md](own-script.md)."""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    optim: OptimConfig = OptimConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    job: JobConfig = JobConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
+    profile: ProfileConfig = ProfileConfig()
+
+    @property
+    def world_size(self) -> int:
+        return self.resources.nodes * self.resources.gpus_per_node
+
+    @property
+    def emulated(self) -> bool:
+        """Whether compute or data loading is replaced by waits."""
+        return is_emulated(self.as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The config as plain JSON types: the sections of a `command`, or those of the trainer."""
+        plain = self.model_dump(mode="json")
+        if self.command:
+            return {name: plain[name] for name in OF_A_COMMAND}
+        del plain["command"]
+        return plain
+
+
+def is_emulated(config: dict[str, Any]) -> bool:
+    """`Config.emulated` for a config as plain data."""
+    model, data = config.get("model") or {}, config.get("data") or {}
+    return model.get("kind") == "emulated" or bool(data.get("delay_s"))
+
+
+def asks_for_gpus(device: str) -> bool:
+    """Whether `resources.device` means a GPU for each rank, where a job gets what it asks for."""
+    return device not in ("cpu", "shared")
+
+
+def model_waits(config: Config) -> bool:
+    """Whether emulated compute sleeps instead of occupying a processor."""
+    model = config.model
+    return model.kind == "emulated" and (model.model_extra or {}).get("work", "wait") == "wait"
+
+
+def config_fields(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Dotted key and field of every value in the config tree, nested sections included.
+
+    Options of models and data sources are not among them.
+    """
+    for name, field in section.model_fields.items():
+        nested = section_of(field)
+        if nested is None:
+            yield f"{prefix}{name}", field
+        else:
+            yield from config_fields(nested, f"{prefix}{name}.")

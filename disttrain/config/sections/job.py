@@ -1,0 +1,56 @@
+"""Section `job`: limits, retries and environment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from disttrain.config.sections.base import NOT_IN_KEY, Section
+
+
+class JobConfig(Section):
+    """Limits, retries and environment of the job."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # `OMP_PROC_BIND: 1` means the text "1"
+
+    time_limit_min: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
+    """Wall-clock limit of one attempt, in minutes."""
+    max_attempts: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 3
+    """Failed attempts in a row without a newer checkpoint, the first included, after which a failure becomes
+    final. A pre-emption and a stop by the user do not count."""
+    max_requeues: Annotated[NonNegativeInt, Field(json_schema_extra=NOT_IN_KEY)] = 100
+    """Largest number of automatic requeues of one Slurm job, for any cause."""
+    rendezvous_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 120.0
+    """Seconds that nodes wait for each other at the rendezvous."""
+    stop_lead_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
+    """Seconds before the job's time limit at which ranks stop and save. If less time than this is left when
+    the ranks start, they train for three quarters of it."""
+    stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
+    """Seconds between the checks at which ranks agree on stop requests; 0: at every step."""
+    setup_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
+    """Seconds until the ranks train, in the first step, and after the last step, after which a rank counts as
+    hung. The agent of its node ends a hung attempt."""
+    step_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 60.0
+    """Seconds in one later step after which a rank counts as hung; at least three times the 99th percentile
+    of the newest thousand steps."""
+    checkpoint_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
+    """Seconds without progress, while training waits for a checkpoint, after which a rank counts as hung; at
+    least three times the longest wait so far. Each tensor that the rank writes, and the flush of its file to
+    disk, are progress."""
+    evaluation_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
+    """Seconds in one batch of a validation after which a rank counts as hung; at least three times the
+    longest batch so far."""
+    collective_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 900.0
+    """Timeout of one collective in gloo and NCCL. Where an agent watches the ranks, the shorter timeouts
+    above end a hang first."""
+    stop_signal: Annotated[
+        Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2"], Field(json_schema_extra=NOT_IN_KEY)
+    ] = "SIGTERM"
+    """Signal that asks each process of a `command` to save and exit with code 0: `stop_lead_s` seconds before
+    the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""
+    env: dict[str, str] = {}  # noqa: RUF012 -- pydantic copies it
+    """Environment variables of every rank; they override derived ones."""
+    on_end: Annotated[str | None, Field(min_length=1, json_schema_extra=NOT_IN_KEY)] = None
+    """Shell command that is called at the end of the sweep, and after a run has failed. URLs are refused,
+    because `run.json` records the command: put them into environment variables."""

@@ -1,0 +1,24 @@
+"""Section `model`: the model and its transforms."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from disttrain.config.sections.base import KEYED_IF_SET, Section
+
+
+class ModelConfig(Section):
+    """The model. Keys other than `kind` are keyword arguments of its `build`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    kind: str = "gpt"
+    """A module of `disttrain.models` (gpt, mlp, resnet, emulated, huggingface), or
+    `package.module:callable`."""
+    transforms: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")], ...], Field(json_schema_extra=KEYED_IF_SET)
+    ] = ()
+    """Functions from module to module, applied in this order before the strategy:
+    `package.module:callable`."""

@@ -1,0 +1,30 @@
+"""Section `train`: length of training, batch sizes, intervals."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from disttrain.config.sections.base import NOT_IN_KEY, Section
+
+
+class TrainConfig(Section):
+    """Length of training, batch sizes, and intervals of validation and logging."""
+
+    steps: PositiveInt | None = None
+    """Optimizer steps. Give either this or `epochs`."""
+    epochs: PositiveFloat | None = None
+    """Passes over the training samples, rounded up to whole steps."""
+    local_batch_size: PositiveInt | None = None
+    """Samples per rank and micro-step. Give this, `global_batch_size`, or both."""
+    global_batch_size: PositiveInt | None = None
+    """Samples per optimizer step over all ranks; sets the accumulation if `local_batch_size` is given too."""
+    seed: NonNegativeInt = 0
+    """Seed of the weights, the order of samples and dropout."""
+    eval_every: NonNegativeInt = 0
+    """Steps between validations; 0 validates once, at the end."""
+    eval_samples: NonNegativeInt = 0
+    """Validation samples used each time; 0 uses all of them."""
+    log_every: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 10
+    """Steps between all-reduces of the loss for the global loss curve."""
