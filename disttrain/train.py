@@ -49,7 +49,7 @@ from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import COMMUNICATION
 from disttrain.telemetry.telemetry_state import TelemetryState
-from disttrain.transforms import load_transforms
+from disttrain.transforms import transforms_of
 
 
 def train(config: Config, output: RunOutput, world: World, signals: StopSignals | None = None) -> Metrics:
@@ -182,7 +182,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
 
 def build_parallel_model(config: Config, world: World) -> ParallelModel:
     """Mesh, data, model, transforms, strategy, optimizer. All ranks together."""
-    transforms = load_transforms(config.model.transforms)
+    transforms = transforms_of(config)
     mesh = build_mesh(config.parallel, world)
     data = build_data(config, mesh, world)
     seed_all(config.train.seed)  # the same weights on every rank

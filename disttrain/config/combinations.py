@@ -80,11 +80,28 @@ def _learning_rate(config: Config) -> Refusal | None:
     return None
 
 
+def _memory(config: Config) -> Refusal | None:
+    memory = config.memory
+    if (memory.activation_checkpointing == "every-n") != (memory.every_blocks is not None):
+        message = (
+            "memory.every_blocks goes with memory.activation_checkpointing=every-n: give both or neither"
+        )
+        return "memory.every_blocks", message
+    if memory.activation_checkpointing != "none" and config.model.kind == "emulated":
+        return (
+            "memory.activation_checkpointing",
+            f"memory.activation_checkpointing={memory.activation_checkpointing}: model.kind=emulated has no "
+            "activations; give its layers the longer backward_s instead",
+        )
+    return None
+
+
 CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _profile,
     _length,
     _strategy,
     _learning_rate,
     _batch,
+    _memory,
 )
 """In this order; the first refusal is shown."""

@@ -18,6 +18,7 @@ from disttrain.config.sections.base import Section, section_of
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.job import JobConfig
+from disttrain.config.sections.memory import MemoryConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.parallel import ParallelConfig
@@ -50,6 +51,7 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     optim: OptimConfig = OptimConfig()
     parallel: ParallelConfig = ParallelConfig()
+    memory: MemoryConfig = MemoryConfig()
     resources: ResourcesConfig = ResourcesConfig()
     job: JobConfig = JobConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
