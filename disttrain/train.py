@@ -157,7 +157,8 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
 
     random = RandomState(world.device)
     parts: list[Stateful] = [TelemetryState(telemetry, origin), precision, random]
-    state = TrainState(model, built.optimizer, parts, world)
+    holders = built.mesh.stage_ranks if built.mesh.pipeline > 1 else None
+    state = TrainState(model, built.optimizer, parts, world, holders)
     start_step = state.restore(origin) if origin else 0
     batches = data.batches(start_step, world.device)
     batches = hooks_of(model).wrap_batches(batches, plan.local, world.device)
@@ -217,7 +218,7 @@ def build_telemetry(
         tokens_per_sample=data.source.tokens_per_sample,
         samples_are_images=data.source.images,
         peak_reason=cost.peak.reason,
-        profiles_collectives=built.strategy.comm_method is not None,
+        profiles_collectives=built.strategy.comm_method is not None and built.strategy.compares_collectives,
         emulation_late_reason=reason_at_start(built.model),
     )
     log.info(

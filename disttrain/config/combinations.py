@@ -67,6 +67,40 @@ def _strategy(config: Config) -> Refusal | None:
     return None
 
 
+def _pipeline(config: Config) -> Refusal | None:
+    stages, ranks = config.parallel.pipeline.stages, config.world_size
+    if config.parallel.strategy != "pipeline":
+        return None
+    if ranks % stages:
+        shape = f"nodes={config.resources.nodes} x resources.gpus_per_node={config.resources.gpus_per_node}"
+        return (
+            "parallel.pipeline.stages",
+            f"parallel.pipeline.stages={stages} does not divide the {ranks} ranks of resources.{shape}",
+        )
+    options = config.model.model_extra or {}
+    if config.model.kind == "gpt":
+        layers = options.get("layers")
+        if layers is not None and layers < stages:
+            message = f"parallel.pipeline.stages={stages} is more than model.layers={layers}"
+            return "parallel.pipeline.stages", message
+        if options.get("tie_weights", True):
+            return (
+                "parallel.strategy",
+                "parallel.strategy=pipeline needs model.tie_weights=false: the embedding is on the first stage "
+                "and the output layer on the last",
+            )
+    elif ":" not in config.model.kind:
+        return (
+            "parallel.strategy",
+            f"parallel.strategy=pipeline cannot split model.kind={config.model.kind}; use model.kind=gpt, or "
+            "another strategy",
+        )
+    if config.telemetry.layer_passes:
+        message = "telemetry.layer_passes times a whole model; it excludes parallel.strategy=pipeline"
+        return "telemetry.layer_passes", message
+    return None
+
+
 def _learning_rate(config: Config) -> Refusal | None:
     optim, steps = config.optim, config.train.steps
     if (optim.schedule == "step") != (optim.step_every is not None):
@@ -100,6 +134,7 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _profile,
     _length,
     _strategy,
+    _pipeline,
     _learning_rate,
     _batch,
     _memory,

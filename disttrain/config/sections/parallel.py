@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 
-from disttrain.config.sections.base import Section
+from disttrain.config.sections.base import KEYED_IF_SET, Section
 
 
 class DDPConfig(Section):
@@ -22,10 +22,22 @@ class DDPConfig(Section):
     """Look for parameters without a gradient (costs a walk over the graph in each step)."""
 
 
+class PipelineConfig(Section):
+    """Options of pipeline parallelism. The micro-batches of a step are those of the accumulation."""
+
+    stages: Annotated[int, Field(ge=2, json_schema_extra=KEYED_IF_SET)] = 2
+    """Stages that the layers are split into. Each stage has ranks / `stages` replicas."""
+    schedule: Annotated[Literal["gpipe", "1f1b"], Field(json_schema_extra=KEYED_IF_SET)] = "1f1b"
+    """Order of the passes: `gpipe` runs all forward passes first; `1f1b` alternates, so that a stage keeps
+    the activations of at most `stages` micro-batches."""
+
+
 class ParallelConfig(Section):
     """How the ranks work together."""
 
-    strategy: Literal["auto", "single", "ddp"] = "auto"
+    strategy: Literal["auto", "single", "ddp", "pipeline"] = "auto"
     """`auto` is single on one rank and ddp on more, and says why in the log."""
     ddp: DDPConfig = DDPConfig()
     """Options of `strategy` ddp."""
+    pipeline: PipelineConfig = PipelineConfig()
+    """Options of `strategy` pipeline."""
