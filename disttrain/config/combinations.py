@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 
@@ -86,8 +87,8 @@ def _pipeline(config: Config) -> Refusal | None:
         if options.get("tie_weights", True):
             return (
                 "parallel.strategy",
-                "parallel.strategy=pipeline needs model.tie_weights=false: the embedding is on the first stage "
-                "and the output layer on the last",
+                "parallel.strategy=pipeline needs model.tie_weights=false: the first stage has the embedding "
+                "and the last one the output layer",
             )
     elif ":" not in config.model.kind:
         return (
@@ -99,6 +100,20 @@ def _pipeline(config: Config) -> Refusal | None:
         message = "telemetry.layer_passes times a whole model; it excludes parallel.strategy=pipeline"
         return "telemetry.layer_passes", message
     return None
+
+
+def few_micro_batches(config: Config, batch: BatchPlan) -> Refusal | None:
+    """The refusal of a 1F1B pipeline with fewer micro-batches in a step than stages."""
+    stages = config.stages
+    if stages == 1 or config.parallel.pipeline.schedule != "1f1b" or batch.accumulation >= stages:
+        return None
+    samples = batch.local * batch.accumulation
+    return (
+        "train.local_batch_size",
+        f"parallel.pipeline.schedule=1f1b needs at least {stages} micro-batches in a step, one a stage, but "
+        f"{samples} samples in train.local_batch_size={batch.local} are {batch.accumulation}; give a smaller "
+        "train.local_batch_size beside train.global_batch_size, or parallel.pipeline.schedule=gpipe",
+    )
 
 
 def _learning_rate(config: Config) -> Refusal | None:

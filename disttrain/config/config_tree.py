@@ -63,6 +63,11 @@ class Config(Section):
         return self.resources.nodes * self.resources.gpus_per_node
 
     @property
+    def stages(self) -> int:
+        """Pipeline stages; 1 for every other strategy. The stages read the same samples."""
+        return self.parallel.pipeline.stages if self.parallel.strategy == "pipeline" else 1
+
+    @property
     def emulated(self) -> bool:
         """Whether compute or data loading is replaced by waits."""
         return is_emulated(self.as_dict())

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: a model's layers split into stages, one on each rank, by torch.distributed.pipelining.
+"""Pipeline parallelism: the layers split into stages, one on each rank, by `torch.distributed.pipelining`.
 
 The micro-batches of a step pass through the stages one after another. A rank waits while the pipeline fills
 and drains: with p stages of equal cost and m micro-batches, (p - 1) / (m + p - 1) of the schedule (Huang et
