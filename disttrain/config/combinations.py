@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 
@@ -65,55 +64,13 @@ def _strategy(config: Config) -> Refusal | None:
             "parallel.ddp.static_graph",
             "parallel.ddp.static_graph and parallel.ddp.find_unused_parameters exclude each other",
         )
-    return None
-
-
-def _pipeline(config: Config) -> Refusal | None:
-    stages, ranks = config.parallel.pipeline.stages, config.world_size
-    if config.parallel.strategy != "pipeline":
-        return None
-    if ranks % stages:
-        shape = f"nodes={config.resources.nodes} x resources.gpus_per_node={config.resources.gpus_per_node}"
+    if ddp.first_bucket_mb is not None and ddp.find_unused_parameters:
         return (
-            "parallel.pipeline.stages",
-            f"parallel.pipeline.stages={stages} does not divide the {ranks} ranks of resources.{shape}",
+            "parallel.ddp.first_bucket_mb",
+            f"parallel.ddp.first_bucket_mb={ddp.first_bucket_mb:g} with parallel.ddp.find_unused_parameters: "
+            "PyTorch would apply the size to the last bucket; leave one of them out",
         )
-    options = config.model.model_extra or {}
-    if config.model.kind == "gpt":
-        layers = options.get("layers")
-        if layers is not None and layers < stages:
-            message = f"parallel.pipeline.stages={stages} is more than model.layers={layers}"
-            return "parallel.pipeline.stages", message
-        if options.get("tie_weights", True):
-            return (
-                "parallel.strategy",
-                "parallel.strategy=pipeline needs model.tie_weights=false: the first stage has the embedding "
-                "and the last one the output layer",
-            )
-    elif ":" not in config.model.kind:
-        return (
-            "parallel.strategy",
-            f"parallel.strategy=pipeline cannot split model.kind={config.model.kind}; use model.kind=gpt, or "
-            "another strategy",
-        )
-    if config.telemetry.layer_passes:
-        message = "telemetry.layer_passes times a whole model; it excludes parallel.strategy=pipeline"
-        return "telemetry.layer_passes", message
     return None
-
-
-def few_micro_batches(config: Config, batch: BatchPlan) -> Refusal | None:
-    """The refusal of a 1F1B pipeline with fewer micro-batches in a step than stages."""
-    stages = config.stages
-    if stages == 1 or config.parallel.pipeline.schedule != "1f1b" or batch.accumulation >= stages:
-        return None
-    samples = batch.local * batch.accumulation
-    return (
-        "train.local_batch_size",
-        f"parallel.pipeline.schedule=1f1b needs at least {stages} micro-batches in a step, one a stage, but "
-        f"{samples} samples in train.local_batch_size={batch.local} are {batch.accumulation}; give a smaller "
-        "train.local_batch_size beside train.global_batch_size, or parallel.pipeline.schedule=gpipe",
-    )
 
 
 def _learning_rate(config: Config) -> Refusal | None:
@@ -129,29 +86,11 @@ def _learning_rate(config: Config) -> Refusal | None:
     return None
 
 
-def _memory(config: Config) -> Refusal | None:
-    memory = config.memory
-    if (memory.activation_checkpointing == "every-n") != (memory.every_blocks is not None):
-        message = (
-            "memory.every_blocks goes with memory.activation_checkpointing=every-n: give both or neither"
-        )
-        return "memory.every_blocks", message
-    if memory.activation_checkpointing != "none" and config.model.kind == "emulated":
-        return (
-            "memory.activation_checkpointing",
-            f"memory.activation_checkpointing={memory.activation_checkpointing}: model.kind=emulated has no "
-            "activations; give its layers the longer backward_s instead",
-        )
-    return None
-
-
 CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _profile,
     _length,
     _strategy,
-    _pipeline,
     _learning_rate,
     _batch,
-    _memory,
 )
 """In this order; the first refusal is shown."""
