@@ -41,12 +41,15 @@ class World(RankInfo):
     """Group of control collectives; None: the process group."""
 
     def all_reduce(
-        self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+        self,
+        tensor: torch.Tensor,
+        op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
     ) -> torch.Tensor:
-        """Reduce `tensor` over ranks in place, and return it."""
+        """Reduce `tensor` over all ranks, or over those of `group`, in place, and return it."""
         if self.size > 1:
             with heartbeat.collective():
-                dist.all_reduce(tensor, op)
+                dist.all_reduce(tensor, op, group=group)
         return tensor
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:

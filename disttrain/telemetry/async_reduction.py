@@ -23,9 +23,16 @@ class AsyncReductionQueue(Generic[L]):
         self._world = world
         self._queued: deque[tuple[L, torch.Tensor, torch.cuda.Event | None]] = deque()
 
-    def submit(self, label: L, values: torch.Tensor, op: dist.ReduceOp.RedOpType) -> None:
-        """Reduce `values`, a tensor on the world's device. All ranks call this together."""
-        reduced = self._world.all_reduce(values, op)
+    def submit(
+        self,
+        label: L,
+        values: torch.Tensor,
+        op: dist.ReduceOp.RedOpType,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """Reduce `values`, a tensor on the world's device, over all ranks or those of `group`. All ranks call
+        this together."""
+        reduced = self._world.all_reduce(values, op, group)
         arrived = None
         if reduced.is_cuda:
             reduced = reduced.to("cpu", non_blocking=True)

@@ -7,14 +7,14 @@ the collective is transfer, and the additional time of any other rank is waiting
     wait = own time - transfer
 
 Durations are compared, never times of day. DDP's backward pass and each control synchronisation are compared
-separately.
+separately. A collective within a group of ranks, as under hybrid sharding, is compared within that group.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -28,45 +28,56 @@ UNMEASURED = -1.0
 
 
 class CommSplit:
-    """Finds the transfer time of each step. Steps are compared in groups, which all ranks close after the
-    same step."""
+    """Finds the transfer time of each step. Steps are compared in windows, which all ranks close after
+    the same step."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, groups: Mapping[int, dist.ProcessGroup] | None = None) -> None:
+        """`groups`: this rank's process group of each phase in `ClockedStep.within`."""
         self._world = world
-        self._open = 0  # steps since the last group was closed
-        self._groups: deque[int] = deque()
+        self._groups = dict(groups or {})
+        self._open = 0  # steps since the last window was closed
+        self._windows: deque[int] = deque()
         self._reductions = AsyncReductionQueue[list[int]](world)
+        self._arrived: list[list[list[float]]] = []
+        """Minima of the oldest window that have arrived."""
 
     def step_done(self) -> None:
         self._open += 1
 
     def due(self, *, everything: bool) -> int:
-        """Close the group; the number of steps that all ranks compare next.
+        """Close the window; the number of steps that all ranks compare next.
 
-        On a GPU the newest group waits for the next call, when its clock can be read without waiting for
+        On a GPU the newest window waits for the next call, when its clock can be read without waiting for
         queued work; `everything` includes it.
         """
         if self._open:
-            self._groups.append(self._open)
+            self._windows.append(self._open)
             self._open = 0
         held_back = 1 if self._world.device.type == "cuda" and not everything else 0
         count = 0
-        while len(self._groups) > held_back:
-            count += self._groups.popleft()
+        while len(self._windows) > held_back:
+            count += self._windows.popleft()
         return count
 
-    def submit(self, exposed_s: Sequence[Sequence[float]]) -> None:
+    def submit(
+        self, exposed_s: Sequence[Sequence[float]], within: Sequence[Mapping[int, Sequence[float]]] = ()
+    ) -> None:
         """Compare the exposed communication of the `due` steps. All ranks together.
 
         For each step: the seconds in the backward pass, which may be UNMEASURED, then those in each control
-        synchronisation; every rank has the same number of them.
+        synchronisation; every rank has the same number of them. `within` has the seconds within groups.
         """
-        flat = list(itertools.chain.from_iterable(exposed_s))
+        self._compare(exposed_s, None)
+        for phase, group in self._groups.items():
+            self._compare([step.get(phase, ()) for step in within], group)
+
+    def _compare(self, seconds: Sequence[Sequence[float]], group: dist.ProcessGroup | None) -> None:
+        flat = list(itertools.chain.from_iterable(seconds))
         # from pinned memory: a copy from pageable memory would wait for all queued work
         on_gpu = self._world.device.type == "cuda"
         own = torch.tensor(flat, dtype=torch.float64, pin_memory=on_gpu)
         values = own.to(self._world.device, non_blocking=True)
-        self._reductions.submit([len(step) for step in exposed_s], values, dist.ReduceOp.MIN)
+        self._reductions.submit([len(step) for step in seconds], values, dist.ReduceOp.MIN, group)
 
     def ready(self, wait: bool = False) -> list[float | None]:
         """Transfer seconds of the steps whose comparison has arrived, oldest first; with `wait`, of all. None
@@ -74,7 +85,9 @@ class CommSplit:
         found: list[float | None] = []
         for counts, minima in self._reductions.ready(wait):
             values = iter(minima.tolist())
-            for count in counts:
-                step = list(itertools.islice(values, count))
-                found.append(None if step[0] < 0 else sum(step))
+            self._arrived.append([list(itertools.islice(values, count)) for count in counts])
+            if len(self._arrived) == 1 + len(self._groups):
+                for of_all, *of_groups in zip(*self._arrived, strict=True):
+                    found.append(None if of_all[0] < 0 else sum(of_all) + sum(map(sum, of_groups)))
+                self._arrived.clear()
         return found

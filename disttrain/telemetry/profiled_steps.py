@@ -21,7 +21,7 @@ from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.collective_stats import CollectiveStats, comm_sample, steps_to_profile
 from disttrain.telemetry.null_reasons import ProfilingPlan
-from disttrain.telemetry.step_clock import OTHER, PhaseSeconds, StepClock
+from disttrain.telemetry.step_clock import OTHER, ClockedStep, PhaseSeconds, StepClock
 from disttrain.telemetry.trace_comparison import compare_with_clock
 from disttrain.telemetry.trace_file import export_trace, write_trace
 from disttrain.telemetry.trace_parsing import END, MARK, StepTrace, parse_trace
@@ -159,7 +159,7 @@ class MarkingClock:
     def end_step(self) -> None:
         self._clock.end_step()
 
-    def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
+    def finished(self, await_steps: int = 0) -> list[ClockedStep]:
         return self._clock.finished(await_steps)
 
 

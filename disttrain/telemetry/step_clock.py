@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -25,7 +25,10 @@ CONTROL_SYNC = 7
 """Phase of the clock alone: control synchronisation, a call of all ranks together (stop agreement, reduction,
 checkpoint, broadcast of buffers, all-gather or reduce-scatter of a shard). Counts as communication. The ranks
 compare each call separately, because different ranks may be late to different calls."""
-COMMUNICATION = frozenset({COMM, COMM_TRANSFER, CONTROL_SYNC})
+SHARD_SYNC, REPLICATE_SYNC = 8, 9
+"""Phases of the clock alone: a call within this rank's shard group, and one within its replicate group, of a
+mesh that has both. Counts as communication. The ranks of the group compare each call separately."""
+COMMUNICATION = frozenset({COMM, COMM_TRANSFER, CONTROL_SYNC, SHARD_SYNC, REPLICATE_SYNC})
 """Phases in which a rank may wait for other ranks."""
 _PHASES = 7
 
@@ -36,6 +39,15 @@ milliseconds in single precision: 4 us coarse after 60 s, but 8 ms after 28 h.""
 PhaseSeconds = list[float]
 """Seconds in each phase of one step, indexed by the constants above. A clock appends the seconds of each
 CONTROL_SYNC in order."""
+
+
+class ClockedStep(NamedTuple):
+    """A closed step; `start_s` is in seconds since the first `start()` of the clock."""
+
+    start_s: float
+    phases: PhaseSeconds
+    within: dict[int, list[float]]
+    """Seconds of each SHARD_SYNC and of each REPLICATE_SYNC, in order."""
 
 
 class StepClock(Protocol):
@@ -54,11 +66,11 @@ class StepClock(Protocol):
     def end_step(self) -> None:
         """Close the step and begin the next one at the same instant, in phase OTHER."""
 
-    def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
-        """(start, phases) of each closed step not yet returned, oldest first.
+    def finished(self, await_steps: int = 0) -> list[ClockedStep]:
+        """Each closed step not yet returned, oldest first.
 
-        `start` is in seconds since the first `start()`. Steps that the device has not finished are returned
-        by a later call, except that the first `await_steps` steps are waited for.
+        Steps that the device has not finished are returned by a later call, except that the first
+        `await_steps` steps are waited for.
         """
 
 
@@ -70,30 +82,30 @@ class HostClock:
         self._origin: float | None = None
         self._last = self._began = 0.0
         self.phase = OTHER
-        self._parts: PhaseSeconds = [0.0] * _PHASES
-        self._done: list[tuple[float, PhaseSeconds]] = []
+        self._parts = _Parts()
+        self._done: list[ClockedStep] = []
 
     def start(self) -> None:
         self._last = self._began = self._now()
         if self._origin is None:
             self._origin = self._last
         self.phase = OTHER
-        self._parts = [0.0] * _PHASES
+        self._parts = _Parts()
 
     def switch(self, phase: int) -> None:
         now = self._now()
-        _add(self._parts, self.phase, now - self._last)
+        self._parts.add(self.phase, now - self._last)
         self._last = now
         self.phase = phase
 
     def end_step(self) -> None:
         self.switch(OTHER)
         assert self._origin is not None, "start() comes first"
-        self._done.append((self._began - self._origin, self._parts))
-        self._parts = [0.0] * _PHASES
+        self._done.append(self._parts.closed(self._began - self._origin))
+        self._parts = _Parts()
         self._began = self._last
 
-    def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
+    def finished(self, await_steps: int = 0) -> list[ClockedStep]:
         done, self._done = self._done, []
         return done
 
@@ -130,17 +142,17 @@ class CudaClock:
         self._pending.append(self._marks)
         self._marks = [(OTHER, boundary)]
 
-    def finished(self, await_steps: int = 0) -> list[tuple[float, PhaseSeconds]]:
+    def finished(self, await_steps: int = 0) -> list[ClockedStep]:
         if await_steps and self._pending:
             with heartbeat.collective():  # the device may wait for other ranks
                 self._pending[min(await_steps, len(self._pending)) - 1][-1][1].synchronize()
         done = []
         while self._pending and self._pending[0][-1][1].query():
             marks = self._pending.popleft()
-            parts = [0.0] * _PHASES
+            parts = _Parts()
             for (phase, begin), (_, end) in itertools.pairwise(marks):
-                _add(parts, phase, begin.elapsed_time(end) / 1e3)
-            done.append((self._start_s(marks[0][1]), parts))
+                parts.add(phase, begin.elapsed_time(end) / 1e3)
+            done.append(parts.closed(self._start_s(marks[0][1])))
         return done
 
     def _start_s(self, start: torch.cuda.Event) -> float:
@@ -159,18 +171,30 @@ class CudaClock:
         return event
 
 
-def _add(parts: PhaseSeconds, phase: int, seconds: float) -> None:
-    if phase == CONTROL_SYNC:
-        parts.append(seconds)
-    else:
-        parts[phase] += seconds
+class _Parts:
+    """The seconds of one step as they grow."""
+
+    def __init__(self) -> None:
+        self._phases: PhaseSeconds = [0.0] * _PHASES
+        self._within: dict[int, list[float]] = {}
+
+    def add(self, phase: int, seconds: float) -> None:
+        if phase < _PHASES:
+            self._phases[phase] += seconds
+        elif phase == CONTROL_SYNC:
+            self._phases.append(seconds)
+        else:
+            self._within.setdefault(phase, []).append(seconds)
+
+    def closed(self, start_s: float) -> ClockedStep:
+        return ClockedStep(start_s, self._phases, self._within)
 
 
 @contextmanager
-def control_sync(clock: StepClock) -> Iterator[None]:
-    """Count the block as CONTROL_SYNC, then return to the phase before it."""
+def control_sync(clock: StepClock, phase: int = CONTROL_SYNC) -> Iterator[None]:
+    """Count the block as `phase`, then return to the phase before it."""
     before = clock.phase
-    clock.switch(CONTROL_SYNC)
+    clock.switch(phase)
     try:
         yield
     finally:

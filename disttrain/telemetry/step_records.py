@@ -33,6 +33,8 @@ class _ClosedStep:
     exposed_s: list[float]
     """Exposed communication: in the backward pass (may be UNMEASURED), then in each control
     synchronisation."""
+    within: dict[int, list[float]]
+    """Exposed communication within groups of ranks (`ClockedStep.within`)."""
     loss: float
     lr: float
 
@@ -103,12 +105,12 @@ class StepLog:
 
     def collect(self, await_steps: int = 0) -> None:
         """Read the steps that the device has finished from the clock; wait for the first `await_steps`."""
-        for start, phases in self._clock.finished(await_steps):
+        for start, phases, within in self._clock.finished(await_steps):
             step, loss, lr, comm_measured = self._recorded.popleft()
             exposed_s = [phases[COMM], *phases[len(PHASES) :]]
             del phases[len(PHASES) :]
-            phases[COMM] = sum(exposed_s)
-            closed = _ClosedStep(step, start, phases, exposed_s, float(loss), lr)
+            phases[COMM] = sum(exposed_s) + sum(map(sum, within.values()))
+            closed = _ClosedStep(step, start, phases, exposed_s, within, float(loss), lr)
             if not comm_measured:
                 closed.discard_comm()
             if self._split is None:
@@ -125,8 +127,8 @@ class StepLog:
         due = self._split.due(everything=everything)
         self.collect(max(0, due - (len(self._unsplit) - self._submitted)))
         if due:
-            steps = islice(self._unsplit, self._submitted, self._submitted + due)
-            self._split.submit([closed.exposed_s for closed in steps])
+            steps = list(islice(self._unsplit, self._submitted, self._submitted + due))
+            self._split.submit([each.exposed_s for each in steps], [each.within for each in steps])
             self._submitted += due
         for transfer_s in self._split.ready(wait=everything):
             closed = self._unsplit.popleft()

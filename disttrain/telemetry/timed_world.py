@@ -21,10 +21,13 @@ class TimedWorld(World):
     clock: StepClock
 
     def all_reduce(
-        self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+        self,
+        tensor: torch.Tensor,
+        op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+        group: dist.ProcessGroup | None = None,
     ) -> torch.Tensor:
         with control_sync(self.clock):
-            return super().all_reduce(tensor, op)
+            return super().all_reduce(tensor, op, group)
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         with control_sync(self.clock):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC
+from disttrain.telemetry.step_clock import COMMUNICATION, COMPUTE
 
 MARK = "disttrain::phase-"
 """Prefix of the names of the step clock's marks; the phase that begins there follows."""
@@ -104,7 +104,7 @@ def _step(
         ranks = trace.get("distributedInfo", {}).get("world_size", 1)
         found = [_gloo(event, origin, ranks) for event in events if event["name"].startswith(_GLOO)]
         # gloo's annotation ends with the work of its thread, up to milliseconds after backward() continued
-        over = [b - origin for (_, phase), (b, _) in pairs if phase in (COMM, CONTROL_SYNC)]
+        over = [b - origin for (_, phase), (b, _) in pairs if phase in COMMUNICATION]
     over.append(end - origin)
     found = sorted((_ended(each, over) for each in found), key=lambda each: each.interval)
     return StepTrace((0.0, end - origin), merged(compute), busy, found)

@@ -1,16 +1,26 @@
 """Exposed communication is divided into waiting and transfer without losing any of it."""
 
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
 from disttrain.telemetry.json_lines import JsonLinesWriter
-from disttrain.telemetry.step_clock import CHECKPOINT, COMM, COMPUTE, CONTROL_SYNC, HostClock
+from disttrain.telemetry.step_clock import (
+    CHECKPOINT,
+    COMM,
+    COMPUTE,
+    CONTROL_SYNC,
+    REPLICATE_SYNC,
+    SHARD_SYNC,
+    HostClock,
+)
 from disttrain.telemetry.step_records import StepLog
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
@@ -24,7 +34,7 @@ class Peers(CommSplit):
         super().__init__(ALONE)
         self.others = others
 
-    def submit(self, exposed_s) -> None:
+    def submit(self, exposed_s, within=()) -> None:
         count = len(exposed_s)
         pairs = zip(exposed_s, self.others[:count], strict=True)
         super().submit([[min(mine, theirs), *meetings] for (mine, *meetings), theirs in pairs])
@@ -160,6 +170,52 @@ def test_each_meeting_is_compared_on_its_own(tmp_path):
 class Together(CommSplit):
     """The split of a rank whose peer was as quick in the backward pass, and late to one meeting of two."""
 
-    def submit(self, exposed_s) -> None:
+    def submit(self, exposed_s, within=()) -> None:
         theirs = [0.5, 0.2, 0.5]
         super().submit([[min(pair) for pair in zip(step, theirs, strict=True)] for step in exposed_s])
+
+
+@dataclass(frozen=True)
+class FourRanks(World):
+    """A world of 2 x 2 ranks, seen from rank 0: its peers were in no call shorter than `peers` by group."""
+
+    peers: dict[object, list[float]]
+
+    def all_reduce(self, tensor, op=dist.ReduceOp.SUM, group=None):
+        assert op == dist.ReduceOp.MIN
+        return tensor.copy_(torch.minimum(tensor, torch.tensor(self.peers[group], dtype=tensor.dtype)))
+
+
+def test_a_call_within_a_group_is_compared_within_that_group(tmp_path):
+    """Rank 0 waits 0.3 s for its neighbour in an all-gather, and 0.2 s for another node later."""
+    peers = {None: [9.0], "node": [0.1, 0.4], "across": [0.5]}
+    world = FourRanks(
+        rank=0, size=4, local_rank=0, local_size=2, device=ALONE.device, backend=None, peers=peers
+    )
+    now = [0.0]
+    recorder = StepLog(
+        JsonLinesWriter(tmp_path / "steps.jsonl"),
+        HostClock(lambda: now[0]),
+        samples_per_step=1,
+        warmup_steps=0,
+        split=CommSplit(world, {SHARD_SYNC: "node", REPLICATE_SYNC: "across"}),
+    )
+    clock = recorder._clock
+    clock.start()
+    for phase, seconds in (
+        (SHARD_SYNC, 0.4),
+        (COMPUTE, 2.0),
+        (SHARD_SYNC, 0.4),
+        (REPLICATE_SYNC, 0.7),
+        (COMM, 0.0),
+    ):
+        clock.switch(phase)
+        now[0] += seconds
+    recorder.record(1, torch.tensor(0.0), 0.1)
+    clock.end_step()
+    recorder.split_comm(everything=True)
+    recorder.close()
+    line = json.loads((tmp_path / "steps.jsonl").read_text())
+    assert line["comm_wait_s"] == pytest.approx(0.3 + 0.2)
+    assert line["comm_transfer_s"] == pytest.approx(0.1 + 0.4 + 0.5)
+    assert line["compute_s"] == pytest.approx(2.0)

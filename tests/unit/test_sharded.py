@@ -89,7 +89,7 @@ def test_a_call_is_timed_as_control_synchronisation(module, ranks, work, reason)
     )
     now[0] += 1
     clock.end_step()
-    [(_, parts)] = clock.finished()
+    [(_, parts, _)] = clock.finished()
     assert (parts[COMPUTE], parts[7:], answer) == (3.0, [0.5], work)
     assert [collectives.missed(True), collectives.missed(True)] == [reason, None]
     collectives.close()
@@ -138,7 +138,7 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
     clock.start()
     assert [stops(), stops()] == [1.0, 1.0]
     clock.end_step()
-    [(_, parts)] = clock.finished()
+    [(_, parts, _)] = clock.finished()
     assert parts[7:] == [0.5] * 4
     collectives.close()
     assert group._all_gather_comm is before

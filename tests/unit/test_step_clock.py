@@ -43,7 +43,7 @@ def test_parts_sum_to_the_step_and_every_second_has_its_class(switches, tail):
     time.now += tail
     expected[current] += tail
     clock.end_step()
-    [(start, parts)] = clock.finished()
+    [(start, parts, _)] = clock.finished()
     assert start == 0
     assert parts == pytest.approx(expected, abs=1e-9)
     assert sum(parts) == pytest.approx(time.now - 100.0, abs=1e-9)
@@ -57,7 +57,7 @@ def test_steps_follow_each_other_without_a_gap():
         clock.switch(COMPUTE)
         time.now += seconds
         clock.end_step()
-    starts = [start for start, _ in clock.finished()]
+    starts = [start for start, *_ in clock.finished()]
     assert starts == [0.0, 1.0, 3.0]
     assert clock.finished() == []
 
@@ -74,7 +74,7 @@ def test_time_between_end_and_start_belongs_to_no_step():
     clock.switch(OPTIMIZER)
     time.now += 2
     clock.end_step()
-    (_, first), (start, second) = clock.finished()
+    (_, first, _), (start, second, _) = clock.finished()
     assert sum(first) == 1
     assert sum(second) == 2
     assert start == 51
@@ -146,9 +146,9 @@ def test_the_device_clock_is_a_partition_read_only_when_the_device_has_passed(mo
     FakeEvent.host += 3.0
     clock.end_step()
     FakeEvent.passed = 5.0  # the device is in its second step
-    [(start, parts)] = clock.finished()
+    [(start, parts, _)] = clock.finished()
     assert (start, sum(parts)) == (0.0, 4.0)
-    [(second_start, second), (third_start, third)] = clock.finished(await_steps=9)
+    [(second_start, second, _), (third_start, third, _)] = clock.finished(await_steps=9)
     assert [second[phase] for phase in (INPUT, COMPUTE, COMM, OPTIMIZER)] == [2.0] * 4
     assert (second_start, third_start) == (4.0, 62.0)
     assert third[COMPUTE] == sum(third) == 3.0
@@ -171,6 +171,6 @@ def test_starts_on_a_device_stay_precise_for_days(monkeypatch):
         began_s = FakeEvent.host
         FakeEvent.host += step_s
         clock.end_step()
-        [(start_s, _)] = clock.finished()
+        [(start_s, *_)] = clock.finished()
         errors_s.append(abs(start_s - began_s))
     assert max(errors_s) < 1e-3
