@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
         from disttrain.runtime.run_output import RunOutput
         from disttrain.train import train
 
-        with open_world(config.resources, config.job.collective_timeout_s) as world:
+        with open_world(config.resources, config.job.collective_timeout_s, config.precision.dtype) as world:
             if by_hand:
                 output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)
                 attempt = output.attempt

@@ -19,6 +19,9 @@ Item = TypeVar("Item")
 class ModelHooks:
     """The hooks of a model, no-op by default."""
 
+    has_real_gradients = True
+    """Whether gradients hold values, of which a norm can be taken."""
+
     def on_step(self, step: int) -> None:
         """Called before the passes of optimizer step `step` (1 is the first)."""
 

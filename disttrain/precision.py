@@ -13,6 +13,12 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from disttrain.config.sections.precision import PrecisionConfig
+from disttrain.model_hooks import ModelHooks
+from disttrain.runtime.device_precision import choose_precision, use_tf32
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class LossScale:
     """A dynamic loss scale, which keeps small float16 gradients from becoming zero.
@@ -101,6 +107,26 @@ class Precision:
         if self.loss_scale is not None and "precision.loss_scale" in state:
             self.loss_scale.value.copy_(state["precision.loss_scale"])
             self.loss_scale.clean_steps.copy_(state["precision.clean_steps"])
+
+
+def build_precision(
+    config: PrecisionConfig, device: torch.device, hooks: ModelHooks
+) -> tuple[Precision, dict[str, str]]:
+    """The precision of `config` on `device`, and its name and reason as fields of `Metrics`.
+
+    Sets torch's use of TF32, which is global. Raises `ConfigError` for a precision that the device does not
+    have.
+    """
+    name, reason = choose_precision(config.dtype, device)
+    if device.type == "cuda":
+        use_tf32(name != "fp32")  # under autocast, for the operators that stay in float32
+    precision = Precision(
+        device,
+        autocast_dtype=_AUTOCAST.get(name),
+        checks_gradients=config.on_non_finite != "ignore" and hooks.has_real_gradients,
+        loss_scale=LossScale(device) if name == "fp16" else None,
+    )
+    return precision, {"precision": name, "precision_reason": reason}
 
 
 def step_unless(skipped: Tensor, optimizer: torch.optim.Optimizer) -> None:

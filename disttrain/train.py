@@ -30,7 +30,7 @@ from disttrain.model_hooks import hooks_of
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.parallel.base import Strategy, build_strategy
 from disttrain.parallel.mesh import Mesh, build_mesh
-from disttrain.precision import Precision
+from disttrain.precision import Precision, build_precision
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.heartbeat import FOLDER_VARIABLE, stop_request_path
 from disttrain.records.metrics import Metrics
@@ -131,9 +131,10 @@ class ParallelModel:
     cost: ModelCost
     strategy: Strategy
     metrics_fields: dict[str, Any]
-    """The strategy as fields of `Metrics`."""
+    """Strategy and precision as fields of `Metrics`."""
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    precision: Precision
 
 
 def prepare(config: Config, output: RunOutput, world: World, signals: StopSignals) -> Run:
@@ -147,7 +148,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         manifest = manifest.model_copy(update={"sample_order": data.order})
     telemetry = build_telemetry(config, output, world, built, origin)
     heartbeat.communicates_while(lambda: telemetry.clock.phase in COMMUNICATION)
-    task, precision = Task.of(data.source), Precision()
+    task, precision = Task.of(data.source), built.precision
     runner = StepRunner(
         built.model, task, built.optimizer, config.optim, built.strategy, plan, data.steps, telemetry.clock,
         precision,
@@ -187,7 +188,8 @@ def build_parallel_model(config: Config, world: World) -> ParallelModel:
     data = build_data(config, mesh, world)
     seed_all(config.train.seed)  # the same weights on every rank
     model = build_model(config.model, data.source).to(world.device)
-    cost = count_cost(model, data.source, world.device)
+    precision, precision_fields = build_precision(config.precision, world.device, hooks_of(model))
+    cost = count_cost(model, data.source, world.device, precision.autocast_dtype)
     seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
     for transform in transforms:
         model = transform(model)
@@ -195,8 +197,9 @@ def build_parallel_model(config: Config, world: World) -> ParallelModel:
     strategy = build_strategy(name, config.parallel)
     model = strategy.apply(model, mesh, world)
     optimizer = build_optimizer(strategy.parameters(model), config.optim, hooks_of(strategy.unwrap(model)))
-    metrics_fields = {"strategy": name, "strategy_reason": reason, "comm_method": strategy.comm_method}
-    return ParallelModel(mesh, data, cost, strategy, metrics_fields, model, optimizer)
+    strategy_fields = {"strategy": name, "strategy_reason": reason, "comm_method": strategy.comm_method}
+    metrics_fields = strategy_fields | precision_fields
+    return ParallelModel(mesh, data, cost, strategy, metrics_fields, model, optimizer, precision)
 
 
 def build_telemetry(
@@ -227,6 +230,8 @@ def build_telemetry(
         steps=data.steps,
         strategy=built.metrics_fields["strategy"],
         reason=built.metrics_fields["strategy_reason"],
+        precision=built.metrics_fields["precision"],
+        precision_reason=built.metrics_fields["precision_reason"],
         device=str(world.device),
         world_size=world.size,
         batch=f"{data.plan.local} x {data.plan.accumulation} x {data.plan.world} = {data.plan.global_}",

@@ -64,12 +64,6 @@ def _strategy(config: Config) -> Refusal | None:
             "parallel.ddp.static_graph",
             "parallel.ddp.static_graph and parallel.ddp.find_unused_parameters exclude each other",
         )
-    if ddp.first_bucket_mb is not None and ddp.find_unused_parameters:
-        return (
-            "parallel.ddp.first_bucket_mb",
-            f"parallel.ddp.first_bucket_mb={ddp.first_bucket_mb:g} with parallel.ddp.find_unused_parameters: "
-            "PyTorch would apply the size to the last bucket; leave one of them out",
-        )
     return None
 
 
@@ -86,11 +80,28 @@ def _learning_rate(config: Config) -> Refusal | None:
     return None
 
 
+def _precision(config: Config) -> Refusal | None:
+    dtype, policy = config.precision.dtype, config.precision.on_non_finite
+    if dtype == "tf32" and config.resources.device == "cpu":
+        return (
+            "precision.dtype",
+            "precision.dtype=tf32 needs a GPU, but resources.device=cpu; use fp32 or bf16",
+        )
+    if dtype == "fp16" and policy != "skip":
+        return (
+            "precision.on_non_finite",
+            f"precision.on_non_finite={policy} does not go with precision.dtype=fp16, which skips steps "
+            "while it adapts its loss scale; use skip, or precision.dtype=bf16",
+        )
+    return None
+
+
 CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _profile,
     _length,
     _strategy,
     _learning_rate,
+    _precision,
     _batch,
 )
 """In this order; the first refusal is shown."""

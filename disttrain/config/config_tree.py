@@ -21,6 +21,7 @@ from disttrain.config.sections.job import JobConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.config.sections.precision import PrecisionConfig
 from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.config.sections.telemetry import ProfileConfig, TelemetryConfig
 from disttrain.config.sections.train import TrainConfig
@@ -48,6 +49,7 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
+    precision: PrecisionConfig = PrecisionConfig()
     optim: OptimConfig = OptimConfig()
     parallel: ParallelConfig = ParallelConfig()
     resources: ResourcesConfig = ResourcesConfig()

@@ -50,6 +50,8 @@ class Emulated(nn.Module, ModelHooks):
     Nothing is learned: the gradient of the constant is spread evenly over each layer's parameters.
     """
 
+    has_real_gradients = False
+
     def __init__(self, table: Table, source: Source, speed: Speed, work: Work) -> None:
         super().__init__()
         self.table = table

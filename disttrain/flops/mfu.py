@@ -30,11 +30,17 @@ class Peak:
     """Reason for a missing peak, else empty."""
 
 
-def peak_of(device: str, model: nn.Module, flops: Mapping[str, int], on: torch.device) -> Peak:
+def peak_of(
+    device: str,
+    model: nn.Module,
+    flops: Mapping[str, int],
+    on: torch.device,
+    autocast_dtype: torch.dtype | None = None,
+) -> Peak:
     """Peak rate for this model's mix of work. `device` is the device's name, `on` the device itself."""
     if not flops:
         return Peak(None, None, None, "the model's FLOPs could not be counted")
-    dtypes = arithmetic(model, on)
+    dtypes = arithmetic(model, on, autocast_dtype)
     if dtypes is None:
         return Peak(None, None, None, "weights of several dtypes: no single peak applies")
     dtypes = {kind: dtypes[kind] for kind in flops}
@@ -45,13 +51,17 @@ def peak_of(device: str, model: nn.Module, flops: Mapping[str, int], on: torch.d
     return Peak(dtypes, rate, known.source if rate else None, reason)
 
 
-def arithmetic(model: nn.Module, on: torch.device) -> dict[str, str] | None:
-    """Dtype of matmuls and convolutions: that of the weights, or `tf32` where torch's settings use TF32 for
-    float32 on the device. None where weights have several dtypes."""
+def arithmetic(
+    model: nn.Module, on: torch.device, autocast_dtype: torch.dtype | None = None
+) -> dict[str, str] | None:
+    """Dtype of matmuls and convolutions: that of autocast, else of the weights, or `tf32` where torch's
+    settings use TF32 for float32 on the device. None where weights have several dtypes."""
+    if autocast_dtype is not None:
+        return dict.fromkeys((MATMUL, CONVOLUTION), _name(autocast_dtype))
     weights = {p.dtype for p in model.parameters() if p.dim() >= 2 and p.is_floating_point()}
     if len(weights) != 1:
         return None
-    name = str(weights.pop()).removeprefix("torch.")
+    name = _name(weights.pop())
     if name != "float32":
         return {MATMUL: name, CONVOLUTION: name}
     has_tf32 = on.type == "cuda" and (torch.version.hip or torch.cuda.get_device_capability(on) >= (8, 0))
@@ -60,3 +70,7 @@ def arithmetic(model: nn.Module, on: torch.device) -> dict[str, str] | None:
         CONVOLUTION: torch.backends.cudnn.conv.fp32_precision,  # type: ignore[attr-defined]
     }
     return {kind: "tf32" if has_tf32 and word == "tf32" else "float32" for kind, word in settings.items()}
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -34,11 +34,15 @@ class ModelCost:
         }
 
 
-def count_cost(model: nn.Module, source: Source, device: torch.device) -> ModelCost:
-    """Count the model, which is on `device`; its state stays as it is, the random numbers do not."""
+def count_cost(
+    model: nn.Module, source: Source, device: torch.device, autocast_dtype: torch.dtype | None = None
+) -> ModelCost:
+    """Count the model, which is on `device`; its state stays as it is, the random numbers do not.
+
+    `autocast_dtype` is the dtype of its training steps under autocast; None: without autocast."""
     flops = flops_per_sample(model, source.train, device)
     return ModelCost(
         parameters=sum(p.numel() for p in model.parameters()),
         flops_per_sample=sum(flops.values()) or None,
-        peak=peak_of(device_name(device), model, flops, device),
+        peak=peak_of(device_name(device), model, flops, device, autocast_dtype),
     )

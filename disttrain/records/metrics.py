@@ -88,6 +88,10 @@ class Metrics(Record):
     not measure scaling."""
     strategy: str | None
     strategy_reason: str
+    precision: str | None = None
+    """Precision of the compute: `fp32`, `tf32`, `bf16` or `fp16`; null for a training loop of the user."""
+    precision_reason: str | None = None
+    """Reason for `precision`."""
     model: str
     parameters: int
     dataset: DatasetRecord | None
@@ -155,8 +159,8 @@ class Metrics(Record):
     peak_reserved_memory_bytes: int | None = None
     """Maximum over ranks: device memory reserved by torch's allocator; null on CPU."""
     compute_dtypes: dict[str, str] | None = None
-    """Dtype of matmuls and convolutions: that of the weights, or `tf32` where torch may use TF32 for
-    float32."""
+    """Dtype of matmuls and convolutions: that of autocast, else of the weights, or `tf32` where torch may use
+    TF32 for float32."""
     peak_flops: float | None = None
     """Peak dense FLOP/s of one device on this model's mix of dtypes, from `disttrain.flops.peaks`."""
     peak_source: str | None = None

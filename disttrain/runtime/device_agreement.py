@@ -1,4 +1,4 @@
-"""Agreement of all ranks on device type and backend, before the process group starts.
+"""Agreement of all ranks on device type, backend and precision, before the process group starts.
 
 A process group of different devices or backends hangs or fails without naming the node that differs. Each
 rank puts its `RankDevice` into the rendezvous store, rank 0 compares them, and all ranks read its verdict:
@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from disttrain.errors import ConfigError, NodeFault
 from disttrain.runtime.device import choose_device
+from disttrain.runtime.device_precision import choose_precision
 from disttrain.runtime.rank_info import RankInfo
 
 Problem = Literal["config", "node"]
@@ -32,8 +33,10 @@ class RankDevice:
     """`cpu`, or `cuda:<index>`."""
     backend: str = ""
     """`gloo` or `nccl`."""
+    precision: str = ""
+    """Resolved `precision.dtype`."""
     problem: Problem | None = None
-    """`config`: the node lacks the requested GPUs. `node`: the node's GPUs cannot be used."""
+    """`config`: the node lacks the requested GPUs or precision. `node`: the node's GPUs cannot be used."""
     message: str = ""
 
     @property
@@ -55,22 +58,25 @@ class Verdict:
         return ConfigError(self.message) if self.problem == "config" else NodeFault(self.message, self.rank)
 
 
-def choose(requested: str, info: RankInfo) -> RankDevice:
-    """Choose this rank's device for `resources.device=requested`. Raises nothing."""
+def choose(requested: str, precision: str, info: RankInfo) -> RankDevice:
+    """Choose this rank's device for `resources.device=requested` and `precision.dtype=precision`. Raises
+    nothing."""
     node = socket.gethostname()
     try:
         device = choose_device(requested, info.local_rank, info.local_size)
+        resolved, _ = choose_precision(precision, device)
     except ConfigError as error:
         return RankDevice(node, problem="config", message=str(error))
     except Exception as error:  # a broken driver raises errors of many types
         return RankDevice(node, problem="node", message=" ".join(str(error).split()))
     # NCCL refuses two ranks on one device
     backend = "nccl" if device.type == "cuda" and requested != "shared" else "gloo"
-    return RankDevice(node, str(device), backend)
+    return RankDevice(node, str(device), backend, resolved)
 
 
 def agree(own: RankDevice, rank: int, size: int, store: dist.Store) -> None:
-    """Raise the same `ConfigError` or `NodeFault` on all ranks unless all have one device type and backend.
+    """Raise the same `ConfigError` or `NodeFault` on all ranks unless all have one device type, backend and
+    precision.
 
     Waits for all ranks, up to the timeout of `store`.
     """
@@ -99,7 +105,7 @@ def find_problem(chosen: Sequence[RankDevice]) -> Verdict | None:
         return Verdict(problem, f"node {each.node}: {each.message}", rank)
     kinds = {each.type for each in chosen}
     if len(kinds) == 1:
-        return None
+        return _mixed_precision(chosen)
     wanted = max(kinds)  # the config is the same everywhere: nodes on the CPU are the ones that lack GPUs
     rank, each = next((rank, each) for rank, each in enumerate(chosen) if each.type != wanted)
     peer = next(each for each in chosen if each.type == wanted)
@@ -109,3 +115,17 @@ def find_problem(chosen: Sequence[RankDevice]) -> Verdict | None:
         f"{each.node}, or set resources.device",
         rank,
     )
+
+
+def _mixed_precision(chosen: Sequence[RankDevice]) -> Verdict | None:
+    """The refusal of `precision.dtype=auto` where ranks would resolve it differently; None if they agree."""
+    first = chosen[0]
+    for rank, each in enumerate(chosen):
+        if each.precision != first.precision:
+            return Verdict(
+                "config",
+                f"precision.dtype=auto would be {first.precision} on node {first.node}, but {each.precision} "
+                f"on node {each.node}; set precision.dtype=fp32, or another one that all nodes have",
+                rank,
+            )
+    return None

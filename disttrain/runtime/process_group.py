@@ -112,13 +112,6 @@ class World(RankInfo):
             return list(reduced.tolist())
 
 
-def ensure_group(world: World) -> None:
-    """Create the process group of a world of one rank, which wrappers such as DDP need; else a no-op."""
-    if world.size == 1 and not dist.is_initialized():
-        backend = "nccl" if world.device.type == "cuda" and dist.is_nccl_available() else "gloo"
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-
-
 def _check_interface(given: str, rank: int) -> None:
     """Raise `ConfigError` if gloo's interface does not exist on this node."""
     there = [name for _, name in socket.if_nameindex()]
@@ -132,7 +125,9 @@ def _check_interface(given: str, rank: int) -> None:
 
 @contextmanager
 def open_world(
-    resources: ResourcesConfig, collective_timeout_s: float = JobConfig().collective_timeout_s
+    resources: ResourcesConfig,
+    collective_timeout_s: float = JobConfig().collective_timeout_s,
+    precision: str = "fp32",
 ) -> Iterator[World]:
     """Join the process group, and leave it at the end of the block.
 
@@ -153,7 +148,7 @@ def open_world(
     if info.nodes > 1:
         _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)
-    chosen = device_agreement.choose(resources.device, info)
+    chosen = device_agreement.choose(resources.device, precision, info)
     timeout = timedelta(seconds=collective_timeout_s)
     store, control = None, None
     with heartbeat.collective():

@@ -17,6 +17,7 @@ from disttrain.telemetry.collective_stats import LARGEST_SHARE
 NOTHING_MEASURED = "no step was measured"
 NO_FLOPS = "the model's FLOPs could not be counted"
 ALONE = "one rank has no peers to communicate with"
+OWN_LOOP = "a training loop of the user sets its own precision"
 NOT_EMULATED = "the model is not emulated"
 _NO_BYTES = "the profiler did not record the bytes of a collective"
 _COLLECTIVES = {
@@ -52,6 +53,10 @@ def reasons(metrics: Metrics, profiling: ProfilingPlan, *, late: str, comm: str 
         **{f"composition.{name}": NOTHING_MEASURED for name in PHASES},
         **_communication(metrics, profiling, comm),
         "strategy": comm or "the wrapper of the model is unknown",
+        **dict.fromkeys(
+            ("precision", "precision_reason"), "a training loop of the user has its own precision"
+        ),
+        **dict.fromkeys(("precision", "precision_reason"), OWN_LOOP),
         "emulation_late_s": late,
         **dict.fromkeys(("model_flops_per_sample", "flops_method"), NO_FLOPS),
         "compute_dtypes": metrics.null_reasons.get("peak_flops", NO_FLOPS),  # set once they are known

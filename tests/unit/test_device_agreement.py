@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from disttrain.config.sections.resources import ResourcesConfig
-from disttrain.errors import NodeFault
+from disttrain.errors import ConfigError, NodeFault
 from disttrain.runtime import device, device_agreement
 from disttrain.runtime.device_agreement import RankDevice, find_problem
 from disttrain.runtime.process_group import open_world
@@ -49,6 +49,27 @@ def test_a_backend_that_differs_is_refused() -> None:
     found = find_problem([on_gpu("a", 0), RankDevice("b", "cuda:0", "gloo")])
     assert found is not None
     assert found.message.startswith("node b would train on cuda with gloo")
+
+
+def test_nodes_that_would_choose_another_precision_are_named() -> None:
+    ampere, volta = (
+        RankDevice(node, "cuda:0", "nccl", dtype) for node, dtype in (("a", "bf16"), ("b", "fp32"))
+    )
+    assert find_problem([ampere, ampere]) is None
+    found = find_problem([ampere, volta])
+    assert found is not None
+    assert (found.problem, found.rank) == ("config", 1)
+    assert found.message.startswith("precision.dtype=auto would be bf16 on node a, but fp32 on node b; set ")
+
+
+def test_a_precision_that_no_device_has_is_refused_before_the_process_group(monkeypatch) -> None:
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: pytest.fail("a process group started"))
+    monkeypatch.setattr("socket.gethostname", lambda: "cpu-07")
+    with (
+        pytest.raises(ConfigError, match=r"node cpu-07: precision\.dtype=tf32 needs a GPU, .*; use fp32"),
+        open_world(ResourcesConfig(device="auto"), precision="tf32"),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -96,11 +96,6 @@ def test_a_good_file_is_a_config(write):
             "parallel: {ddp: {static_graph: true, find_unused_parameters: true}}\ntrain:",
             "exclude each other",
         ),
-        (
-            "train:",
-            "parallel: {ddp: {first_bucket_mb: 1, find_unused_parameters: true}}\ntrain:",
-            "parallel.ddp.first_bucket_mb=1 with parallel.ddp.find_unused_parameters: PyTorch would apply",
-        ),
         ("train:", "optim: {schedule: step}\ntrain:", "optim.step_every goes with optim.schedule=step"),
         ("train:", "optim: {lr_scaling: linear}\ntrain:", "optim.lr_base_batch goes with optim.lr_scaling"),
         (
@@ -108,6 +103,17 @@ def test_a_good_file_is_a_config(write):
             "optim: {schedule: cosine, warmup_steps: 50}\ntrain:",
             "optim.warmup_steps=50 leaves none of train.steps=50",
         ),
+        (
+            "train:",
+            "precision: {dtype: tf32}\nresources: {device: cpu}\ntrain:",
+            "my.yaml:5: precision.dtype=tf32 needs a GPU, but resources.device=cpu; use fp32 or bf16",
+        ),
+        (
+            "train:",
+            "precision: {dtype: fp16, on_non_finite: stop}\ntrain:",
+            "precision.on_non_finite=stop does not go with precision.dtype=fp16",
+        ),
+        ("train:", "precision: {dtype: bf61}\ntrain:", "did you mean 'bf16'?"),
         (
             "train:",
             "job: {stop_signal: SIGUSR1}\ntrain:",

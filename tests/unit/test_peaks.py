@@ -6,6 +6,7 @@ from torch import nn
 
 from disttrain.flops import mfu, peaks
 from disttrain.flops.counting import CONVOLUTION, MATMUL
+from disttrain.runtime.device_precision import use_tf32
 from disttrain.telemetry import throughput
 from disttrain.telemetry.rank_summary import RankSummary
 
@@ -101,6 +102,7 @@ def test_mixed_work_has_the_peak_of_its_time():
 def gpu(monkeypatch):
     """A device of that capability as far as its arithmetic is asked for; torch's settings are kept."""
     before = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
+    rnn = torch.backends.cudnn.rnn.fp32_precision
     monkeypatch.setattr(torch.version, "hip", None)
 
     def of(*capability):
@@ -109,6 +111,7 @@ def gpu(monkeypatch):
 
     yield of
     torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision = before
+    torch.backends.cudnn.rnn.fp32_precision = rnn
 
 
 def test_float32_is_tf32_where_torch_may(gpu):
@@ -126,6 +129,20 @@ def test_weights_say_the_dtype_where_it_is_not_float32(gpu):
     mixed = nn.Sequential(nn.Linear(2, 2).half(), nn.Linear(2, 2))
     assert mfu.arithmetic(mixed, gpu(9, 0)) is None
     assert mfu.peak_of("NVIDIA H200", mixed, {MATMUL: 1}, gpu(9, 0)).reason.startswith("weights of several")
+
+
+def test_the_peak_under_autocast_is_that_of_its_dtype(gpu):
+    model, work = nn.Linear(2, 2), {MATMUL: 10, CONVOLUTION: 5}
+    for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float16, "float16")):
+        peak = mfu.peak_of("NVIDIA H200", model, work, gpu(9, 0), dtype)
+        assert peak.dtypes == {MATMUL: name, CONVOLUTION: name}
+        assert peak.flops_per_s == pytest.approx(989.4e12)
+
+
+@pytest.mark.parametrize(("enabled", "dtype"), [(True, "tf32"), (False, "float32")])
+def test_both_kinds_of_work_take_the_precision_of_float32(gpu, enabled, dtype):
+    use_tf32(enabled)
+    assert mfu.arithmetic(nn.Linear(2, 2), gpu(8, 0)) == {MATMUL: dtype, CONVOLUTION: dtype}
 
 
 def test_the_peak_of_a_model_on_a_device(gpu):

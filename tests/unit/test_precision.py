@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from disttrain.config.config_tree import Config
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.optim.optimizer import build_optimizer
 from disttrain.precision import LossScale, Precision, step_unless
+from tests.support.stopping import alone, train_until
 
 CPU = torch.device("cpu")
 
@@ -73,3 +75,45 @@ def test_a_skipped_update_leaves_no_trace(name: str, fused: bool, bad: tuple[int
     without = train([step for step in range(6) if step not in bad], mark_bad=False)
     for one, other in itertools.zip_longest(skipping.parameters(), without.parameters()):
         assert torch.equal(one, other)
+
+
+TOLERANCE = {"bf16": 2.0**-7, "fp16": 2.0**-10}
+"""Relative difference of the loss from float32 that is accepted: the spacing of the dtype's numbers at 1."""
+
+
+@pytest.mark.parametrize("model", ["gpt", "mlp"])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_loss_curve_stays_within_the_spacing_of_the_dtype(dtype: str, model: str, tmp_path):
+    curves, dtypes = [], []
+    for precision in ("fp32", dtype):
+        folder = tmp_path / precision
+        metrics = train_until(alone(), small(model, precision), folder, 0, None).metrics
+        curves.append(torch.tensor([point.loss for point in metrics.loss_history]))
+        dtypes.append(metrics.compute_dtypes)
+    exact, found = curves
+    assert exact[-1] < 0.95 * exact[0]
+    assert not torch.equal(exact, found)
+    assert ((found - exact).abs() / exact).max() < TOLERANCE[dtype]
+    named = {"bf16": "bfloat16", "fp16": "float16"}[dtype]
+    assert [set(each.values()) for each in dtypes] == [{"float32"}, {named}]
+
+
+def small(model: str, dtype: str) -> Config:
+    """Sixteen steps of a GPT or of a multilayer perceptron."""
+    if model == "gpt":
+        data = {"kind": "synthetic", "task": "language", "vocab": 32, "seq_len": 16}
+        options = {"kind": "gpt", "layers": 1, "width": 32, "heads": 2}
+    else:
+        data = {"kind": "synthetic", "shape": [8], "classes": 4}
+        options = {"kind": "mlp", "hidden": [32]}
+    return Config.model_validate(
+        {
+            "model": options,
+            "data": {**data, "samples": 16, "valid_samples": 4},
+            "train": {"steps": 16, "local_batch_size": 16, "log_every": 4},
+            "optim": {"lr": 3e-3, "warmup_steps": 4, "grad_clip": 1.0},
+            "precision": {"dtype": dtype},
+            "resources": {"device": "cpu"},
+            "telemetry": {"sinks": [], "profiled_steps": 0, "gpu_every_s": 0, "warmup_steps": 1},
+        }
+    )

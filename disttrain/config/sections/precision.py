@@ -1,0 +1,28 @@
+"""Section `precision`: dtype of the compute, and steps whose gradients are not finite."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt
+
+from disttrain.config.sections.base import KEYED_IF_SET, Section
+
+
+class PrecisionConfig(Section):
+    """Dtype of the compute, and steps whose gradients are not finite."""
+
+    dtype: Annotated[
+        Literal["auto", "fp32", "tf32", "bf16", "fp16"], Field(json_schema_extra=KEYED_IF_SET)
+    ] = "fp32"
+    """Dtype of matrix products and convolutions; parameters and optimizer state stay in float32. `auto`: bf16
+    where the device computes it in hardware, else fp32; the log says which and why. `tf32`: float32 with TF32
+    on a GPU. `bf16`, `fp16`: autocast; `fp16` with dynamic loss scaling."""
+    on_non_finite: Annotated[Literal["skip", "stop", "ignore"], Field(json_schema_extra=KEYED_IF_SET)] = (
+        "skip"
+    )
+    """A step whose gradients contain NaN or infinity. `skip`: leave the parameters unchanged, count the step
+    and go on. `stop`: skip it and end the run with cause `non_finite`. `ignore`: no check and, without
+    `optim.grad_clip`, no gradient norm."""
+    max_skipped: Annotated[PositiveInt, Field(json_schema_extra=KEYED_IF_SET)] = 20
+    """Skipped steps in a row after which `skip` ends the run with cause `non_finite`."""
