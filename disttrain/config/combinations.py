@@ -64,6 +64,12 @@ def _strategy(config: Config) -> Refusal | None:
             "parallel.ddp.static_graph",
             "parallel.ddp.static_graph and parallel.ddp.find_unused_parameters exclude each other",
         )
+    if ddp.first_bucket_mb is not None and ddp.find_unused_parameters:
+        return (
+            "parallel.ddp.first_bucket_mb",
+            f"parallel.ddp.first_bucket_mb={ddp.first_bucket_mb:g} with parallel.ddp.find_unused_parameters: "
+            "PyTorch would apply the size to the last bucket; leave one of them out",
+        )
     return None
 
 

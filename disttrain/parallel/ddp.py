@@ -5,21 +5,23 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _DEFAULT_BUCKET_CAP_MB
 
 from disttrain.config.sections.parallel import DDPConfig, ParallelConfig
 from disttrain.parallel.backward_end import after_own_backward
 from disttrain.parallel.base import Strategy
 from disttrain.parallel.mesh import Mesh
-from disttrain.runtime.process_group import World
+from disttrain.parallel.sync_batch_norm import CPUSyncBatchNorm, synchronize_batch_norms
+from disttrain.runtime.process_group import World, ensure_group
 
 COMM_METHOD = "ddp_backward_tail"
 """From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets
-still in flight, and the broadcast of buffers before a forward pass. Contains waiting for peers and transfer;
-communication hidden under compute is not in it."""
+still in flight, the broadcast of buffers before a forward pass, and on the CPU the statistics of synchronized
+batch norms. Contains waiting for peers and transfer; communication hidden under compute is not in it."""
 
 
 def wrap_buffer_broadcast(
@@ -66,14 +68,26 @@ class DDP(Strategy):
         return 2 if self.options.static_graph else 1
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
+        options = self.options
+        ensure_group(world)
+        if options.sync_batch_norm:
+            model = synchronize_batch_norms(model, world.device)
         return DistributedDataParallel(
             model,
             device_ids=[world.device.index] if world.device.type == "cuda" else None,
-            bucket_cap_mb=self.options.bucket_mb,
-            gradient_as_bucket_view=self.options.gradient_as_bucket_view,
-            static_graph=self.options.static_graph,
-            find_unused_parameters=self.options.find_unused_parameters,
+            forward_sync_buffers=options.broadcast_buffers,
+            bucket_cap_mb=options.bucket_mb,
+            bucket_cap_mb_list=self._bucket_sizes(),
+            gradient_as_bucket_view=options.gradient_as_bucket_view,
+            static_graph=options.static_graph,
+            find_unused_parameters=options.find_unused_parameters,
         )
+
+    def _bucket_sizes(self) -> list[Any] | None:
+        """Sizes in MiB of the first bucket and of all others; None for PyTorch's own. Fractions are valid,
+        though DDP's annotations have `int`."""
+        first, others = self.options.first_bucket_mb, self.options.bucket_mb
+        return None if first is None else [first, others or _DEFAULT_BUCKET_CAP_MB]
 
     def micro_step(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
         return nullcontext() if last else cast(DistributedDataParallel, model).no_sync()
@@ -84,11 +98,16 @@ class DDP(Strategy):
         # The first pass without sync after one with sync broadcasts buffers, and then the next one does not.
         broadcasts = model.require_forward_param_sync
         model.require_forward_param_sync = False
+        norms = _sync_batch_norms(model)
+        for norm in norms:
+            norm.synchronizes = False
         try:
             with model.no_sync():
                 yield
         finally:
             model.require_forward_param_sync = broadcasts
+            for norm in norms:
+                norm.synchronizes = True
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         assert isinstance(model, DistributedDataParallel)
@@ -102,6 +121,12 @@ class DDP(Strategy):
     ) -> None:
         assert isinstance(model, DistributedDataParallel)
         wrap_buffer_broadcast(model, context)
+        for norm in _sync_batch_norms(model):
+            norm.comm_context = context
+
+
+def _sync_batch_norms(model: nn.Module) -> list[CPUSyncBatchNorm]:
+    return [module for module in model.modules() if isinstance(module, CPUSyncBatchNorm)]
 
 
 def build(config: ParallelConfig) -> DDP:

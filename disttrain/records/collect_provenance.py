@@ -113,13 +113,13 @@ def tracked_files(root: Path = _ROOT) -> list[str] | None:
     """Paths below `root` that git tracks; None outside a checkout."""
     if not _is_checkout(root):
         return None
-    listing = _git(root, "ls-files", "-z")
+    listing = run_git(root, "ls-files", "-z")
     return None if listing is None else [name for name in listing.split("\0") if name]
 
 
 def _is_checkout(root: Path, tracked: str = _SOURCE) -> bool:
     """Whether git tracks the sources at `root`: an enclosing repository may be unrelated."""
-    return _git(root, "ls-files", "--error-unmatch", tracked) is not None
+    return run_git(root, "ls-files", "--error-unmatch", tracked) is not None
 
 
 def git_state(root: Path = _ROOT, tracked: str = _SOURCE) -> dict[str, Any]:
@@ -127,8 +127,8 @@ def git_state(root: Path = _ROOT, tracked: str = _SOURCE) -> dict[str, Any]:
     `tracked`, a file in this folder."""
     if not _is_checkout(root, tracked):
         return {"git_commit": None, "git_dirty": None, "git_diff": None}
-    commit = _git(root, "rev-parse", "HEAD")
-    diff = _git(root, "diff", "HEAD")
+    commit = run_git(root, "rev-parse", "HEAD")
+    diff = run_git(root, "diff", "HEAD")
     if diff is not None:
         diff = mask_lines(diff)[:_DIFF_LIMIT]
     return {
@@ -138,7 +138,8 @@ def git_state(root: Path = _ROOT, tracked: str = _SOURCE) -> dict[str, Any]:
     }
 
 
-def _git(root: Path, *arguments: str) -> str | None:
+def run_git(root: Path, *arguments: str) -> str | None:
+    """Output of a git command in `root`; None if it fails, takes over 10 s, or git is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(root), *arguments], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False

@@ -112,6 +112,13 @@ class World(RankInfo):
             return list(reduced.tolist())
 
 
+def ensure_group(world: World) -> None:
+    """Create the process group of a world of one rank, which wrappers such as DDP need; else a no-op."""
+    if world.size == 1 and not dist.is_initialized():
+        backend = "nccl" if world.device.type == "cuda" and dist.is_nccl_available() else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
 def _check_interface(given: str, rank: int) -> None:
     """Raise `ConfigError` if gloo's interface does not exist on this node."""
     there = [name for _, name in socket.if_nameindex()]

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from jobs.core.log_text import shortened
 from jobs.core.rank_positions import RankPosition, candidates, describe_hang, silent_rank, slow_node
 from jobs.core.requeue_policy import EXIT_LAUNCH_FAILED, NO_REQUEUE, RULES, RequeueDecision
 
@@ -172,7 +173,7 @@ def _rank_failure(evidence: ExitEvidence) -> ExitStatus | None:
     if not evidence.rank_errors:
         return None
     first = min(evidence.rank_errors, key=lambda error: error["time"])
-    message = f"rank {first['rank']}: {first['kind']}: {_shortened(first['message'])}"
+    message = f"rank {first['rank']}: {first['kind']}: {shortened(first['message'])}"
     if not is_communication_error(first):
         return ExitStatus(first["cause"], message, failed_ranks=(int(first["rank"]),))
     # A rank that ends without an error file, as by `os._exit`, leaves broken connections on its peers.
@@ -199,7 +200,7 @@ def _node_failure(evidence: ExitEvidence) -> ExitStatus:
             return ExitStatus("lost", message, failed_nodes=tuple(evidence.silent_nodes))
         return ExitStatus("crashed", "every rank exited with code 0, yet metrics.json does not say completed")
     node = next((n for n, code in failed.items() if code == EXIT_LAUNCH_FAILED), next(iter(failed)))
-    line = _shortened(_AGENT.sub("", evidence.last_lines.get(node, ""))) or "no output"
+    line = shortened(_AGENT.sub("", evidence.last_lines.get(node, ""))) or "no output"
     if failed[node] == EXIT_LAUNCH_FAILED or not evidence.ranks_started:
         return ExitStatus("launch_failed", f"node {node}: {line}", failed_nodes=(node,))
     return ExitStatus("crashed", f"torchrun of node {node} exited with code {failed[node]}: {line}")
@@ -231,8 +232,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _shortened(text: str, max_characters: int = 300) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= max_characters else line[: max_characters - 1] + "…"

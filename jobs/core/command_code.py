@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from disttrain.errors import ConfigError
-from disttrain.records.collect_provenance import git_state
+from disttrain.records.collect_provenance import git_state, run_git
 from disttrain.records.run_directory import RunDir
 from jobs.core.code_snapshot import CodeContent, CommandCode, snapshot_path, write_snapshot
 
 _MAX_FILE_BYTES = 1024 * 1024
 _MAX_FILES = 10_000
 _MAX_BYTES = 64 * 1024 * 1024
-_GIT_TIMEOUT_S = 10.0
 _WITHOUT_GIT = {"git_commit": None, "git_dirty": None, "git_diff": None}
 
 
@@ -50,8 +48,8 @@ def find_source(command: Sequence[str], folder: Path) -> Path | None:
     if script is None:
         return None
     script = script.resolve()
-    top = _git(script.parent, "rev-parse", "--show-toplevel")
-    ignored = top is not None and _git(script.parent, "check-ignore", str(script)) is not None
+    top = run_git(script.parent, "rev-parse", "--show-toplevel")
+    ignored = top is not None and run_git(script.parent, "check-ignore", str(script)) is not None
     if top is not None and not ignored:
         return Path(top.rstrip("\n"))
     return folder.resolve() if command[0] == "-m" else script.parent
@@ -84,10 +82,10 @@ def _listed_by_git(folder: Path) -> list[str] | None:
 
     git lists a submodule as its folder. The files of a submodule come from the repository in that folder.
     """
-    tracked = _git(folder, "ls-files", "-z")
+    tracked = run_git(folder, "ls-files", "-z")
     if tracked is None:
         return None
-    others = _git(folder, "ls-files", "-z", "--others", "--exclude-standard", "*.py")
+    others = run_git(folder, "ls-files", "-z", "--others", "--exclude-standard", "*.py")
     names = []
     for name in filter(None, f"{tracked}{others or ''}".split("\0")):
         if (folder / name / ".git").exists():
@@ -209,13 +207,3 @@ def search_path(command: Sequence[str], about: CommandCode, copy: Path | None, i
     if command[0] == "-m" and copy is not None:
         entries.insert(0, Path(about["folder"]))
     return [str(entry if copy is None else in_copy(entry, about, copy)) for entry in entries]
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, timeout=_GIT_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

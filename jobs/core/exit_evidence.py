@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import socket
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from disttrain.records.exit_causes import unplanned_steps
@@ -17,9 +15,9 @@ from disttrain.records.json_files import CorruptFile, read_json, read_json_or_no
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from jobs.core.classify_exit import ExitEvidence, last_rank_line, peer_address, root_cause_worker
+from jobs.core.log_text import read_tail
 from jobs.core.rank_positions import RankPosition
 
-_LOG_TAIL_BYTES = 32 * 1024
 _EXCEPTION = re.compile(r"((?:\w+\.)*[A-Z]\w*): (.*)")
 """Last line of a traceback."""
 _LOOKUP_S = 5.0
@@ -82,7 +80,7 @@ def read_evidence(
         lost_peer=None if peer is None else f"node {peer} ({hosts[peer]})",
         unsent_bytes={(node, node_at[at]): count for (node, at), count in unsent.items() if at in node_at},
         ranks_started=any(attempt.path.glob("rank-*.log")) or any(attempt.path.glob("steps-*.jsonl")),
-        last_lines={node: last_rank_line(_log_tail(attempt.node_log(node))) for node in exit_codes},
+        last_lines={node: last_rank_line(read_tail(attempt.node_log(node))) for node in exit_codes},
     )
 
 
@@ -92,7 +90,7 @@ def _failed_workers(attempt: Attempt) -> dict[int, tuple[int, int]]:
     Reads all nodes' logs, as the exit code of a node may be missing.
     """
     logs = {int(path.stem.partition("-")[2]): path for path in sorted(attempt.path.glob("node-*.log"))}
-    return {node: worker for node, path in logs.items() if (worker := root_cause_worker(_log_tail(path)))}
+    return {node: worker for node, path in logs.items() if (worker := root_cause_worker(read_tail(path)))}
 
 
 def is_rank_killed(attempt: Attempt) -> bool:
@@ -157,7 +155,7 @@ def errors_of_command(attempt: Attempt, failed: Iterable[tuple[int, int]]) -> li
         log = attempt.rank_log(rank)
         if code < 0 or not log.exists():
             continue
-        lines = [line for line in _log_tail(log).splitlines() if line.strip()]
+        lines = [line for line in read_tail(log).splitlines() if line.strip()]
         last = lines[-1] if lines else "no output"
         exception = _EXCEPTION.fullmatch(last)
         kind, message = (exception[1], exception[2]) if exception else (f"exit code {code}", last)
@@ -166,12 +164,3 @@ def errors_of_command(attempt: Attempt, failed: Iterable[tuple[int, int]]) -> li
         time = log.stat().st_mtime
         errors.append({"rank": rank, "time": time, "kind": kind, "message": message, "cause": cause})
     return errors
-
-
-def _log_tail(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""

@@ -6,19 +6,17 @@ scheduler's launcher, and of agents that could not claim their attempt. Standard
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from jobs.core import journal
+from jobs.core.log_text import shortened
 from jobs.schedulers.base import Scheduler
 from jobs.schedulers.select import NAMES, scheduler_named
 from jobs.status.run_state import RunState
 
-_TAIL_BYTES = 32 * 1024
 _MAX_LINES = 50
 """Number of last lines among which an error is searched. An older error was survived."""
-_MAX_CHARACTERS = 300
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SCRIPT = re.compile(r"^/\S*: (?=line \d+: )")
 """bash's prefix of its own errors: the path of the node's copy of the script."""
@@ -46,16 +44,6 @@ def batch_log_of(state: RunState, scheduler: Scheduler | None = None) -> Path | 
     return path if path.exists() else None
 
 
-def read_tail(path: Path) -> str:
-    """The end of a log; empty if it cannot be read."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def error_line(log: str, consequence: re.Pattern[str]) -> str | None:
     """The line of a batch log that gives the reason of a failure; None for an empty log.
 
@@ -71,13 +59,13 @@ def error_line(log: str, consequence: re.Pattern[str]) -> str | None:
     errors = [index for index in errors if not _STEP_REFUSED.search(reasons[index])] or errors
     index = errors[-1] if errors else len(reasons) - 1
     following = reasons[index + 1 : index + 2] if reasons[index].endswith(":") else []
-    return _shortened(" ".join([reasons[index], *following]))
+    return shortened(" ".join([reasons[index], *following]))
 
 
 def last_line(log: str, consequence: re.Pattern[str]) -> str | None:
     """The last line of a batch log that does not match `consequence`; None without one."""
     lines = [line for line in _cleaned(log) if not consequence.search(line)]
-    return _shortened(lines[-1]) if lines else None
+    return shortened(lines[-1]) if lines else None
 
 
 def _is_error(line: str) -> bool:
@@ -89,8 +77,3 @@ def _cleaned(log: str) -> list[str]:
     text = _LMOD.sub(lambda error: " ".join(error[0].split()), _ESCAPES.sub("", log))
     lines = (_SCRIPT.sub("", line).rstrip() for line in text.splitlines())
     return [line for line in lines if line and not _TRACEBACK.search(line)]
-
-
-def _shortened(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 1] + "…"

@@ -10,10 +10,11 @@ from typing import Any
 
 from disttrain.records.json_files import read_json_or_none
 from jobs.core import journal
+from jobs.core.log_text import read_tail
 from jobs.core.requeue_policy import RULES
 from jobs.schedulers.base import Job, Scheduler, Submission, Unreachable, is_submitted_to
 from jobs.schedulers.select import NAMES, scheduler_named
-from jobs.status.batch_log import batch_log_of, error_line, last_line, read_tail
+from jobs.status.batch_log import batch_log_of, error_line, last_line
 from jobs.status.cancel_record import cancel_message
 from jobs.status.run_state import RunState, read_state, silent_s
 

@@ -7,12 +7,12 @@ import torch
 from disttrain.records.checkpoint import Checkpoint
 
 
-def manifest(step: int = 10, valid_loss: float | None = None) -> Checkpoint:
+def manifest(step: int = 10, valid_loss: float | None = None, world_size: int = 1) -> Checkpoint:
     return Checkpoint(
         step=step,
         attempt=0,
         config_key="k",
-        world_size=1,
+        world_size=world_size,
         global_batch_size=4,
         seed=0,
         dataset="d",

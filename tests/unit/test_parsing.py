@@ -96,6 +96,11 @@ def test_a_good_file_is_a_config(write):
             "parallel: {ddp: {static_graph: true, find_unused_parameters: true}}\ntrain:",
             "exclude each other",
         ),
+        (
+            "train:",
+            "parallel: {ddp: {first_bucket_mb: 1, find_unused_parameters: true}}\ntrain:",
+            "parallel.ddp.first_bucket_mb=1 with parallel.ddp.find_unused_parameters: PyTorch would apply",
+        ),
         ("train:", "optim: {schedule: step}\ntrain:", "optim.step_every goes with optim.schedule=step"),
         ("train:", "optim: {lr_scaling: linear}\ntrain:", "optim.lr_base_batch goes with optim.lr_scaling"),
         (

@@ -13,10 +13,10 @@ from disttrain.checkpoint import storage
 from disttrain.checkpoint.resume import ResumeSource
 from disttrain.checkpoint.train_state import RandomState, TrainState
 from disttrain.precision import Precision
-from disttrain.records.checkpoint import Checkpoint
 from disttrain.runtime import log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.seeding import seed_all
+from tests.support.manifests import manifest
 
 CPU = torch.device("cpu")
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=CPU, backend=None)
@@ -44,22 +44,7 @@ def saved(state: TrainState, path: Path, world_size: int) -> ResumeSource:
     """A checkpoint of step 5, as written by `world_size` ranks."""
     share = storage.own_share(state.capture(), 0, 1)
     storage.write_metadata(path, [storage.write(share, path, 0)])
-    manifest = Checkpoint(
-        step=5,
-        attempt=0,
-        config_key="",
-        code_hash="",
-        world_size=world_size,
-        global_batch_size=4,
-        seed=0,
-        dataset="",
-        dataset_sha256=None,
-        valid_loss=None,
-        created="",
-        torch=torch.__version__,
-        files={},
-    )
-    return ResumeSource(path, manifest)
+    return ResumeSource(path, manifest(step=5, world_size=world_size))
 
 
 def test_the_state_of_a_precision_resumes_on_any_number_of_ranks(tmp_path):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 
-from disttrain.config.sections.base import Section
+from disttrain.config.sections.base import KEYED_IF_SET, Section
 
 
 class DDPConfig(Section):
@@ -14,12 +14,21 @@ class DDPConfig(Section):
 
     bucket_mb: PositiveFloat | None = None
     """Gradient bucket size in MiB; null leaves PyTorch's own, 25 MiB after a first bucket of 1 MiB."""
+    first_bucket_mb: Annotated[PositiveFloat | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    """Size of the bucket that is reduced first, in MiB: a small one lets communication begin early. null: as
+    `bucket_mb`, or 1 MiB if both are null."""
     gradient_as_bucket_view: bool = True
     """Let gradients live inside the buckets, which saves one copy of them."""
     static_graph: bool = False
     """Promise that every step uses the same parameters."""
     find_unused_parameters: bool = False
     """Look for parameters without a gradient (costs a walk over the graph in each step)."""
+    broadcast_buffers: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
+    """Give every rank the buffers of rank 0, such as running statistics of batch norm, before each forward
+    pass. Without it they differ by rank; a validation and a checkpoint take those of rank 0."""
+    sync_batch_norm: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = False
+    """Compute each batch norm over the samples of all ranks. A group norm needs no communication for this:
+    `model.transforms=[disttrain.transforms.group_norm:group_norm]`."""
 
 
 class ParallelConfig(Section):

@@ -1,0 +1,58 @@
+"""Bytes of weights, gradients and optimizer state by strategy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from disttrain.config.sections.optim import OptimConfig
+from disttrain.config.state_memory import ModelSize, moments, replicated_memory, sharded_memory
+from disttrain.optim.optimizer import build_optimizer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"name": "adamw"}, {"name": "sgd", "momentum": 0.9}, {"name": "sgd", "momentum": 0.0}],
+    ids=str,
+)
+def test_the_state_of_a_replicated_model_is_what_torch_holds_after_a_step(options):
+    model = nn.Sequential(nn.Linear(300, 200), nn.Linear(200, 100))
+    model[0].requires_grad_(False)
+    optim = OptimConfig(**options)
+    optimizer = build_optimizer(model.parameters(), optim)
+    model(torch.ones(2, 300)).sum().backward()
+    optimizer.step()
+    parameters = list(model.parameters())
+    held = [t for p in parameters for t in optimizer.state.get(p, {}).values() if torch.is_tensor(t)]
+    size = ModelSize(
+        parameters=sum(p.numel() for p in parameters),
+        trained=sum(p.numel() for p in parameters if p.requires_grad),
+    )
+    found = replicated_memory(size, moments(optim.name, optim.momentum))
+    assert found.parameters == sum(p.nbytes for p in parameters)
+    assert found.gradients == sum(p.grad.nbytes for p in parameters if p.grad is not None)
+    assert found.optimizer == sum(t.nbytes for t in held if t.dim())  # the counters of steps are scalars
+    assert found.total == found.parameters + found.gradients + found.optimizer
+
+
+def test_adamw_in_float32_takes_sixteen_bytes_per_parameter():
+    size = ModelSize(parameters=1_300_000_000, trained=1_300_000_000)
+    assert replicated_memory(size, 2).total == 16 * size.parameters
+    assert replicated_memory(size, 2, bucket_copy=True).total == 20 * size.parameters
+
+
+def test_sharding_divides_the_state_and_gathers_two_blocks():
+    size = ModelSize(parameters=1000, trained=1000, largest_block=200, outside_blocks=100)
+    found = sharded_memory(size, 2, ranks=8)
+    assert (found.parameters, found.gradients, found.optimizer) == (500, 500, 1000)
+    assert found.gathered == 4 * (100 + 2 * 200) + 4 * (100 + 200)
+    assert sharded_memory(size, 2, 8, gathered_bytes=2).gathered == found.gathered // 2
+    assert sharded_memory(size, 2, 8, reshard=False).gathered == 4 * 1000 + 4 * 300
+    assert sharded_memory(size, 2, ranks=1) == replicated_memory(size, 2)
+
+
+def test_a_model_without_blocks_is_gathered_as_a_whole():
+    size = ModelSize(parameters=1000, trained=900)
+    assert sharded_memory(size, 0, ranks=3).gathered == 4 * (1000 + 900)
+    assert sharded_memory(size, 0, ranks=3).parameters == 4 * 334
