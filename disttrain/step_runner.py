@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -65,19 +65,44 @@ class StepRunner:
 
     def step(self, step: int, batches: Iterator[Any]) -> StepResult:
         """Run optimizer step `step` (1 is the first) on the next micro-batches."""
-        clock = self.clock
         self._model_hooks.on_step(step)
+        loss = (self._run_schedule if self.strategy.runs_schedule else self._accumulate)(batches)
+        self.clock.switch(OPTIMIZER)
+        grad_norm, skipped = self._update(step)
+        self.clock.switch(OTHER)
+        return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped)
+
+    def _accumulate(self, batches: Iterator[Any]) -> Tensor:
+        """Run the passes of the step's micro-batches one after another; the step's loss."""
+        clock = self.clock
         losses = []
         for number in range(1, self.plan.accumulation + 1):
             clock.switch(INPUT)
             batch = self._load(batches)
             clock.switch(COMPUTE)
             losses.append(self._pass(batch, last=number == self.plan.accumulation))
-        clock.switch(OPTIMIZER)
-        grad_norm, skipped = self._update(step)
-        clock.switch(OTHER)
-        loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
-        return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped)
+        return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
+
+    def _run_schedule(self, batches: Iterator[Any]) -> Tensor:
+        """Run the passes of the step's micro-batches in the order of the strategy's schedule; the step's
+        loss."""
+        self.clock.switch(INPUT)
+        loaded = [self._load(batches) for _ in range(self.plan.accumulation)]
+        self.clock.switch(COMM)
+        this = weakref.proxy(self)  # the schedule keeps both functions
+        return self.strategy.run_schedule(
+            self.model,
+            loaded,
+            lambda model, batch: this._share_of_loss(model, batch),
+            lambda: this._computing(),
+        )
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Count the block as COMPUTE, and the time after it as exposed communication."""
+        self.clock.switch(COMPUTE)
+        yield
+        self.clock.switch(COMM)
 
     def prime_buckets(self, batch: Any) -> None:
         """Run the `priming_passes` of the strategy: passes without effect.
@@ -119,7 +144,11 @@ class StepRunner:
 
     def _loss(self, batch: Any) -> Tensor:
         with self.precision.autocast():
-            loss = self.task.batch_loss(self.model, batch)
+            return self._share_of_loss(self.model, batch)
+
+    def _share_of_loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The part of the step's loss that one micro-batch contributes."""
+        loss = self.task.batch_loss(model, batch)
         return loss / self.plan.accumulation if self.plan.accumulation > 1 else loss
 
     def _communication_begins(self) -> None:

@@ -49,7 +49,7 @@ from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import COMMUNICATION
 from disttrain.telemetry.telemetry_state import TelemetryState
-from disttrain.transforms import load_transforms
+from disttrain.transforms import transforms_of
 
 
 def train(config: Config, output: RunOutput, world: World, signals: StopSignals | None = None) -> Metrics:
@@ -158,7 +158,8 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
 
     random = RandomState(world.device)
     parts: list[Stateful] = [TelemetryState(telemetry, origin), precision, random]
-    state = TrainState(model, built.optimizer, parts, world)
+    holders = built.mesh.stage_ranks if built.mesh.pipeline > 1 else None
+    state = TrainState(model, built.optimizer, parts, world, holders)
     start_step = state.restore(origin) if origin else 0
     batches = data.batches(start_step, world.device)
     batches = hooks_of(model).wrap_batches(batches, plan.local, world.device)
@@ -183,7 +184,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
 
 def build_parallel_model(config: Config, world: World) -> ParallelModel:
     """Mesh, data, model, transforms, strategy, optimizer. All ranks together."""
-    transforms = load_transforms(config.model.transforms)
+    transforms = transforms_of(config)
     mesh = build_mesh(config.parallel, world)
     data = build_data(config, mesh, world)
     seed_all(config.train.seed)  # the same weights on every rank
@@ -220,7 +221,7 @@ def build_telemetry(
         tokens_per_sample=data.source.tokens_per_sample,
         samples_are_images=data.source.images,
         peak_reason=cost.peak.reason,
-        profiles_collectives=built.strategy.comm_method is not None,
+        profiles_collectives=built.strategy.comm_method is not None and built.strategy.compares_collectives,
         emulation_late_reason=reason_at_start(built.model),
     )
     log.info(

@@ -39,6 +39,8 @@ class SaveResult:
     files: dict[str, CheckpointFile]
     replicated: str
     """Digest of the layout of the replicated tensors."""
+    holders: tuple[int, ...] | None = None
+    """World ranks that hold them; None: all."""
     problem: str | None = None
 
 
@@ -118,13 +120,14 @@ class CheckpointSaver:
             failed: Future[SaveResult] = Future()
             failed.set_result(_failed(error))
             return failed
-        layout = _layout(state.replicated)
+        layout, holders = _layout(state.replicated), state.holders
         step_records = self._attempt.steps(rank)
 
         def write() -> SaveResult:
             try:
                 self._buffers.wait()
-                return _write(copies, path, rank, layout, step_records)
+                share, files = _write(copies, path, rank, step_records)
+                return SaveResult(share, files, layout, holders)
             except Exception as error:
                 return _failed(error)
 
@@ -140,7 +143,8 @@ class CheckpointSaver:
             return
         step = now.manifest.step
         problems = [f"rank {rank}: {result.problem}" for rank, result in enumerate(results) if result.problem]
-        if not problems and len({result.replicated for result in results}) > 1:
+        layouts = {(result.holders, result.replicated) for result in results}
+        if not problems and len(layouts) > len({result.holders for result in results}):
             problems = ["the ranks hold different models or optimizers"]
         if problems:
             self._fail(now.path, step, problems[0])
@@ -179,17 +183,19 @@ class CheckpointSaver:
             self._thread.submit(shutil.rmtree, path, True)
 
 
-def _write(share: State, path: Path, rank: int, layout: str, step_records: Path) -> SaveResult:
+def _write(
+    share: State, path: Path, rank: int, step_records: Path
+) -> tuple[WrittenShare, dict[str, CheckpointFile]]:
     written = storage.write(share, path, rank)
     files = {name: integrity.file_digest(path / name) for name in written.files}
     # the steps in the checkpoint are not repeated, so their records must be on disk
     with open(step_records, "rb") as records:
         os.fsync(records.fileno())
-    return SaveResult(written, files, layout)
+    return written, files
 
 
 def _failed(error: Exception) -> SaveResult:
-    return SaveResult(WrittenShare([], {}), {}, "", in_one_line(error))
+    return SaveResult(WrittenShare([], {}), {}, "", problem=in_one_line(error))
 
 
 def _layout(state: State) -> str:

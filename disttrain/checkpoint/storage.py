@@ -35,9 +35,11 @@ class CapturedState:
     """The tensors of one rank that belong to a checkpoint. They share memory with the live state."""
 
     replicated: State
-    """Tensors that all ranks hold under the same names, with the same values; each rank saves a share."""
+    """Tensors that all `holders` have under the same names, with the same values; each saves a share."""
     own: State
     """Tensors that this rank alone saves; no other rank has these names."""
+    holders: tuple[int, ...] | None = None
+    """World ranks with the same `replicated`, this one included; None: all ranks."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,10 @@ def assign(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
 
 def own_share(state: CapturedState, rank: int, world_size: int) -> State:
     """The tensors that `rank` of `world_size` saves."""
-    ranks = assign({name: value.nbytes for name, value in state.replicated.items()}, world_size)
-    return {name: value for name, value in state.replicated.items() if ranks[name] == rank} | state.own
+    holders = range(world_size) if state.holders is None else state.holders
+    chosen = assign({name: value.nbytes for name, value in state.replicated.items()}, len(holders))
+    own = {name: value for name, value in state.replicated.items() if holders[chosen[name]] == rank}
+    return own | state.own
 
 
 class _WatchedPlanner(dcp.DefaultSavePlanner):

@@ -7,7 +7,7 @@ position in the order of samples and the learning rate follow from the step and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -68,15 +68,24 @@ class RandomState:
 
 
 class TrainState:
-    """The unwrapped `model`, its optimizer and the other `parts`, captured and restored together."""
+    """The unwrapped `model`, its optimizer and the other `parts`, captured and restored together.
+
+    `holders` are the world ranks that have the same layers of the model as this one; None: all ranks.
+    """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, parts: Sequence[Stateful], world: World
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        parts: Sequence[Stateful],
+        world: World,
+        holders: tuple[int, ...] | None = None,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._parts = parts
         self._world = world
+        self._holders = holders
 
     def capture(self) -> CapturedState:
         """The state as this rank holds it. A collective."""
@@ -94,7 +103,7 @@ class TrainState:
                     replicated[name] = value
                 else:
                     own[name] = value
-        return CapturedState(replicated, own)
+        return CapturedState(replicated, own, self._holders)
 
     def restore(self, found: ResumeSource) -> int:
         """Load the checkpoint and return the step after which training continues. A collective.
@@ -106,7 +115,7 @@ class TrainState:
         known: dict[str, tuple[torch.Size, torch.dtype]] = {}
         world.on_all_ranks(lambda: known.update(storage.shapes(found.path)))  # no rank needs those of others
         state = state_tensors.model_tensors(self._model)
-        refuse_other_model(found, state, known)
+        refuse_other_model(found, self._shapes_of_all_layers(state), known)
         if not found.only_model:
             state |= state_tensors.empty_optimizer_tensors(self._model, known)
             state |= self._empty_parts(found, known)
@@ -124,6 +133,14 @@ class TrainState:
         log.info("resumed", step=step, path=str(found.path), random_state=random_state)
         return step
 
+    def _shapes_of_all_layers(self, own: State) -> dict[str, torch.Size]:
+        """Shapes of the model's tensors on all ranks together, by name. A collective if the ranks hold
+        different layers."""
+        shapes = {name: tensor.shape for name, tensor in own.items()}
+        if self._holders is None:
+            return shapes
+        return {name: s for each in self._world.all_gather_object(shapes) for name, s in each.items()}
+
     def _empty_parts(self, found: ResumeSource, known: state_tensors.Shapes) -> State:
         """Empty tensors for the names that this rank reads besides model and optimizer."""
         prefixes = [_SHARED, _RANK0] if self._world.rank == 0 else [_SHARED]
@@ -137,16 +154,18 @@ def _own_prefix(world: World) -> str:
     return f"rank-{world.rank:05d}."
 
 
-def refuse_other_model(found: CommittedCheckpoint, wanted: State, known: state_tensors.Shapes) -> None:
-    """Raise `ConfigError` unless the checkpoint holds exactly the tensors of this model, with equal
+def refuse_other_model(
+    found: CommittedCheckpoint, wanted: Mapping[str, torch.Size], known: state_tensors.Shapes
+) -> None:
+    """Raise `ConfigError` unless the checkpoint holds exactly the tensors of this model, with the `wanted`
     shapes."""
-    for name, tensor in wanted.items():
+    for name, shape in wanted.items():
         size = known[name][0] if name in known else None
-        if size != tensor.shape:
+        if size != shape:
             there = "is not in it" if size is None else f"has shape {tuple(size)} in it"
             raise ConfigError(
                 f"{found.path} is of another model: {name.removeprefix(state_tensors.MODEL)} {there}, "
-                f"{tuple(tensor.shape)} is needed"
+                f"{tuple(shape)} is needed"
             )
     for name in known:
         if name.startswith(state_tensors.MODEL) and name not in wanted:

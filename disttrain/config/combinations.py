@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 
@@ -73,6 +74,54 @@ def _strategy(config: Config) -> Refusal | None:
     return None
 
 
+def _pipeline(config: Config) -> Refusal | None:
+    stages, ranks = config.parallel.pipeline.stages, config.world_size
+    if config.parallel.strategy != "pipeline":
+        return None
+    if ranks % stages:
+        shape = f"nodes={config.resources.nodes} x resources.gpus_per_node={config.resources.gpus_per_node}"
+        return (
+            "parallel.pipeline.stages",
+            f"parallel.pipeline.stages={stages} does not divide the {ranks} ranks of resources.{shape}",
+        )
+    options = config.model.model_extra or {}
+    if config.model.kind == "gpt":
+        layers = options.get("layers")
+        if layers is not None and layers < stages:
+            message = f"parallel.pipeline.stages={stages} is more than model.layers={layers}"
+            return "parallel.pipeline.stages", message
+        if options.get("tie_weights", True):
+            return (
+                "parallel.strategy",
+                "parallel.strategy=pipeline needs model.tie_weights=false: the first stage has the embedding "
+                "and the last one the output layer",
+            )
+    elif ":" not in config.model.kind:
+        return (
+            "parallel.strategy",
+            f"parallel.strategy=pipeline cannot split model.kind={config.model.kind}; use model.kind=gpt, or "
+            "another strategy",
+        )
+    if config.telemetry.layer_passes:
+        message = "telemetry.layer_passes times a whole model; it excludes parallel.strategy=pipeline"
+        return "telemetry.layer_passes", message
+    return None
+
+
+def few_micro_batches(config: Config, batch: BatchPlan) -> Refusal | None:
+    """The refusal of a 1F1B pipeline with fewer micro-batches in a step than stages."""
+    stages = config.stages
+    if stages == 1 or config.parallel.pipeline.schedule != "1f1b" or batch.accumulation >= stages:
+        return None
+    samples = batch.local * batch.accumulation
+    return (
+        "train.local_batch_size",
+        f"parallel.pipeline.schedule=1f1b needs at least {stages} micro-batches in a step, one a stage, but "
+        f"{samples} samples in train.local_batch_size={batch.local} are {batch.accumulation}; give a smaller "
+        "train.local_batch_size beside train.global_batch_size, or parallel.pipeline.schedule=gpipe",
+    )
+
+
 def _learning_rate(config: Config) -> Refusal | None:
     optim, steps = config.optim, config.train.steps
     if (optim.schedule == "step") != (optim.step_every is not None):
@@ -83,6 +132,22 @@ def _learning_rate(config: Config) -> Refusal | None:
     if steps is not None and optim.warmup_steps >= steps > 1 and optim.schedule != "constant":
         message = f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={steps}"
         return "optim.warmup_steps", message
+    return None
+
+
+def _memory(config: Config) -> Refusal | None:
+    memory = config.memory
+    if (memory.activation_checkpointing == "every-n") != (memory.every_blocks is not None):
+        message = (
+            "memory.every_blocks goes with memory.activation_checkpointing=every-n: give both or neither"
+        )
+        return "memory.every_blocks", message
+    if memory.activation_checkpointing != "none" and config.model.kind == "emulated":
+        return (
+            "memory.activation_checkpointing",
+            f"memory.activation_checkpointing={memory.activation_checkpointing}: model.kind=emulated has no "
+            "activations; give its layers the longer backward_s instead",
+        )
     return None
 
 
@@ -106,8 +171,10 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _profile,
     _length,
     _strategy,
+    _pipeline,
     _learning_rate,
     _precision,
     _batch,
+    _memory,
 )
 """In this order; the first refusal is shown."""

@@ -18,6 +18,7 @@ from disttrain.config.sections.base import Section, section_of
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.job import JobConfig
+from disttrain.config.sections.memory import MemoryConfig
 from disttrain.config.sections.model import ModelConfig
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.parallel import ParallelConfig
@@ -52,6 +53,7 @@ class Config(Section):
     precision: PrecisionConfig = PrecisionConfig()
     optim: OptimConfig = OptimConfig()
     parallel: ParallelConfig = ParallelConfig()
+    memory: MemoryConfig = MemoryConfig()
     resources: ResourcesConfig = ResourcesConfig()
     job: JobConfig = JobConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -61,6 +63,11 @@ class Config(Section):
     @property
     def world_size(self) -> int:
         return self.resources.nodes * self.resources.gpus_per_node
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages; 1 for every other strategy. The stages read the same samples."""
+        return self.parallel.pipeline.stages if self.parallel.strategy == "pipeline" else 1
 
     @property
     def emulated(self) -> bool:

@@ -26,7 +26,7 @@ from disttrain.config.builder_options import (
     check_sink,
     source_of,
 )
-from disttrain.config.combinations import refuse_combinations
+from disttrain.config.combinations import few_micro_batches, refuse_combinations
 from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import get_key
 from disttrain.config.renamed_keys import refusal, renamed_in
@@ -205,14 +205,18 @@ def with_batch(
     there. Raises `ConfigError` when they do not divide.
     """
     local, global_ = config.train.local_batch_size, config.train.global_batch_size
-    world = config.world_size
+    readers = config.world_size // config.stages
+    base_readers = max(1, (base_ranks or config.world_size) // config.stages)
     if config.command:  # the script has its own batch size
         return config, None
     try:
-        batch = scale_batch(local, global_, base_world=base_ranks or world, world=world, scaling=scaling)
+        batch = scale_batch(local, global_, base_world=base_readers, world=readers, scaling=scaling)
     except ConfigError as error:
         key = "train.global_batch_size" if global_ else "train.local_batch_size"
         raise ConfigError(str(error), at=draft.at(key)) from None
+    if refusal := few_micro_batches(config, batch):
+        key, message = refusal
+        raise ConfigError(message, at=draft.at(key))
     sizes = {"local_batch_size": batch.local, "global_batch_size": batch.global_}
     return config.model_copy(update={"train": config.train.model_copy(update=sizes)}), batch
 

@@ -14,6 +14,7 @@ from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader, to_device
 from disttrain.data.source import Sample
 from disttrain.hooks.base import Hook
+from disttrain.parallel.base import Strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.precision import Precision
 from disttrain.records.metrics import EvalPoint
@@ -38,14 +39,14 @@ class Validation:
     """0 means all."""
     precision: Precision
 
-    def run(self, model: nn.Module, step: int) -> EvalPoint:
-        """Validate the unwrapped `model`: DDP would wait for ranks that have fewer batches. All ranks
-        together.
+    def run(self, model: nn.Module, step: int, strategy: Strategy | None = None) -> EvalPoint:
+        """Validate `model`, which `strategy` made parallel; without it, a model as it is. All ranks together.
 
         All ranks take the buffers of rank 0, such as running statistics of batch norm: a checkpoint holds
         them, and DDP broadcasts them before the next step anyway.
         """
         began = time.monotonic()
+        strategy = strategy or Strategy()
         for buffer in model.buffers():
             self.world.broadcast(buffer)
         available = len(self.dataset)  # type: ignore[arg-type]
@@ -58,7 +59,7 @@ class Validation:
         model.eval()
         with torch.inference_mode(), self.precision.autocast():
             for batch in make_loader(self.dataset, batches, DataConfig(), self.world.device):
-                tally += self.task.batch_tally(model, to_device(batch, self.world.device))
+                tally += strategy.batch_tally(model, to_device(batch, self.world.device), self.task)
                 heartbeat.progress()
         model.train(was_training)
         loss, metrics = self.task.metrics(self.world.all_reduce(tally))
@@ -89,7 +90,7 @@ class EvaluationHook(Hook):
         if not is_due(result.step, self._steps, self._every):
             return
         with heartbeat.within("evaluation"), self._telemetry.outside_steps():
-            point = self._validation.run(self._runner.unwrapped_model, result.step)
+            point = self._validation.run(self._runner.model, result.step, self._runner.strategy)
             for listener in self._listeners:
                 listener(point)
 

@@ -95,6 +95,40 @@ class GPT(nn.Module):
             x = block(x, rotation)
         return self.head(self.norm(x))
 
+    def pipeline_stage(self, stage: int, stages: int) -> nn.Module:
+        """Stage `stage` of `stages`, with this model's modules under their names; see `GPTStage`."""
+        return GPTStage(self, stage, stages)
+
+
+class GPTStage(nn.Module):
+    """One stage of a GPT in a pipeline: contiguous blocks, of which the stages have equally many or one more.
+
+    The first stage embeds token ids, (batch, length). The last one maps to logits, (batch, length,
+    vocabulary). Between the stages are the activations of a block, (batch, length, width).
+    """
+
+    def __init__(self, model: GPT, stage: int, stages: int) -> None:
+        super().__init__()
+        self.head_width = model.head_width
+        first, last = stage == 0, stage == stages - 1
+        layers = len(model.blocks)
+        self.embed = model.embed if first else None
+        self.dropout = model.dropout
+        own = range(layers * stage // stages, layers * (stage + 1) // stages)
+        self.blocks = nn.ModuleDict({str(number): model.blocks[number] for number in own})
+        self.norm = model.norm if last else None
+        self.head = model.head if last else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rotation = rotary_angles(x.shape[1], self.head_width, x.device)
+        if self.embed is not None:
+            x = self.dropout(self.embed(x))
+        for block in self.blocks.values():
+            x = block(x, rotation)
+        if self.norm is not None and self.head is not None:
+            x = self.head(self.norm(x))
+        return x
+
 
 class Block(nn.Module):
     """Attention and MLP with residual connections; shapes (batch, length, width)."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -12,6 +13,16 @@ from torch.distributed.tensor import DTensor
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
+
+BatchLoss = Callable[[nn.Module, Any], Tensor]
+Computing = Callable[[], AbstractContextManager[None]]
+
+
+class HasTally(Protocol):
+    """The part of an `Objective` that a validation needs."""
+
+    def batch_tally(self, model: nn.Module, batch: Any) -> Tensor:
+        """(summed loss, items, correct) of a batch, three values of dtype float64."""
 
 
 class Strategy:
@@ -25,6 +36,13 @@ class Strategy:
     priming_passes = 0
     """Number of first backward passes of a process that sum gradients in another order than the later ones.
     As many passes without effect precede the first step."""
+
+    runs_schedule = False
+    """Whether `run_schedule` runs the passes of all micro-batches of a step, in place of one `micro_step` for
+    each."""
+    compares_collectives = True
+    """Whether all ranks take part in the same collectives of a step, so that the ranks' times in each of them
+    can be compared."""
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         """The parallel model. All ranks together."""
@@ -44,6 +62,24 @@ class Strategy:
         gradients = [p.grad for p in self.parameters(model) if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def run_schedule(
+        self, model: nn.Module, batches: Sequence[Any], loss: BatchLoss, computing: Computing
+    ) -> Tensor:
+        """Run the forward and backward passes of a step over its micro-batches, and reduce the gradients.
+
+        Returns the sum of the losses, a scalar on the device, on every rank. `loss` is the share of a model
+        and a micro-batch in the step's loss. All time outside of the context `computing` counts as exposed
+        communication. Raises `NotImplementedError` unless the strategy `runs_schedule`.
+        """
+        raise NotImplementedError
+
+    def batch_tally(self, model: nn.Module, batch: Any, objective: HasTally) -> Tensor:
+        """This rank's contribution to the tally of a validation, by `objective`.
+
+        The first batch of a validation is the largest. Ranks may have different numbers of batches.
+        """
+        return objective.batch_tally(self.unwrap(model), batch)
 
     def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:
         """Context of passes without communication that leave the wrapper's state unchanged."""

@@ -35,11 +35,24 @@ class Mesh:
         return self.replicate * self.shard
 
     @property
+    def stage(self) -> int:
+        """Pipeline stage of this rank."""
+        return self.rank // self.data_size
+
+    @property
+    def stage_ranks(self) -> tuple[int, ...]:
+        """World ranks of this rank's stage, which hold the same layers."""
+        return tuple(range(self.stage * self.data_size, (self.stage + 1) * self.data_size))
+
+    @property
     def data_rank(self) -> int:
         """Position of this rank among those that read different samples: the sampler's rank."""
         return self.rank % self.data_size
 
 
 def build_mesh(config: ParallelConfig, world: World) -> Mesh:
-    """The mesh of the run. Both strategies, single and ddp, replicate the model on every rank."""
+    """The mesh of the run. Every strategy but `pipeline` replicates the model on every rank."""
+    if config.strategy == "pipeline":
+        stages = config.pipeline.stages
+        return Mesh(rank=world.rank, replicate=world.size // stages, pipeline=stages)
     return Mesh(rank=world.rank, replicate=world.size)

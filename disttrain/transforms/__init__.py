@@ -1,8 +1,8 @@
 """Transforms: functions `nn.Module -> nn.Module`, applied to a model before the strategy makes it parallel.
 
-Activation checkpointing, compilation and offload belong here. A transform keeps the names and the order of
-the parameters, so that a checkpoint fits with and without it. `model.transforms` names them, in the order in
-which they are applied, as `package.module:callable`.
+A transform keeps the names and the order of the parameters, so that a checkpoint fits with and without it.
+Those that `model.transforms` names as `package.module:callable` come first, in this order; then those of the
+section `memory`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,20 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
+from disttrain.transforms.activation_checkpointing import checkpoint_activations
 
 Transform = Callable[[nn.Module], nn.Module]
+
+
+def transforms_of(config: Config) -> list[Transform]:
+    """The transforms of a run, in the order in which they are applied. Raises `ConfigError`."""
+    found, memory = load_transforms(config.model.transforms), config.memory
+    mode = memory.activation_checkpointing
+    if mode != "none":
+        found.append(lambda model: checkpoint_activations(model, mode, memory.every_blocks or 1))
+    return found
 
 
 def load_transforms(names: Sequence[str]) -> list[Transform]:

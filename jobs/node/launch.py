@@ -121,7 +121,11 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
         attempt, node.rank, node.allocation.node_info_module if node.allocation else None
     )
     node_folder = held.enter_context(memory_folder())
-    env = environment.rank_environment(os.environ, added) | {FOLDER_VARIABLE: str(node_folder)}
+    env = environment.rank_environment(os.environ, added) | {
+        FOLDER_VARIABLE: str(node_folder),
+        # torchrun would leave a folder of its own in /tmp of the node
+        "PET_LOG_DIR": str(node_folder / "torchrun"),
+    }
     if attempt.directory_id is not None:
         env[ID_VARIABLE] = attempt.directory_id
     stop_signal = signal.Signals[record["config"]["job"]["stop_signal"]] if about else None

@@ -23,7 +23,7 @@ import helper
 signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
 folder = pathlib.Path(os.environ["DISTTRAIN_CHECKPOINT_DIR"])
 rank, attempt = os.environ["RANK"], os.environ["DISTTRAIN_ATTEMPT"]
-names = ("WORLD_SIZE", "DISTTRAIN_RUN_DIR", "DISTTRAIN_DEADLINE", "PYTHONSAFEPATH")
+names = ("WORLD_SIZE", "DISTTRAIN_RUN_DIR", "DISTTRAIN_DEADLINE", "PYTHONSAFEPATH", "TORCHELASTIC_ERROR_FILE")
 print(json.dumps({name: os.environ.get(name) for name in names} | {"cwd": os.getcwd(), "argv": sys.argv[1:]}))
 print(helper.__file__, flush=True)
 if "fail" in sys.argv and rank == "1":
@@ -73,6 +73,10 @@ def test_a_script_is_stopped_by_its_signal_and_started_again(folder: Path) -> No
     assert seen["DISTTRAIN_RUN_DIR"] == str(run.path)
     assert seen["PYTHONSAFEPATH"] is None
     assert (seen["cwd"], seen["argv"]) == (str(folder), ["a b", "{x}"])
+    torchruns_own = next(
+        path for path in Path(seen["TORCHELASTIC_ERROR_FILE"]).parents if path.name == "torchrun"
+    )
+    assert not torchruns_own.parent.exists(), "the agent removes what torchrun writes on the node"
     copy = read_json(run.run_json)["provenance"]["command"]["path"]
     assert helper == str(folder / "runs" / copy / "helper.py")
 

@@ -84,7 +84,7 @@ def test_a_good_file_is_a_config(write):
         (
             "train:",
             "parallel: {strategy: dpd}\ntrain:",
-            "my.yaml:5: parallel.strategy='dpd': allowed: 'auto', 'single' or 'ddp'; did you mean 'ddp'?",
+            "'dpd': allowed: 'auto', 'single', 'ddp' or 'pipeline'; did you mean 'ddp'?",
         ),
         (
             "train:",

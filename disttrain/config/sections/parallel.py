@@ -31,10 +31,22 @@ class DDPConfig(Section):
     `model.transforms=[disttrain.transforms.group_norm:group_norm]`."""
 
 
+class PipelineConfig(Section):
+    """Options of pipeline parallelism. The micro-batches of a step are those of the accumulation."""
+
+    stages: Annotated[int, Field(ge=2, json_schema_extra=KEYED_IF_SET)] = 2
+    """Stages that the layers are split into. Each stage has ranks / `stages` replicas."""
+    schedule: Annotated[Literal["gpipe", "1f1b"], Field(json_schema_extra=KEYED_IF_SET)] = "1f1b"
+    """Order of the passes: `gpipe` runs all forward passes first; `1f1b` alternates, so that a stage keeps
+    the activations of at most `stages` micro-batches."""
+
+
 class ParallelConfig(Section):
     """How the ranks work together."""
 
-    strategy: Literal["auto", "single", "ddp"] = "auto"
+    strategy: Literal["auto", "single", "ddp", "pipeline"] = "auto"
     """`auto` is single on one rank and ddp on more, and says why in the log."""
     ddp: DDPConfig = DDPConfig()
     """Options of `strategy` ddp."""
+    pipeline: PipelineConfig = PipelineConfig()
+    """Options of `strategy` pipeline."""

@@ -1,0 +1,188 @@
+"""Pipeline parallelism: the layers split into stages, one on each rank, by `torch.distributed.pipelining`.
+
+The micro-batches of a step pass through the stages one after another. A rank waits while the pipeline fills
+and drains: with p stages of equal cost and m micro-batches, (p - 1) / (m + p - 1) of the schedule (Huang et
+al. 2019, arXiv:1811.06965). 1F1B has the same bubble as GPipe, and keeps the activations of at most p
+micro-batches instead of m (Narayanan et al. 2021, arXiv:2104.04473).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+
+from disttrain.config.sections.parallel import ParallelConfig, PipelineConfig
+from disttrain.errors import ConfigError
+from disttrain.parallel.base import BatchLoss, Computing, HasTally, Strategy
+from disttrain.parallel.mesh import Mesh
+from disttrain.runtime.process_group import World
+
+COMM_METHOD = "pipeline_schedule"
+"""Time in the schedule outside of this rank's own forward and backward passes: waiting for the neighbouring
+stages and transfer of activations, which cannot be separated; then the all-reduce of gradients."""
+_BUCKET_BYTES = 25 * 2**20
+"""Largest message of the gradient all-reduce, except for a single larger gradient."""
+_SCHEDULES: dict[str, type[PipelineScheduleSingle]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+@runtime_checkable
+class Splittable(Protocol):
+    """A model whose layers can be split over a pipeline."""
+
+    def pipeline_stage(self, stage: int, stages: int) -> nn.Module:
+        """The modules of one stage, under the names that they have in this model.
+
+        Takes and returns one tensor; the first stage takes the model's input, the last returns its output.
+        """
+
+
+class _TimedStage(PipelineStage):
+    """Runs its forward and backward passes within the context `computing`."""
+
+    computing: Computing = nullcontext
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with self.computing():
+            return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with self.computing():
+            return super().backward_one_chunk(*args, **kwargs)
+
+
+class _Computed(nn.Module):
+    """A model whose output for the next batch is known."""
+
+    def __init__(self, output: Tensor) -> None:
+        super().__init__()
+        self._output = output
+
+    def forward(self, inputs: Any) -> Tensor:
+        return self._output
+
+
+class Pipeline(Strategy):
+    """Splits the layers by `parallel.pipeline`; replicas of a stage average their gradients once a step."""
+
+    comm_method = COMM_METHOD
+    runs_schedule = True
+    compares_collectives = False
+
+    def __init__(self, options: PipelineConfig) -> None:
+        self.options = options
+        self._schedule: PipelineScheduleSingle | None = None
+        self._validation: PipelineScheduleSingle | None = None
+        self._validation_rows = 0
+
+    def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
+        """This rank's stage of `model`. Raises `ConfigError` if the model cannot be split."""
+        if not isinstance(model, Splittable):
+            raise ConfigError(
+                f"parallel.strategy=pipeline cannot split a {type(model).__name__}: it has no method "
+                "`pipeline_stage`; use model.kind=gpt, or another strategy"
+            )
+        device_mesh = init_device_mesh(
+            world.device.type, (mesh.pipeline, mesh.data_size), mesh_dim_names=("pipeline", "replicate")
+        )
+        self._mesh = mesh
+        self._device = world.device
+        self._stages = device_mesh.get_group("pipeline")
+        self._replicas = device_mesh.get_group("replicate")
+        stage = model.pipeline_stage(mesh.stage, mesh.pipeline)
+        for name, _ in stage.named_buffers():
+            raise ConfigError(
+                f"parallel.strategy=pipeline: the model has a buffer {name}; checkpoints and validation take "
+                "buffers from rank 0, which has other layers"
+            )
+        return stage
+
+    def run_schedule(
+        self, model: nn.Module, batches: Sequence[Any], loss: BatchLoss, computing: Computing
+    ) -> Tensor:
+        """See `Strategy.run_schedule`. A batch is (inputs, targets), of the same shapes in every step."""
+        if self._schedule is None:
+            self._schedule = self._new_schedule(model, len(batches), loss, computing)
+        inputs = (torch.cat([inputs for inputs, _ in batches]),) if self._is_first else ()
+        targets = torch.cat([targets for _, targets in batches]) if self._is_last else None
+        losses: list[Tensor] = []
+        self._schedule.step(*inputs, target=targets, losses=losses, return_outputs=False)
+        total = torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self._device)
+        dist.broadcast(total, group=self._stages, group_src=self._mesh.pipeline - 1)
+        if self._mesh.data_size > 1:
+            average_gradients(model.parameters(), self._replicas)
+        return total
+
+    def batch_tally(self, model: nn.Module, batch: Any, objective: HasTally) -> Tensor:
+        """The tally of the last stage, zeros on the others. All stages together, with the same `batch`."""
+        inputs, targets = batch
+        if self._validation is None:
+            self._validation_rows = len(inputs)
+            self._validation = ScheduleGPipe(self._new_stage(model), 1)
+        missing = self._validation_rows - len(inputs)  # the schedule takes batches of one shape
+        whole = torch.cat([inputs, inputs[:1].expand(missing, *inputs.shape[1:])]) if missing else inputs
+        output = self._validation.step(*((whole,) if self._is_first else ()))
+        if output is None:
+            return torch.zeros(3, dtype=torch.float64, device=self._device)
+        return objective.batch_tally(_Computed(output[: len(inputs)]), (inputs, targets))
+
+    def grad_norm(self, model: nn.Module) -> Tensor:
+        """L2 norm of the gradients of all stages."""
+        squared = super().grad_norm(model).square()
+        dist.all_reduce(squared, group=self._stages)
+        return squared.sqrt()
+
+    @property
+    def _is_first(self) -> bool:
+        return self._mesh.stage == 0
+
+    @property
+    def _is_last(self) -> bool:
+        return self._mesh.stage == self._mesh.pipeline - 1
+
+    def _new_stage(self, model: nn.Module) -> _TimedStage:
+        mesh = self._mesh
+        return _TimedStage(model, mesh.stage, mesh.pipeline, self._device, group=self._stages)
+
+    def _new_schedule(
+        self, model: nn.Module, micro_batches: int, loss: BatchLoss, computing: Computing
+    ) -> PipelineScheduleSingle:
+        def timed_loss(output: Tensor, targets: Tensor) -> Tensor:
+            with computing():
+                return loss(_Computed(output), (None, targets))
+
+        stage = self._new_stage(model)
+        stage.computing = computing
+        kind = _SCHEDULES[self.options.schedule]
+        return kind(stage, micro_batches, loss_fn=timed_loss, scale_grads=False)
+
+
+def average_gradients(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:
+    """Replace each gradient by its mean over the ranks of `group`, in messages of up to `_BUCKET_BYTES`."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    buckets: list[list[Tensor]] = []
+    room = 0
+    for gradient in gradients:
+        if gradient.nbytes > room:
+            buckets.append([])
+            room = _BUCKET_BYTES
+        buckets[-1].append(gradient)
+        room -= gradient.nbytes
+    for bucket in buckets:
+        flat = _flatten_dense_tensors(bucket)
+        dist.all_reduce(flat, group=group)
+        flat /= group.size()
+        for gradient, mean in zip(bucket, _unflatten_dense_tensors(flat, bucket), strict=True):
+            gradient.copy_(mean)
+
+
+def build(config: ParallelConfig) -> Pipeline:
+    return Pipeline(config.pipeline)

@@ -1,0 +1,104 @@
+"""Activation checkpointing: a block's forward pass is repeated in the backward pass, so that the tensors
+which it computes need not be kept (Chen et al. 2016, arXiv:1604.06174).
+
+Gradients stay bitwise equal: the repeated pass draws the same random numbers and leaves the running
+statistics of batch norms unchanged. The class of each block is replaced, as `fully_shard` does, so modules
+and parameters keep their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from disttrain.errors import ConfigError
+from disttrain.model_blocks import blocks_of
+
+Contexts = Callable[[], tuple[AbstractContextManager[None], AbstractContextManager[None]]]
+"""Contexts of the first and of the repeated forward pass."""
+
+_aten = torch.ops.aten
+SAVED_OPERATORS = (
+    _aten.mm.default,
+    _aten.addmm.default,
+    _aten.bmm.default,
+    _aten.baddbmm.default,
+    _aten.convolution.default,
+    _aten._scaled_dot_product_flash_attention.default,
+    _aten._scaled_dot_product_flash_attention_for_cpu.default,
+    _aten._scaled_dot_product_efficient_attention.default,
+    _aten._scaled_dot_product_cudnn_attention.default,
+)
+"""Operators whose outputs `selective` keeps: matrix products, convolutions and attention, which hold nearly
+all FLOPs of a block. Norms, activation functions and element-wise operators are computed again."""
+
+
+def checkpoint_activations(model: nn.Module, mode: str, every: int = 1) -> nn.Module:
+    """Recompute blocks of `model` in the backward pass; the model itself, changed in place.
+
+    `full`: every block. `every-n`: of `every` successive blocks, the first. `selective`: every block, but the
+    outputs of `SAVED_OPERATORS` are kept. Raises `ConfigError` for a model without blocks.
+    """
+    blocks = list(blocks_of(model).values())
+    if not blocks:
+        raise ConfigError(
+            f"memory.activation_checkpointing={mode}: {type(model).__name__} has no blocks; give it an "
+            "attribute `blocks`, or use memory.activation_checkpointing=none"
+        )
+    for block in blocks[:: every if mode == "every-n" else 1]:
+        _recompute(block, selective=mode == "selective")
+    return model
+
+
+class Recomputed(nn.Module):
+    """Mixed into the class of a block: the forward pass keeps its inputs alone."""
+
+    _contexts: Contexts
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return super().forward(*args, **kwargs)
+        return checkpoint(super().forward, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
+
+
+def _recompute(block: nn.Module, selective: bool) -> None:
+    kind = type(block)
+    norms = [module for module in block.modules() if isinstance(module, _NormBase)]
+    contexts = partial(_contexts, norms, selective)
+    block.__class__ = type(kind.__name__, (Recomputed, kind), {"__module__": kind.__module__})
+    vars(block)["_contexts"] = contexts
+
+
+def _contexts(
+    norms: list[_NormBase], selective: bool
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    first, repeated = (
+        create_selective_checkpoint_contexts(list(SAVED_OPERATORS))
+        if selective
+        else (nullcontext(), nullcontext())
+    )
+    return first, _without_statistics(norms, repeated)
+
+
+@contextmanager
+def _without_statistics(norms: list[_NormBase], context: AbstractContextManager[None]) -> Iterator[None]:
+    """`context`, in which batch norms leave their running statistics as they are.
+
+    A momentum of 0 keeps the statistics, yet the operator saves the same tensors as in the first pass.
+    """
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        with context:
+            yield
+    finally:
+        for norm, (momentum, batches) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, batches
