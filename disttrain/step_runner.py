@@ -66,6 +66,7 @@ class StepRunner:
     def step(self, step: int, batches: Iterator[Any]) -> StepResult:
         """Run optimizer step `step` (1 is the first) on the next micro-batches."""
         self._model_hooks.on_step(step)
+        self.strategy.on_step(step)
         loss = (self._run_schedule if self.strategy.runs_schedule else self._accumulate)(batches)
         self.clock.switch(OPTIMIZER)
         grad_norm, skipped = self._update(step)

@@ -157,7 +157,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         runner.prime_buckets(data.example())
 
     random = RandomState(world.device)
-    parts: list[Stateful] = [TelemetryState(telemetry, origin), precision, random]
+    parts: list[Stateful] = [TelemetryState(telemetry, origin), precision, built.strategy, random]
     holders = built.mesh.stage_ranks if built.mesh.pipeline > 1 else None
     state = TrainState(model, built.optimizer, parts, world, holders)
     start_step = state.restore(origin) if origin else 0

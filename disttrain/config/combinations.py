@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
+from disttrain.config.sections.gradient_communication import refuse_scheme
 from disttrain.errors import ConfigError
 
 Refusal = tuple[str, str]
@@ -122,6 +123,10 @@ def few_micro_batches(config: Config, batch: BatchPlan) -> Refusal | None:
     )
 
 
+def _gradient_communication(config: Config) -> Refusal | None:
+    return refuse_scheme(config.parallel.gradient_communication, config.parallel.strategy)
+
+
 def _learning_rate(config: Config) -> Refusal | None:
     optim, steps = config.optim, config.train.steps
     if (optim.schedule == "step") != (optim.step_every is not None):
@@ -172,6 +177,7 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _length,
     _strategy,
     _pipeline,
+    _gradient_communication,
     _learning_rate,
     _precision,
     _batch,

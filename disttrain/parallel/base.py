@@ -52,6 +52,9 @@ class Strategy:
         """Parameters that the optimizer of this rank updates."""
         return model.parameters()
 
+    def on_step(self, step: int) -> None:
+        """Optimizer step `step` (1 is the first) begins; passes before the first step belong to no step."""
+
     def micro_step(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
         """Context of the forward and backward pass of one micro-batch; gradients travel with the `last`
         one."""
@@ -97,6 +100,13 @@ class Strategy:
     ) -> None:
         """Run communication on which a forward pass waits, such as a broadcast of buffers, within a
         `context`."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """State of this rank that a resumed run needs, by names that begin with `rank.`."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take up the state of a checkpoint, which is empty if another number of ranks wrote it."""
 
 
 def build_strategy(name: str, config: ParallelConfig) -> Strategy:

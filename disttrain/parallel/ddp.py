@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DEFAULT_BUCKET_CAP_MB
 
+from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
 from disttrain.config.sections.parallel import DDPConfig, ParallelConfig
 from disttrain.parallel.backward_end import after_own_backward
 from disttrain.parallel.base import Strategy
+from disttrain.parallel.gradient_communication.base import build_scheme
+from disttrain.parallel.gradient_communication.ddp_hook import GradientHook
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sync_batch_norm import CPUSyncBatchNorm, synchronize_batch_norms
 from disttrain.runtime.process_group import World, ensure_group
@@ -22,6 +25,8 @@ COMM_METHOD = "ddp_backward_tail"
 """From the end of this rank's own backward pass to the end of `backward()`, which waits for the buckets
 still in flight, the broadcast of buffers before a forward pass, and on the CPU the statistics of synchronized
 batch norms. Contains waiting for peers and transfer; communication hidden under compute is not in it."""
+
+_STATE = "rank.gradient_communication."
 
 
 def wrap_buffer_broadcast(
@@ -50,12 +55,15 @@ def wrap_buffer_broadcast(
 
 
 class DDP(Strategy):
-    """`torch.nn.parallel.DistributedDataParallel` with the options of `parallel.ddp`."""
+    """`torch.nn.parallel.DistributedDataParallel` with the options of `parallel.ddp`, and the communication
+    hook of `parallel.gradient_communication`."""
 
     comm_method = COMM_METHOD
 
-    def __init__(self, options: DDPConfig) -> None:
+    def __init__(self, options: DDPConfig, communication: GradientCommunicationConfig) -> None:
         self.options = options
+        self.communication = communication
+        self._hook: GradientHook | None = None
 
     @property
     def priming_passes(self) -> int:  # type: ignore[override]
@@ -72,7 +80,7 @@ class DDP(Strategy):
         ensure_group(world)
         if options.sync_batch_norm:
             model = synchronize_batch_norms(model, world.device)
-        return DistributedDataParallel(
+        wrapped = DistributedDataParallel(
             model,
             device_ids=[world.device.index] if world.device.type == "cuda" else None,
             forward_sync_buffers=options.broadcast_buffers,
@@ -82,6 +90,14 @@ class DDP(Strategy):
             static_graph=options.static_graph,
             find_unused_parameters=options.find_unused_parameters,
         )
+        if self.communication.scheme != "none":
+            scheme = build_scheme(self.communication, world)
+            self._hook = GradientHook(wrapped, scheme, self.communication.warmup_steps, world)
+        return wrapped
+
+    def on_step(self, step: int) -> None:
+        if self._hook is not None:
+            self._hook.step = step
 
     def _bucket_sizes(self) -> list[Any] | None:
         """Sizes in MiB of the first bucket and of all others; None for PyTorch's own. Fractions are valid,
@@ -124,10 +140,22 @@ class DDP(Strategy):
         for norm in _sync_batch_norms(model):
             norm.comm_context = context
 
+    def state_dict(self) -> dict[str, Tensor]:
+        if self._hook is None:
+            return {}
+        return {_STATE + name: value for name, value in self._hook.scheme.state_dict().items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take up the state of the scheme of gradient communication, which begins anew without one."""
+        if self._hook is None:
+            return
+        own = {name.removeprefix(_STATE): value for name, value in state.items() if name.startswith(_STATE)}
+        self._hook.scheme.load_state_dict(own)
+
 
 def _sync_batch_norms(model: nn.Module) -> list[CPUSyncBatchNorm]:
     return [module for module in model.modules() if isinstance(module, CPUSyncBatchNorm)]
 
 
 def build(config: ParallelConfig) -> DDP:
-    return DDP(config.ddp)
+    return DDP(config.ddp, config.gradient_communication)

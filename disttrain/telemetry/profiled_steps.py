@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from disttrain.config.config_tree import Config
@@ -172,7 +173,9 @@ def mark(phase: int) -> None:
 def _profiler(device: torch.device) -> profile:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences a line on stderr at each start and stop
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    return profile(activities=kinds, record_shapes=True)
+    # without a device, a thread beside the training thread may communicate the gradients
+    threads = None if device.type == "cuda" else _ExperimentalConfig(profile_all_threads=True)
+    return profile(activities=kinds, record_shapes=True, experimental_config=threads)
 
 
 def _steps_of(trace: dict[str, Any] | None, step: int) -> list[StepTrace]:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat
 
 from disttrain.config.sections.base import KEYED_IF_SET, Section
+from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
 
 
 class DDPConfig(Section):
@@ -50,3 +51,4 @@ class ParallelConfig(Section):
     """Options of `strategy` ddp."""
     pipeline: PipelineConfig = PipelineConfig()
     """Options of `strategy` pipeline."""
+    gradient_communication: GradientCommunicationConfig = GradientCommunicationConfig()

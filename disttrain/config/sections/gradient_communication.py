@@ -1,0 +1,65 @@
+"""Section `parallel.gradient_communication`: how the gradients of strategy ddp travel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from disttrain.config.sections.base import KEYED_IF_SET, Section
+
+
+class GradientCommunicationConfig(Section):
+    """How the gradients of `strategy` ddp travel."""
+
+    scheme: Annotated[
+        Literal["none", "fp16", "bf16", "powersgd", "topk", "randomk", "hierarchical"],
+        Field(json_schema_extra=KEYED_IF_SET),
+    ] = "none"
+    """`none`: one all-reduce of each bucket, in the type of the gradients. See
+    [gradient-communication.md](gradient-communication.md)."""
+    warmup_steps: Annotated[NonNegativeInt, Field(json_schema_extra=KEYED_IF_SET)] = 0
+    """First steps of the run in which gradients travel as by `none`."""
+    rank: Annotated[PositiveInt, Field(json_schema_extra=KEYED_IF_SET)] = 4
+    """Rank of the factors of `powersgd`."""
+    warm_start: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
+    """Start the factors of `powersgd` from those of the last step, not from random ones."""
+    ratio: Annotated[float, Field(gt=0, le=1, json_schema_extra=KEYED_IF_SET)] = 0.01
+    """Share of the gradients that `topk` and `randomk` send."""
+    error_feedback: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
+    """Add the gradients that `topk` and `randomk` did not send to those of the next step."""
+
+
+_OPTIONS_OF: dict[str, tuple[str, ...]] = {
+    "rank": ("powersgd",),
+    "warm_start": ("powersgd",),
+    "ratio": ("topk", "randomk"),
+    "error_feedback": ("topk", "randomk"),
+}
+"""Options that belong to some schemes alone."""
+_NO_HOOKS = dict.fromkeys(
+    ("fsdp", "hsdp"),
+    "the reduce-scatter of its gradients takes a reduce dtype, but no communication hook",
+)
+
+
+def refuse_scheme(section: GradientCommunicationConfig, strategy: str) -> tuple[str, str] | None:
+    """Key and message for a scheme that `strategy` does not have, or an option that the scheme does not
+    have."""
+    key, scheme = "parallel.gradient_communication", section.scheme
+    if scheme != "none" and strategy not in ("auto", "ddp"):
+        why = _NO_HOOKS.get(strategy, "it has no communication hook")
+        return (
+            f"{key}.scheme",
+            f"{key}.scheme={scheme} needs parallel.strategy=ddp or auto, not {strategy}: {why}; use "
+            f"parallel.strategy=ddp, or {key}.scheme=none",
+        )
+    for name, schemes in _OPTIONS_OF.items():
+        value, default = getattr(section, name), type(section).model_fields[name].default
+        if scheme not in schemes and value != default:
+            return (
+                f"{key}.{name}",
+                f"{key}.{name}={value} has no effect with {key}.scheme={scheme}: leave it out, or use "
+                f"{key}.scheme={' or '.join(schemes)}",
+            )
+    return None

@@ -1,0 +1,208 @@
+"""Schemes of gradient communication on real ranks: values, bytes, exact resume, and the loss on real text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
+from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.parallel.ddp import DDP, build
+from disttrain.parallel.gradient_communication.base import FlatGradient, build_scheme
+from disttrain.parallel.gradient_communication.counted_group import own_group
+from disttrain.parallel.gradient_communication.powersgd import average_powersgd
+from disttrain.parallel.mesh import Mesh
+from disttrain.runtime.process_group import World
+from tests.multiprocess.test_resume import STEPS, in_attempts
+from tests.support.ranks import Ranks
+from tests.support.stopping import config, train_until
+
+pytestmark = pytest.mark.multiprocess
+
+SIZE, SHAPE = 2000, torch.Size((40, 50))
+STATEFUL = ["topk", "randomk", "powersgd"]
+
+
+def drawn(rank: int, step: int = 1) -> Tensor:
+    return torch.randn(SIZE, generator=torch.Generator().manual_seed(10 * step + rank))
+
+
+def averages(world: World, options: dict[str, Any], steps: int) -> tuple[list[Tensor], dict[str, int], Any]:
+    """Results of one parameter's gradient in several steps, bytes handed over by kind, and the state."""
+    scheme = build_scheme(GradientCommunicationConfig(**options), world)
+    results = []
+    for step in range(1, steps + 1):
+        gradient = FlatGradient(drawn(world.rank, step), {"weight": SHAPE})
+        scheme.average(gradient, step)
+        results.append(gradient.values)
+    return results, dict(scheme.group.bytes), scheme.state_dict()
+
+
+def means(ranks: int, steps: int) -> list[Tensor]:
+    return [torch.stack([drawn(rank, step) for rank in range(ranks)]).mean(0) for step in range(1, steps + 1)]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "relative", "size"), [("none", 1e-6, 4), ("fp16", 2e-3, 2), ("bf16", 2e-2, 2)]
+)
+def test_dense_schemes(three_ranks: Ranks, scheme: str, relative: float, size: int) -> None:
+    for results, sent, state in three_ranks.call(averages, {"scheme": scheme}, 2):
+        torch.testing.assert_close(results, means(3, 2), rtol=relative, atol=relative)
+        assert (sent, state) == ({"all_reduce": 2 * size * SIZE}, {})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "ratio", "sent", "saving"),
+    [
+        ("topk", 0.01, {"all_gather": 8 * 20}, 50),
+        ("topk", 0.005, {"all_gather": 8 * 10}, 100),
+        ("randomk", 0.01, {"all_reduce": 4 * 20}, 100),
+    ],
+)
+def test_bytes_of_sparse_schemes(two_ranks: Ranks, scheme, ratio, sent, saving) -> None:
+    [(results, found, _), _] = two_ranks.call(averages, {"scheme": scheme, "ratio": ratio}, 1)
+    assert found == sent
+    assert 4 * SIZE / sum(found.values()) == saving
+    assert results[0].count_nonzero() <= ratio * SIZE * (2 if scheme == "topk" else 1)
+
+
+@pytest.mark.parametrize("scheme", STATEFUL)
+def test_sent_and_kept_parts_add_up_to_the_gradients(three_ranks: Ranks, scheme: str) -> None:
+    """Over some steps, the averages and the mean of the errors left are the mean of all gradients."""
+    steps = 5
+    ranks = three_ranks.call(averages, {"scheme": scheme, "ratio": 0.05, "rank": 2}, steps)
+    for results, _, _ in ranks:
+        assert all(torch.equal(own, first) for own, first in zip(results, ranks[0][0], strict=True))
+    left = torch.stack([state["error.weight"].flatten() for _, _, state in ranks]).mean(0)
+    total = torch.stack(ranks[0][0]).sum(0) + left
+    torch.testing.assert_close(total, torch.stack(means(3, steps)).sum(0), rtol=1e-4, atol=1e-4)
+    assert left.abs().sum() > 0
+
+
+def test_topk_sends_the_largest_values(three_ranks: Ranks) -> None:
+    [(results, _, _), *_] = three_ranks.call(averages, {"scheme": "topk", "ratio": 0.1}, 1)
+    expected = torch.zeros(SIZE)
+    for rank in range(3):
+        own = drawn(rank)
+        largest = own.abs() >= own.abs().sort(descending=True).values[SIZE // 10 - 1]
+        expected += torch.where(largest, own, 0) / 3
+    torch.testing.assert_close(results[0], expected)
+
+
+def test_hierarchical_is_the_mean_and_the_leaders_alone_cross_nodes(four_ranks: Ranks) -> None:
+    ranks = four_ranks.call(hierarchical_bytes)
+    for result, *_ in ranks:
+        torch.testing.assert_close(result, means(4, 1)[0])
+    within = {"reduce": 4 * SIZE, "broadcast": 4 * SIZE}
+    assert [node for _, node, _ in ranks] == [within] * 4
+    assert [between for *_, between in ranks] == [{"all_reduce": 4 * SIZE}, None] * 2
+
+
+def hierarchical_bytes(world: World) -> tuple[Tensor, dict[str, int], dict[str, int] | None]:
+    two_nodes = World(**{**vars(world), "local_size": 2, "local_rank": world.rank % 2})
+    scheme: Any = build_scheme(GradientCommunicationConfig(scheme="hierarchical"), two_nodes)
+    gradient = FlatGradient(drawn(world.rank), {"weight": SHAPE})
+    scheme.average(gradient, 1)
+    between = None if scheme.leaders is None else dict(scheme.leaders.bytes)
+    return gradient.values, dict(scheme.node.bytes), between
+
+
+def of_rank_two(world: World) -> tuple[Tensor, Tensor, dict[str, int]]:
+    """A gradient whose mean has rank 2, on every rank other factors."""
+    left = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    right = torch.randn(50, 2, generator=torch.Generator().manual_seed(1 + world.rank))
+    group = own_group(world)
+    matrix, bias = left @ right.T, torch.full((7,), float(world.rank))
+    first = torch.randn(50, 2, generator=torch.Generator().manual_seed(9))
+    average_powersgd({"w": matrix}, [bias], group, {"w": first}, {"w": torch.zeros(40, 50)})
+    expected = group.mean(left @ right.T)
+    return matrix - expected, bias, dict(group.bytes)
+
+
+def test_powersgd_is_exact_for_gradients_of_its_rank(three_ranks: Ranks) -> None:
+    for difference, bias, sent in three_ranks.call(of_rank_two):
+        assert difference.abs().max() < 1e-4
+        assert bias.tolist() == [1.0] * 7
+        assert sent == {"all_reduce": 4 * (2 * (40 + 50) + 7) + 4 * SIZE}  # with the check's own mean
+
+
+class Net(nn.Module):
+    """Five layers, with more than one bucket of `bucket_mb` 0.01."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(32, 32) for _ in range(5)))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs).pow(2).mean()
+
+
+def in_ddp(world: World, ddp: dict[str, Any], options: dict[str, Any], accumulation: int) -> tuple[Any, ...]:
+    """The gradients of the third step and the bytes of a step, by the strategy's own calls."""
+    torch.manual_seed(0)
+    given = {"ddp": {"bucket_mb": 0.01, **ddp}, "gradient_communication": options}
+    strategy: DDP = build(ParallelConfig.model_validate(given))
+    model = strategy.apply(Net(), Mesh(world.rank, world.size), world)
+    counts = []
+    for _ in range(strategy.priming_passes):
+        model(torch.ones(4, 32)).backward()
+    for step in range(1, 4):
+        model.zero_grad(set_to_none=True)
+        strategy.on_step(step)
+        for micro in range(accumulation):
+            seed = torch.Generator().manual_seed(100 * step + 10 * micro + world.rank)
+            with strategy.micro_step(model, micro == accumulation - 1):
+                model(torch.randn(4, 32, generator=seed)).backward()
+        hook = strategy._hook
+        counts.append(sum(hook.scheme.group.bytes.values()) if hook else 0)
+    gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    return gradients, counts[-1] - counts[-2]
+
+
+PARAMETERS = 5 * (32 * 32 + 32)
+DDP_OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"gradient_as_bucket_view": False},
+    {"static_graph": True},
+    {"find_unused_parameters": True},
+]
+
+
+@pytest.mark.parametrize("ddp", DDP_OPTIONS, ids=str)
+def test_a_hook_under_each_option_of_ddp_and_with_accumulation(three_ranks: Ranks, ddp) -> None:
+    [(expected, _), *_] = three_ranks.call(in_ddp, {}, {}, 3)
+    for gradients, sent in three_ranks.call(in_ddp, ddp, {"scheme": "bf16"}, 3):
+        torch.testing.assert_close(gradients, expected, rtol=0.05, atol=1e-4)
+        assert sent == 2 * PARAMETERS, "one reduction of a step, not one of each micro-batch"
+
+
+@pytest.mark.parametrize("scheme", ["fp16", "powersgd", "topk", "randomk", "hierarchical"])
+def test_gradients_are_equal_on_all_ranks_after_several_buckets(three_ranks: Ranks, scheme: str) -> None:
+    ranks = three_ranks.call(in_ddp, {}, {"scheme": scheme, "ratio": 0.1}, 1)
+    assert all(torch.equal(gradients, ranks[0][0]) for gradients, _ in ranks)
+    assert ranks[0][0].count_nonzero() > 0
+
+
+def test_a_warm_up_is_uncompressed(two_ranks: Ranks) -> None:
+    [(_, during), _] = two_ranks.call(in_ddp, {}, {"scheme": "bf16", "warmup_steps": 3}, 1)
+    [(_, after), _] = two_ranks.call(in_ddp, {}, {"scheme": "bf16", "warmup_steps": 2}, 1)
+    assert (during, after) == (4 * PARAMETERS, 2 * PARAMETERS)
+
+
+@pytest.mark.parametrize("scheme", STATEFUL)
+def test_a_resumed_run_is_the_run_that_never_stopped(three_ranks: Ranks, tmp_path: Path, scheme: str) -> None:
+    made = config(ranks=3, parallel=communicating(scheme, ratio=0.1, rank=1))
+    whole = three_ranks.call(train_until, made, tmp_path / "whole", 0, None)
+    assert whole[0].buckets >= 3
+    parts = in_attempts(three_ranks, made, tmp_path / "parts", [5])
+    assert [part[0].metrics.steps for part in parts] == [5, STEPS]
+    assert [seen.parameters for seen in parts[-1]] == [seen.parameters for seen in whole]
+    assert len({seen.parameters for seen in whole}) == 1
+
+
+def communicating(scheme: str, **options: Any) -> dict[str, Any]:
+    return {"ddp": {"bucket_mb": 0.002}, "gradient_communication": {"scheme": scheme, **options}}
