@@ -4,4 +4,21 @@
 the sweep expander (`sweeps`) and the analysis (`analysis`) import only these parts.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from disttrain.trainer import Trainer
+
 __version__ = "0.1.0"
+__all__ = ["Trainer", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Trainer` on first use, because it imports torch."""
+    if name == "Trainer":
+        from disttrain.trainer import Trainer
+
+        return Trainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from disttrain.data.source import Source
+from disttrain.errors import ConfigError
 
 
 class Objective(Protocol):
@@ -73,3 +76,30 @@ class Task:
         if self.kind == "language" and self.bytes_per_token:
             return loss, {"bits_per_byte": loss / math.log(2) / self.bytes_per_token}
         return loss, {}
+
+
+@dataclass(frozen=True)
+class OwnObjective:
+    """The `Objective` of a user's function from model and batch to the mean loss over the batch."""
+
+    loss: Callable[[nn.Module, Any], Tensor]
+
+    def batch_loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return self.loss(model, batch)
+
+    def batch_tally(self, model: nn.Module, batch: Any) -> Tensor:
+        samples = batch_samples(batch)
+        summed = self.loss(model, batch).double() * samples
+        return torch.stack([summed, torch.full_like(summed, samples), torch.zeros_like(summed)])
+
+    def metrics(self, tally: Tensor) -> tuple[float, dict[str, float | None]]:
+        summed, samples, _ = tally.tolist()
+        return summed / samples, {}
+
+
+def batch_samples(batch: Any) -> int:
+    """Samples of a batch: the first dimension of its first tensor. Raises `ConfigError` without a tensor."""
+    for value in tree_leaves(batch):
+        if isinstance(value, Tensor) and value.dim():
+            return len(value)
+    raise ConfigError(f"a batch of type {type(batch).__name__} holds no tensor with a dimension of samples")

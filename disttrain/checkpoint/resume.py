@@ -59,7 +59,7 @@ def find_resume_source(
         manifest.refuse_other_config(found, expected)
         source = ResumeSource(**vars(found), same_run=True)
     elif config.start_from is not None:
-        named = _named_checkpoint(config.start_from, world)
+        named = named_checkpoint(config.start_from, "checkpoint.start_from", world)
         source = ResumeSource(**vars(named), only_model=config.start_with == "model")
     else:
         return None
@@ -112,20 +112,24 @@ def _newest_readable(folder: Path, attempt: Attempt) -> CommittedCheckpoint | No
     return None
 
 
-def _named_checkpoint(start_from: str, world: World) -> CommittedCheckpoint:
-    """The checkpoint at the path `start_from`. It may belong to another run, so it is never quarantined."""
-    path = Path(start_from).resolve()
+def named_checkpoint(given: str, field: str, world: World) -> CommittedCheckpoint:
+    """The checkpoint at the path `given` in `field`. It may belong to another run, so it is never
+    quarantined. A collective.
+
+    Raises `ConfigError` if it is missing or damaged.
+    """
+    path = Path(given).resolve()
 
     def read() -> CommittedCheckpoint:
         try:
             return CommittedCheckpoint(path, integrity.read_manifest(path))
         except DamagedCheckpoint as error:
-            raise ConfigError(f"checkpoint.start_from={start_from}: {error}") from None
+            raise ConfigError(f"{field}={given}: {error}") from None
 
     found = _on_rank0(read, world)
     assert found is not None
     if problem := _problem(found, world):
-        raise ConfigError(f"checkpoint.start_from={start_from}: {problem}")
+        raise ConfigError(f"{field}={given}: {problem}")
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,11 @@ def make_loader(
     *,
     seed: Sequence[int] = (),
     first: int = 0,
+    collate: Callable[[list[Any]], Any] | None = None,
 ) -> DataLoader[Sample]:
-    """A loader that yields `(inputs, targets)` for every list of indices in `batches`, in that order.
+    """A loader that yields the batch of every list of indices in `batches`, in that order.
+
+    `collate` makes a batch of a list of samples; by default `default_collate` of torch.
 
     `batches` should cover the whole training, as `RankBatches` does: one iterator then serves all epochs and
     loader processes never restart. Batches are pinned for a CUDA device. Random numbers that the dataset
@@ -46,6 +49,7 @@ def make_loader(
         batch_sampler=sampler,
         num_workers=config.workers,
         pin_memory=device.type == "cuda",
+        collate_fn=collate,
         **processes,
     )
 

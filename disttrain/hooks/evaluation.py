@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,6 +39,8 @@ class Validation:
     max_samples: int
     """0 means all."""
     precision: Precision
+    collate: Callable[[list[Any]], Any] | None = None
+    """Makes a batch of samples; None: `default_collate` of torch."""
 
     def run(self, model: nn.Module, step: int, strategy: Strategy | None = None) -> EvalPoint:
         """Validate `model`, which `strategy` made parallel; without it, a model as it is. All ranks together.
@@ -58,7 +61,8 @@ class Validation:
         was_training = model.training
         model.eval()
         with torch.inference_mode(), self.precision.autocast():
-            for batch in make_loader(self.dataset, batches, DataConfig(), self.world.device):
+            loader = make_loader(self.dataset, batches, DataConfig(), self.world.device, collate=self.collate)
+            for batch in loader:
                 tally += strategy.batch_tally(model, to_device(batch, self.world.device), self.task)
                 heartbeat.progress()
         model.train(was_training)

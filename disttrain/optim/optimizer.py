@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from disttrain.config.sections.optim import OptimConfig
+from disttrain.errors import ConfigError
 from disttrain.model_hooks import ModelHooks
 
 
@@ -41,6 +42,17 @@ def build_optimizer(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Set the learning rate of every parameter group."""
+    """Set the learning rate of every parameter group, times its `lr_scale` where it has one."""
     for group in optimizer.param_groups:
-        group["lr"] = value
+        group["lr"] = value * group.get("lr_scale", 1.0)
+
+
+def set_lr_scales(optimizer: torch.optim.Optimizer) -> float:
+    """Set the `lr_scale` of each parameter group to its learning rate relative to that of the first group,
+    which is returned."""
+    peak = float(optimizer.param_groups[0]["lr"])
+    if not peak > 0:
+        raise ConfigError(f"optimizer: the first parameter group has lr={peak}; must be positive")
+    for group in optimizer.param_groups:
+        group["lr_scale"] = float(group["lr"]) / peak
+    return peak

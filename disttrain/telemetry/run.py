@@ -179,6 +179,11 @@ class RunTelemetry:
         """Take the newest committed checkpoint and the number of failed ones of this attempt."""
         self.metrics_fields |= {"checkpoint_step": committed_step, "checkpoints_failed": failed}
 
+    def current(self) -> Metrics:
+        """The metrics so far, over all ranks, outside of steps. All ranks together."""
+        self._reduce(wait=True)
+        return self._metrics("running", self.world.all_gather_object(self._rank_summary()))
+
     def finish(self, stop_cause: StopCause | None = None) -> Metrics:
         """Write all records and the final `metrics.json`. All ranks together."""
         self._reduce(wait=True)

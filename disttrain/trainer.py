@@ -1,0 +1,348 @@
+"""`Trainer`: the trainer's step, validation, checkpoints and metrics for a script of one's own.
+
+    with Trainer(model, optimizer, loss, steps=1000, batch_size=32) as trainer:
+        trainer.load()
+        batches = trainer.batches(dataset)
+        while trainer.steps_done < trainer.steps:
+            trainer.step(batches)
+        trainer.save()
+
+The script has its own model, loss, optimizer and data. It runs as one process, or on several ranks under
+torchrun or `submit.py run -- script.py`. Run directory, records and report are those of any run.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from disttrain.checkpoint import manifest as manifests
+from disttrain.checkpoint.folder import committed_path
+from disttrain.checkpoint.manifest import build_manifest
+from disttrain.checkpoint.resume import ResumeSource, checkpoint_folder, named_checkpoint, newest_intact
+from disttrain.checkpoint.saver import CheckpointSaver
+from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.keys_and_defaults import DataConfig
+from disttrain.data.loader import make_loader
+from disttrain.data.sampler import GlobalOrder, RankBatches, choose_sample_order
+from disttrain.data.source import sample_count
+from disttrain.errors import ConfigError
+from disttrain.hooks.evaluation import Validation
+from disttrain.optim.optimizer import set_lr_scales
+from disttrain.parallel.mesh import build_mesh
+from disttrain.precision import Precision
+from disttrain.records.dataset import DatasetRecord
+from disttrain.records.metrics import EvalPoint, Metrics
+from disttrain.runtime.rank_failure import record_failure
+from disttrain.runtime.rank_info import rank_info
+from disttrain.step_result import StepResult
+from disttrain.step_runner import StepRunner
+from disttrain.task import OwnObjective
+from disttrain.telemetry.step_clock import CHECKPOINT, OTHER
+from disttrain.telemetry.telemetry_state import TelemetryState
+from disttrain.trainer_config import trainer_config
+from disttrain.trainer_setup import (
+    OptimizerFactory,
+    choose_optimizer,
+    find_run,
+    join_world,
+    parallelize,
+    start_telemetry,
+)
+
+B = TypeVar("B")
+"""A batch: tensors, at any depth of tuples, lists and mappings."""
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Trainer(Generic[B]):
+    """Trains a model of the caller. All ranks call the same methods in the same order.
+
+    Parameters
+    ----------
+    model : moved to the rank's device; every rank starts with the weights of rank 0.
+    optimizer : over the parameters of `model`, or a function from parameters to an optimizer, which a
+        strategy that shards the parameters needs. The learning rates of its groups are the peaks of the
+        schedule in `config["optim"]`, by default constant.
+    loss : mean loss of a model over the samples of a batch, a scalar.
+    steps : optimizer steps of the whole training, which is the length of the schedule.
+    batch_size : samples of a batch on one rank.
+    accumulation : batches of an optimizer step on one rank.
+    run_dir : run directory, that of rank 0 on all ranks; by default `runs/by-hand/<script>-<time>`. A job of
+        `submit.py` has its own, which is used instead.
+    config : sections of the config (docs/configuration.md), such as `{"parallel": {"strategy": "ddp"}}`.
+
+    Raises
+    ------
+    ConfigError : a value or a combination of them is invalid, or the ranks do not have equal devices.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | OptimizerFactory,
+        loss: Callable[[nn.Module, B], Tensor],
+        *,
+        steps: int,
+        batch_size: int,
+        accumulation: int = 1,
+        run_dir: str | Path | None = None,
+        config: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        for name, value in (("steps", steps), ("batch_size", batch_size), ("accumulation", accumulation)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name}={value!r}: must be a whole number of at least 1")
+        plan = BatchPlan(batch_size, accumulation, rank_info().size)
+        self._config = trainer_config(type(model), plan, steps, config or {}, rank_info())
+        self.steps = steps
+        self.steps_done = 0
+        """Optimizer steps so far, those before a `load` included."""
+        self._exit = ExitStack()
+        self._world = self._exit.enter_context(join_world(self._config))
+        self._plan = plan
+        self._mesh = build_mesh(self._config.parallel, self._world)
+        self._objective = OwnObjective(loss)
+        strategy, chosen, parallel_model = parallelize(model, self._config, self._mesh, self._world)
+        made = choose_optimizer(optimizer, list(strategy.parameters(parallel_model)))
+        peak = set_lr_scales(made)
+        self._output = find_run(run_dir, self._config, made, self._world)
+        self._telemetry = start_telemetry(
+            self._output, self._world, self._config, plan, model, strategy, chosen
+        )
+        self._precision, self._random = Precision(), RandomState(self._world.device)
+        optim = self._config.optim.model_copy(update={"lr": peak})
+        self._runner = StepRunner(
+            parallel_model, self._objective, made, optim, strategy, plan, steps, self._telemetry.clock,
+            self._precision,
+        )  # fmt: skip
+        self._origin: ResumeSource | None = None
+        self._saver: CheckpointSaver | None = None
+        self._validated: EvalPoint | None = None
+        self._began = False
+        self._final: Metrics | None = None
+
+    @property
+    def model(self) -> nn.Module:
+        """The model without the wrapper of the strategy."""
+        return self._runner.unwrapped_model
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self._world.device
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0."""
+        return self._world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._world.size
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+        return self._output.run.path
+
+    def batches(
+        self, dataset: Dataset[Any], *, workers: int = 0, collate: Collate | None = None
+    ) -> Iterator[B]:
+        """The batches of this rank after `steps_done`, up to the last step of the training.
+
+        Over all ranks, each epoch has every sample of the map-style `dataset` once, in an order that depends
+        only on `train.seed`. A global batch is the same for any number of ranks, and after a `load`, which
+        comes first, the order goes on. `workers` is the number of loader processes.
+        """
+        samples, seed = sample_count(dataset), self._config.train.seed
+        order = GlobalOrder(samples, seed, choose_sample_order(samples))
+        rank = self._mesh.data_rank
+        own = RankBatches(order, self._plan, rank, self.steps, self.steps_done)
+        settings = DataConfig(workers=workers)
+        return iter(
+            make_loader(
+                dataset, own, settings, self.device, seed=(seed, rank), first=own.first, collate=collate
+            )
+        )
+
+    def step(self, batches: Iterator[B]) -> StepResult | None:
+        """Train on the next `accumulation` batches, each of `batch_size` samples; None if `batches` ends.
+
+        `batches` is the result of the method of that name, or an iterator over a loader of the caller, such
+        as `iter(loader)` with a `DistributedSampler`. Tensors in the result stay on the device. Time between
+        two calls counts as `other` of the following step, but for `validate` and `metrics`.
+
+        Raises `RuntimeError` after the last step.
+        """
+        number = self.steps_done + 1
+        if number > self.steps:
+            raise RuntimeError(f"the training has steps={self.steps}, and all of them are done")
+        if not self._began:
+            first = next(batches, None)
+            if first is None:
+                return None
+            self._begin(first)
+            batches = itertools.chain([first], batches)
+        profiled = self._telemetry.profiled
+        try:
+            with profiled.take(number, self._runner) if number in profiled.steps else nullcontext():
+                result = self._runner.step(number, batches)
+        except StopIteration:  # also within an accumulation, whose gradients are then dropped
+            self._runner.optimizer.zero_grad(set_to_none=True)
+            return None
+        self.steps_done = number
+        self._telemetry.step_done(result)
+        return result
+
+    def validate(
+        self, dataset: Dataset[Any], *, samples: int = 0, collate: Collate | None = None
+    ) -> EvalPoint:
+        """The mean loss over the map-style `dataset`, each sample on one rank; the loss of a batch counts by
+        its samples.
+
+        `samples` limits their number: the same ones each time, evenly spaced (0: all of them).
+        """
+        validation = Validation(
+            dataset, self._objective, self._world, self._mesh, self._plan.local, samples, self._precision,
+            collate,
+        )  # fmt: skip
+        if not self._began:
+            return validation.run(self.model, self.steps_done)
+        with self._telemetry.outside_steps():
+            self._validated = validation.run(self.model, self.steps_done)
+            self._telemetry.evaluated(self._validated)
+        return self._validated
+
+    def save(self) -> Path:
+        """Save model, optimizer, random state and records; the folder of the committed checkpoint.
+
+        The folder `checkpoints` of the run directory keeps the newest `checkpoint.keep`, and the one with the
+        lowest loss of a `validate` after the same step. Raises `RuntimeError` on all ranks if the checkpoint
+        cannot be written, or before the first step.
+        """
+        if not self._began:
+            raise RuntimeError("save() follows the first step() of a Trainer")
+        saver, step = self._saver_of_run(), self.steps_done
+        if step > saver.step:
+            point = self._validated
+            self._telemetry.clock.switch(CHECKPOINT)
+            saver.save(step, point.loss if point is not None and point.step == step else None)
+            saver.commit()
+            if self._world.all_gather_object(saver.committed_step)[0] != step:
+                raise RuntimeError(f"the checkpoint of step {step} was not written; the log has the reason")
+            self._telemetry.clock.switch(OTHER)
+        return committed_path(saver.folder, step)
+
+    def load(self, path: str | Path | None = None, *, model_only: bool = False) -> int:
+        """Go on from the checkpoint folder `path`, by default the newest intact one of the run directory.
+
+        Returns the steps done: 0 if the run directory has no checkpoint. With `model_only`, the weights alone
+        are loaded, at any time. On as many ranks as saved it, the training goes on bit for bit.
+
+        Raises `ConfigError` for a checkpoint of another model, of another global batch size, or beyond
+        `steps`, and `RuntimeError` after the first step.
+        """
+        if self._began and not model_only:
+            raise RuntimeError("load() precedes the first step() of a Trainer, but for model_only=True")
+        if path is not None:
+            found = named_checkpoint(str(path), "path", self._world)
+        else:
+            folder = checkpoint_folder(self._config.checkpoint, self._output.run)
+            newest = newest_intact(folder, self._output.attempt, self._world)
+            if newest is None:
+                return self.steps_done
+            found = newest
+        origin = ResumeSource(**vars(found), only_model=model_only, same_run=path is None)
+        if not model_only:
+            self._refuse_other_plan(origin)
+            manifests.log_inexact_resume(origin, self._manifest())
+        step = self._state(origin).restore(origin)
+        if not model_only:
+            self._origin, self.steps_done = origin, step
+            self._telemetry.metrics_fields["resumed_step"] = step
+        return self.steps_done
+
+    def metrics(self) -> Metrics:
+        """The metrics so far, over all ranks, as in `metrics.json`; after `close`, the final ones."""
+        if self._final is not None:
+            return self._final
+        if not self._began:
+            return self._telemetry.current()
+        with self._telemetry.outside_steps():
+            return self._telemetry.current()
+
+    def close(self) -> None:
+        """Write the records of a training that ended; also the end of a `with` block without an error."""
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> Trainer[B]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._final is not None:
+            return
+        if error is None:
+            if not self._began:
+                self._telemetry.start()
+            if self._saver is not None:
+                self._saver.close()
+                self._telemetry.checkpointed(self._saver.committed_step, self._saver.failed)
+            self._final = self._telemetry.finish()
+            self._output.close(None, self._final)
+        else:
+            record = record_failure(error, self._world.rank, self._output.attempt)
+            self._telemetry.abort()
+            self._output.close(record)
+        self._exit.__exit__(kind, error, trace)
+
+    def _begin(self, batch: B) -> None:
+        """Start the clock; `batch` is that of the first step."""
+        if self._runner.strategy.primes_buckets:
+            self._runner.prime_buckets(batch)
+        self._random.restart(self.steps_done, self._config.train.seed, self._world)
+        self._telemetry.start()
+        self._began = True
+
+    # Checkpoints
+
+    def _manifest(self) -> Any:
+        unknown = DatasetRecord(name="own", version=None, sha256=None, train_samples=0, valid_samples=0)
+        attempt, world = self._output.attempt, self._world
+        return build_manifest(self._config, unknown, "table", self._plan, attempt, world)
+
+    def _state(self, origin: ResumeSource | None) -> TrainState:
+        parts: list[Stateful] = [TelemetryState(self._telemetry, origin), self._precision, self._random]
+        return TrainState(self.model, self._runner.optimizer, parts, self._world)
+
+    def _saver_of_run(self) -> CheckpointSaver:
+        if self._saver is None:
+            folder = checkpoint_folder(self._config.checkpoint, self._output.run)
+            resumed = self._origin.manifest.step if self._origin and self._origin.same_run else 0
+            self._saver = CheckpointSaver(
+                folder, self._config.checkpoint, self._output.attempt, self._telemetry.timed_world,
+                self._state(self._origin).capture, self._manifest(), resumed,
+            )  # fmt: skip
+        return self._saver
+
+    def _refuse_other_plan(self, found: ResumeSource) -> None:
+        manifest = found.manifest
+        if manifest.global_batch_size != self._plan.global_:
+            raise ConfigError(
+                f"{found.path} was trained with a global batch of {manifest.global_batch_size} samples, this "
+                f"Trainer has {self._plan.global_}; load(path, model_only=True) takes the model alone"
+            )
+        if manifest.step > self.steps:
+            raise ConfigError(f"{found.path} is of step {manifest.step}, beyond steps={self.steps}")

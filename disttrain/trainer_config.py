@@ -1,0 +1,75 @@
+"""The config of a `Trainer`: the sections that a script gives, checked as those of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.keys_and_defaults import Config, TelemetryConfig
+from disttrain.config.parsing import check_section
+from disttrain.errors import ConfigError, nearest
+from disttrain.runtime.rank_info import RankInfo
+
+ACCEPTED: dict[str, tuple[str, ...] | None] = {
+    "model": ("transforms",),
+    "train": ("seed", "log_every"),
+    "optim": (
+        "grad_clip",
+        "schedule",
+        "warmup_steps",
+        "final_lr_ratio",
+        "step_every",
+        "step_factor",
+        "lr_scaling",
+        "lr_base_batch",
+    ),
+    "parallel": None,
+    "resources": ("device", "threads_per_rank"),
+    "checkpoint": ("dir", "keep"),
+    "telemetry": tuple(name for name in TelemetryConfig.model_fields if name != "layer_passes"),
+    "profile": None,
+}
+"""Sections that a script may give, and their keys (None: all). The others are arguments of the `Trainer`, or
+properties of the model, the optimizer and the data of the script."""
+
+
+def trainer_config(
+    model: type[nn.Module],
+    plan: BatchPlan,
+    steps: int,
+    given: Mapping[str, Mapping[str, Any]],
+    rank: RankInfo,
+) -> Config:
+    """The full config of a `Trainer` for a model of this class.
+
+    Raises `ConfigError` for a section or key that is unknown or not accepted, and for an invalid value.
+    """
+    for name, values in given.items():
+        _refuse_unaccepted(name, values)
+        check_section(name, dict(values))
+    sections: dict[str, dict[str, Any]] = {name: dict(values) for name, values in given.items()}
+    sections["model"] = {"kind": f"{model.__module__}:{model.__qualname__}", **sections.get("model", {})}
+    sizes = {"local_batch_size": plan.local, "global_batch_size": plan.global_}
+    sections["train"] = {**sections.get("train", {}), "steps": steps, **sizes}
+    shape = {"nodes": rank.nodes, "gpus_per_node": rank.local_size}
+    threads = {"threads_per_rank": torch.get_num_threads()}
+    sections["resources"] = {**threads, **sections.get("resources", {}), **shape}
+    return Config.model_validate(sections)
+
+
+def _refuse_unaccepted(name: str, values: Mapping[str, Any]) -> None:
+    if name not in ACCEPTED:
+        allowed = ", ".join(ACCEPTED)
+        raise ConfigError(
+            f"config: a Trainer takes no section {name!r}{nearest(name, list(ACCEPTED))}; allowed: {allowed}"
+        )
+    keys = ACCEPTED[name]
+    for key in values:
+        if keys is not None and key not in keys:
+            raise ConfigError(
+                f"config: a Trainer takes no {name}.{key}{nearest(key, keys)}; allowed: {', '.join(keys)}"
+            )

@@ -1,0 +1,117 @@
+"""Set-up of a `Trainer`: process group, parallel model, optimizer, run directory, telemetry."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from disttrain.config.auto_strategy import choose_strategy
+from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.keys_and_defaults import Config
+from disttrain.errors import ConfigError
+from disttrain.parallel.base import Strategy, build_strategy
+from disttrain.parallel.mesh import Mesh
+from disttrain.runtime.device_agreement import choose
+from disttrain.runtime.process_group import World, open_world
+from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.run_output import RunOutput
+from disttrain.telemetry.loop.loop_config import known_values
+from disttrain.telemetry.machine_facts import describe_machine
+from disttrain.telemetry.run import RunTelemetry
+from disttrain.telemetry.run_metadata import RunMetadata
+from disttrain.transforms import load_transforms
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+"""Makes an optimizer of the parameters of the parallel model."""
+
+
+def join_world(config: Config) -> AbstractContextManager[World]:
+    """A context with the `World`: of the process group that the script has joined, or of a new one."""
+    if not dist.is_initialized():
+        return open_world(config.resources, config.job.collective_timeout_s)
+    info = rank_info()
+    device = torch.device(choose(config.resources.device, info).device)
+    return nullcontext(World(**vars(info), device=device, backend=dist.get_backend()))
+
+
+def parallelize(
+    model: nn.Module, config: Config, mesh: Mesh, world: World
+) -> tuple[Strategy, tuple[str, str], nn.Module]:
+    """The strategy, its name and reason, and the parallel model with the weights of rank 0. All ranks
+    together."""
+    model = model.to(world.device)
+    for value in itertools.chain(model.parameters(), model.buffers()):
+        world.broadcast(value.detach())
+    for transform in load_transforms(config.model.transforms):
+        model = transform(model)
+    chosen = choose_strategy(config.parallel.strategy, world.size)
+    strategy = build_strategy(chosen[0], config.parallel)
+    return strategy, chosen, strategy.apply(model, mesh, world)
+
+
+def choose_optimizer(
+    given: torch.optim.Optimizer | OptimizerFactory, parameters: list[nn.Parameter]
+) -> torch.optim.Optimizer:
+    """The given optimizer, or the one that the given function makes of `parameters`.
+
+    Raises `ConfigError` for an optimizer of other parameters.
+    """
+    made = given if isinstance(given, torch.optim.Optimizer) else given(parameters)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ConfigError(f"optimizer: the function returned {type(made).__name__}, not an optimizer")
+    known = set(map(id, parameters))
+    if any(id(parameter) not in known for group in made.param_groups for parameter in group["params"]):
+        raise ConfigError(
+            "optimizer: it holds parameters that are not those of the parallel model; give a function, such "
+            "as lambda parameters: torch.optim.AdamW(parameters, lr=1e-3)"
+        )
+    return made
+
+
+def find_run(
+    run_dir: str | Path | None, config: Config, optimizer: torch.optim.Optimizer, world: World
+) -> RunOutput:
+    """The run directory of the job, or a new attempt in `run_dir`. All ranks together."""
+    return RunOutput.of_environment() or RunOutput.of_loop(
+        None if run_dir is None else Path(run_dir),
+        Path(sys.argv[0]).resolve(),
+        known_values(config, optimizer),
+        world,
+    )
+
+
+def start_telemetry(
+    output: RunOutput,
+    world: World,
+    config: Config,
+    plan: BatchPlan,
+    model: nn.Module,
+    strategy: Strategy,
+    chosen: tuple[str, str],
+) -> RunTelemetry:
+    """The telemetry of a model and data of the user. All ranks together."""
+    fields = {
+        **output.identity(),
+        **describe_machine(world, config),
+        "strategy": chosen[0],
+        "strategy_reason": chosen[1],
+        "comm_method": strategy.comm_method,
+        "model": config.model.kind,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "model_flops_per_sample": None,
+        "flops_method": None,
+        "dataset": None,
+        "steps_total": config.train.steps,
+        "local_batch_size": plan.local,
+        "accumulation": plan.accumulation,
+        "global_batch_size": plan.global_,
+    }
+    metadata = RunMetadata(profiles_collectives=strategy.comm_method is not None)
+    return RunTelemetry(output.run, output.attempt, world, config, fields, metadata)

@@ -1,0 +1,86 @@
+"""A `Trainer` in a script of one's own, on two and three ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from disttrain import Trainer
+from disttrain.records.json_files import read_json
+from disttrain.records.metrics import Metrics
+from disttrain.runtime.process_group import World
+from tests.unit.test_trainer import QUIET, loss, samples
+
+pytestmark = pytest.mark.multiprocess
+
+
+def train(world: World, folder: Path, steps: int, saved_at: int = 0, load: bool = False, batch: int = 4):
+    """Parameters and read inputs of this rank after `steps` steps of 12, and the loss of a validation."""
+    torch.manual_seed(world.rank)  # every rank takes the weights of rank 0
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    read = []
+
+    def recorded(model, given):
+        if model.training:
+            read.append(given[0].tolist())
+        return loss(model, given)
+
+    with Trainer(
+        model, optimizer, recorded, steps=12, batch_size=batch, run_dir=folder, config=QUIET
+    ) as trainer:
+        if load:
+            trainer.load()
+        batches = trainer.batches(samples())
+        while trainer.steps_done < steps:
+            trainer.step(batches)
+            if trainer.steps_done == saved_at:
+                trainer.save()
+        valid = trainer.validate(samples()).loss
+    return [value.tolist() for value in model.state_dict().values()], read, valid
+
+
+def test_a_resumed_trainer_equals_one_that_never_stopped(three_ranks, tmp_path):
+    whole = three_ranks.call(train, tmp_path / "whole", 6)
+    three_ranks.call(train, tmp_path / "parts", 4, 3)
+    resumed = three_ranks.call(train, tmp_path / "parts", 6, 0, True)
+    assert [each[0] for each in resumed] == [each[0] for each in whole]
+    assert whole[0][0] == whole[2][0], "the ranks hold equal weights"
+    for was, now in zip(whole, resumed, strict=True):
+        assert now[1][-3:] == was[1][-3:], "the samples go on where they stopped"
+    assert {each[2] for each in resumed} == {whole[0][2]}
+
+
+def test_the_loss_curve_does_not_depend_on_the_number_of_ranks(two_ranks, tmp_path):
+    two = two_ranks.call(train, tmp_path / "two", 6, 0, False, 4)
+    one = train(World(0, 1, 0, 1, torch.device("cpu"), None), tmp_path / "one", 6, batch=8)
+    assert two[0][2] == pytest.approx(one[2], rel=1e-5)
+    spread = [
+        sample for step in zip(*(rank[1] for rank in two), strict=True) for each in step for sample in each
+    ]
+    alone = [sample for step in one[1] for sample in step]
+    assert spread[-48:] == alone[-48:]
+
+
+def run_example(world: World, example: str, folder: str) -> None:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        exec(compile(example, "README.md", "exec"), {"__name__": "__main__"})
+    finally:
+        os.chdir(before)
+
+
+def test_the_example_of_the_readme_runs_on_two_ranks(two_ranks, tmp_path):
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    [example] = [code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "Trainer" in code]
+    two_ranks.call(run_example, example, str(tmp_path))
+    metrics = Metrics.model_validate(read_json(tmp_path / "runs" / "mine" / "first" / "metrics.json"))
+    assert (metrics.status, metrics.world_size, metrics.strategy) == ("completed", 2, "ddp")
+    assert metrics.comm_method == "ddp_backward_tail"
+    assert metrics.eval_history[-1].loss < 0.5 * metrics.loss_history[0].loss
