@@ -31,7 +31,7 @@ from disttrain.checkpoint.resume import ResumeSource, checkpoint_folder, named_c
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import DataConfig
+from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader
 from disttrain.data.sampler import GlobalOrder, RankBatches, choose_sample_order
 from disttrain.data.source import sample_count
@@ -213,14 +213,15 @@ class Trainer(Generic[B]):
 
         `samples` limits their number: the same ones each time, evenly spaced (0: all of them).
         """
+        runner = self._runner
         validation = Validation(
             dataset, self._objective, self._world, self._mesh, self._plan.local, samples, self._precision,
             collate,
         )  # fmt: skip
         if not self._began:
-            return validation.run(self.model, self.steps_done)
+            return validation.run(runner.model, self.steps_done, runner.strategy)
         with self._telemetry.outside_steps():
-            self._validated = validation.run(self.model, self.steps_done)
+            self._validated = validation.run(runner.model, self.steps_done, runner.strategy)
             self._telemetry.evaluated(self._validated)
         return self._validated
 
@@ -310,7 +311,7 @@ class Trainer(Generic[B]):
 
     def _begin(self, batch: B) -> None:
         """Start the clock; `batch` is that of the first step."""
-        if self._runner.strategy.primes_buckets:
+        if self._runner.strategy.priming_passes:
             self._runner.prime_buckets(batch)
         self._random.restart(self.steps_done, self._config.train.seed, self._world)
         self._telemetry.start()

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import Config, TelemetryConfig
+from disttrain.config.combinations import refuse_combinations
+from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
+from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.errors import ConfigError, nearest
 from disttrain.runtime.rank_info import RankInfo
 
@@ -28,6 +30,7 @@ ACCEPTED: dict[str, tuple[str, ...] | None] = {
         "lr_base_batch",
     ),
     "parallel": None,
+    "memory": None,
     "resources": ("device", "threads_per_rank"),
     "checkpoint": ("dir", "keep"),
     "telemetry": tuple(name for name in TelemetryConfig.model_fields if name != "layer_passes"),
@@ -58,7 +61,13 @@ def trainer_config(
     shape = {"nodes": rank.nodes, "gpus_per_node": rank.local_size}
     threads = {"threads_per_rank": torch.get_num_threads()}
     sections["resources"] = {**threads, **sections.get("resources", {}), **shape}
-    return Config.model_validate(sections)
+    config = Config.model_validate(sections)
+    if config.parallel.strategy == "pipeline":
+        raise ConfigError(
+            "parallel.strategy=pipeline splits the models of this project alone; use ddp or auto"
+        )
+    refuse_combinations(config, lambda key: "config")
+    return config
 
 
 def _refuse_unaccepted(name: str, values: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import BatchPlan
-from disttrain.config.keys_and_defaults import Config
+from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.parallel.base import Strategy, build_strategy
 from disttrain.parallel.mesh import Mesh
@@ -26,7 +26,7 @@ from disttrain.telemetry.loop.loop_config import known_values
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.run_metadata import RunMetadata
-from disttrain.transforms import load_transforms
+from disttrain.transforms import transforms_of
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 """Makes an optimizer of the parameters of the parallel model."""
@@ -49,7 +49,7 @@ def parallelize(
     model = model.to(world.device)
     for value in itertools.chain(model.parameters(), model.buffers()):
         world.broadcast(value.detach())
-    for transform in load_transforms(config.model.transforms):
+    for transform in transforms_of(config):
         model = transform(model)
     chosen = choose_strategy(config.parallel.strategy, world.size)
     strategy = build_strategy(chosen[0], config.parallel)
@@ -113,5 +113,7 @@ def start_telemetry(
         "accumulation": plan.accumulation,
         "global_batch_size": plan.global_,
     }
-    metadata = RunMetadata(profiles_collectives=strategy.comm_method is not None)
+    metadata = RunMetadata(
+        profiles_collectives=strategy.comm_method is not None and strategy.compares_collectives
+    )
     return RunTelemetry(output.run, output.attempt, world, config, fields, metadata)
