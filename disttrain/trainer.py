@@ -37,9 +37,10 @@ from disttrain.data.sampler import GlobalOrder, RankBatches, choose_sample_order
 from disttrain.data.source import sample_count
 from disttrain.errors import ConfigError
 from disttrain.hooks.evaluation import Validation
+from disttrain.model_hooks import hooks_of
 from disttrain.optim.optimizer import set_lr_scales
 from disttrain.parallel.mesh import build_mesh
-from disttrain.precision import Precision
+from disttrain.precision import build_precision
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.metrics import EvalPoint, Metrics
 from disttrain.runtime.rank_failure import record_failure
@@ -116,10 +117,13 @@ class Trainer(Generic[B]):
         made = choose_optimizer(optimizer, list(strategy.parameters(parallel_model)))
         peak = set_lr_scales(made)
         self._output = find_run(run_dir, self._config, made, self._world)
-        self._telemetry = start_telemetry(
-            self._output, self._world, self._config, plan, model, strategy, chosen
+        self._random = RandomState(self._world.device)
+        self._precision, precision = build_precision(
+            self._config.precision, self._world.device, hooks_of(model)
         )
-        self._precision, self._random = Precision(), RandomState(self._world.device)
+        self._telemetry = start_telemetry(
+            self._output, self._world, self._config, plan, model, strategy, chosen | precision
+        )
         optim = self._config.optim.model_copy(update={"lr": peak})
         self._runner = StepRunner(
             parallel_model, self._objective, made, optim, strategy, plan, steps, self._telemetry.clock,

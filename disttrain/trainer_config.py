@@ -31,6 +31,7 @@ ACCEPTED: dict[str, tuple[str, ...] | None] = {
     ),
     "parallel": None,
     "memory": None,
+    "precision": ("dtype", "on_non_finite"),
     "resources": ("device", "threads_per_rank"),
     "checkpoint": ("dir", "keep"),
     "telemetry": tuple(name for name in TelemetryConfig.model_fields if name != "layer_passes"),

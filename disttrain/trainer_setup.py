@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -35,25 +35,29 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 def join_world(config: Config) -> AbstractContextManager[World]:
     """A context with the `World`: of the process group that the script has joined, or of a new one."""
     if not dist.is_initialized():
-        return open_world(config.resources, config.job.collective_timeout_s)
+        return open_world(config.resources, config.job.collective_timeout_s, config.precision.dtype)
     info = rank_info()
-    device = torch.device(choose(config.resources.device, info).device)
+    chosen = choose(config.resources.device, config.precision.dtype, info)
+    if chosen.problem:
+        raise ConfigError(chosen.message)
+    device = torch.device(chosen.device)
     return nullcontext(World(**vars(info), device=device, backend=dist.get_backend()))
 
 
 def parallelize(
     model: nn.Module, config: Config, mesh: Mesh, world: World
-) -> tuple[Strategy, tuple[str, str], nn.Module]:
-    """The strategy, its name and reason, and the parallel model with the weights of rank 0. All ranks
-    together."""
+) -> tuple[Strategy, dict[str, str], nn.Module]:
+    """The strategy, its name and reason as fields of `Metrics`, and the parallel model with the weights of
+    rank 0. All ranks together."""
     model = model.to(world.device)
     for value in itertools.chain(model.parameters(), model.buffers()):
         world.broadcast(value.detach())
     for transform in transforms_of(config):
         model = transform(model)
-    chosen = choose_strategy(config.parallel.strategy, world.size)
-    strategy = build_strategy(chosen[0], config.parallel)
-    return strategy, chosen, strategy.apply(model, mesh, world)
+    name, reason = choose_strategy(config.parallel.strategy, world.size)
+    strategy = build_strategy(name, config.parallel)
+    parallel_model = strategy.apply(model, mesh, world)
+    return strategy, {"strategy": name, "strategy_reason": reason}, parallel_model
 
 
 def choose_optimizer(
@@ -94,14 +98,14 @@ def start_telemetry(
     plan: BatchPlan,
     model: nn.Module,
     strategy: Strategy,
-    chosen: tuple[str, str],
+    chosen: Mapping[str, str],
 ) -> RunTelemetry:
-    """The telemetry of a model and data of the user. All ranks together."""
+    """The telemetry of a model and data of the user; `chosen` has strategy and precision as fields of
+    `Metrics`. All ranks together."""
     fields = {
         **output.identity(),
         **describe_machine(world, config),
-        "strategy": chosen[0],
-        "strategy_reason": chosen[1],
+        **chosen,
         "comm_method": strategy.comm_method,
         "model": config.model.kind,
         "parameters": sum(p.numel() for p in model.parameters()),
