@@ -94,7 +94,9 @@ class RunTelemetry:
             self.clock,
             samples_per_step=metrics_fields["local_batch_size"] * metrics_fields["accumulation"],
             warmup_steps=settings.warmup_steps,
-            split=comm_split.CommSplit(self.timed_world) if self._measures_comm else None,
+            split=comm_split.CommSplit(self.timed_world, self.metadata.comm_groups)
+            if self._measures_comm
+            else None,
             full_records=settings.full_records,
         )
         self._recorder.profiled = self.profiled.steps

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
 
 from disttrain.telemetry.null_reasons import NOT_EMULATED
 
@@ -20,3 +22,5 @@ class RunMetadata:
     """Specific reason for unmeasured exposed communication; None where there is none."""
     profiles_collectives: bool = False
     """Whether steps are profiled for their collectives; possible also without exposed communication."""
+    comm_groups: dict[int, dist.ProcessGroup] = field(default_factory=dict)
+    """This rank's process group of each phase in `ClockedStep.within`."""

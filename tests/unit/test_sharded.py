@@ -10,7 +10,7 @@ from disttrain.emulation.deadline_timer import DeadlineTimer
 from disttrain.emulation.sharded import pause_in_collectives
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.loop.fsdp_exposed import FsdpExposed, is_sharded, not_timed
-from disttrain.telemetry.step_clock import COMPUTE, HostClock
+from disttrain.telemetry.step_clock import COMPUTE, REPLICATE_SYNC, SHARD_SYNC, HostClock
 
 ON_CPU, ON_DEVICE = (
     World(rank=0, size=4, local_rank=0, local_size=4, device=torch.device(kind), backend=None)
@@ -39,9 +39,10 @@ class Group:
 
 class ParamGroup:
     _all_reduce_hook = None
+    all_reduce_grads = True
 
     def __init__(self, comm: Comm) -> None:
-        self.mesh_info = SimpleNamespace(replicate_mesh_dim=None)
+        self.mesh_info = SimpleNamespace(replicate_mesh_dim=None, shard_mesh_size=2)
         self._all_gather_comm = self._reduce_scatter_comm = comm
 
 
@@ -105,7 +106,7 @@ def test_untimed_collectives_are_refused_with_the_reason(module):
     other_torch = module(comm)
     del other_torch._fsdp_param_groups
     assert not_timed(other_torch, ON_CPU).endswith(
-        "has no interface to replace the collectives of fully_shard"
+        "has no interface to observe the collectives of fully_shard"
     )
 
 
@@ -150,15 +151,15 @@ def _has_a_hook(group: ParamGroup) -> None:
     group._all_reduce_hook = print
 
 
-def _has_replicas(group: ParamGroup) -> None:
-    group.mesh_info.replicate_mesh_dim = 0
+def _has_replicas_of_one_rank(group: ParamGroup) -> None:
+    group.mesh_info.replicate_mesh_dim, group.mesh_info.shard_mesh_size = 0, 1
 
 
 def _is_of_another_torch(group: ParamGroup) -> None:
     del group._all_gather_comm
 
 
-@pytest.mark.parametrize("change", [_has_a_hook, _has_replicas, _is_of_another_torch])
+@pytest.mark.parametrize("change", [_has_a_hook, _has_replicas_of_one_rank, _is_of_another_torch])
 def test_where_communication_cannot_be_seen_layers_begin_anew(module, change):
     timer, comm = DeadlineTimer(), Comm([0.0], None)
     model = module(comm)
@@ -182,6 +183,43 @@ def test_a_collective_that_is_waited_for_elsewhere_lets_layers_begin_anew(module
     [group] = model._fsdp_param_groups
     work = group._all_gather_comm(output_tensor=None, input_tensor=None, group=Group(4), async_op=True)
     assert (work, timer.restarts) == ("work", True)
+
+
+@pytest.mark.parametrize("emulated", [False, True])
+def test_the_all_reduce_between_replicas_is_timed_within_their_group(module, emulated):
+    now = [0.0]
+    clock, comm = HostClock(lambda: now[0]), Comm(now, None)
+    timer = DeadlineTimer(lambda: now[0], lambda _: None)
+    model = module(comm)
+    [group] = model._fsdp_param_groups
+    group.mesh_info = SimpleNamespace(
+        replicate_mesh_dim=0,
+        shard_mesh_size=2,
+        shard_process_group=Group(2),
+        replicate_process_group=Group(2),
+    )
+    if emulated:
+        pause_in_collectives(model, timer)
+    collectives = FsdpExposed(model, ON_CPU, lambda: clock)
+    clock.start()
+    timer.start()
+    for group.all_reduce_grads in (False, True):  # the gradients of two micro-batches
+        clock.switch(COMPUTE)
+        now[0] += 2
+        group._reduce_scatter_comm(output_tensor=None, input_tensor=None, group=Group(2))
+        if group.all_reduce_grads:
+            now[0] += 0.25
+            group._all_reduce_hook(None)
+    now[0] += 1
+    clock.end_step()
+    [(_, phases, within)] = clock.finished()
+    assert (phases[COMPUTE], phases[7:]) == (5.0, [])
+    assert within == {SHARD_SYNC: [0.5, 0.5], REPLICATE_SYNC: [0.25]}
+    if emulated:
+        timer.end()
+        assert timer.timing_error_s == pytest.approx(5.0), "6.25 s less 1.25 s in collectives"
+    collectives.close()
+    assert (group._all_reduce_hook is None) is not emulated
 
 
 def test_a_model_that_is_not_sharded_is_left_alone():

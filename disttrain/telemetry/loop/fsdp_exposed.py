@@ -7,6 +7,7 @@ collectives in the same order, so the ranks compare each collective separately.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -16,13 +17,29 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from disttrain.parallel.backward_end import after_own_backward, at_end_of_backward
-from disttrain.runtime.fully_shard_hooks import InterceptedCollective, Make, install, param_groups
+from disttrain.runtime.fully_shard_hooks import (
+    Dimension,
+    groups_of_mesh,
+    observe,
+    sharded_modules,
+    why_unobservable,
+)
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.loop.gradient_outputs import grad_tensors
-from disttrain.telemetry.step_clock import OTHER, StepClock, control_sync
+from disttrain.telemetry.step_clock import (
+    CONTROL_SYNC,
+    OTHER,
+    REPLICATE_SYNC,
+    SHARD_SYNC,
+    StepClock,
+    control_sync,
+)
 
 COMM_METHOD = "fsdp_custom_collectives"
 """Method: duration of each call of FSDP2's all-gather and reduce-scatter, anywhere in a step."""
+
+PHASE_OF_DIMENSION: dict[Dimension, int] = {"shard": SHARD_SYNC, "replicate": REPLICATE_SYNC}
+"""Phase of the clock for a collective over one dimension of a mesh with two."""
 
 
 def is_sharded(model: nn.Module) -> bool:
@@ -43,9 +60,9 @@ def not_among_all(model: nn.Module, world: World) -> str | None:
         if not isinstance(parameter, DTensor):
             return f"{name} is not sharded, and the communication of its gradient is unknown"
         mesh = parameter.device_mesh
-        if mesh.ndim != 1:
-            return f"{name} is on a mesh of {mesh.ndim} dimensions, of which only one can be timed"
-        if not parameter.placements[0].is_shard():
+        if mesh.ndim > 2:
+            return f"{name} is on a mesh of {mesh.ndim} dimensions, of which only two can be timed"
+        if not parameter.placements[-1].is_shard():
             return f"{name} is replicated, and the all-reduce of its gradient cannot be timed"
         if mesh.size() != world.size:
             return f"{name} is sharded over {mesh.size()} of {world.size} ranks"
@@ -59,22 +76,17 @@ def not_timed(model: nn.Module, world: World) -> str | None:
             f"on {world.device.type} the collectives of fully_shard run concurrently with compute, so the "
             "duration of a call is not the time that compute waits"
         )
-    try:
-        groups = [param_groups(module) for module in model.modules() if isinstance(module, FSDPModule)]
-        if max(map(len, groups)) > 1:
-            return "fully_shard was given a shard_placement_fn that makes several groups of one module"
-        for group in (group for each in groups for group in each):
-            if group._all_reduce_hook is not None:
-                return "the hook of set_all_reduce_hook may communicate, which cannot be timed"
-            _ = group._all_gather_comm, group._reduce_scatter_comm
-        _ = FSDPModule.set_custom_all_gather, FSDPModule.set_custom_reduce_scatter
-    except AttributeError:
-        return f"torch {torch.__version__} has no interface to replace the collectives of fully_shard"
-    return None
+    modules = (module for module in model.modules() if isinstance(module, FSDPModule))
+    return next((reason for module in modules if (reason := why_unobservable(module))), None)
+
+
+def comm_groups(model: nn.Module) -> dict[int, dist.ProcessGroup]:
+    """This rank's process group of each phase in `ClockedStep.within`."""
+    return {PHASE_OF_DIMENSION[name]: group for name, group in groups_of_mesh(model).items()}
 
 
 class FsdpExposed:
-    """Times each all-gather and reduce-scatter of a model as control synchronisation, until `close`.
+    """Times each collective of a model as control synchronisation of its process group, until `close`.
 
     Args:
         model: a model for which `not_among_all` and `not_timed` return None.
@@ -86,13 +98,8 @@ class FsdpExposed:
         self._ranks = world.size
         self._missed: str | None = None
         self._hook = model.register_forward_hook(self._forward_done)
-        self._before = []
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                for group in param_groups(module):
-                    gather, scatter = group._all_gather_comm, group._reduce_scatter_comm
-                    self._before.append((module, gather, scatter))
-                    install(module, *(InterceptedCollective(comm, self._timed) for comm in (gather, scatter)))
+        self._restore = [observe(module, self) for module in sharded_modules(model)]
+        self._groups = groups_of_mesh(model)
 
     def missed(self, stepped: bool) -> str | None:
         """At the end of a step: the reason why some of its communication was not timed; None if all was."""
@@ -102,17 +109,17 @@ class FsdpExposed:
     def close(self) -> None:
         """Restore the original collectives."""
         self._hook.remove()
-        for module, gather, scatter in self._before:
-            install(module, gather, scatter)
+        for restore in self._restore:
+            restore()
 
-    def _timed(self, make: Make, group: dist.ProcessGroup) -> dist.Work | None:
-        with control_sync(self._clock()):
-            work = make()
-        if work is not None:
-            self._missed = "an unshard was asynchronous, and the time that compute waited for it is unknown"
-        if group.size() != self._ranks:
+    def around(self, dimension: Dimension, group: dist.ProcessGroup) -> AbstractContextManager[None]:
+        if not self._groups and group.size() != self._ranks:
             self._missed = f"a collective was among {group.size()} of {self._ranks} ranks"
-        return work
+        phase = PHASE_OF_DIMENSION[dimension] if self._groups else CONTROL_SYNC
+        return control_sync(self._clock(), phase)
+
+    def returned_early(self) -> None:
+        self._missed = "an unshard was asynchronous, and the time that compute waited for it is unknown"
 
     def _forward_done(self, model: nn.Module, inputs: Any, output: Any) -> None:
         if torch.is_grad_enabled():

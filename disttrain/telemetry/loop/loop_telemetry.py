@@ -228,5 +228,9 @@ def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], RunMetada
     why_not = elsewhere or fsdp_exposed.not_timed(model, world)
     return (
         {"strategy": "fsdp2", "comm_method": None if why_not else fsdp_exposed.COMM_METHOD},
-        RunMetadata(exposed_comm_reason=why_not, profiles_collectives=elsewhere is None),
+        RunMetadata(
+            exposed_comm_reason=why_not,
+            profiles_collectives=elsewhere is None,
+            comm_groups=fsdp_exposed.comm_groups(model),
+        ),
     )
