@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 
 from benchmarks import result_record
 from disttrain.checkpoint import storage
-from disttrain.checkpoint.storage import CapturedState, State, WrittenShare
+from disttrain.checkpoint.storage import CapturedState, Share, State, WrittenShare
 
 WIDTH = 2048
 
@@ -72,12 +72,12 @@ def captured(rank: int, layers: int) -> CapturedState:
     return CapturedState(replicated, own)
 
 
-def message(share: State, rank: int) -> bytes:
+def message(share: Share, rank: int) -> bytes:
     """The message of a rank that has written `share`, for rank 0."""
     _, plan, metadata = storage.plan_share(share)
     name = f"__{rank}_0.distcp"
     results = [WriteResult(item.index, 1, _StorageInfo(name, 0, 1)) for item in plan.items]
-    return pickle.dumps(WrittenShare(results, metadata.state_dict_metadata))
+    return pickle.dumps(WrittenShare(results, metadata))
 
 
 def measure(ranks: int, layers: int, repeats: int) -> dict[str, Any]:

@@ -185,17 +185,17 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
 def build_parallel_model(config: Config, world: World) -> ParallelModel:
     """Mesh, data, model, transforms, strategy, optimizer. All ranks together."""
     transforms = transforms_of(config)
-    mesh = build_mesh(config.parallel, world)
+    name, reason = choose_strategy(config.parallel.strategy, world.size)
+    mesh = build_mesh(name, config.parallel, world)
     data = build_data(config, mesh, world)
+    strategy = build_strategy(name, config.parallel)
     seed_all(config.train.seed)  # the same weights on every rank
-    model = build_model(config.model, data.source).to(world.device)
+    model = strategy.build(lambda: build_model(config.model, data.source), world.device)
     precision, precision_fields = build_precision(config.precision, world.device, hooks_of(model))
     cost = count_cost(model, data.source, world.device, precision.autocast_dtype)
     seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
     for transform in transforms:
         model = transform(model)
-    name, reason = choose_strategy(config.parallel.strategy, world.size)
-    strategy = build_strategy(name, config.parallel)
     model = strategy.apply(model, mesh, world)
     optimizer = build_optimizer(strategy.parameters(model), config.optim, hooks_of(strategy.unwrap(model)))
     strategy_fields = {"strategy": name, "strategy_reason": reason, "comm_method": strategy.comm_method}
@@ -223,6 +223,7 @@ def build_telemetry(
         peak_reason=cost.peak.reason,
         profiles_collectives=built.strategy.comm_method is not None and built.strategy.compares_collectives,
         emulation_late_reason=reason_at_start(built.model),
+        exposed_comm_reason=built.strategy.comm_reason,
     )
     log.info(
         "start",

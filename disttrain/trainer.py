@@ -30,6 +30,7 @@ from disttrain.checkpoint.manifest import build_manifest
 from disttrain.checkpoint.resume import ResumeSource, checkpoint_folder, named_checkpoint, newest_intact
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
+from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader
@@ -111,7 +112,8 @@ class Trainer(Generic[B]):
         self._exit = ExitStack()
         self._world = self._exit.enter_context(join_world(self._config))
         self._plan = plan
-        self._mesh = build_mesh(self._config.parallel, self._world)
+        name, _ = choose_strategy(self._config.parallel.strategy, self._world.size)
+        self._mesh = build_mesh(name, self._config.parallel, self._world)
         self._objective = OwnObjective(loss)
         strategy, chosen, parallel_model = parallelize(model, self._config, self._mesh, self._world)
         made = choose_optimizer(optimizer, list(strategy.parameters(parallel_model)))

@@ -22,7 +22,7 @@ import torch
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention, storage
 from disttrain.checkpoint.host_buffers import HostBuffers
-from disttrain.checkpoint.storage import CapturedState, State, WrittenShare
+from disttrain.checkpoint.storage import CapturedState, Share, State, WrittenShare
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import in_one_line, message_of
 from disttrain.records.checkpoint import Checkpoint, CheckpointFile
@@ -115,7 +115,8 @@ class CheckpointSaver:
         """Copy this rank's share of `state` and write it to `path`, without collectives. Raises nothing."""
         rank = self._world.rank
         try:
-            copies = self._buffers.copy(storage.own_share(state, rank, self._world.size))
+            share = storage.own_share(state, rank, self._world.size)
+            copies = Share(self._buffers.copy(share.tensors), share.chunks)
         except Exception as error:
             failed: Future[SaveResult] = Future()
             failed.set_result(_failed(error))
@@ -184,7 +185,7 @@ class CheckpointSaver:
 
 
 def _write(
-    share: State, path: Path, rank: int, step_records: Path
+    share: Share, path: Path, rank: int, step_records: Path
 ) -> tuple[WrittenShare, dict[str, CheckpointFile]]:
     written = storage.write(share, path, rank)
     files = {name: integrity.file_digest(path / name) for name in written.files}

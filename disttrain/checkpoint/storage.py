@@ -2,7 +2,8 @@
 
 DCP plans a save on one rank, from the plans of all ranks, and each plan lists all replicated tensors. Here
 each rank derives its share by itself (`own_share`) and writes it (`write`), without collectives. Rank 0
-writes the metadata of all shares (`write_metadata`). The layout on disk is that of `dcp.save`.
+writes the metadata of all shares (`write_metadata`). The layout on disk is that of `dcp.save`. A sharded
+tensor (DTensor) is saved by the ranks that hold its shards, and loads into whole or differently sharded ones.
 
 Only tensors are saved, and only tensors are loaded (`safe_reader`).
 """
@@ -12,18 +13,33 @@ from __future__ import annotations
 import heapq
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint.metadata import STORAGE_TYPES, Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, SavePlan, WriteItem
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    ReadItem,
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
 from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.tensor import DTensor
 
 from disttrain.checkpoint.folder import METADATA, DamagedCheckpoint, sync
 from disttrain.checkpoint.safe_reader import SafeReader
+from disttrain.checkpoint.shards import Chunk, local_shard, replicas
 from disttrain.runtime import heartbeat
 
 State = dict[str, Tensor]
@@ -35,7 +51,8 @@ class CapturedState:
     """The tensors of one rank that belong to a checkpoint. They share memory with the live state."""
 
     replicated: State
-    """Tensors that all `holders` have under the same names, with the same values; each saves a share."""
+    """Tensors that all `holders` have under the same names, whole with the same values or sharded; each saves
+    a share."""
     own: State
     """Tensors that this rank alone saves; no other rank has these names."""
     holders: tuple[int, ...] | None = None
@@ -43,11 +60,20 @@ class CapturedState:
 
 
 @dataclass(frozen=True)
+class Share:
+    """The tensors that one rank saves."""
+
+    tensors: State
+    chunks: dict[str, Chunk] = field(default_factory=dict)
+    """Positions of those that are shards; the others are whole."""
+
+
+@dataclass(frozen=True)
 class WrittenShare:
     """The share of one rank, on disk."""
 
     results: list[WriteResult]
-    tensors: dict[str, STORAGE_TYPES]
+    tensors: dict[str, TensorStorageMetadata]
 
     @property
     def files(self) -> set[str]:
@@ -69,37 +95,86 @@ def assign(sizes: Mapping[str, int], world_size: int) -> dict[str, int]:
     return ranks
 
 
-def own_share(state: CapturedState, rank: int, world_size: int) -> State:
-    """The tensors that `rank` of `world_size` saves."""
+def own_share(state: CapturedState, rank: int, world_size: int) -> Share:
+    """The tensors and the shards of tensors that `rank` of `world_size` saves."""
     holders = range(world_size) if state.holders is None else state.holders
-    chosen = assign({name: value.nbytes for name, value in state.replicated.items()}, len(holders))
-    own = {name: value for name, value in state.replicated.items() if holders[chosen[name]] == rank}
-    return own | state.own
+    sharded = {name: value for name, value in state.replicated.items() if isinstance(value, DTensor)}
+    whole = {name: value for name, value in state.replicated.items() if name not in sharded}
+    chosen = assign({name: value.nbytes for name, value in whole.items()}, len(holders))
+    tensors = {name: value for name, value in whole.items() if holders[chosen[name]] == rank} | state.own
+    chunks = {}
+    for name in _written_here(sharded):
+        shard, chunk = local_shard(sharded[name])
+        if shard.numel():
+            tensors[name], chunks[name] = shard, chunk
+    return Share(tensors, chunks)
 
 
-class _WatchedPlanner(dcp.DefaultSavePlanner):
+def _written_here(sharded: Mapping[str, DTensor]) -> list[str]:
+    """Names of the shards that this rank saves, and not another rank with the same shard."""
+    by_replicas: dict[tuple[int, int], dict[str, int]] = {}
+    for name, value in sharded.items():
+        by_replicas.setdefault(replicas(value), {})[name] = value.nbytes
+    return [
+        name
+        for (index, number), sizes in by_replicas.items()
+        for name, replica in assign(sizes, number).items()
+        if replica == index
+    ]
+
+
+class _SharePlanner(dcp.DefaultSavePlanner):
+    """Plans the share of one rank without the plans of the others."""
+
+    def __init__(self, share: Share) -> None:
+        super().__init__(flatten_state_dict=False)
+        self._share = share
+        self.set_up_planner(dict(share.tensors), is_coordinator=True)
+
+    def create_local_plan(self) -> SavePlan:
+        self.plan = SavePlan([self._item(name, value) for name, value in self._share.tensors.items()])
+        return self.plan
+
+    def _item(self, name: str, value: Tensor) -> WriteItem:
+        chunk = self._share.chunks.get(name)
+        offsets = chunk.offsets if chunk else torch.Size([0] * value.dim())
+        data = TensorWriteData(
+            chunk=ChunkStorageMetadata(offsets, value.shape),
+            properties=TensorProperties.create_from_tensor(value),
+            size=chunk.whole if chunk else value.shape,
+        )
+        kind = WriteItemType.SHARD if chunk else WriteItemType.TENSOR
+        return WriteItem(MetadataIndex(name, offsets), kind, tensor_data=data)
+
+    def lookup_object(self, index: MetadataIndex) -> Tensor:
+        return self._share.tensors[index.fqn]
+
     def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
         """The data of `write_item`, which DCP writes next; the data before it are written."""
         heartbeat.checkpoint_part_written()
         return super().resolve_data(write_item)
 
 
-def plan_share(share: State) -> tuple[dcp.DefaultSavePlanner, SavePlan, Metadata]:
+def plan_share(share: Share) -> tuple[dcp.DefaultSavePlanner, SavePlan, dict[str, TensorStorageMetadata]]:
     """DCP's planner, plan and metadata for the tensors of one rank alone."""
-    planner = _WatchedPlanner(flatten_state_dict=False)
-    planner.set_up_planner(dict(share), is_coordinator=True)
-    [plan], metadata = planner.create_global_plan([planner.create_local_plan()])
-    return planner, planner.finish_plan(plan), metadata
+    planner = _SharePlanner(share)
+    plan = planner.create_local_plan()
+    metadata = {}
+    for item in plan.items:
+        data = item.tensor_data
+        assert data is not None, "every item is a tensor"
+        metadata[item.index.fqn] = TensorStorageMetadata(data.properties, data.size, [data.chunk])
+    return planner, plan, metadata
 
 
-def write(share: State, path: Path, rank: int) -> WrittenShare:
+def write(share: Share, path: Path, rank: int) -> WrittenShare:
     """Write the tensors of `rank` into the folder `path` and flush them to disk. Raises `OSError`."""
     # DCP would flush each file to disk before the end of the file has left Python's buffer
     writer = dcp.FileSystemWriter(path, overwrite=False, sync_files=False)
     writer.set_up_storage_writer(False, rank=rank, use_collectives=False)  # the file is named for the rank
     planner, plan, metadata = plan_share(share)
     results = writer.write_data(writer.prepare_local_plan(plan), planner).wait()
-    written = WrittenShare(results, metadata.state_dict_metadata)
+    written = WrittenShare(results, metadata)
     heartbeat.checkpoint_part_written()
     for name in written.files:
         sync(path / name)
@@ -109,7 +184,12 @@ def write(share: State, path: Path, rank: int) -> WrittenShare:
 
 def write_metadata(path: Path, shares: Sequence[WrittenShare]) -> None:
     """Write `.metadata` of the shares of all ranks and flush it to disk. Raises `OSError`."""
-    metadata = Metadata({name: tensor for share in shares for name, tensor in share.tensors.items()})
+    merged: dict[str, TensorStorageMetadata] = {}
+    for share in shares:
+        for name, tensor in share.tensors.items():
+            before = merged[name].chunks if name in merged else []
+            merged[name] = replace(tensor, chunks=before + tensor.chunks)
+    metadata = Metadata(dict(merged))
     dcp.FileSystemWriter(path, sync_files=False).finish(metadata, [share.results for share in shares])
     sync(path / METADATA)
 

@@ -127,6 +127,31 @@ def _gradient_communication(config: Config) -> Refusal | None:
     return refuse_scheme(config.parallel.gradient_communication, config.parallel.strategy)
 
 
+def _sharding(config: Config) -> Refusal | None:
+    resources, parallel = config.resources, config.parallel
+    size = parallel.hsdp.shard_size
+    if parallel.strategy == "hsdp" and size is not None and config.world_size % size:
+        return (
+            "parallel.hsdp.shard_size",
+            f"parallel.hsdp.shard_size={size} does not divide the {config.world_size} ranks of "
+            f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node}; "
+            f"use {_divisors(config.world_size)}",
+        )
+    if parallel.strategy in ("fsdp", "hsdp") and config.telemetry.layer_passes:
+        return (
+            "telemetry.layer_passes",
+            f"telemetry.layer_passes={config.telemetry.layer_passes} needs whole layers on every rank, but "
+            f"parallel.strategy={parallel.strategy} shards them; use single or ddp",
+        )
+    return None
+
+
+def _divisors(number: int) -> str:
+    """`1, 2 or 4`"""
+    *most, last = [str(size) for size in range(1, number + 1) if number % size == 0]
+    return f"{', '.join(most)} or {last}" if most else last
+
+
 def _learning_rate(config: Config) -> Refusal | None:
     optim, steps = config.optim, config.train.steps
     if (optim.schedule == "step") != (optim.step_every is not None):
@@ -178,6 +203,7 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _strategy,
     _pipeline,
     _gradient_communication,
+    _sharding,
     _learning_rate,
     _precision,
     _batch,

@@ -37,10 +37,12 @@ class ModelCost:
 def count_cost(
     model: nn.Module, source: Source, device: torch.device, autocast_dtype: torch.dtype | None = None
 ) -> ModelCost:
-    """Count the model, which is on `device`; its state stays as it is, the random numbers do not.
+    """Count a model that will run on `device`; its state stays as it is, the random numbers do not.
 
+    The model is on `device`, or on the meta device, where a forward pass computes shapes only.
     `autocast_dtype` is the dtype of its training steps under autocast; None: without autocast."""
-    flops = flops_per_sample(model, source.train, device)
+    placed = next((parameter.device for parameter in model.parameters()), device)
+    flops = flops_per_sample(model, source.train, placed)
     return ModelCost(
         parameters=sum(p.numel() for p in model.parameters()),
         flops_per_sample=sum(flops.values()) or None,

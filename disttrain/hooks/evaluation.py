@@ -60,10 +60,16 @@ class Validation:
         tally = torch.zeros(3, dtype=torch.float64, device=self.world.device)
         was_training = model.training
         model.eval()
-        with torch.inference_mode(), self.precision.autocast():
+        own = len(batches)
+        if strategy.gathers_parameters:  # every forward pass is a collective
+            largest = -(-count // self.mesh.data_size)
+            batches += [[0]] * (-(-largest // self.batch_size) - own)
+        with strategy.evaluation(model), self.precision.autocast():
             loader = make_loader(self.dataset, batches, DataConfig(), self.world.device, collate=self.collate)
-            for batch in loader:
-                tally += strategy.batch_tally(model, to_device(batch, self.world.device), self.task)
+            for number, batch in enumerate(loader):
+                found = strategy.batch_tally(model, to_device(batch, self.world.device), self.task)
+                if number < own:
+                    tally += found
                 heartbeat.progress()
         model.train(was_training)
         loss, metrics = self.task.metrics(self.world.all_reduce(tally))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -32,7 +33,12 @@ class Strategy:
     """
 
     comm_method: str | None = None
-    """Name of the method by which exposed communication is measured; None where nothing communicates."""
+    """Name of the method by which exposed communication is measured; None where nothing communicates, or
+    where it is not measured."""
+    comm_reason: str | None = None
+    """Reason why exposed communication is not measured, if something communicates."""
+    gathers_parameters = False
+    """Whether a forward pass, also without gradients, is a collective."""
     priming_passes = 0
     """Number of first backward passes of a process that sum gradients in another order than the later ones.
     As many passes without effect precede the first step."""
@@ -43,6 +49,11 @@ class Strategy:
     compares_collectives = True
     """Whether all ranks take part in the same collectives of a step, so that the ranks' times in each of them
     can be compared."""
+
+    def build(self, make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+        """The model of `make`, which `apply` receives after the transforms: on `device`, or without
+        memory. `make` draws random numbers. Raises `ConfigError`."""
+        return make().to(device)
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         """The parallel model. All ranks together."""
@@ -83,6 +94,11 @@ class Strategy:
         The first batch of a validation is the largest. Ranks may have different numbers of batches.
         """
         return objective.batch_tally(self.unwrap(model), batch)
+
+    def evaluation(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Context of forward passes between steps, without gradients. All ranks run equally many if the
+        strategy `gathers_parameters`."""
+        return torch.inference_mode()
 
     def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:
         """Context of passes without communication that leave the wrapper's state unchanged."""

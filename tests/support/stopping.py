@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.config.config_tree import Config
@@ -118,6 +119,7 @@ def parameter_hash(run: Run) -> str:
     bare, optimizer = run.runner.unwrapped_model, run.runner.optimizer
     moments = [value for each in bare.parameters() for _, value in sorted(optimizer.state[each].items())]
     for value in [*bare.state_dict().values(), *moments]:
+        value = value.full_tensor() if isinstance(value, DTensor) else value
         digest.update(value.cpu().numpy().tobytes())
     return digest.hexdigest()
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.config.sections.parallel import HSDPConfig, ParallelConfig
 from disttrain.data.sampler import GlobalOrder, RankBatches
+from disttrain.errors import ConfigError
 from disttrain.parallel.mesh import Mesh, build_mesh
 from disttrain.runtime.process_group import World
 
@@ -17,8 +18,38 @@ def test_every_rank_of_a_replicated_model_reads_its_own_samples(size):
     world = World(
         rank=size - 1, size=size, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None
     )
-    mesh = build_mesh(ParallelConfig(), world)
+    mesh = build_mesh("ddp", ParallelConfig(), world)
     assert (mesh.size, mesh.data_size, mesh.data_rank) == (size, size, size - 1)
+
+
+def world(rank: int, nodes: int, per_node: int) -> World:
+    return World(
+        rank=rank, size=nodes * per_node, local_rank=rank % per_node, local_size=per_node,
+        device=torch.device("cpu"), backend=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nodes", "per_node", "shard_size", "layout"),
+    [
+        ("fsdp", 2, 4, None, (1, 8)),
+        ("hsdp", 2, 4, None, (2, 4)),
+        ("hsdp", 4, 1, None, (4, 1)),
+        ("hsdp", 4, 1, 2, (2, 2)),
+        ("hsdp", 1, 1, None, (1, 1)),
+    ],
+)
+def test_sharding_strategies_divide_the_world(strategy, nodes, per_node, shard_size, layout):
+    config = ParallelConfig(hsdp=HSDPConfig(shard_size=shard_size))
+    meshes = [build_mesh(strategy, config, world(rank, nodes, per_node)) for rank in range(nodes * per_node)]
+    assert {(mesh.replicate, mesh.shard) for mesh in meshes} == {layout}
+    assert [mesh.data_rank for mesh in meshes] == list(range(nodes * per_node))
+
+
+def test_a_shard_that_does_not_divide_the_world_is_refused():
+    config = ParallelConfig(hsdp=HSDPConfig(shard_size=3))
+    with pytest.raises(ConfigError, match=r"parallel.hsdp.shard_size=3 does not divide the 4 ranks"):
+        build_mesh("hsdp", config, world(0, 2, 2))
 
 
 def test_stages_of_a_pipeline_read_the_same_samples_and_shards_do_not():

@@ -84,7 +84,7 @@ def test_a_good_file_is_a_config(write):
         (
             "train:",
             "parallel: {strategy: dpd}\ntrain:",
-            "'dpd': allowed: 'auto', 'single', 'ddp' or 'pipeline'; did you mean 'ddp'?",
+            "'dpd': allowed: 'auto', 'single', 'ddp', 'fsdp', 'hsdp' or 'pipeline'; did you mean 'ddp'?",
         ),
         (
             "train:",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from disttrain.config.sections.base import KEYED_IF_SET, Section
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
@@ -42,13 +42,47 @@ class PipelineConfig(Section):
     the activations of at most `stages` micro-batches."""
 
 
+class FSDPConfig(Section):
+    """Options of `fully_shard`, in both strategies that shard."""
+
+    reshard_after_forward: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
+    """Free the gathered parameters of a block after its forward pass, and gather them again for its backward
+    pass. False keeps them: one all-gather per block less, and the memory of all parameters."""
+    forward_prefetch: Annotated[NonNegativeInt, Field(json_schema_extra=KEYED_IF_SET)] = 0
+    """Blocks whose parameters are gathered ahead in the forward pass, in addition to PyTorch's overlap of one
+    all-gather with the block before."""
+    backward_prefetch: Annotated[NonNegativeInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    """Blocks whose parameters are gathered ahead in the backward pass; null leaves PyTorch's one."""
+    accumulation: Annotated[Literal["reduce_scatter", "no_sync"], Field(json_schema_extra=KEYED_IF_SET)] = (
+        "reduce_scatter"
+    )
+    """Gradients of all micro-steps but the last: `reduce_scatter` reduces each within the shard, and keeps a
+    shard of their sum. `no_sync` sends nothing, and keeps whole gradients."""
+    meta_device: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
+    """Build the model without memory, and give each rank its shard of the initial weights. False builds the
+    whole model in host memory on every rank."""
+
+
+class HSDPConfig(Section):
+    """Layout of `strategy` hsdp."""
+
+    shard_size: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    """Ranks that share one copy of the parameters; null: `resources.gpus_per_node`."""
+
+
 class ParallelConfig(Section):
     """How the ranks work together."""
 
-    strategy: Literal["auto", "single", "ddp", "pipeline"] = "auto"
-    """`auto` is single on one rank and ddp on more, and says why in the log."""
+    strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp", "pipeline"] = "auto"
+    """`single`: one rank. `ddp`: every rank holds the model. `fsdp`: all ranks share one copy of the model,
+    sharded by block. `hsdp`: the ranks of a node share one copy, and every node holds one. `pipeline`: each
+    rank holds some of the layers. `auto` is single on one rank and ddp on more, and says why in the log."""
     ddp: DDPConfig = DDPConfig()
     """Options of `strategy` ddp."""
+    fsdp: FSDPConfig = FSDPConfig()
+    """Options of `strategy` fsdp and hsdp."""
+    hsdp: HSDPConfig = HSDPConfig()
+    """Options of `strategy` hsdp alone."""
     pipeline: PipelineConfig = PipelineConfig()
     """Options of `strategy` pipeline."""
     gradient_communication: GradientCommunicationConfig = GradientCommunicationConfig()

@@ -1,0 +1,124 @@
+"""`fully_shard` by block: ranks share one copy of parameters, gradients and optimizer state.
+
+Parameters of a block are gathered before its forward and its backward pass, and gradients are averaged by a
+reduce-scatter after its backward pass. Transforms come first: an activation checkpoint within the sharded
+block recomputes from gathered parameters, and a compiled block contains no collective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
+from disttrain.errors import ConfigError
+from disttrain.model_blocks import blocks_of
+from disttrain.parallel.base import Strategy
+from disttrain.parallel.buffers import broadcast_buffers
+from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
+from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.sharded_tensors import fill_shard
+from disttrain.runtime.process_group import World, ensure_group
+
+
+class FSDP(Strategy):
+    """`torch.distributed.fsdp.fully_shard` with the options of `parallel.fsdp`."""
+
+    comm_reason = "the collectives of fully_shard are not timed in the trainer"
+    gathers_parameters = True
+
+    def __init__(self, options: FSDPConfig) -> None:
+        self.options = options
+        self._initial: DeferredInit | None = None
+        self._world: World | None = None
+        self._buffers_are_equal = False
+        self._context: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def build(self, make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+        """The model on the meta device; with `meta_device` false, in host memory."""
+        if not self.options.meta_device:
+            return make()
+        try:
+            model, self._initial = record(make)
+        except NotDeferrable as error:
+            raise ConfigError(
+                f"the model cannot be built without memory ({error}); parallel.fsdp.meta_device=false builds "
+                "the whole model in host memory on every rank"
+            ) from None
+        return model
+
+    def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
+        ensure_group(world)
+        self._world = world
+        device_mesh = self.device_mesh(mesh, world)
+        blocks = [
+            fully_shard(block, mesh=device_mesh, reshard_after_forward=self.options.reshard_after_forward)
+            for block in blocks_of(model).values()
+        ]
+        fully_shard(model, mesh=device_mesh)
+        set_prefetch(blocks, self.options.forward_prefetch, self.options.backward_prefetch)
+        if self._initial is not None:
+            model.to_empty(device=world.device)
+            fill(model, self._initial)
+            self._initial = None
+        return model
+
+    def device_mesh(self, mesh: Mesh, world: World) -> DeviceMesh:
+        """One dimension of all ranks."""
+        return init_device_mesh(world.device.type, (mesh.shard,), mesh_dim_names=("shard",))
+
+    @contextmanager
+    def micro_step(self, model: nn.Module, last: bool) -> Iterator[None]:
+        assert isinstance(model, FSDPModule)
+        if not self._buffers_are_equal and self._world is not None:
+            with self._context():
+                broadcast_buffers(model, self._world)
+        self._buffers_are_equal = not last  # once per optimizer step, as DDP does
+        if self.options.accumulation == "no_sync":
+            model.set_requires_gradient_sync(last)
+        else:
+            model.set_requires_all_reduce(last)
+        yield
+
+    @contextmanager
+    def evaluation(self, model: nn.Module) -> Iterator[None]:
+        try:
+            with torch.no_grad():  # parameters gathered in inference mode could not be trained
+                yield
+        finally:
+            for module in model.modules():  # the last forward pass leaves some of them gathered
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+
+    def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:
+        raise NotImplementedError("a forward pass of a sharded model needs the parameters of other ranks")
+
+    def wrap_forward_communication(
+        self, model: nn.Module, context: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._context = context
+
+
+def set_prefetch(blocks: list[FSDPModule], forward: int, backward: int | None) -> None:
+    """Gather the parameters of so many blocks ahead, while a block computes; None leaves it to PyTorch."""
+    for at, block in enumerate(blocks):
+        if forward:
+            block.set_modules_to_forward_prefetch(blocks[at + 1 : at + 1 + forward])
+        if backward is not None:
+            block.set_modules_to_backward_prefetch(blocks[max(0, at - backward) : at][::-1])
+
+
+def fill(model: nn.Module, initial: DeferredInit) -> None:
+    """Set the parameters and buffers of this rank to their initial values, one tensor at a time."""
+    tensors: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    tensors |= dict(model.named_buffers(remove_duplicate=False))
+    initial.replay(lambda name, value: fill_shard(tensors[name], value))
+
+
+def build(config: ParallelConfig) -> FSDP:
+    return FSDP(config.fsdp)

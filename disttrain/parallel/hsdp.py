@@ -1,0 +1,27 @@
+"""`fully_shard` on two dimensions: the ranks of a node share one copy of the parameters, nodes hold copies.
+
+Parameters travel within a node. Gradients are averaged by a reduce-scatter within the node, and then by an
+all-reduce of the shards across nodes.
+"""
+
+from __future__ import annotations
+
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.parallel.fsdp import FSDP
+from disttrain.parallel.mesh import Mesh
+from disttrain.runtime.process_group import World
+
+
+class HSDP(FSDP):
+    """`FSDP` on a mesh of `replicate` x `shard` ranks."""
+
+    def device_mesh(self, mesh: Mesh, world: World) -> DeviceMesh:
+        """Consecutive ranks, those of a node, share a copy."""
+        names = ("replicate", "shard")
+        return init_device_mesh(world.device.type, (mesh.replicate, mesh.shard), mesh_dim_names=names)
+
+
+def build(config: ParallelConfig) -> HSDP:
+    return HSDP(config.fsdp)

@@ -1,0 +1,93 @@
+"""Strategies fsdp and hsdp: initial weights, losses, evaluation and checkpoints of sharded models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from disttrain.build_by_kind import build_model, build_source
+from disttrain.config.config_tree import Config
+from disttrain.parallel.base import build_strategy
+from disttrain.parallel.mesh import build_mesh
+from disttrain.runtime.process_group import World
+from tests.support.ranks import Ranks
+from tests.support.stopping import config, train_until
+
+pytestmark = pytest.mark.multiprocess
+
+GPT = {"kind": "gpt", "layers": 3, "width": 12, "heads": 2}
+TEXT = {"kind": "synthetic", "task": "language", "vocab": 32, "seq_len": 8, "samples": 64, "valid_samples": 7}
+STEPS = 6
+
+
+def made(strategy: str, ranks: int, micro_steps: int = 1, model: dict[str, Any] = GPT, **fsdp: Any) -> Config:
+    """A run whose global batch is 12, for any number of ranks."""
+    local = 12 // ranks // micro_steps
+    train = {
+        "steps": STEPS,
+        "local_batch_size": local,
+        "global_batch_size": 12,
+        "log_every": 1,
+        "eval_every": 3,
+    }
+    data = TEXT if model is GPT else {"kind": "tests.support.small_models:source", "samples": 40}
+    parallel = {"strategy": strategy, "fsdp": fsdp, "hsdp": {"shard_size": 2 if ranks == 4 else None}}
+    return config(ranks=ranks, model=model, data=data, train=train, parallel=parallel)
+
+
+def parallel_model(world: World, config: Config) -> nn.Module:
+    """The model as a run builds it."""
+    source = build_source(config.data)
+    strategy = build_strategy(config.parallel.strategy, config.parallel)
+    torch.manual_seed(0)
+    model = strategy.build(lambda: build_model(config.model, source), world.device)
+    torch.manual_seed(world.rank)
+    return strategy.apply(model, build_mesh(config.parallel.strategy, config.parallel, world), world)
+
+
+def initial_weights(world: World, config: Config) -> tuple[bool, int, int]:
+    """Whether they are those of a model that was built on the CPU, their bytes on this rank, and in all."""
+    model = parallel_model(world, config)
+    torch.manual_seed(0)
+    whole = build_model(config.model, build_source(config.data)).state_dict()
+    equal = [torch.equal(full(value), whole[name]) for name, value in model.state_dict().items()]
+    here = sum(value.to_local().nbytes for value in model.parameters() if isinstance(value, DTensor))
+    return all(equal) and len(equal) == len(whole), here, sum(value.nbytes for value in model.parameters())
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@pytest.mark.parametrize("meta_device", [True, False])
+def test_ranks_hold_shards_of_the_weights_that_one_rank_would_have(three_ranks: Ranks, meta_device) -> None:
+    found = three_ranks.call(initial_weights, made("fsdp", 3, meta_device=meta_device))
+    assert all(equal for equal, _, _ in found)
+    whole = found[0][2]
+    assert sum(here for _, here, _ in found) == whole
+    assert max(here for _, here, _ in found) < whole / 2.5
+
+
+def test_pairs_of_ranks_hold_copies(four_ranks: Ranks) -> None:
+    found = four_ranks.call(initial_weights, made("hsdp", 4))
+    assert all(equal for equal, _, _ in found)
+    assert sum(here for _, here, _ in found) == 2 * found[0][2]
+
+
+def losses(ranks: Ranks, config: Config, folder: Path) -> tuple[list[float], list[float]]:
+    """Of training and of validation."""
+    metrics = ranks.call(train_until, config, folder, 0, None)[0].metrics
+    return [p.loss for p in metrics.loss_history], [p.loss for p in metrics.eval_history]
+
+
+@pytest.mark.parametrize("accumulation", ["reduce_scatter", "no_sync"])
+def test_a_sharded_model_learns_what_a_replicated_one_does(three_ranks, tmp_path, accumulation) -> None:
+    expected = losses(three_ranks, made("ddp", 3), tmp_path / "ddp")
+    config = made("fsdp", 3, 2, accumulation=accumulation)
+    found = losses(three_ranks, config, tmp_path / "fsdp")
+    assert found == (pytest.approx(expected[0], rel=1e-5), pytest.approx(expected[1], rel=1e-5))
