@@ -91,6 +91,10 @@ def _options(section: str, kind: str) -> str:
         ]
         for name, (annotation, default) in builder.options.items()
     ]
+    if builder.sizes:
+        names = ", ".join(f"`{name}`" for name in builder.sizes)
+        values = ", ".join(f"`{section}.{name}`" for name in next(iter(builder.sizes.values())))
+        rows.insert(0, [f"`{section}.size`", names, "`null`", f"A name that sets {values}."])
     summary = " ".join(builder.doc.split("\n\n")[0].split())
     return f"{heading}\n{summary}\n\n{table(['key', 'type', 'default', 'meaning'], rows)}"
 

@@ -8,11 +8,12 @@ source text does not show (a module that is not on the path here) are checked in
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ class Builder:
     file_options: tuple[str, ...] = ()
     """Options that may name a YAML or JSON file. Planning replaces the name by the file's content, so that
     the content is part of the run key and of `run.json`."""
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Values of several options by a name, given as the option `size` (`SIZES` of the module). Planning
+    replaces the name by the values, so that a size and its values give the same run key."""
 
     @property
     def options(self) -> dict[str, tuple[Any, Any]]:
@@ -124,6 +128,7 @@ def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> d
     builder = builder_of(section, kind)
     if builder is None:
         return given
+    given = _with_size(builder, key, kind, given)
     for name in given:
         _check_name(builder.signature, f"{key}.kind={kind}", key, name)
     try:
@@ -140,6 +145,25 @@ def check_options(section: str, key: str, kind: str, given: dict[str, Any]) -> d
         if isinstance(checked[name], str) and checked[name].endswith(FILE_SUFFIXES):
             checked[name] = _content(f"{key}.{name}", name, Path(checked[name]))
     return checked
+
+
+def _with_size(builder: Builder, key: str, kind: str, given: dict[str, Any]) -> dict[str, Any]:
+    """`given` with the values of its `size` in place of the name. Raises `OptionError`."""
+    if not builder.sizes or given.get("size") is None:
+        return {name: value for name, value in given.items() if name != "size" or not builder.sizes}
+    size, rest = str(given["size"]), {name: value for name, value in given.items() if name != "size"}
+    if size not in builder.sizes:
+        allowed = list(builder.sizes)
+        raise OptionError(
+            "size", f"{key}.size={size!r}: allowed for {kind}: {', '.join(allowed)}{nearest(size, allowed)}"
+        )
+    values = builder.sizes[size]
+    for name in values:
+        if name in rest:
+            raise OptionError(
+                name, f"{key}.size={size} sets {key}.{name}={values[name]}: give only one of them"
+            )
+    return {**rest, **values}
 
 
 def _check_name(builder: Signature, at: str, key: str, name: str) -> None:
@@ -210,15 +234,21 @@ def _read(path: Path, name: str) -> Builder | None:
 @functools.cache
 def _read_version(path: Path, name: str, _modified: int) -> Builder | None:
     found = signature(path, name)
-    return None if found is None else Builder(found, _file_options(parsed(path)))
+    if found is None:
+        return None
+    module = parsed(path)
+    sizes = _literal(module, "SIZES") or {}
+    named = isinstance(sizes, dict) and all(isinstance(values, dict) for values in sizes.values())
+    return Builder(found, tuple(_literal(module, "FILE_OPTIONS") or ()), sizes if named else {})
 
 
-def _file_options(module: ast.Module) -> tuple[str, ...]:
-    """The value of `FILE_OPTIONS = (...)` in the module."""
+def _literal(module: ast.Module, name: str) -> Any:
+    """The value of `name = ...` in the module; None unless it is a literal."""
     for node in module.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FILE_OPTIONS":
-            return tuple(ast.literal_eval(node.value))
-    return ()
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            with contextlib.suppress(ValueError):
+                return ast.literal_eval(node.value)
+    return None
 
 
 def _defines(folder: Path, module: str, name: str) -> bool:

@@ -1,7 +1,6 @@
 """A decoder-only transformer: pre-norm, rotary positions, causal attention, tied embedding.
 
-LayerNorm and linear layers have no bias. `layers=24 width=2048 heads=16` with a vocabulary of 50,304 has
-1.3 billion parameters.
+LayerNorm and linear layers have no bias. `SIZES` names common shapes by their number of parameters.
 """
 
 from __future__ import annotations
@@ -12,6 +11,25 @@ from torch import Tensor, nn
 
 from disttrain.data.source import Source
 from disttrain.errors import ConfigError
+
+SIZES = {
+    "1M": {"layers": 5, "width": 128, "heads": 4},
+    "3M": {"layers": 5, "width": 224, "heads": 7},
+    "10M": {"layers": 8, "width": 320, "heads": 5},
+    "30M": {"layers": 12, "width": 448, "heads": 7},
+    "60M": {"layers": 6, "width": 640, "heads": 10},
+    "124M": {"layers": 12, "width": 768, "heads": 12},
+    "350M": {"layers": 24, "width": 1024, "heads": 16},
+    "774M": {"layers": 36, "width": 1280, "heads": 20},
+    "1.3B": {"layers": 24, "width": 2048, "heads": 16},
+    "1.5B": {"layers": 48, "width": 1600, "heads": 25},
+    "2.7B": {"layers": 32, "width": 2560, "heads": 32},
+    "6.7B": {"layers": 32, "width": 4096, "heads": 32},
+    "7B": {"layers": 34, "width": 4096, "heads": 32},
+}
+"""Shapes by name, for `model.size`: of GPT-2 (124M, 774M, 1.5B) and GPT-3 (350M, 1.3B, 2.7B, 6.7B; Brown et
+al. 2020, arXiv:2005.14165, table 2.1) where they have the name. The number of parameters holds for tied
+weights and a vocabulary of 50,304 tokens; up to 30M, of 256 tokens (bytes)."""
 
 _INIT_STD = 0.02
 _ROTARY_BASE = 10_000.0

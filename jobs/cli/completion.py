@@ -193,7 +193,8 @@ def _settings(typed: _Typed, current: str) -> Iterable[str]:
             kind = given.get(f"{section}.kind")
             for name in [kind] if kind in builtin_kinds(package) else builtin_kinds(package):
                 builder = builder_of(package, name)
-                keys += [f"{section}.{option}" for option in builder.options] if builder else []
+                options = [*builder.options, *(["size"] if builder.sizes else [])] if builder else []
+                keys += [f"{section}.{option}" for option in options]
         return [f"{name}=" for name in dict.fromkeys(keys)]
     section, _, last = key.partition(".")
     if last == "kind" and section in BUILT_SECTIONS:

@@ -95,6 +95,14 @@ def test_gpt_grows_past_a_billion():
     assert count == 24 * (12 * 2048**2 + 2 * 2048) + 2048 + 50304 * 2048  # 1.31 billion
 
 
+@pytest.mark.parametrize("size", gpt.SIZES)
+def test_the_name_of_a_gpt_is_its_number_of_parameters(size):
+    named = float(size[:-1]) * {"M": 1e6, "B": 1e9}[size[-1]]
+    vocabulary = 256 if named <= 30e6 else 50304
+    count = on_meta(gpt.build, shaped("language", (8,), vocabulary), **gpt.SIZES[size])
+    assert count == pytest.approx(named, rel=0.04)
+
+
 def test_gpt_is_causal(sentences):
     model = gpt.build(sentences, layers=2, width=32, heads=2).eval()
     tokens = torch.randint(32, (1, 24))
