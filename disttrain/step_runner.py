@@ -105,12 +105,13 @@ class StepRunner:
         yield
         self.clock.switch(COMM)
 
-    def prime_buckets(self, batch: Any) -> None:
-        """Run the `priming_passes` of the strategy: passes without effect.
+    def prime(self, batch: Any, compiles: bool = False) -> None:
+        """Run passes without effect: the `priming_passes` of the strategy, at least one if the model
+        `compiles` in its first pass.
 
         All ranks together, before the first step of every start, fresh or resumed.
         """
-        for _ in range(self.strategy.priming_passes):
+        for _ in range(max(self.strategy.priming_passes, int(compiles))):
             with preserve_state(self.model, self._device):
                 self._loss(self._load(iter([batch]))).backward()
 

@@ -50,6 +50,7 @@ from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import COMMUNICATION
 from disttrain.telemetry.telemetry_state import TelemetryState
 from disttrain.transforms import transforms_of
+from disttrain.transforms.compilation import compiling
 
 
 def train(config: Config, output: RunOutput, world: World, signals: StopSignals | None = None) -> Metrics:
@@ -153,8 +154,8 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         built.model, task, built.optimizer, config.optim, built.strategy, plan, data.steps, telemetry.clock,
         precision,
     )  # fmt: skip
-    if built.strategy.priming_passes:
-        runner.prime_buckets(data.example())
+    with compiling(config.compile):
+        runner.prime(data.example(), compiles=config.compile.scope != "none")
 
     random = RandomState(world.device)
     parts: list[Stateful] = [TelemetryState(telemetry, origin), precision, built.strategy, random]
@@ -184,7 +185,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
 
 def build_parallel_model(config: Config, world: World) -> ParallelModel:
     """Mesh, data, model, transforms, strategy, optimizer. All ranks together."""
-    transforms = transforms_of(config)
+    transforms = transforms_of(config, world.device)
     name, reason = choose_strategy(config.parallel.strategy, world.size)
     mesh = build_mesh(name, config.parallel, world)
     data = build_data(config, mesh, world)

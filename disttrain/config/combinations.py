@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from disttrain.config.batch_plan import BatchPlan
+from disttrain.config.compile_combinations import check_compilation
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.gradient_communication import refuse_scheme
 from disttrain.errors import ConfigError
@@ -208,5 +209,6 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _precision,
     _batch,
     _memory,
+    check_compilation,
 )
 """In this order; the first refusal is shown."""

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 
 from disttrain.config.sections.base import Section, section_of
 from disttrain.config.sections.checkpoint import CheckpointConfig
+from disttrain.config.sections.compile import CompileConfig
 from disttrain.config.sections.data import DataConfig
 from disttrain.config.sections.job import JobConfig
 from disttrain.config.sections.memory import MemoryConfig
@@ -54,6 +55,7 @@ class Config(Section):
     optim: OptimConfig = OptimConfig()
     parallel: ParallelConfig = ParallelConfig()
     memory: MemoryConfig = MemoryConfig()
+    compile: CompileConfig = CompileConfig()
     resources: ResourcesConfig = ResourcesConfig()
     job: JobConfig = JobConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -2,7 +2,7 @@
 
 A transform keeps the names and the order of the parameters, so that a checkpoint fits with and without it.
 Those that `model.transforms` names as `package.module:callable` come first, in this order; then those of the
-section `memory`.
+section `memory`, and compilation.
 """
 
 from __future__ import annotations
@@ -10,21 +10,26 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import nn
 
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
+from disttrain.transforms.compilation import compile_model
 
 Transform = Callable[[nn.Module], nn.Module]
 
 
-def transforms_of(config: Config) -> list[Transform]:
-    """The transforms of a run, in the order in which they are applied. Raises `ConfigError`."""
+def transforms_of(config: Config, device: torch.device) -> list[Transform]:
+    """The transforms of a run that computes on `device`, in the order in which they are applied. Raises
+    `ConfigError`."""
     found, memory = load_transforms(config.model.transforms), config.memory
     mode = memory.activation_checkpointing
     if mode != "none":
         found.append(lambda model: checkpoint_activations(model, mode, memory.every_blocks or 1))
+    if config.compile.scope != "none":
+        found.append(lambda model: compile_model(model, config.compile, device))
     return found
 
 

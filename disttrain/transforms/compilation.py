@@ -1,0 +1,114 @@
+"""Compilation with `torch.compile`: of each block of the model, or of the whole model.
+
+Modules are compiled in place, so parameters keep their names in checkpoints. Compilation precedes the
+strategy and follows activation checkpointing: the graph of a block then contains its recomputation, and the
+hooks of `fully_shard` and DDP stay outside of it. Blocks of equal shapes share one graph.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import nn
+
+from disttrain.config.sections.compile import CompileConfig
+from disttrain.errors import ConfigError
+from disttrain.model_blocks import blocks_of
+from disttrain.runtime import log
+
+_GRAPHS_PER_MODULE = 8
+"""PyTorch's own limit is 8 graphs in total, and code without a graph runs uncompiled: the blocks of a
+ResNet-50 have 8 combinations of shapes, which validation doubles."""
+
+
+def compile_model(model: nn.Module, options: CompileConfig, device: torch.device) -> nn.Module:
+    """Have `model` compiled in its first pass, as `options` (with a scope) say; the model itself, changed in place.
+
+    Raises `ConfigError` for a model without blocks if these are to be compiled, and for a machine without the
+    compiler of the backend.
+    """
+    if options.backend == "inductor":
+        _require_compiler(device)
+    modules = [model] if options.scope == "model" else list(blocks_of(model).values())
+    if not modules:
+        raise ConfigError(
+            f"compile.scope=blocks: {type(model).__name__} has no blocks; use compile.scope=model"
+        )
+    # PyTorch splits a compiled model at DDP's buckets, so that they travel during the backward pass. Blocks
+    # are split already, and the splitter refuses activation checkpointing and buckets below 1 MiB.
+    torch._dynamo.config.optimize_ddp = options.scope == "model"
+    limit = _GRAPHS_PER_MODULE * len(modules)
+    torch._dynamo.config.recompile_limit = max(limit, torch._dynamo.config.recompile_limit)
+    torch._dynamo.config.accumulated_recompile_limit = max(
+        limit, torch._dynamo.config.accumulated_recompile_limit
+    )
+    for module in modules:
+        _compile(module, options)
+    return model
+
+
+def _compile(module: nn.Module, options: CompileConfig) -> None:
+    """`module.compile()`, but for the classes of `torch.nn` too, which that method leaves uncompiled: PyTorch
+    does not begin a graph in code of its own."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    module._compiled_call_impl = torch.compile(
+        call,
+        backend=options.backend,
+        mode=None if options.mode == "default" else options.mode,
+        fullgraph=options.fullgraph,
+        dynamic=options.dynamic,
+    )
+
+
+@contextmanager
+def compiling(options: CompileConfig) -> Iterator[None]:
+    """Context of the pass in which the model is compiled: log its duration.
+
+    Raises `ConfigError` where PyTorch cannot compile the model.
+    """
+    began = time.monotonic()
+    try:
+        yield
+    except torch._dynamo.exc.TorchDynamoException as error:
+        reason = next(
+            (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+        )
+        raise ConfigError(
+            f"compile.scope={options.scope}, compile.fullgraph={str(options.fullgraph).lower()}: the model "
+            f"cannot be compiled ({reason}); use "
+            + ("compile.fullgraph=false" if options.fullgraph else "compile.scope=none")
+        ) from error
+    if options.scope != "none":
+        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        log.info("compiled", scope=options.scope, graphs=graphs, seconds=time.monotonic() - began)
+
+
+def _require_compiler(device: torch.device) -> None:
+    """Raise `ConfigError` unless the compiler of inductor's code for `device` is installed."""
+    if device.type == "cuda":
+        from torch.utils._triton import has_triton
+
+        if not has_triton():
+            raise ConfigError(
+                f"compile.backend=inductor needs the package triton and a GPU that it supports, which "
+                f"{torch.cuda.get_device_name(device)} with this installation is not; use "
+                "compile.backend=aot_eager or compile.scope=none"
+            )
+        return
+    from torch._inductor import config
+
+    names = [name for name in config.cpp.cxx if name]
+    if not any(shutil.which(name) for name in names):
+        raise ConfigError(
+            f"compile.backend=inductor needs a C++ compiler on the CPU, and none of {', '.join(names)} is on "
+            "PATH; set CXX, or use compile.backend=aot_eager or compile.scope=none"
+        )

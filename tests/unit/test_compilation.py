@@ -1,0 +1,158 @@
+"""Compilation of blocks or of the whole model: same names, same numbers, no compilation after the first pass.
+
+The backends `aot_eager` and `eager` stand for inductor, which compiles for half a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+
+from disttrain.config.parsing import Draft, check
+from disttrain.config.sections.compile import CompileConfig
+from disttrain.errors import ConfigError
+from disttrain.models.gpt import GPT
+from disttrain.transforms.compilation import compile_model, compiling
+
+CPU = torch.device("cpu")
+TOKENS = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(optimize_ddp=True, recompile_limit=8):
+        yield
+    torch.set_num_threads(threads)
+
+
+def a_gpt() -> GPT:
+    torch.manual_seed(0)
+    return GPT(64, 3, 32, 2, 64, 0.0, True)
+
+
+def trained(model: nn.Module, inputs: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Loss and gradients by name of one pass."""
+    loss = model(inputs).logsumexp(-1).mean()
+    loss.backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad(set_to_none=True)
+    return loss.detach(), found
+
+
+def validated(model: nn.Module, inputs: Tensor) -> None:
+    model.eval()
+    with torch.inference_mode():
+        model(inputs)
+    model.train()
+
+
+def graphs() -> int:
+    return int(counters["stats"]["unique_graphs"])
+
+
+@pytest.mark.parametrize("scope", ["blocks", "model"])
+def test_names_and_gradients_stay_and_only_the_first_pass_compiles(scope: str) -> None:
+    plain, model = a_gpt(), a_gpt()
+    names = list(model.state_dict())
+    options = CompileConfig(scope=scope, backend="aot_eager", fullgraph=True)
+    assert compile_model(model, options, CPU) is model
+    loss, gradients = trained(model, TOKENS)
+    expected_loss, expected = trained(plain, TOKENS)
+    assert list(model.state_dict()) == names == list(plain.state_dict())
+    torch.testing.assert_close((loss, gradients), (expected_loss, expected), rtol=1e-5, atol=1e-6)
+    assert graphs() == 1, "blocks of equal shapes share a graph"
+    validated(model, TOKENS)
+    compiled = graphs()
+    for _ in range(2):
+        trained(model, TOKENS)
+        validated(model, TOKENS)
+    assert graphs() == compiled
+
+
+class Widths(nn.Module):
+    """Ten blocks of one class, each of another shape: more than the graphs that PyTorch keeps by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(n, n + 1)) for n in range(4, 14))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def test_each_shape_of_a_block_gets_a_graph_for_training_and_one_for_validation() -> None:
+    model = compile_model(Widths(), CompileConfig(scope="blocks", backend="eager"), CPU)
+    trained(model, torch.ones(2, 4))
+    assert graphs() == 10
+    validated(model, torch.ones(2, 4))
+    assert graphs() == 20
+
+
+class Breaking(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return self.layer(x)
+
+
+def test_a_model_that_is_not_one_graph_is_refused_in_one_line() -> None:
+    options = CompileConfig(scope="model", backend="eager", fullgraph=True)
+    model = compile_model(Breaking(), options, CPU)
+    with pytest.raises(ConfigError, match=r"graph_break.*use compile.fullgraph=false$"), compiling(options):
+        model(torch.ones(1, 2))
+
+
+def test_a_model_without_blocks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Linear has no blocks; use compile.scope=model"):
+        compile_model(nn.Linear(2, 2), CompileConfig(scope="blocks", backend="eager"), CPU)
+
+
+def test_a_machine_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler on the CPU, and none of"):
+        compile_model(a_gpt(), CompileConfig(scope="blocks"), CPU)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"compile": {"fullgraph": True}}, r"compile.fullgraph=True has no effect with compile.scope=none"),
+        (
+            {"compile": {"scope": "model", "backend": "eager", "mode": "max-autotune"}},
+            "is a mode of compile.backend=inductor",
+        ),
+        (
+            {"compile": {"scope": "blocks"}, "model": {"kind": "emulated"}},
+            "model.kind=emulated has no operators to compile",
+        ),
+        (
+            {"compile": {"scope": "blocks"}, "telemetry": {"layer_passes": 2}},
+            "a compiled layer cannot be timed",
+        ),
+        (
+            {
+                "compile": {"scope": "model"},
+                "resources": {"nodes": 2},
+                "parallel": {"ddp": {"bucket_mb": 0.5}},
+            },
+            "parallel.ddp.bucket_mb=0.5; use at least 1, or compile.scope=blocks",
+        ),
+    ],
+)
+def test_pairings_that_cannot_work_are_refused(sections: dict[str, dict[str, object]], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(Draft({"train": {"steps": 1, "local_batch_size": 1}} | sections))
