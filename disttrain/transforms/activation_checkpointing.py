@@ -8,6 +8,7 @@ and parameters keep their names.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -61,30 +62,42 @@ class Recomputed(nn.Module):
     """Mixed into the class of a block: the forward pass keeps its inputs alone."""
 
     _contexts: Contexts
+    _compiled_contexts: dict[str, Contexts]
+    """Contexts within a compiled graph, which updates running statistics once by itself."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return super().forward(*args, **kwargs)
-        return checkpoint(super().forward, *args, use_reentrant=False, context_fn=self._contexts, **kwargs)
+        if torch.compiler.is_compiling():
+            contexts = self._compiled_contexts
+        else:
+            contexts = {"context_fn": self._contexts}
+        return checkpoint(super().forward, *args, use_reentrant=False, **contexts, **kwargs)
 
 
 def _recompute(block: nn.Module, selective: bool) -> None:
-    kind = type(block)
     norms = [module for module in block.modules() if isinstance(module, _NormBase)]
     contexts = partial(_contexts, norms, selective)
-    block.__class__ = type(kind.__name__, (Recomputed, kind), {"__module__": kind.__module__})
+    block.__class__ = _recomputed(type(block))
     vars(block)["_contexts"] = contexts
+    vars(block)["_compiled_contexts"] = {"context_fn": _saving_contexts} if selective else {}
+
+
+@functools.cache
+def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class of recomputed blocks of class `kind`: one, so that equal blocks are compiled once."""
+    return type(kind.__name__, (Recomputed, kind), {"__module__": kind.__module__})
 
 
 def _contexts(
     norms: list[_NormBase], selective: bool
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    first, repeated = (
-        create_selective_checkpoint_contexts(list(SAVED_OPERATORS))
-        if selective
-        else (nullcontext(), nullcontext())
-    )
+    first, repeated = _saving_contexts() if selective else (nullcontext(), nullcontext())
     return first, _without_statistics(norms, repeated)
+
+
+def _saving_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    return create_selective_checkpoint_contexts(list(SAVED_OPERATORS))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ The backends `aot_eager` and `eager` stand for inductor, which compiles for half
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,8 @@ from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.compile import CompileConfig
 from disttrain.errors import ConfigError
 from disttrain.models.gpt import GPT
+from disttrain.models.resnet import BasicBlock, ResNet
+from disttrain.transforms.activation_checkpointing import checkpoint_activations
 from disttrain.transforms.compilation import compile_model, compiling
 
 CPU = torch.device("cpu")
@@ -76,6 +79,25 @@ def test_names_and_gradients_stay_and_only_the_first_pass_compiles(scope: str) -
         trained(model, TOKENS)
         validated(model, TOKENS)
     assert graphs() == compiled
+
+
+@pytest.mark.parametrize("mode", ["full", "selective"])
+def test_recomputed_blocks_share_a_graph_too(mode: str) -> None:
+    plain, model = a_gpt(), checkpoint_activations(a_gpt(), mode)
+    compile_model(model, CompileConfig(scope="blocks", backend="aot_eager", fullgraph=True), CPU)
+    found, expected = trained(model, TOKENS), trained(plain, TOKENS)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert graphs() == 1
+
+
+def test_running_statistics_of_a_recomputed_compiled_block_are_updated_once() -> None:
+    torch.manual_seed(0)
+    plain = ResNet(BasicBlock, (1, 1, 1, 1), 3, True, 10, 4)
+    model = checkpoint_activations(copy.deepcopy(plain), "full")
+    compile_model(model, CompileConfig(scope="blocks", backend="aot_eager"), CPU)
+    for each in (plain, model):
+        trained(each, torch.ones(2, 3, 8, 8))
+    torch.testing.assert_close(dict(model.named_buffers()), dict(plain.named_buffers()))
 
 
 class Widths(nn.Module):
