@@ -8,7 +8,6 @@ and parameters keep their names.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -58,6 +57,10 @@ def checkpoint_activations(model: nn.Module, mode: str, every: int = 1) -> nn.Mo
     return model
 
 
+_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
+"""The class of recomputed blocks by that of the blocks: one for all, so that equal blocks are compiled once."""
+
+
 class Recomputed(nn.Module):
     """Mixed into the class of a block: the forward pass keeps its inputs alone."""
 
@@ -78,15 +81,12 @@ class Recomputed(nn.Module):
 def _recompute(block: nn.Module, selective: bool) -> None:
     norms = [module for module in block.modules() if isinstance(module, _NormBase)]
     contexts = partial(_contexts, norms, selective)
-    block.__class__ = _recomputed(type(block))
+    kind = type(block)
+    block.__class__ = _CLASSES.setdefault(
+        kind, type(kind.__name__, (Recomputed, kind), {"__module__": kind.__module__})
+    )
     vars(block)["_contexts"] = contexts
     vars(block)["_compiled_contexts"] = {"context_fn": _saving_contexts} if selective else {}
-
-
-@functools.cache
-def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class of recomputed blocks of class `kind`: one, so that equal blocks are compiled once."""
-    return type(kind.__name__, (Recomputed, kind), {"__module__": kind.__module__})
 
 
 def _contexts(

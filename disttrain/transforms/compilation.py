@@ -28,7 +28,7 @@ ResNet-50 have 8 combinations of shapes, which validation doubles."""
 
 
 def compile_model(model: nn.Module, options: CompileConfig, device: torch.device) -> nn.Module:
-    """Have `model` compiled in its first pass, as `options` (with a scope) say; the model itself, changed in place.
+    """Compile `model` in its first pass, by `options` with a scope; the model itself, changed in place.
 
     Raises `ConfigError` for a model without blocks if these are to be compiled, and for a machine without the
     compiler of the backend.

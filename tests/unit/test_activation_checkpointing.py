@@ -17,6 +17,7 @@ from disttrain.models import gpt, huggingface, resnet
 from disttrain.transforms import transforms_of
 from disttrain.transforms.activation_checkpointing import Recomputed, checkpoint_activations
 
+CPU = torch.device("cpu")
 LAYERS = 4
 TOKENS = torch.randint(64, (2, 32), generator=torch.Generator().manual_seed(0))
 IMAGES = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
@@ -109,8 +110,8 @@ def config_with(**memory):
 
 
 def test_the_config_chooses_the_blocks():
-    assert transforms_of(config_with()) == []
-    (transform,) = transforms_of(config_with(activation_checkpointing="every-n", every_blocks=2))
+    assert transforms_of(config_with(), CPU) == []
+    (transform,) = transforms_of(config_with(activation_checkpointing="every-n", every_blocks=2), CPU)
     model = transform(a_gpt()[0])
     assert [isinstance(block, Recomputed) for block in model.blocks] == [True, False] * (LAYERS // 2)
 
