@@ -58,14 +58,14 @@ def checkpoint_activations(model: nn.Module, mode: str, every: int = 1) -> nn.Mo
 
 
 _CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
-"""The class of recomputed blocks by that of the blocks: one for all, so that equal blocks are compiled once."""
+"""Class of recomputed blocks by that of the blocks; with one class, equal blocks are compiled once."""
 
 
 class Recomputed(nn.Module):
     """Mixed into the class of a block: the forward pass keeps its inputs alone."""
 
     _contexts: Contexts
-    _compiled_contexts: dict[str, Contexts]
+    _compiled_contexts: dict[str, Any]
     """Contexts within a compiled graph, which updates running statistics once by itself."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
