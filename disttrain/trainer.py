@@ -60,6 +60,7 @@ from disttrain.trainer_setup import (
     parallelize,
     start_telemetry,
 )
+from disttrain.transforms.compilation import compiling
 
 B = TypeVar("B")
 """A batch: tensors, at any depth of tuples, lists and mappings."""
@@ -317,8 +318,9 @@ class Trainer(Generic[B]):
 
     def _begin(self, batch: B) -> None:
         """Start the clock; `batch` is that of the first step."""
-        if self._runner.strategy.priming_passes:
-            self._runner.prime_buckets(batch)
+        options = self._config.compile
+        with compiling(options):
+            self._runner.prime(batch, compiles=options.scope != "none")
         self._random.restart(self.steps_done, self._config.train.seed, self._world)
         self._telemetry.start()
         self._began = True

@@ -52,7 +52,7 @@ def parallelize(
     model = model.to(world.device)
     for value in itertools.chain(model.parameters(), model.buffers()):
         world.broadcast(value.detach())
-    for transform in transforms_of(config):
+    for transform in transforms_of(config, world.device):
         model = transform(model)
     name, reason = choose_strategy(config.parallel.strategy, world.size)
     strategy = build_strategy(name, config.parallel)
