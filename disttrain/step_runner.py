@@ -95,8 +95,14 @@ class StepRunner:
             self.model,
             loaded,
             lambda model, batch: this._share_of_loss(model, batch),
+            lambda: this._forward_pass(),
             lambda: this._computing(),
         )
+
+    @contextmanager
+    def _forward_pass(self) -> Iterator[None]:
+        with self._computing(), self.precision.autocast():
+            yield
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

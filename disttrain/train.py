@@ -45,6 +45,7 @@ from disttrain.step_runner import StepRunner
 from disttrain.task import Task
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
+from disttrain.telemetry.null_reasons import DIFFERENT_COLLECTIVES
 from disttrain.telemetry.run import RunTelemetry
 from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import COMMUNICATION
@@ -208,7 +209,7 @@ def build_telemetry(
     config: Config, output: RunOutput, world: World, built: ParallelModel, origin: ResumeSource | None
 ) -> RunTelemetry:
     """The telemetry, and the first line of the log. All ranks together."""
-    data, cost = built.data, built.cost
+    data, cost, strategy = built.data, built.cost, built.strategy
     metrics_fields = {
         **output.identity(),
         **describe_machine(world, config),
@@ -222,7 +223,9 @@ def build_telemetry(
         tokens_per_sample=data.source.tokens_per_sample,
         samples_are_images=data.source.images,
         peak_reason=cost.peak.reason,
-        profiles_collectives=built.strategy.comm_method is not None and built.strategy.compares_collectives,
+        profiles_collectives=strategy.comm_method is not None and strategy.compares_collectives,
+        unprofiled_reason=None if strategy.compares_collectives else DIFFERENT_COLLECTIVES,
+        compares_passes=strategy.compares_collectives,
         emulation_late_reason=reason_at_start(built.model),
         exposed_comm_reason=built.strategy.comm_reason,
     )

@@ -16,7 +16,7 @@ from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 
 BatchLoss = Callable[[nn.Module, Any], Tensor]
-Computing = Callable[[], AbstractContextManager[None]]
+Pass = Callable[[], AbstractContextManager[None]]
 
 
 class HasTally(Protocol):
@@ -78,13 +78,14 @@ class Strategy:
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def run_schedule(
-        self, model: nn.Module, batches: Sequence[Any], loss: BatchLoss, computing: Computing
+        self, model: nn.Module, batches: Sequence[Any], loss: BatchLoss, forward: Pass, backward: Pass
     ) -> Tensor:
         """Run the forward and backward passes of a step over its micro-batches, and reduce the gradients.
 
         Returns the sum of the losses, a scalar on the device, on every rank. `loss` is the share of a model
-        and a micro-batch in the step's loss. All time outside of the context `computing` counts as exposed
-        communication. Raises `NotImplementedError` unless the strategy `runs_schedule`.
+        and a micro-batch in the step's loss. `forward` and `backward` are the contexts of the passes of one
+        micro-batch; all other time counts as exposed communication. Raises `NotImplementedError` unless the
+        strategy `runs_schedule`.
         """
         raise NotImplementedError
 

@@ -22,13 +22,14 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from disttrain.config.sections.parallel import ParallelConfig, PipelineConfig
 from disttrain.errors import ConfigError
-from disttrain.parallel.base import BatchLoss, Computing, HasTally, Strategy
+from disttrain.parallel.base import BatchLoss, HasTally, Pass, Strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.runtime.process_group import World
 
 COMM_METHOD = "pipeline_schedule"
 """Time in the schedule outside of this rank's own forward and backward passes: waiting for the neighbouring
-stages and transfer of activations, which cannot be separated; then the all-reduce of gradients."""
+stages and transfer of activations, which cannot be separated; then the all-reduce of gradients and of their
+norm."""
 _BUCKET_BYTES = 25 * 2**20
 """Largest message of the gradient all-reduce, except for a single larger gradient."""
 _SCHEDULES: dict[str, type[PipelineScheduleSingle]] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -46,16 +47,17 @@ class Splittable(Protocol):
 
 
 class _TimedStage(PipelineStage):
-    """Runs its forward and backward passes within the context `computing`."""
+    """Runs each pass of a micro-batch within a context."""
 
-    computing: Computing = nullcontext
+    forward_pass: Pass = nullcontext
+    backward_pass: Pass = nullcontext
 
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        with self.computing():
+        with self.forward_pass():
             return super().forward_one_chunk(*args, **kwargs)
 
     def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
-        with self.computing():
+        with self.backward_pass():
             return super().backward_one_chunk(*args, **kwargs)
 
 
@@ -79,6 +81,7 @@ class Pipeline(Strategy):
 
     def __init__(self, options: PipelineConfig) -> None:
         self.options = options
+        self._communicating: Pass = nullcontext
         self._schedule: PipelineScheduleSingle | None = None
         self._validation: PipelineScheduleSingle | None = None
         self._validation_rows = 0
@@ -106,11 +109,11 @@ class Pipeline(Strategy):
         return stage
 
     def run_schedule(
-        self, model: nn.Module, batches: Sequence[Any], loss: BatchLoss, computing: Computing
+        self, model: nn.Module, batches: Sequence[Any], loss: BatchLoss, forward: Pass, backward: Pass
     ) -> Tensor:
         """See `Strategy.run_schedule`. A batch is (inputs, targets), of the same shapes in every step."""
         if self._schedule is None:
-            self._schedule = self._new_schedule(model, len(batches), loss, computing)
+            self._schedule = self._new_schedule(model, len(batches), loss, forward, backward)
         inputs = (torch.cat([inputs for inputs, _ in batches]),) if self._is_first else ()
         targets = torch.cat([targets for _, targets in batches]) if self._is_last else None
         losses: list[Tensor] = []
@@ -118,7 +121,8 @@ class Pipeline(Strategy):
         total = torch.stack(losses).detach().sum() if losses else torch.zeros((), device=self._device)
         dist.broadcast(total, group=self._stages, group_src=self._mesh.pipeline - 1)
         if self._mesh.data_size > 1:
-            average_gradients(model.parameters(), self._replicas)
+            with self._communicating():
+                average_gradients(model.parameters(), self._replicas)
         return total
 
     def batch_tally(self, model: nn.Module, batch: Any, objective: HasTally) -> Tensor:
@@ -137,8 +141,13 @@ class Pipeline(Strategy):
     def grad_norm(self, model: nn.Module) -> Tensor:
         """L2 norm of the gradients of all stages."""
         squared = super().grad_norm(model).square()
-        dist.all_reduce(squared, group=self._stages)
+        with self._communicating():
+            dist.all_reduce(squared, group=self._stages)
         return squared.sqrt()
+
+    def wrap_forward_communication(self, model: nn.Module, context: Pass) -> None:
+        """Run the all-reduce of gradients and of their norm within a `context`."""
+        self._communicating = context
 
     @property
     def _is_first(self) -> bool:
@@ -153,16 +162,16 @@ class Pipeline(Strategy):
         return _TimedStage(model, mesh.stage, mesh.pipeline, self._device, group=self._stages)
 
     def _new_schedule(
-        self, model: nn.Module, micro_batches: int, loss: BatchLoss, computing: Computing
+        self, model: nn.Module, micro_batches: int, loss: BatchLoss, forward: Pass, backward: Pass
     ) -> PipelineScheduleSingle:
-        def timed_loss(output: Tensor, targets: Tensor) -> Tensor:
-            with computing():
+        def loss_of(output: Tensor, targets: Tensor) -> Tensor:
+            with forward():
                 return loss(_Computed(output), (None, targets))
 
         stage = self._new_stage(model)
-        stage.computing = computing
+        stage.forward_pass, stage.backward_pass = forward, backward
         kind = _SCHEDULES[self.options.schedule]
-        return kind(stage, micro_batches, loss_fn=timed_loss, scale_grads=False)
+        return kind(stage, micro_batches, loss_fn=loss_of, scale_grads=False)
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], group: dist.ProcessGroup) -> None:

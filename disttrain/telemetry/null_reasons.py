@@ -19,6 +19,7 @@ NO_FLOPS = "the model's FLOPs could not be counted"
 ALONE = "one rank has no peers to communicate with"
 OWN_LOOP = "a training loop of the user sets its own precision"
 NOT_EMULATED = "the model is not emulated"
+DIFFERENT_COLLECTIVES = "the ranks exchange different messages, so no step is profiled for collectives"
 _NO_BYTES = "the profiler did not record the bytes of a collective"
 _COLLECTIVES = {
     **dict.fromkeys(("comm.bytes", "comm.bus_bytes_per_s", "comm.collectives.bytes"), _NO_BYTES),
@@ -41,17 +42,19 @@ class ProfilingPlan:
     """Steps that this attempt has profiled so far."""
 
 
-def reasons(metrics: Metrics, profiling: ProfilingPlan, *, late: str, comm: str | None) -> dict[str, str]:
+def reasons(
+    metrics: Metrics, profiling: ProfilingPlan, *, late: str, comm: str | None, unprofiled: str | None = None
+) -> dict[str, str]:
     """Reason for each null figure of `metrics` by its name, merged with `metrics.null_reasons`.
 
     A dotted name is a path through records. Entries of a list share one name: `comm.collectives.bytes` is
     null in at least one entry. `late` is the reason for a null `emulation_late_s`; `comm` is this rank's
-    specific reason for null exposed communication.
+    specific reason for null exposed communication, and `unprofiled` the one for null figures of collectives.
     """
     why = {
         **dict.fromkeys(("measured_s", "step_time"), NOTHING_MEASURED),
         **{f"composition.{name}": NOTHING_MEASURED for name in PHASES},
-        **_communication(metrics, profiling, comm),
+        **_communication(metrics, profiling, comm, unprofiled),
         "strategy": comm or "the wrapper of the model is unknown",
         **dict.fromkeys(
             ("precision", "precision_reason"), "a training loop of the user has its own precision"
@@ -71,7 +74,9 @@ def reasons(metrics: Metrics, profiling: ProfilingPlan, *, late: str, comm: str 
     return nulls | metrics.null_reasons
 
 
-def _communication(metrics: Metrics, profiling: ProfilingPlan, reason: str | None) -> dict[str, str]:
+def _communication(
+    metrics: Metrics, profiling: ProfilingPlan, reason: str | None, unprofiled: str | None
+) -> dict[str, str]:
     exposed = ("communication_overhead_percent", "communication_computation_ratio")
     sampled = ("comm", "communication_time_per_step")
     if metrics.comm_method is None:
@@ -86,7 +91,7 @@ def _communication(metrics: Metrics, profiling: ProfilingPlan, reason: str | Non
     no_compute = "a rank without compute in measured steps"
     return {
         **dict.fromkeys(exposed, no_compute if metrics.measured_steps else NOTHING_MEASURED),
-        **dict.fromkeys(sampled, _no_samples(profiling)),
+        **dict.fromkeys(sampled, unprofiled or _no_samples(profiling)),
         **_COLLECTIVES,
     }
 

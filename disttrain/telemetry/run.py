@@ -98,6 +98,7 @@ class RunTelemetry:
             if self._measures_comm
             else None,
             full_records=settings.full_records,
+            compares_passes=self.metadata.compares_passes,
         )
         self._recorder.profiled = self.profiled.steps
         self._global_loss = GlobalLoss(self.timed_world)
@@ -390,6 +391,10 @@ class RunTelemetry:
         )
         profiling = self.profiled.plan(self._first_step, self._step)
         reasons = null_reasons.reasons(
-            metrics, profiling, late=metadata.emulation_late_reason, comm=metadata.exposed_comm_reason
+            metrics,
+            profiling,
+            late=metadata.emulation_late_reason,
+            comm=metadata.exposed_comm_reason,
+            unprofiled=metadata.unprofiled_reason,
         )
         return metrics.model_copy(update={"null_reasons": reasons})

@@ -24,3 +24,8 @@ class RunMetadata:
     """Whether steps are profiled for their collectives; possible also without exposed communication."""
     comm_groups: dict[int, dist.ProcessGroup] = field(default_factory=dict)
     """This rank's process group of each phase in `ClockedStep.within`."""
+    unprofiled_reason: str | None = None
+    """Specific reason why no step is profiled for its collectives; None where there is none."""
+    compares_passes: bool = True
+    """Whether the ranks compare their exposed communication in the passes, which finds its transfer time.
+    Without a comparison, all of it counts as waiting."""

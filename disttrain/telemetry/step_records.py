@@ -66,6 +66,7 @@ class StepLog:
         warmup_steps: int,
         split: CommSplit | None,
         full_records: int = 100_000,
+        compares_passes: bool = True,
     ) -> None:
         self._file = lines
         self._clock = clock
@@ -76,6 +77,7 @@ class StepLog:
         self.profiled_phases: dict[int, PhaseSeconds] = {}
         """Seconds in each phase of the profiled steps."""
         self._split = split
+        self._compares_passes = compares_passes
         self._recorded: deque[tuple[int, torch.Tensor, float, bool]] = deque()
         self.comm_unmeasured = False
         """Whether some rank's communication is unknown in a measured step."""
@@ -128,7 +130,7 @@ class StepLog:
         self.collect(max(0, due - (len(self._unsplit) - self._submitted)))
         if due:
             steps = list(islice(self._unsplit, self._submitted, self._submitted + due))
-            self._split.submit([each.exposed_s for each in steps], [each.within for each in steps])
+            self._split.submit([self._compared_s(each) for each in steps], [each.within for each in steps])
             self._submitted += due
         for transfer_s in self._split.ready(wait=everything):
             closed = self._unsplit.popleft()
@@ -139,6 +141,11 @@ class StepLog:
                 closed.phases[COMM] -= transfer_s
                 closed.phases[COMM_TRANSFER] = transfer_s
             self._account(closed)
+
+    def _compared_s(self, closed: _ClosedStep) -> list[float]:
+        """The times that the ranks compare. A zero for the passes finds no transfer time in them."""
+        passes, *control = closed.exposed_s
+        return closed.exposed_s if self._compares_passes else [min(passes, 0.0), *control]
 
     def abandon(self) -> None:
         """Write the steps that the ranks will not compare any more, with null wait and transfer."""

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from disttrain.config.config_tree import Config
+from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
+from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.train import train
-from tests.support.ranks import Ranks
-from tests.support.stopping import alone
+from tests.support.ranks import RankFailed, Ranks
+from tests.support.stopping import alone, train_until
 
 pytestmark = pytest.mark.multiprocess
 
@@ -74,3 +76,57 @@ def assert_same(metrics: Metrics, one_rank: Metrics) -> None:
     (point,), (expected,) = metrics.eval_history, one_rank.eval_history
     assert point.loss == pytest.approx(expected.loss, rel=1e-5)
     assert point.samples == expected.samples == 27  # of which the last batch of a replica is smaller
+
+
+def test_a_checkpoint_of_stages_continues_on_one_rank_and_back(
+    two_ranks: Ranks, four_ranks: Ranks, one_rank: Metrics, tmp_path: Path
+) -> None:
+    """Two stages for two steps, one rank for two, two replicas of two stages to the end."""
+    two_ranks.call(train_on, made(2, 2, checkpoint={"every_steps": 2, "keep": 9}), tmp_path / "two")
+    first = {
+        "start_from": str(tmp_path / "two" / "checkpoints" / "step-00000002"),
+        "every_steps": 2,
+        "keep": 9,
+    }
+    train_on(alone(), made(1, checkpoint=first), tmp_path / "one")
+    second = {"start_from": str(tmp_path / "one" / "checkpoints" / "step-00000004")}
+    last = four_ranks.call(train_on, made(4, 2, "1f1b", checkpoint=second), tmp_path / "four")[0]
+    assert last.resumed_step == 4
+    assert_same(last, one_rank)
+
+
+def test_a_resumed_pipeline_computes_what_one_that_never_stopped_does(
+    four_ranks: Ranks, tmp_path: Path
+) -> None:
+    config = made(4, 2, model={"dropout": 0.1}, job={"stop_check_s": 0})
+    whole = four_ranks.call(train_until, config, tmp_path / "whole", 0, None)
+    four_ranks.call(train_until, config, tmp_path / "parts", 0, 3)
+    parts = four_ranks.call(train_until, config, tmp_path / "parts", 1, None)
+    assert parts[0].metrics.resumed_step == 3
+    assert [seen.parameters for seen in parts] == [seen.parameters for seen in whole]
+    assert parts[0].metrics.loss_history == whole[0].metrics.loss_history
+    assert [seen.inputs for seen in whole[:2]] == [seen.inputs for seen in whole[2:]], "stages read the same"
+
+
+def test_a_checkpoint_of_another_number_of_layers_is_refused_on_all_ranks(
+    two_ranks: Ranks, tmp_path: Path
+) -> None:
+    two_ranks.call(train_on, made(2, 2, train={"steps": 1}, checkpoint={"every_steps": 1}), tmp_path / "a")
+    start = {"start_from": str(tmp_path / "a" / "checkpoints" / "step-00000001")}
+    more = made(2, 2, model={"layers": 5}, checkpoint=start)
+    with pytest.raises(RankFailed, match=r"(?s)rank 0:.*blocks\.4\.\S+ is not in it.*rank 1:.*is not in it"):
+        two_ranks.call(train_on, more, tmp_path / "b")
+
+
+def test_time_without_a_pass_is_exposed_communication(two_ranks: Ranks, tmp_path: Path) -> None:
+    metrics = two_ranks.call(train_on, made(2, 2), tmp_path)[0]
+    assert metrics.comm_method == "pipeline_schedule"
+    assert metrics.communication_overhead_percent is not None
+    assert metrics.null_reasons["comm"].startswith("the ranks exchange different messages")
+    for rank in range(2):
+        for line in read_jsonl(RunOutput.of_job(tmp_path, 0).attempt.steps(rank)):
+            step = Step.model_validate(line)
+            assert sum(getattr(step, name) for name in PHASES) == pytest.approx(step.step_s, abs=1e-6)
+            assert step.comm_wait_s is not None
+            assert step.compute_s > 0
+            assert step.comm_wait_s > 0, "each stage waits while the pipeline fills or drains"
