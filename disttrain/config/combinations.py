@@ -104,6 +104,11 @@ def _pipeline(config: Config) -> Refusal | None:
             f"parallel.strategy=pipeline cannot split model.kind={config.model.kind}; use model.kind=gpt, or "
             "another strategy",
         )
+    if config.precision.dtype == "fp16":
+        return (
+            "precision.dtype",
+            "precision.dtype=fp16 scales the loss, and parallel.strategy=pipeline does not; use bf16 or fp32",
+        )
     if config.telemetry.layer_passes:
         message = "telemetry.layer_passes times a whole model; it excludes parallel.strategy=pipeline"
         return "telemetry.layer_passes", message

@@ -88,11 +88,17 @@ class Pipeline(Strategy):
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         """This rank's stage of `model`. Raises `ConfigError` if the model cannot be split."""
-        if not isinstance(model, Splittable):
+        if not hasattr(type(model), "pipeline_stage"):  # of a wrapper, the attribute is that of its module
             raise ConfigError(
                 f"parallel.strategy=pipeline cannot split a {type(model).__name__}: it has no method "
                 "`pipeline_stage`; use model.kind=gpt, or another strategy"
             )
+        if "forward" in vars(model):
+            raise ConfigError(
+                "parallel.strategy=pipeline: one of model.transforms replaced the forward pass of the whole "
+                "model, which no stage runs; transform its blocks instead"
+            )
+        assert isinstance(model, Splittable)
         device_mesh = init_device_mesh(
             world.device.type, (mesh.pipeline, mesh.data_size), mesh_dim_names=("pipeline", "replicate")
         )

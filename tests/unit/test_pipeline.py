@@ -8,8 +8,14 @@ import pytest
 import torch
 
 from disttrain.config.parsing import Draft, check, with_batch
+from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.errors import ConfigError
 from disttrain.models.gpt import GPT
+from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.pipeline import build
+from disttrain.runtime.process_group import World
+
+ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 
 GOOD: dict[str, dict[str, Any]] = {
     "model": {"kind": "gpt", "tie_weights": False},
@@ -44,6 +50,7 @@ def test_a_sweep_scales_the_batch_by_the_replicas_of_a_stage() -> None:
         ({"model": {"layers": 3}}, "parallel.pipeline.stages=4 is more than model.layers=3"),
         ({"model": {"tie_weights": True}}, "needs model.tie_weights=false"),
         ({"model": {"kind": "mlp"}}, "cannot split model.kind=mlp; use model.kind=gpt"),
+        ({"precision": {"dtype": "fp16"}}, "use bf16 or fp32"),
         ({"telemetry": {"layer_passes": 2}}, "it excludes parallel.strategy=pipeline"),
         ({"train": {"local_batch_size": 4}}, "needs at least 4 micro-batches in a step, one a stage, but 8"),
     ],
@@ -77,3 +84,14 @@ def test_the_stages_one_after_another_are_the_model(stages: int) -> None:
     for part in parts:
         output = part(output)
     assert torch.equal(output, model(tokens))
+
+
+def test_a_forward_pass_that_no_stage_would_run_is_refused() -> None:
+    model = GPT(vocabulary=11, layers=2, width=8, heads=2, hidden=16, dropout=0.0, tie_weights=False)
+    forward = model.forward
+    model.forward = lambda tokens: forward(tokens)  # type: ignore[method-assign]
+    strategy = build(ParallelConfig(strategy="pipeline"))
+    with pytest.raises(ConfigError, match="replaced the forward pass of the whole model"):
+        strategy.apply(model, Mesh(0, pipeline=2), ALONE)
+    with pytest.raises(ConfigError, match="cannot split a OptimizedModule"):
+        strategy.apply(torch.compile(model), Mesh(0, pipeline=2), ALONE)
