@@ -8,7 +8,7 @@ micro-batches instead of m (Narayanan et al. 2021, arXiv:2104.04473).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,7 +23,9 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 from disttrain.config.sections.parallel import ParallelConfig, PipelineConfig
 from disttrain.errors import ConfigError
 from disttrain.parallel.base import BatchLoss, HasTally, Pass, Strategy
+from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
 from disttrain.parallel.mesh import Mesh
+from disttrain.parallel.sharded_tensors import fill_shard
 from disttrain.runtime.process_group import World
 
 COMM_METHOD = "pipeline_schedule"
@@ -82,9 +84,18 @@ class Pipeline(Strategy):
     def __init__(self, options: PipelineConfig) -> None:
         self.options = options
         self._communicating: Pass = nullcontext
+        self._initial: DeferredInit | None = None
         self._schedule: PipelineScheduleSingle | None = None
         self._validation: PipelineScheduleSingle | None = None
         self._validation_rows = 0
+
+    def build(self, make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
+        """The model without memory; one that cannot be built so, in host memory."""
+        try:
+            model, self._initial = record(make)
+        except NotDeferrable:
+            model = make()
+        return model
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         """This rank's stage of `model`. Raises `ConfigError` if the model cannot be split."""
@@ -112,7 +123,7 @@ class Pipeline(Strategy):
                 f"parallel.strategy=pipeline: the model has a buffer {name}; checkpoints and validation take "
                 "buffers from rank 0, which has other layers"
             )
-        return stage
+        return self._filled(stage)
 
     def run_schedule(
         self, model: nn.Module, batches: Sequence[Any], loss: BatchLoss, forward: Pass, backward: Pass
@@ -154,6 +165,21 @@ class Pipeline(Strategy):
     def wrap_forward_communication(self, model: nn.Module, context: Pass) -> None:
         """Run the all-reduce of gradients and of their norm within a `context`."""
         self._communicating = context
+
+    def _filled(self, stage: nn.Module) -> nn.Module:
+        """The stage on the device, with the weights that the whole model has."""
+        if self._initial is None:
+            return stage.to(self._device)
+        stage.to_empty(device=self._device)
+        own = dict(stage.named_parameters(remove_duplicate=False))
+
+        def fill(name: str, value: Tensor) -> None:
+            if name in own:
+                fill_shard(own[name], value)
+
+        self._initial.replay(fill)
+        self._initial = None
+        return stage
 
     @property
     def _is_first(self) -> bool:

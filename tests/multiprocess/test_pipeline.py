@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from disttrain.config.config_tree import Config
+from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.models.gpt import GPT
+from disttrain.parallel.mesh import build_mesh
+from disttrain.parallel.pipeline import build
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.steps import PHASES, Step
@@ -19,7 +24,7 @@ from tests.support.stopping import alone, train_until
 
 pytestmark = pytest.mark.multiprocess
 
-GPT: dict[str, dict[str, Any]] = {
+SMALL: dict[str, dict[str, Any]] = {
     "model": {"kind": "gpt", "layers": 4, "width": 16, "heads": 2, "tie_weights": False},
     "data": {"kind": "synthetic", "task": "language", "seq_len": 16, "vocab": 32, "valid_samples": 40},
     "train": {"steps": 6, "local_batch_size": 2, "global_batch_size": 16, "eval_samples": 27},
@@ -31,7 +36,7 @@ GPT: dict[str, dict[str, Any]] = {
 def made(ranks: int, stages: int = 1, schedule: str = "gpipe", **sections: dict[str, Any]) -> Config:
     parallel = {"strategy": "pipeline", "pipeline": {"stages": stages, "schedule": schedule}}
     base = {
-        **GPT,
+        **SMALL,
         "parallel": parallel if stages > 1 else {},
         "resources": {"gpus_per_node": ranks, "device": "cpu"},
     }
@@ -76,6 +81,32 @@ def assert_same(metrics: Metrics, one_rank: Metrics) -> None:
     (point,), (expected,) = metrics.eval_history, one_rank.eval_history
     assert point.loss == pytest.approx(expected.loss, rel=1e-5)
     assert point.samples == expected.samples == 27  # of which the last batch of a replica is smaller
+
+
+def built(world: World) -> tuple[set[str], int, dict[str, torch.Tensor]]:
+    """Devices of the whole model, bytes of this rank's stage, and its weights."""
+    config = ParallelConfig.model_validate({"strategy": "pipeline"})
+    strategy = build(config)
+    torch.manual_seed(0)
+    model = strategy.build(gpt, world.device)
+    devices = {parameter.device.type for parameter in model.parameters()}
+    stage = strategy.apply(model, build_mesh("pipeline", config, world), world)
+    return devices, sum(p.nbytes for p in stage.parameters()), stage.state_dict()
+
+
+def gpt() -> GPT:
+    return GPT(vocabulary=11, layers=3, width=8, heads=2, hidden=16, dropout=0.0, tie_weights=False)
+
+
+def test_a_rank_holds_its_own_layers_alone_with_the_weights_of_the_whole_model(two_ranks: Ranks) -> None:
+    torch.manual_seed(0)
+    whole = gpt()
+    (devices, first_bytes, first), (_, last_bytes, last) = two_ranks.call(built)
+    assert devices == {"meta"}, "the whole model has no memory"
+    assert first_bytes + last_bytes == sum(p.nbytes for p in whole.parameters())
+    assert {name.partition(".")[0] for name in first} == {"embed", "blocks"}
+    for name, value in whole.state_dict().items():
+        assert torch.equal((first | last)[name], value)
 
 
 def test_a_checkpoint_of_stages_continues_on_one_rank_and_back(

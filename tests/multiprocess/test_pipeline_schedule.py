@@ -59,7 +59,7 @@ def pipeline_of(world: World, stages: int, schedule: str) -> tuple[Pipeline, Tim
     pipeline = {"stages": stages, "schedule": schedule}
     config = ParallelConfig.model_validate({"strategy": "pipeline", "pipeline": pipeline})
     strategy = build(config)
-    model = strategy.apply(TimedStage(), build_mesh(config, world), world)
+    model = strategy.apply(TimedStage(), build_mesh("pipeline", config, world), world)
     assert isinstance(model, TimedStage)
     return strategy, model
 
