@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -29,6 +28,7 @@ from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import RunDir, attempt_of_job
 from disttrain.records.run_json import read_run_json
 from disttrain.runtime import heartbeat
+from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.stop_signals import StopSignals
@@ -42,7 +42,8 @@ def main(argv: list[str]) -> int:
     fail)."""
     signals = StopSignals()
     signals.install()  # first: an early stop signal must not end this process
-    _die_with_torchrun()
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent()  # torchrun: orphaned ranks would train on
     faulthandler.enable()
     rank, attempt, output = 0, None, None
     try:
@@ -148,13 +149,6 @@ def _planned(run_dir: Path) -> Draft:
         return Draft(read_run_json(RunDir(run_dir))["config"])
     except (OSError, CorruptFile, KeyError) as error:
         raise ConfigError(f"cannot read the planned config: {error}") from None
-
-
-def _die_with_torchrun() -> None:
-    """Let the kernel kill this rank when torchrun dies (PR_SET_PDEATHSIG): orphaned ranks would train on."""
-    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def exit_process(code: int) -> NoReturn:

@@ -31,9 +31,11 @@ from disttrain.optim.optimizer import build_optimizer
 from disttrain.parallel.base import Strategy, build_strategy
 from disttrain.parallel.mesh import Mesh, build_mesh
 from disttrain.precision import Precision, build_precision
+from disttrain.records.batch_fit import BatchFit
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.heartbeat import FOLDER_VARIABLE, stop_request_path
 from disttrain.records.metrics import Metrics
+from disttrain.resolve_batch import resolve_batch_size
 from disttrain.runtime import heartbeat, log
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
@@ -141,14 +143,16 @@ class ParallelModel:
 
 def prepare(config: Config, output: RunOutput, world: World, signals: StopSignals) -> Run:
     """Build a run. All ranks together."""
-    built = build_parallel_model(config, world)
+    resolved, batch_fit = resolve_batch_size(config, output, world)
+    built = build_parallel_model(resolved, world)
     data, plan, model = built.data, built.data.plan, built.strategy.unwrap(built.model)
     manifest = build_manifest(config, data.source.record, data.order, plan, output.attempt, world)
+    manifest = manifest.model_copy(update={"batch_fit": batch_fit})
     origin = find_resume_source(config.checkpoint, output.run, output.attempt, manifest, data.steps, world)
     if origin and not origin.only_model:  # samples go on in the order in which they began
         data = replace(data, order=origin.manifest.sample_order)
         manifest = manifest.model_copy(update={"sample_order": data.order})
-    telemetry = build_telemetry(config, output, world, built, origin)
+    telemetry = build_telemetry(config, output, world, built, origin, batch_fit)
     heartbeat.communicates_while(lambda: telemetry.clock.phase in COMMUNICATION)
     task, precision = Task.of(data.source), built.precision
     runner = StepRunner(
@@ -206,7 +210,12 @@ def build_parallel_model(config: Config, world: World) -> ParallelModel:
 
 
 def build_telemetry(
-    config: Config, output: RunOutput, world: World, built: ParallelModel, origin: ResumeSource | None
+    config: Config,
+    output: RunOutput,
+    world: World,
+    built: ParallelModel,
+    origin: ResumeSource | None,
+    batch_fit: BatchFit | None,
 ) -> RunTelemetry:
     """The telemetry, and the first line of the log. All ranks together."""
     data, cost, strategy = built.data, built.cost, built.strategy
@@ -217,6 +226,7 @@ def build_telemetry(
         "model": config.model.kind,
         **cost.metrics_fields(),
         **data.metrics_fields(),
+        "batch_fit": batch_fit,
         "resumed_step": origin.step if origin else None,
     }
     metadata = RunMetadata(

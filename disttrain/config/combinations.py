@@ -51,6 +51,17 @@ def _length(config: Config) -> Refusal | None:
 def _batch(config: Config) -> Refusal | None:
     if config.train.local_batch_size is None and config.train.global_batch_size is None:
         return "train", "train.local_batch_size or train.global_batch_size is needed; neither is given"
+    if config.train.local_batch_size == "auto" and config.stages > 1:
+        return (
+            "train.local_batch_size",
+            f"train.local_batch_size=auto does not go with {config.stages} pipeline stages; give a number",
+        )
+    if config.train.local_batch_size == "auto" and config.model.kind == "emulated":
+        return (
+            "train.local_batch_size",
+            "train.local_batch_size=auto: model.kind=emulated has no activations that could fit or not; give "
+            "a number",
+        )
     return None
 
 

@@ -199,7 +199,8 @@ def check_section(name: str, values: dict[str, Any]) -> None:
 def with_batch(
     config: Config, draft: Draft, base_ranks: int | None = None, scaling: Scaling = "weak"
 ) -> tuple[Config, BatchPlan | None]:
-    """The config with both batch sizes filled in, and its batch plan; a `command` has none.
+    """The config with both batch sizes filled in, and its batch plan; a `command` has none, and neither has a
+    local batch size of `auto`.
 
     The sizes in `config` refer to `base_ranks` ranks (by default its own world size) and are scaled from
     there. Raises `ConfigError` when they do not divide.
@@ -210,6 +211,8 @@ def with_batch(
     if config.command:  # the script has its own batch size
         return config, None
     try:
+        if local == "auto":
+            return _with_global_batch(config, base_readers, readers, scaling), None
         batch = scale_batch(local, global_, base_world=base_readers, world=readers, scaling=scaling)
     except ConfigError as error:
         key = "train.global_batch_size" if global_ else "train.local_batch_size"
@@ -219,6 +222,16 @@ def with_batch(
         raise ConfigError(message, at=draft.at(key))
     sizes = {"local_batch_size": batch.local, "global_batch_size": batch.global_}
     return config.model_copy(update={"train": config.train.model_copy(update=sizes)}), batch
+
+
+def _with_global_batch(config: Config, base_readers: int, readers: int, scaling: Scaling) -> Config:
+    """The config with the global batch size scaled to its ranks, which find the local one themselves."""
+    global_ = config.train.global_batch_size
+    if global_ is None:
+        return config
+    batch = scale_batch(None, global_, base_world=base_readers, world=readers, scaling=scaling)
+    sizes = {"global_batch_size": batch.global_}
+    return config.model_copy(update={"train": config.train.model_copy(update=sizes)})
 
 
 _WITHOUT_EFFECT = (

@@ -67,7 +67,9 @@ def spread_source(source: Source, config: Config, mesh: Mesh, world: World) -> T
     Raises `ConfigError` if the data differs between ranks, or if the global batch size is not divisible.
     """
     refuse_unequal_data(source, world)
-    plan = plan_batch(config.train.local_batch_size, config.train.global_batch_size, mesh.data_size)
+    local = config.train.local_batch_size
+    assert local != "auto", "resolved before the data is built"
+    plan = plan_batch(local, config.train.global_batch_size, mesh.data_size)
     order = choose_sample_order(source.record.train_samples)
     return TrainingData(source, plan, count_steps(config, source, plan), mesh, config, order)
 

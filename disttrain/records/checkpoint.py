@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from disttrain.records.base import Record
+from disttrain.records.batch_fit import BatchFit
 
 SampleOrder = Literal["table", "feistel"]
 
@@ -29,6 +30,8 @@ class Checkpoint(Record):
     """Hash of the code that wrote it (see `Code.hash`)."""
     world_size: int
     global_batch_size: int
+    batch_fit: BatchFit | None = None
+    """The search of `train.local_batch_size: auto`; null for a given size."""
     seed: int
     dataset_sha256: str | None
     dataset_fingerprint: str | None = None

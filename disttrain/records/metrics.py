@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import model_validator
 
 from disttrain.records.base import Record
+from disttrain.records.batch_fit import BatchFit
 from disttrain.records.communication import CommSummary
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.exit_causes import StopCause
@@ -109,6 +110,8 @@ class Metrics(Record):
     local_batch_size: int
     accumulation: int
     global_batch_size: int
+    batch_fit: BatchFit | None = None
+    """The search of `train.local_batch_size: auto`; null for a given size."""
     seconds_total: float
     """Wall time of the training loop on rank 0 in seconds, validation included. Of earlier attempts it covers
     the steps that were kept."""
@@ -187,8 +190,8 @@ class Metrics(Record):
     """Summary of the samples of the ranks' processes."""
     null_reasons: dict[str, str] = {}
     """Reason for each null figure, by its name (`gpu.energy_j` is `energy_j` of `gpu`). Only facts are null
-    without a reason: `stop_cause`, `backend`, `nccl`, `resumed_step`, `checkpoint_step`, `dataset` and its
-    fields."""
+    without a reason: `stop_cause`, `backend`, `nccl`, `batch_fit`, `resumed_step`, `checkpoint_step`,
+    `dataset` and its fields."""
 
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and the last point are always kept."""

@@ -135,11 +135,13 @@ def open_world(
     resources: ResourcesConfig,
     collective_timeout_s: float = JobConfig().collective_timeout_s,
     precision: str = "fp32",
+    store: dist.Store | None = None,
 ) -> Iterator[World]:
     """Join the process group, and leave it at the end of the block.
 
     A collective that takes longer than the timeout raises. After an exception the group stays: its shutdown
-    can wait for peers that sit in a collective, and the process must exit for torchrun to end them.
+    can wait for peers that sit in a collective, and the process must exit for torchrun to end them. `store`:
+    meet there, and not in torchrun's own store.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one. Raises
@@ -157,10 +159,11 @@ def open_world(
     torch.set_num_threads(resources.threads_per_rank)
     chosen = device_agreement.choose(resources.device, precision, info)
     timeout = timedelta(seconds=collective_timeout_s)
-    store, control = None, None
+    control = None
     with heartbeat.collective():
-        if info.size > 1:
+        if info.size > 1 and store is None:
             store, _, _ = next(dist.rendezvous("env://", timeout=timeout))
+        if store is not None:
             store.set_timeout(timeout)
         device_agreement.agree(chosen, info.rank, info.size, store or dist.HashStore())
         device = torch.device(chosen.device)

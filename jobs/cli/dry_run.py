@@ -139,13 +139,7 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place, *, commands: bool)
         "reason": action.reason,
         "nodes": nodes,
         "ranks_per_node": planned.config.resources.gpus_per_node,
-        "batch": planned.batch
-        and {
-            "local": planned.batch.local,
-            "accumulation": planned.batch.accumulation,
-            "ranks": planned.batch.world,
-            "global": planned.batch.global_,
-        },
+        "batch": _batch_sizes(planned),
         "steps": planned.config.train.steps,
         "epochs": planned.config.train.epochs,
         "strategy": None if command else strategy_of(planned.config),
@@ -155,6 +149,23 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place, *, commands: bool)
         "config": config,
         "env": environment.env_record(added)["variables"],
         "commands": _node_commands(run, action, record) if commands else [],
+    }
+
+
+def _batch_sizes(planned: RunPlan) -> dict[str, int | str | None] | None:
+    """Batch sizes of a run; those that the ranks find themselves are `auto` and null."""
+    config, batch = planned.config, planned.batch
+    if config.command:
+        return None
+    if batch is None:
+        readers = config.world_size // config.stages
+        global_ = config.train.global_batch_size
+        return {"local": "auto", "accumulation": None, "ranks": readers, "global": global_}
+    return {
+        "local": batch.local,
+        "accumulation": batch.accumulation,
+        "ranks": batch.world,
+        "global": batch.global_,
     }
 
 

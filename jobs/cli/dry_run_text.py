@@ -68,7 +68,9 @@ def _table_row(run: dict[str, Any]) -> tuple[str, ...]:
     batch, bound = run["batch"], run["cost_bound"]
     action = run["action"].replace("_", " ")
     length = count(run["steps"], "step") if run["steps"] else f"{plain(run['epochs'])} epochs"
-    sizes = batch and f"{batch['local']} x {batch['accumulation']} x {batch['ranks']} = {batch['global']}"
+    sizes = batch and "{} x {} x {} = {}".format(
+        *(batch[key] or "auto" for key in ("local", "accumulation", "ranks", "global"))
+    )
     return (
         run["run"],
         action if action == run["reason"] else f"{action}: {run['reason']}",

@@ -16,7 +16,7 @@ from tests.multiprocess.test_train import SMALL, alone, make_config, train_on
 
 pytestmark = pytest.mark.multiprocess
 
-FACTS = {"stop_cause", "backend", "nccl", "resumed_step", "checkpoint_step"} | {
+FACTS = {"stop_cause", "backend", "nccl", "batch_fit", "resumed_step", "checkpoint_step"} | {
     f"dataset.{name}" for name in DatasetRecord.model_fields
 }
 """Null where there is no such thing, not for want of a measurement."""

@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from disttrain.data.source import Arrays, Source
+from disttrain.memory.probe_protocol import STORE_PREFIX
 from disttrain.records.dataset import DatasetRecord
 
 FEATURES, CLASSES = 8, 4
@@ -160,4 +162,17 @@ class SlowDeep(Deep):
     def forward(self, inputs: Tensor) -> Tensor:
         if self.training and self.slow_s:
             time.sleep(self.slow_s)
+        return super().forward(inputs)
+
+
+class Hungry(Net):
+    """Its process dies, as by the OOM killer, in a probe of `size` samples and more on `rank`."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__()
+        self.dies_at = size if int(os.environ.get("RANK", "0")) == rank else sys.maxsize
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if len(inputs) >= self.dies_at and STORE_PREFIX in os.environ:
+            os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(inputs)

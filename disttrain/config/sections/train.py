@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -16,8 +16,9 @@ class TrainConfig(Section):
     """Optimizer steps. Give either this or `epochs`."""
     epochs: PositiveFloat | None = None
     """Passes over the training samples, rounded up to whole steps."""
-    local_batch_size: PositiveInt | None = None
-    """Samples per rank and micro-step. Give this, `global_batch_size`, or both."""
+    local_batch_size: PositiveInt | Literal["auto"] | None = None
+    """Samples per rank and micro-step. Give this, `global_batch_size`, or both. `auto`: the fastest size that
+    fits into memory, found before the first step; see [memory.md](memory.md#automatic-batch-size)."""
     global_batch_size: PositiveInt | None = None
     """Samples per optimizer step over all ranks; sets the accumulation if `local_batch_size` is given too."""
     seed: NonNegativeInt = 0
