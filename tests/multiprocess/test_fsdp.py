@@ -12,6 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.config_tree import Config
+from disttrain.config.sections.checkpoint import CheckpointConfig
+from disttrain.config.sections.resources import ResourcesConfig
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import build_mesh
 from disttrain.runtime.process_group import World
@@ -91,3 +93,42 @@ def test_a_sharded_model_learns_what_a_replicated_one_does(three_ranks, tmp_path
     config = made("fsdp", 3, 2, accumulation=accumulation)
     found = losses(three_ranks, config, tmp_path / "fsdp")
     assert found == (pytest.approx(expected[0], rel=1e-5), pytest.approx(expected[1], rel=1e-5))
+
+
+def test_a_sharded_run_that_stops_and_resumes_is_the_run_that_never_stopped(three_ranks, tmp_path) -> None:
+    config = made("fsdp", 3)
+    whole = three_ranks.call(train_until, config, tmp_path / "whole", 0, None)
+    for attempt, stop in enumerate([2, 4, None]):
+        parts = three_ranks.call(train_until, config, tmp_path / "parts", attempt, stop)
+    assert parts[0].metrics.loss_history == whole[0].metrics.loss_history
+    assert [seen.parameters for seen in parts] == [seen.parameters for seen in whole]
+
+
+CHANGES = [("fsdp", 2, "ddp", 3), ("ddp", 2, "fsdp", 3), ("fsdp", 2, "hsdp", 4), ("hsdp", 4, "fsdp", 3)]
+
+
+@pytest.mark.parametrize(("first", "ranks", "second", "later_ranks"), CHANGES)
+def test_a_checkpoint_continues_under_another_strategy_and_world_size(
+    tmp_path: Path, request: pytest.FixtureRequest, first: str, ranks: int, second: str, later_ranks: int
+) -> None:
+    fixture = {2: "two_ranks", 3: "three_ranks", 4: "four_ranks"}
+    early: Ranks = request.getfixturevalue(fixture[ranks])
+    late: Ranks = request.getfixturevalue(fixture[later_ranks])
+    whole = early.call(train_until, placed(made(first, ranks), early), tmp_path / "whole", 0, None)
+    early.call(train_until, placed(made(first, ranks), early), tmp_path / "stopped", 0, 3)
+    start = {"start_from": str(tmp_path / "stopped" / "checkpoints" / "step-00000003")}
+    config = placed(made(second, later_ranks), late)
+    config = config.model_copy(update={"checkpoint": CheckpointConfig(**start)})
+    found = late.call(train_until, config, tmp_path / "resumed", 0, None)
+    assert found[0].metrics.resumed_step == 3
+    assert [point.loss for point in found[0].metrics.loss_history] == pytest.approx(
+        [point.loss for point in whole[0].metrics.loss_history], rel=1e-5
+    )
+
+
+def placed(config: Config, ranks: Ranks) -> Config:
+    """`config` on the nodes that `ranks` stand for."""
+    nodes = {2: 2, 3: 1, 4: 4}[ranks.size]
+    return config.model_copy(
+        update={"resources": ResourcesConfig(nodes=nodes, gpus_per_node=ranks.size // nodes)}
+    )
