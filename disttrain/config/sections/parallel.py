@@ -49,10 +49,10 @@ class FSDPConfig(Section):
     """Free the gathered parameters of a block after its forward pass, and gather them again for its backward
     pass. False keeps them: one all-gather per block less, and the memory of all parameters."""
     forward_prefetch: Annotated[NonNegativeInt, Field(json_schema_extra=KEYED_IF_SET)] = 0
-    """Blocks whose parameters are gathered ahead in the forward pass, in addition to PyTorch's overlap of one
-    all-gather with the block before."""
-    backward_prefetch: Annotated[NonNegativeInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
-    """Blocks whose parameters are gathered ahead in the backward pass; null leaves PyTorch's one."""
+    """Blocks whose parameters are gathered ahead in the forward pass. 0: the host issues each all-gather when
+    it reaches the block, which on a GPU overlaps with the block before."""
+    backward_prefetch: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    """Blocks whose parameters are gathered ahead in the backward pass; null is PyTorch's one."""
     accumulation: Annotated[Literal["reduce_scatter", "no_sync"], Field(json_schema_extra=KEYED_IF_SET)] = (
         "reduce_scatter"
     )
