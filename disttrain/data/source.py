@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -40,6 +41,8 @@ class Source:
     record: DatasetRecord
     tokens_per_sample: int | None = None
     """Predicted tokens in one sample; None where samples are not token sequences."""
+    files: tuple[Path, ...] = ()
+    """Files whose content hash is the record's `sha256`, which is null until one rank has computed it."""
     bytes_per_token: float | None = None
     """Mean bytes of text per token, for a loss in bits per byte; None where unknown."""
 

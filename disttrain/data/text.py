@@ -12,7 +12,6 @@ import hashlib
 import os
 import platform
 import sysconfig
-from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from disttrain.data.source import Source, sample_count, windows_or_refuse
+from disttrain.data.tokenizer import Tokenizer, load_tokenizer
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
 
@@ -55,19 +55,19 @@ def build(
         raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
     files = _read_stdlib(pattern or "*.py") if path is None else _read(Path(path), pattern or "*")
     split = _split(files, valid_share)
-    tokens = _as_bytes if tokenizer == "bytes" else _tokenizer(tokenizer)
-    train, valid = tokens(split.train), tokens(split.valid)
+    loaded = load_tokenizer(tokenizer, "data.tokenizer")
+    train, valid = _encode(loaded, split.train), _encode(loaded, split.valid)
     encoded, encoded_bytes = (valid, split.valid) if split.valid else (train, split.train)
-    train_windows = windows_or_refuse(train.ids, seq_len, "the training split")
-    valid_windows = windows_or_refuse(valid.ids, seq_len, "the validation split") if split.valid else None
+    train_windows = windows_or_refuse(train, seq_len, "the training split")
+    valid_windows = windows_or_refuse(valid, seq_len, "the validation split") if split.valid else None
     return Source(
         train=train_windows,
         valid=valid_windows,
         task="language",
         shape=(seq_len,),
-        classes=train.vocabulary,
+        classes=loaded.vocab,
         tokens_per_sample=seq_len,
-        bytes_per_token=sum(map(len, encoded_bytes)) / len(encoded.ids),
+        bytes_per_token=sum(map(len, encoded_bytes)) / len(encoded),
         record=DatasetRecord(
             name="python-stdlib" if path is None else "text",
             version=platform.python_version() if path is None else None,
@@ -93,12 +93,6 @@ def unigram_entropy_bits(contents: list[bytes]) -> float:
 class _Split:
     train: list[bytes]
     valid: list[bytes]
-
-
-@dataclass(frozen=True)
-class _Tokens:
-    ids: np.ndarray
-    vocabulary: int
 
 
 def _read_stdlib(pattern: str) -> list[bytes]:
@@ -164,36 +158,8 @@ def _sha256(files: list[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _as_bytes(contents: list[bytes]) -> _Tokens:
-    return _Tokens(np.frombuffer(b"".join(contents), np.uint8), 256)
-
-
-def _tokenizer(folder: str) -> Callable[[list[bytes]], _Tokens]:
-    """An encoder from a local Hugging Face tokenizer; it encodes each file separately."""
-    try:
-        from transformers import AutoTokenizer
-    except ImportError:
-        raise ConfigError(
-            f"data.tokenizer={folder!r} needs the package transformers; "
-            "install disttrain[huggingface] or use data.tokenizer=bytes"
-        ) from None
-    if not Path(folder).is_dir():
-        raise ConfigError(
-            f"data.tokenizer={folder!r} is no folder; allowed: bytes, or a local tokenizer folder"
-        )
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"data.tokenizer={folder!r} cannot be loaded: {error}") from None
-    vocabulary = len(tokenizer)
-    dtype = np.uint16 if vocabulary <= 1 << 16 else np.uint32
-
-    def encode(contents: list[bytes]) -> _Tokens:
-        texts = (content.decode("utf-8", errors="replace") for content in contents)
-        pieces = [
-            np.asarray(tokenizer(t, add_special_tokens=False, verbose=False)["input_ids"], dtype)
-            for t in texts
-        ]
-        return _Tokens(np.concatenate(pieces) if pieces else np.empty(0, dtype), vocabulary)
-
-    return encode
+def _encode(tokenizer: Tokenizer, contents: list[bytes]) -> np.ndarray:
+    """The tokens of all files, each encoded separately."""
+    if tokenizer.dtype is np.uint8:
+        return np.frombuffer(b"".join(contents), np.uint8)
+    return np.concatenate([np.empty(0, tokenizer.dtype), *tokenizer.encode(contents)])

@@ -1,37 +1,31 @@
 """Tokenized files, mapped into memory, so that training reads only the samples it uses.
 
-A `.npy` file holds a one-dimensional integer array; any other file holds raw numbers of `dtype`. The token
-files of a folder (`*.npy`, `*.bin`) are read in the order of their names; no sample spans two files. The
-validation split is `valid_path`, or else the last `valid_share` of the samples. The record's `sha256` is the
-hash of the files' bytes in order; above 1 GiB, of 1,024 blocks of 1 MiB.
+A packed folder (`disttrain.data.pack`) has a manifest with dtype, vocabulary and content hash. Without one, a
+`.npy` file holds a one-dimensional integer array, and any other file raw numbers of `dtype`. The token files
+of a folder (`*.npy`, `*.bin`) are read in the order of their names; no sample spans two files. The validation
+split is `valid_path`, or else the last `valid_share` of the samples.
 """
 
 from __future__ import annotations
 
-import bisect
-import hashlib
-import itertools
-import json
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from pydantic import ValidationError
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from disttrain.data.source import Sample, Source, Windows, sample_count, windows_or_refuse
 from disttrain.errors import ConfigError
 from disttrain.records.dataset import DatasetRecord
-
-_HASHED_BYTES = 1 << 30
-"""Bytes that every rank hashes at start, in about a second."""
-_BLOCK_BYTES = 1 << 20
-"""Size of the hashed blocks of larger data."""
+from disttrain.records.json_files import CorruptFile, read_json
+from disttrain.records.packed_tokens import MANIFEST, TOKENS, PackedTokens
 
 
 def build(
     *,
     path: str,
-    vocab: int,
+    vocab: int | None = None,
     dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] = "uint16",
     seq_len: int = 1024,
     valid_path: str | None = None,
@@ -42,12 +36,13 @@ def build(
 
     Parameters
     ----------
-    vocab : size of the vocabulary; every token is smaller.
-    dtype : dtype of raw files; a `.npy` file contains its own.
+    vocab : size of the vocabulary; every token is smaller. A packed folder contains its own.
+    dtype : dtype of raw files; a `.npy` file and a packed folder contain their own.
     seq_len : predicted tokens of a sample.
     valid_path : token file or folder to validate on.
     valid_share : share of the samples held out without `valid_path`, from 0 to 0.5.
-    bytes_per_token : mean bytes of text per token, for a validation loss in bits per byte.
+    bytes_per_token : mean bytes of text per token, for a validation loss in bits per byte. A packed folder
+        contains its own.
 
     Raises
     ------
@@ -57,6 +52,14 @@ def build(
         raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
     if not 0 <= valid_share <= 0.5:
         raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
+    packed = _packed("data.path", path)
+    if packed is not None:
+        if vocab not in (None, packed.vocab):
+            raise ConfigError(f"data.vocab={vocab}, but the tokens of {path!r} have vocab={packed.vocab}")
+        vocab, dtype = packed.vocab, packed.dtype
+        bytes_per_token = bytes_per_token or packed.text_bytes / packed.tokens
+    if vocab is None:
+        raise ConfigError(f"data.vocab is needed by data.kind=tokens: {path!r} holds no {MANIFEST}")
     files = _token_files("data.path", path)
     samples = _samples(files, dtype, seq_len, vocab)
     train: Dataset[Sample] = samples
@@ -68,8 +71,7 @@ def build(
     elif held_out := round(valid_share * len(samples)):
         kept = len(samples) - held_out
         train, valid = Subset(samples, range(kept)), Subset(samples, range(kept, len(samples)))
-    size_bytes = sum(file.stat().st_size for file in files)
-    is_hashed_whole = size_bytes <= _HASHED_BYTES
+    known = packed is not None and valid_path is None
     return Source(
         train=train,
         valid=valid,
@@ -78,16 +80,34 @@ def build(
         classes=vocab,
         tokens_per_sample=seq_len,
         bytes_per_token=bytes_per_token,
+        files=() if known else tuple(files),
         record=DatasetRecord(
             name="tokens",
             version=None,
-            sha256=_sha256(files) if is_hashed_whole else _sha256_of_blocks(files),
-            hashed_bytes=None if is_hashed_whole else _HASHED_BYTES,
+            sha256=packed.sha256 if packed is not None and known else None,
             train_samples=sample_count(train),
             valid_samples=sample_count(valid),
-            bytes=size_bytes,
+            bytes=sum(file.stat().st_size for file in files),
         ),
     )
+
+
+def _packed(field: str, path: str) -> PackedTokens | None:
+    """The manifest of a packed folder; None for other data.
+
+    Raises `ConfigError` for a manifest that is not one, or that does not fit the tokens.
+    """
+    manifest = Path(path, MANIFEST)
+    if not manifest.is_file():
+        return None
+    try:
+        packed = PackedTokens.model_validate(read_json(manifest))
+        size = Path(path, TOKENS).stat().st_size
+    except (OSError, CorruptFile, ValidationError):
+        raise ConfigError(f"{field}={path!r}: {MANIFEST} is not that of a packed folder of tokens") from None
+    if size != packed.tokens * np.dtype(packed.dtype).itemsize:
+        raise ConfigError(f"{field}={path!r}: {TOKENS} has {size} bytes, not those of {packed.tokens} tokens")
+    return packed
 
 
 def _token_files(field: str, path: str) -> list[Path]:
@@ -128,31 +148,3 @@ def _map(file: Path, dtype: str) -> np.ndarray:
             "needed: integers in one dimension"
         )
     return tokens
-
-
-def _sha256(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        with open(file, "rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _sha256_of_blocks(files: list[Path]) -> str:
-    """SHA-256 over the sizes of the files and evenly spaced blocks of their concatenation, the first and the
-    last block included. It differs for another corpus or tokenizer, but not for each changed token."""
-    sizes = [file.stat().st_size for file in files]
-    begins = list(itertools.accumulate(sizes, initial=0))
-    digest = hashlib.sha256(json.dumps(sizes).encode())
-    count, last = _HASHED_BYTES // _BLOCK_BYTES, begins[-1] - _BLOCK_BYTES
-    for block in range(count):
-        at = block * last // (count - 1)
-        end = at + _BLOCK_BYTES
-        while at < end:  # a block may extend over several files
-            index = bisect.bisect_right(begins, at) - 1
-            with open(files[index], "rb") as stream:
-                stream.seek(at - begins[index])
-                digest.update(stream.read(end - at))
-            at = min(end, begins[index + 1])
-    return digest.hexdigest()

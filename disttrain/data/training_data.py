@@ -80,7 +80,7 @@ def refuse_unequal_data(source: Source, world: World) -> None:
     Nodes with different versions of Python have different default corpora; no later check would find that.
     """
     found = [
-        (record.name, record.version, record.sha256, record.fingerprint)
+        (record.name, record.version, record.bytes, record.sha256, record.fingerprint)
         for record in world.all_gather_object(source.record)
     ]
     for rank, other in enumerate(found):

@@ -13,7 +13,8 @@ class DatasetRecord(Record):
     sha256: str | None
     """SHA-256 of the content, or of the parameters that generate it; null if the source gives none."""
     hashed_bytes: int | None = None
-    """Bytes that `sha256` covers, evenly spaced over larger content; null: all of it."""
+    """In runs of earlier versions: bytes that `sha256` covers, evenly spaced over larger content. Null: all
+    of it."""
     fingerprint: str | None = None
     """SHA-256 over `sha256` (where null: over the options of the data source), and shape and number of the
     training samples. Equal for equal training samples."""

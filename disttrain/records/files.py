@@ -12,6 +12,7 @@ from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.layers import Layers
 from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord
+from disttrain.records.packed_tokens import PackedTokens
 from disttrain.records.planned import EnvRecord, RunRecord, SweepRecord
 from disttrain.records.profile import ProfileRecord
 from disttrain.records.progress import Progress
@@ -38,5 +39,6 @@ FILES: dict[str, type[Record]] = {
     "metrics": Metrics,
     "layers": Layers,
     "checkpoint": Checkpoint,
+    "packed-tokens": PackedTokens,
 }
 """Schema name (`docs/schemas/<name>.json`) to record."""

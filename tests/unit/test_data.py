@@ -1,6 +1,5 @@
 """Token files, digits, synthetic data, and the loader over them."""
 
-import hashlib
 import os
 import pickle
 import signal
@@ -247,40 +246,6 @@ def test_the_fingerprint_changes_with_the_training_samples_alone(tmp_path):
     assert fingerprint(**{**file, "path": str(tmp_path / "b.npy")}) == found[0]
     assert fingerprint(**made, delay_s=0.1, valid_samples=3, workers=2) == found[3]
     assert fingerprint(**foreign) == fingerprint(**foreign)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch):
-    """Token data above 1000 bytes is hashed by ten blocks of 100 bytes."""
-    monkeypatch.setattr(tokens, "_HASHED_BYTES", 1000)
-    monkeypatch.setattr(tokens, "_BLOCK_BYTES", 100)
-
-
-@pytest.mark.parametrize("sizes", [[10_000], [400, 9_000, 30, 30, 540]])
-def test_large_token_data_is_hashed_by_blocks(tmp_path, small_blocks, sizes):
-    def record(change_at=None, cut=0):
-        stream = np.arange(10_000) % 251
-        if change_at is not None:
-            stream[change_at] = 255
-        ends = np.cumsum(sizes)
-        for number, part in enumerate(np.split(stream, ends[:-1])):
-            part[: len(part) - cut].astype(np.uint8).tofile(tmp_path / f"{number}.bin")
-        return tokens.build(path=str(tmp_path), vocab=256, dtype="uint8", seq_len=10).record
-
-    whole = record()
-    assert (whole.bytes, whole.hashed_bytes) == (10_000, 1000)
-    assert record() == whole
-    for hashed in (0, 99, 1100, 5550, 9900, 9999):  # blocks begin at 0, 1100, 2200, ... 9900
-        assert record(change_at=hashed).sha256 != whole.sha256
-    assert record(cut=1).sha256 != whole.sha256
-    assert record(change_at=100).sha256 == whole.sha256, "not every byte is read"
-
-
-def test_small_token_data_is_hashed_whole(tmp_path, small_blocks):
-    np.arange(1000).astype(np.uint8).tofile(tmp_path / "a.bin")
-    record = tokens.build(path=str(tmp_path), vocab=256, dtype="uint8", seq_len=10).record
-    assert record.sha256 == hashlib.sha256((tmp_path / "a.bin").read_bytes()).hexdigest()
-    assert record.hashed_bytes is None
 
 
 def test_synthetic_data_of_another_seed_has_another_hash():
