@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest -n $(PROCESSES)
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help install slurm slurm-tests demo demo-slurm test test-slow test-all mutants lint format schemas clean
+.PHONY: help install slurm slurm-tests demo demo-slurm test test-slow test-all gpu mutants lint format schemas clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## +' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -53,6 +53,9 @@ test-slow: $(STAMP) slurm-tests  ## the slow tests alone
 
 test-all: $(STAMP) slurm-tests  ## every test
 	@$(PYTEST)
+
+gpu: $(STAMP)  ## tests and measurements on the GPU of this machine, in under 9 minutes
+	@$(BIN)/python -m benchmarks.gpu
 
 mutants: $(STAMP)  ## mutation tests of the modules named in pyproject.toml; tens of minutes
 	@OMP_NUM_THREADS=1 $(BIN)/python -m mutmut run

@@ -1,0 +1,71 @@
+"""FLOP/s of square matrix products on the device, by dtype: the reference of an MFU.
+
+python -m benchmarks.gpu.matmul [--device cuda] [--tiny]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+from typing import Any
+
+import torch
+
+from disttrain.flops import peaks
+from disttrain.runtime.device import device_name
+from disttrain.telemetry.event_timer import EventTimer
+
+SIZES = (4096, 8192)
+ROUNDS, PER_ROUND = 8, 10
+
+
+def matmul_rates(device: torch.device, sizes: tuple[int, ...], dtypes: tuple[str, ...]) -> dict[str, Any]:
+    """The highest median rate over sizes for each dtype in FLOP/s, beside the device's published peak."""
+    known = peaks.find(device_name(device))
+    found: dict[str, Any] = {"device": device_name(device), "torch": torch.__version__}
+    for dtype in dtypes:
+        torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+        kind = torch.float32 if dtype in ("float32", "tf32") else getattr(torch, dtype)
+        rates = {size: _rate(device, size, kind) for size in sizes}
+        best = max(rates, key=lambda size: rates[size])
+        peak = known.tflops.get(dtype) if known else None
+        found[dtype] = {
+            "size": best,
+            "flops_per_s": rates[best],
+            "of_peak": rates[best] / (peak * 1e12) if peak else None,
+        }
+    return found
+
+
+def _rate(device: torch.device, size: int, dtype: torch.dtype) -> float:
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    timer = EventTimer(device)
+    a @ b
+    timer.record()
+    for _ in range(ROUNDS):
+        for _ in range(PER_ROUND):
+            a @ b
+        timer.record()
+    times = timer.times_s()
+    seconds = [(end - begin) / PER_ROUND for begin, end in itertools.pairwise(times)]
+    return 2 * size**3 / statistics.median(seconds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true")
+    arguments = parser.parse_args()
+    dtypes = (
+        ("float32", "tf32", "bfloat16", "float16") if arguments.device == "cuda" else ("float32", "bfloat16")
+    )
+    sizes = (64,) if arguments.tiny else SIZES
+    print(json.dumps(matmul_rates(torch.device(arguments.device), sizes, dtypes)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""`make gpu` on a machine without a GPU: each part in a tiny version, time limits, and parts that fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import training
+from benchmarks.gpu.__main__ import PARTS, Part, main, run_all
+from benchmarks.gpu.matmul import matmul_rates
+from disttrain.config.parsing import Draft, check
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_machine_without_a_gpu_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--folder", str(tmp_path / "none")]) == 0
+    assert capsys.readouterr().out == "gpu: CUDA finds no GPU on this machine; nothing was run\n"
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", training.RUNS)
+def test_each_training_run_works_in_its_tiny_version(name: str, tmp_path: Path) -> None:
+    found = training.measure(name, tmp_path, "cpu", tiny=True)
+    assert found is not None
+    assert found["samples_per_s"] > 0
+    assert found["measured_steps"] == (3 if name == "profile" else 4)
+    assert found["device"] == "cpu"
+    if name == "profile":
+        (step,) = found["profile"]["steps"]
+        assert 0 < step["idle_s"] < step["step_s"]
+        assert step["longest_gaps_s"][0][1] <= step["idle_s"]
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("name", training.RUNS)
+def test_each_config_for_the_gpu_is_valid(name: str) -> None:
+    config = training.config_of(name, "cuda", tiny=False)
+    assert check(Draft(config.as_dict())) == config
+
+
+def test_matmul_rates() -> None:
+    found = matmul_rates(torch.device("cpu"), (8, 16), ("float32", "bfloat16"))
+    assert found["float32"]["flops_per_s"] > 0
+    assert found["float32"]["size"] in (8, 16)
+    assert found["bfloat16"]["of_peak"] is None
+
+
+def script(name: str, limit_s: float, code: str, tmp_path: Path) -> Part:
+    path = tmp_path / f"{name}.py"
+    path.write_text(code)
+    return Part(name, limit_s, str(path), options=False)
+
+
+def test_a_part_that_fails_or_hangs_does_not_affect_the_others(tmp_path: Path) -> None:
+    parts = [
+        script("fails", 20, "print('before'); raise ValueError('of no use')", tmp_path),
+        script("hangs", 1, "import time; time.sleep(60)", tmp_path),
+        script("works", 20, "print('a line'); print('{\"mfu\": 0.5}')", tmp_path),
+    ]
+    records = run_all(parts, tmp_path / "out", "cpu", True, 60)
+    assert [record["status"] for record in records] == ["failed", "timeout", "ok"]
+    assert records[0]["last_lines"][-1] == "ValueError: of no use"
+    assert records[2]["result"] == {"mfu": 0.5}
+    written = [json.loads((tmp_path / "out" / f"{part.name}.json").read_text()) for part in parts]
+    assert written == records
+
+
+def test_a_part_without_time_is_recorded(tmp_path: Path) -> None:
+    (record,) = run_all([script("late", 20, "", tmp_path)], tmp_path / "out", "cpu", True, 1)
+    assert record["status"] == "not started"
+    assert json.loads((tmp_path / "out" / "late.json").read_text()) == record
+
+
+def test_the_modules_of_the_parts_exist(tmp_path: Path) -> None:
+    named = {part.name for part in PARTS if "benchmarks.gpu.training" in part.module}
+    assert named == set(training.RUNS)
+    for part in PARTS:
+        command = part.command("cuda", False, tmp_path)
+        assert command[0] == sys.executable
+        if part.options:
+            assert command[-2:] == ["--device", "cuda"]
