@@ -13,7 +13,8 @@ class DataConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
     kind: str = "text"
-    """A module of `disttrain.data` (text, tokens, digits, synthetic), or `package.module:callable`."""
+    """A module of `disttrain.data` (text, tokens, images, digits, synthetic), or
+    `package.module:callable`."""
     workers: NonNegativeInt = 0
     """Loader processes per rank; 0 loads in the rank itself."""
     prefetch: PositiveInt = 2

@@ -1,0 +1,184 @@
+"""A folder of images with a subfolder for each class, decoded by Pillow.
+
+Training images are random crops of 8 to 100 % of the area at 3:4 to 4:3, mirrored half of the time (Szegedy
+et al. 2015, arXiv:1409.4842). Validation images are the central square, with 7/8 of the shorter side. Both are standardised by the mean and deviation of ImageNet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from disttrain.data.source import Sample, Source
+from disttrain.errors import ConfigError
+from disttrain.records.dataset import DatasetRecord
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+_MEAN, _STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+_HASH_RANGE = 1 << 32
+"""Range of the hash of a file's name, by which the validation images are chosen."""
+
+
+def build(
+    *,
+    path: str,
+    size: int = 224,
+    valid_path: str | None = None,
+    valid_share: float = 0.1,
+    augment: bool = True,
+) -> Source:
+    """Images of shape (3, size, size) from the folders `path/<class>/`.
+
+    Parameters
+    ----------
+    path : folder with a subfolder for each class, read recursively; hidden files are left out.
+    size : pixels on a side.
+    valid_path : folder of the validation images, with the same classes.
+    valid_share : share of the images held out without `valid_path`, from 0 to 0.5; a hash of the name decides.
+    augment : random crops and mirroring of training images; without it, they are cropped as in a validation.
+
+    Raises
+    ------
+    ConfigError : Pillow is missing, a folder holds no images, or the classes of the two folders differ.
+    """
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError:
+        raise ConfigError("data.kind=images needs the package Pillow; install pillow") from None
+    if size < 1:
+        raise ConfigError(f"data.size={size}: must be at least 1")
+    if not 0 <= valid_share <= 0.5:
+        raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
+    names = _names("data.path", path)
+    classes = sorted({_class(name) for name in names})
+    if valid_path is None:
+        held_out = {name for name in names if _position(name) < valid_share}
+        train, valid = [name for name in names if name not in held_out], sorted(held_out)
+        valid_root = Path(path)
+    else:
+        train, valid, valid_root = names, _names("data.valid_path", valid_path), Path(valid_path)
+        if unknown := sorted({_class(name) for name in valid} - set(classes)):
+            raise ConfigError(f"data.valid_path={valid_path!r} has class {unknown[0]!r}, data.path has not")
+    valid_images = ImageFolder(valid_root, valid, classes, size, augment=False) if valid else None
+    return Source(
+        train=ImageFolder(Path(path), train, classes, size, augment),
+        valid=valid_images,
+        task="classification",
+        shape=(3, size, size),
+        classes=len(classes),
+        record=DatasetRecord(
+            name="images",
+            version=f"names {hashlib.sha256(chr(0).join(names).encode()).hexdigest()[:16]}",
+            sha256=None,
+            train_samples=len(train),
+            valid_samples=len(valid),
+        ),
+    )
+
+
+class ImageFolder(Dataset[Sample]):
+    """Images and their classes, as a standardised tensor (3, size, size) and an int64 scalar.
+
+    A file that cannot be decoded raises `ConfigError`, which names it.
+    """
+
+    def __init__(
+        self, root: Path, names: Sequence[str], classes: Sequence[str], size: int, augment: bool
+    ) -> None:
+        self.root, self.size, self.augment = root, size, augment
+        # arrays: loader processes share their memory, but copy each of a million Python strings
+        self._names = np.array(names, dtype=np.bytes_ if all(map(str.isascii, names)) else np.str_)
+        number = {name: index for index, name in enumerate(classes)}
+        self._targets = torch.tensor([number[_class(name)] for name in names], dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: int) -> Sample:
+        from PIL import Image, UnidentifiedImageError
+
+        name = self._names[index]
+        path = self.root / (name.decode() if isinstance(name, bytes) else str(name))
+        try:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+            raise ConfigError(f"data: {str(path)!r} cannot be decoded: {error}") from None
+        return self._tensor(image), self._targets[index]
+
+    def _tensor(self, image: Image) -> torch.Tensor:
+        from PIL.Image import Resampling
+
+        box = random_box(*image.size) if self.augment else central_box(*image.size)
+        resized = image.resize((self.size, self.size), Resampling.BILINEAR, box=box)
+        pixels = torch.from_numpy(np.array(resized))
+        if self.augment and torch.rand(()) < 0.5:
+            pixels = pixels.flip(1)
+        return ((pixels / 255 - _MEAN) / _STD).permute(2, 0, 1).contiguous()
+
+
+Box = tuple[float, float, float, float]
+"""Left, upper, right and lower edge in pixels."""
+
+
+def random_box(width: int, height: int) -> Box:
+    """A crop of 8 to 100 % of the area at 3:4 to 4:3, by torch's random numbers; the central square if ten
+    draws do not fit."""
+    for _ in range(10):
+        area, ratio, across, down = torch.rand(4).tolist()
+        pixels = width * height * (0.08 + 0.92 * area)
+        aspect = math.exp(math.log(4 / 3) * (2 * ratio - 1))
+        wide, high = math.sqrt(pixels * aspect), math.sqrt(pixels / aspect)
+        if wide <= width and high <= height:
+            left, upper = across * (width - wide), down * (height - high)
+            return left, upper, left + wide, upper + high
+    return central_box(width, height)
+
+
+def central_box(width: int, height: int) -> Box:
+    """The central square with 7/8 of the shorter side."""
+    side = min(width, height) * 7 / 8
+    left, upper = (width - side) / 2, (height - side) / 2
+    return left, upper, left + side, upper + side
+
+
+def _names(field: str, path: str) -> list[str]:
+    """Sorted paths of the images relative to `path`, with `/` as separator."""
+    if not Path(path).is_dir():
+        raise ConfigError(f"{field}={path!r} is no folder; give one with a subfolder for each class")
+    found = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        relative = Path(folder).relative_to(path)
+        if relative.parts:
+            found += [
+                (relative / name).as_posix()
+                for name in files
+                if name.lower().endswith(_SUFFIXES) and not name.startswith(".")
+            ]
+    if not found:
+        raise ConfigError(
+            f"{field}={path!r} holds no images in subfolders; a class is a subfolder with files "
+            f"{', '.join(f'*{suffix}' for suffix in _SUFFIXES)}"
+        )
+    return sorted(found)
+
+
+def _class(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _position(name: str) -> float:
+    """A number in [0, 1) that depends on the name alone."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) / _HASH_RANGE
