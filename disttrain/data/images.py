@@ -1,7 +1,8 @@
 """A folder of images with a subfolder for each class, decoded by Pillow.
 
 Training images are random crops of 8 to 100 % of the area at 3:4 to 4:3, mirrored half of the time (Szegedy
-et al. 2015, arXiv:1409.4842). Validation images are the central square, with 7/8 of the shorter side. Both are standardised by the mean and deviation of ImageNet.
+et al. 2015, arXiv:1409.4842). Validation images are the central square, with 7/8 of the shorter side. Both
+are standardised by the mean and deviation of ImageNet.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def build(
     path : folder with a subfolder for each class, read recursively; hidden files are left out.
     size : pixels on a side.
     valid_path : folder of the validation images, with the same classes.
-    valid_share : share of the images held out without `valid_path`, from 0 to 0.5; a hash of the name decides.
+    valid_share : share of the images held out without `valid_path`, up to 0.5; a hash of the name decides.
     augment : random crops and mirroring of training images; without it, they are cropped as in a validation.
 
     Raises
