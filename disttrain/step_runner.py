@@ -70,6 +70,9 @@ class StepRunner:
         loss = (self._run_schedule if self.strategy.runs_schedule else self._accumulate)(batches)
         self.clock.switch(OPTIMIZER)
         grad_norm, skipped = self._update(step)
+        if self.strategy.averages_replicas(step, last=step == len(self._rates)):
+            self.clock.switch(COMM)
+            self.strategy.average_replicas(self.model, self.optimizer)
         self.clock.switch(OTHER)
         return StepResult(step, loss, self._rates[step - 1], grad_norm, skipped)
 

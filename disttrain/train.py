@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,8 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
     saver = CheckpointSaver(
         folder, config.checkpoint, output.attempt, telemetry.timed_world, state.capture, manifest, start_step
     )
-    stopping = build_stopping(config, output, world, signals, saver, telemetry, data.steps)
+    agree = built.strategy.replicas_agree
+    stopping = build_stopping(config, output, world, signals, saver, telemetry, data.steps, agree)
     hooks: list[Hook] = [TelemetryHook(telemetry)]
     if data.source.valid is not None:
         validation = Validation(
@@ -263,6 +264,7 @@ def build_stopping(
     saver: CheckpointSaver,
     telemetry: RunTelemetry,
     steps: int,
+    replicas_agree: Callable[[int], bool],
 ) -> StopAgreement:
     """The hook that stops and saves. All ranks together."""
     node_folder = os.environ.get(FOLDER_VARIABLE)
@@ -272,5 +274,6 @@ def build_stopping(
     requests = StopRequests(stop_file, agent_file, signals, config.job.stop_lead_s)
     best = best_loss(telemetry.eval_history, world)
     return StopAgreement(
-        config, telemetry.timed_world, output.attempt, requests, saver, telemetry.clock, best, steps
-    )
+        config, telemetry.timed_world, output.attempt, requests, saver, telemetry.clock, best, steps,
+        replicas_agree,
+    )  # fmt: skip

@@ -141,7 +141,37 @@ def few_micro_batches(config: Config, batch: BatchPlan) -> Refusal | None:
 
 
 def _gradient_communication(config: Config) -> Refusal | None:
-    return refuse_scheme(config.parallel.gradient_communication, config.parallel.strategy)
+    section, policy = config.parallel.gradient_communication, config.precision.on_non_finite
+    if refusal := refuse_scheme(section, config.parallel.strategy):
+        return refusal
+    scheme = f"parallel.gradient_communication.scheme={section.scheme}"
+    keeps_errors = section.scheme in ("topk", "randomk", "powersgd") and section.error_feedback
+    if config.precision.dtype == "fp16" and keeps_errors:
+        return (
+            "precision.dtype",
+            f"precision.dtype=fp16 changes the scale of the gradients, of which {scheme} keeps a part for "
+            "the next step; use precision.dtype=bf16",
+        )
+    if section.scheme != "local_sgd":
+        return None
+    if policy != "ignore":
+        return (
+            "precision.on_non_finite",
+            f"precision.on_non_finite={policy} needs the same gradients on all ranks, which {scheme} does "
+            "not have; use precision.on_non_finite=ignore",
+        )
+    every = {
+        "checkpoint.every_steps": config.checkpoint.every_steps,
+        "train.eval_every": config.train.eval_every,
+    }
+    for key, steps in every.items():
+        if steps and steps % section.average_every:
+            return (
+                key,
+                f"{key}={steps} is no multiple of parallel.gradient_communication.average_every="
+                f"{section.average_every}: between averages each rank has parameters of its own",
+            )
+    return None
 
 
 def _sharding(config: Config) -> Refusal | None:

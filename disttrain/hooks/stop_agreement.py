@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.config.config_tree import Config
@@ -52,7 +52,11 @@ class StopAgreement(Hook):
         clock: StepClock,
         best_loss: float | None,
         steps: int,
+        replicas_agree: Callable[[int], bool] = lambda step: True,
     ) -> None:
+        """`replicas_agree`: whether all ranks hold the same parameters after a step; if not, no agreement
+        follows the step."""
+        self._replicas_agree = replicas_agree
         self.next_step = saver.step
         """The next agreement follows this step."""
         self._steps = steps
@@ -73,7 +77,9 @@ class StopAgreement(Hook):
         return self.sync(step) if step < self._steps else None
 
     def on_step(self, result: StepResult) -> StopCause | None:
-        return self.sync(result.step) if self.next_step <= result.step < self._steps else None
+        if not self.next_step <= result.step < self._steps or not self._replicas_agree(result.step):
+            return None
+        return self.sync(result.step)
 
     def on_end(self) -> None:
         """Leave the end of a run with regular checkpoints as a checkpoint."""

@@ -66,6 +66,18 @@ class Strategy:
     def on_step(self, step: int) -> None:
         """Optimizer step `step` (1 is the first) begins; passes before the first step belong to no step."""
 
+    def averages_replicas(self, step: int, last: bool) -> bool:
+        """Whether `average_replicas` follows optimizer step `step`, which may be the last of the run."""
+        return False
+
+    def average_replicas(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Average parameters and optimizer state over ranks. All ranks together."""
+
+    def replicas_agree(self, step: int) -> bool:
+        """Whether all ranks hold the same parameters and optimizer state after step `step`. A checkpoint is
+        taken only then."""
+        return True
+
     def micro_step(self, model: nn.Module, last: bool) -> AbstractContextManager[None]:
         """Context of the forward and backward pass of one micro-batch; gradients travel with the `last`
         one."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _DEFAULT_BUCKET_CAP_MB
@@ -17,6 +18,7 @@ from disttrain.parallel.backward_end import after_own_backward
 from disttrain.parallel.base import Strategy
 from disttrain.parallel.gradient_communication.base import build_scheme
 from disttrain.parallel.gradient_communication.ddp_hook import GradientHook
+from disttrain.parallel.gradient_communication.local_sgd import average_tensors
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sync_batch_norm import CPUSyncBatchNorm, synchronize_batch_norms
 from disttrain.runtime.process_group import World, ensure_group
@@ -95,9 +97,34 @@ class DDP(Strategy):
             self._hook = GradientHook(wrapped, scheme, self.communication.warmup_steps, world)
         return wrapped
 
+    @property
+    def compares_collectives(self) -> bool:  # type: ignore[override]
+        """Of `hierarchical`, one rank of each node has more collectives than the others."""
+        return self.communication.scheme != "hierarchical"
+
     def on_step(self, step: int) -> None:
         if self._hook is not None:
             self._hook.step = step
+
+    def averages_replicas(self, step: int, last: bool) -> bool:
+        if self.communication.scheme != "local_sgd" or step <= self.communication.warmup_steps:
+            return False
+        return last or step % self.communication.average_every == 0
+
+    def replicas_agree(self, step: int) -> bool:
+        local = self.communication.scheme == "local_sgd" and step > self.communication.warmup_steps
+        return not local or self.averages_replicas(step, last=False)
+
+    def average_replicas(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        assert self._hook is not None
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        moments = [  # by name: a loaded optimizer has another order, and the order of summation follows
+            value
+            for parameter in parameters
+            for _, value in sorted(optimizer.state.get(parameter, {}).items())
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.is_floating_point()
+        ]
+        average_tensors([*parameters, *moments], self._hook.scheme.group)
 
     def _bucket_sizes(self) -> list[Any] | None:
         """Sizes in MiB of the first bucket and of all others; None for PyTorch's own. Fractions are valid,

@@ -13,8 +13,9 @@ from disttrain.errors import ConfigError
 BASE: dict[str, Any] = {"train": {"steps": 1, "local_batch_size": 1}}
 
 
-def checked(strategy: str = "ddp", **options: Any) -> None:
-    check(Draft({**BASE, "parallel": {"strategy": strategy, "gradient_communication": options}}))
+def checked(strategy: str = "ddp", sections: dict[str, Any] | None = None, **options: Any) -> None:
+    parallel = {"strategy": strategy, "gradient_communication": options}
+    check(Draft({**BASE, **(sections or {}), "parallel": parallel}))
 
 
 @pytest.mark.parametrize("strategy", ["auto", "ddp"])
@@ -41,3 +42,37 @@ def test_refusals(strategy: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         checked(strategy, **options)
     assert "\n" not in str(caught.value)
+
+
+IGNORE = {"on_non_finite": "ignore"}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sections", "message"),
+    [
+        ("topk", {"precision": {"dtype": "fp16"}}, "dtype=fp16 changes the scale.*use precision.dtype=bf16"),
+        ("local_sgd", {}, "on_non_finite=skip needs the same gradients.*use precision.on_non_finite=ignore"),
+        (
+            "local_sgd",
+            {"checkpoint": {"every_steps": 12}, "precision": IGNORE},
+            "=12 is no multiple",
+        ),
+        (
+            "local_sgd",
+            {"train": {"steps": 20, "local_batch_size": 1, "eval_every": 4}, "precision": IGNORE},
+            "train.eval_every=4 is no multiple of .*average_every=8",
+        ),
+    ],
+)
+def test_refusals_of_sections_together(scheme: str, sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        checked(sections=sections, scheme=scheme)
+    assert "\n" not in str(caught.value)
+
+
+def test_local_sgd_with_checkpoints_and_validations_after_averages() -> None:
+    train = {"steps": 20, "local_batch_size": 1, "eval_every": 16}
+    checked(
+        scheme="local_sgd",
+        sections={"precision": IGNORE, "checkpoint": {"every_steps": 8}, "train": train},
+    )

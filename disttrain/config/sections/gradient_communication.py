@@ -13,7 +13,7 @@ class GradientCommunicationConfig(Section):
     """How the gradients of `strategy` ddp travel."""
 
     scheme: Annotated[
-        Literal["none", "fp16", "bf16", "powersgd", "topk", "randomk", "hierarchical"],
+        Literal["none", "fp16", "bf16", "powersgd", "topk", "randomk", "hierarchical", "local_sgd"],
         Field(json_schema_extra=KEYED_IF_SET),
     ] = "none"
     """`none`: one all-reduce of each bucket, in the type of the gradients. See
@@ -28,6 +28,8 @@ class GradientCommunicationConfig(Section):
     """Share of the gradients that `topk` and `randomk` send."""
     error_feedback: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
     """Add the gradients that `topk` and `randomk` did not send to those of the next step."""
+    average_every: Annotated[PositiveInt, Field(json_schema_extra=KEYED_IF_SET)] = 8
+    """Steps between averages of the parameters by `local_sgd`."""
 
 
 _OPTIONS_OF: dict[str, tuple[str, ...]] = {
@@ -35,6 +37,7 @@ _OPTIONS_OF: dict[str, tuple[str, ...]] = {
     "warm_start": ("powersgd",),
     "ratio": ("topk", "randomk"),
     "error_feedback": ("topk", "randomk"),
+    "average_every": ("local_sgd",),
 }
 """Options that belong to some schemes alone."""
 _NO_HOOKS = dict.fromkeys(

@@ -42,9 +42,6 @@ def split_flat(flat: Tensor, shapes: Mapping[str, torch.Size]) -> State:
 class Scheme:
     """Averages gradients over the ranks of `group`. All ranks call it in the same order of buckets."""
 
-    averages_gradients = True
-    """Whether gradients are equal on all ranks after `average`."""
-
     def __init__(self, group: CountedGroup) -> None:
         self.group = group
 
