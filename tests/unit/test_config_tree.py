@@ -34,6 +34,8 @@ def another_value(field: Any) -> Any:
         return {bool: True, int: 7, float: 0.5, str: "x"}.get(getattr(kind, "__origin__", kind), 7)
     if isinstance(default, bool):
         return not default
+    if isinstance(default, float) and 0 < default < 1:
+        return default / 2  # 1 may be the largest value
     if isinstance(default, int | float):
         return default * 2 + 1
     if isinstance(default, str):
