@@ -22,7 +22,16 @@ from disttrain.parallel.base import Strategy
 from disttrain.precision import Precision
 from disttrain.step_result import StepResult
 from disttrain.task import Objective
-from disttrain.telemetry.step_clock import COMM, COMPUTE, INPUT, OPTIMIZER, OTHER, StepClock, control_sync
+from disttrain.telemetry.step_clock import (
+    COMM,
+    COMPUTE,
+    INPUT,
+    OPTIMIZER,
+    OTHER,
+    PHASE_OF_DIMENSION,
+    StepClock,
+    control_sync,
+)
 
 
 class StepRunner:
@@ -56,7 +65,9 @@ class StepRunner:
         self._device = next(model.parameters()).device
         self._model_hooks = hooks_of(self.unwrapped_model)
         this = weakref.proxy(self)  # a reference cycle would keep the model beyond its process group
-        strategy.wrap_forward_communication(model, lambda: control_sync(this.clock))
+        strategy.time_communication(
+            model, lambda dimension: control_sync(this.clock, PHASE_OF_DIMENSION[dimension])
+        )
 
     @property
     def unwrapped_model(self) -> nn.Module:

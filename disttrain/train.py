@@ -239,6 +239,7 @@ def build_telemetry(
         compares_passes=strategy.compares_collectives,
         emulation_late_reason=reason_at_start(built.model),
         exposed_comm_reason=built.strategy.comm_reason,
+        comm_groups=built.strategy.comm_groups(built.model),
     )
     log.info(
         "start",

@@ -45,11 +45,13 @@ _SAME = {
 _COMM_METHODS = {
     "ddp_backward_tail": "the time from the end of a rank's own backward pass until the last gradients have "
     "arrived. It includes waiting for slower peers and transfer, but not communication hidden under compute",
-    "fsdp_custom_collectives": "the time of each all-gather and reduce-scatter of a sharded model. It "
+    "fsdp_custom_collectives": "the time of each collective of a sharded model. It "
     "includes waiting for slower peers and transfer",
     "pipeline_schedule": "the time of the schedule in which a stage runs no pass of its own: the bubble as "
     "the pipeline fills and drains, waiting for slower stages and transfer between stages, all counted as "
     "waiting; then the all-reduce of gradients over the replicas of a stage",
+    "fsdp_stream_waits": "the time that the compute stream waits for the collectives of a sharded model. It "
+    "includes waiting for slower peers and transfer, but not communication hidden under compute",
 }
 """Meaning of each `Metrics.comm_method`."""
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.mesh import Mesh
+from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.process_group import World
 
 BatchLoss = Callable[[nn.Module, Any], Tensor]
 Pass = Callable[[], AbstractContextManager[None]]
+Timed = Callable[[Dimension | None], AbstractContextManager[None]]
+"""Context of a wait for communication over a dimension of the mesh; None: over all ranks."""
 
 
 class HasTally(Protocol):
@@ -124,11 +128,13 @@ class Strategy:
     def on_exposed_communication(self, loss: Tensor, call: Callable[[], None]) -> None:
         """Have `call` run in the backward pass from `loss` when only communication is left of it."""
 
-    def wrap_forward_communication(
-        self, model: nn.Module, context: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        """Run communication on which a forward pass waits, such as a broadcast of buffers, within a
-        `context`."""
+    def time_communication(self, model: nn.Module, timed: Timed) -> None:
+        """Have compute wait for communication within `timed`, except for what `on_exposed_communication`
+        begins: for a broadcast of buffers, or for gathered parameters."""
+
+    def comm_groups(self, model: nn.Module) -> Mapping[Dimension, dist.ProcessGroup]:
+        """This rank's process groups of the dimensions that `timed` is called with."""
+        return {}
 
     def state_dict(self) -> dict[str, Tensor]:
         """State of this rank that a resumed run needs, by names that begin with `rank.`."""

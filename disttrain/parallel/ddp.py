@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn.parallel.distributed import _DEFAULT_BUCKET_CAP_MB
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
 from disttrain.config.sections.parallel import DDPConfig, ParallelConfig
 from disttrain.parallel.backward_end import after_own_backward
-from disttrain.parallel.base import Strategy
+from disttrain.parallel.base import Strategy, Timed
 from disttrain.parallel.gradient_communication.base import build_scheme
 from disttrain.parallel.gradient_communication.ddp_hook import GradientHook
 from disttrain.parallel.gradient_communication.local_sgd import average_tensors
@@ -159,13 +160,12 @@ class DDP(Strategy):
     def on_exposed_communication(self, loss: Tensor, call: Callable[[], None]) -> None:
         after_own_backward([loss], call)
 
-    def wrap_forward_communication(
-        self, model: nn.Module, context: Callable[[], AbstractContextManager[None]]
-    ) -> None:
+    def time_communication(self, model: nn.Module, timed: Timed) -> None:
         assert isinstance(model, DistributedDataParallel)
-        wrap_buffer_broadcast(model, context)
+        over_all_ranks = partial(timed, None)
+        wrap_buffer_broadcast(model, over_all_ranks)
         for norm in _sync_batch_norms(model):
-            norm.comm_context = context
+            norm.comm_context = over_all_ranks
 
     def state_dict(self) -> dict[str, Tensor]:
         if self._hook is None:

@@ -7,10 +7,11 @@ block recomputes from gathered parameters, and a compiled block contains no coll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -18,18 +19,19 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
 from disttrain.model_blocks import blocks_of
-from disttrain.parallel.base import Strategy
+from disttrain.parallel.base import Strategy, Timed
 from disttrain.parallel.buffers import broadcast_buffers
 from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
+from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sharded_tensors import fill_shard
+from disttrain.runtime.fully_shard_hooks import Dimension, groups_of_mesh
 from disttrain.runtime.process_group import World, ensure_group
 
 
 class FSDP(Strategy):
     """`torch.distributed.fsdp.fully_shard` with the options of `parallel.fsdp`."""
 
-    comm_reason = "the collectives of fully_shard are not timed in the trainer"
     gathers_parameters = True
 
     def __init__(self, options: FSDPConfig) -> None:
@@ -37,7 +39,7 @@ class FSDP(Strategy):
         self._initial: DeferredInit | None = None
         self._world: World | None = None
         self._buffers_are_equal = False
-        self._context: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._timed: Timed = lambda dimension: nullcontext()
 
     def build(self, make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
         """The model on the meta device; with `meta_device` false, in host memory."""
@@ -66,6 +68,7 @@ class FSDP(Strategy):
             model.to_empty(device=world.device)
             fill(model, self._initial)
             self._initial = None
+        self.comm_method, self.comm_reason = comm_method(model, world)
         return model
 
     def device_mesh(self, mesh: Mesh, world: World) -> DeviceMesh:
@@ -76,7 +79,7 @@ class FSDP(Strategy):
     def micro_step(self, model: nn.Module, last: bool) -> Iterator[None]:
         assert isinstance(model, FSDPModule)
         if not self._buffers_are_equal and self._world is not None:
-            with self._context():
+            with self._timed(None):
                 broadcast_buffers(model, self._world)
         self._buffers_are_equal = not last  # once per optimizer step, as DDP does
         if self.options.accumulation == "no_sync":
@@ -98,10 +101,17 @@ class FSDP(Strategy):
     def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:
         raise NotImplementedError("a forward pass of a sharded model needs the parameters of other ranks")
 
-    def wrap_forward_communication(
-        self, model: nn.Module, context: Callable[[], AbstractContextManager[None]]
-    ) -> None:
-        self._context = context
+    def grad_norm(self, model: nn.Module) -> Tensor:
+        with self._timed(None):
+            return super().grad_norm(model)
+
+    def time_communication(self, model: nn.Module, timed: Timed) -> None:
+        self._timed = timed
+        if self.comm_method is not None:
+            time_waits(model, timed)
+
+    def comm_groups(self, model: nn.Module) -> Mapping[Dimension, dist.ProcessGroup]:
+        return groups_of_mesh(model)
 
 
 def set_prefetch(blocks: list[FSDPModule], forward: int, backward: int | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from disttrain.records.base import Record
 
 
@@ -14,6 +16,11 @@ class SampledCollective(Record):
     """Index among the collectives of its kind in this step, in order of start."""
     bytes: int | None
     """Size of the larger of input and output on one rank; null where the profiler does not report it."""
+    ranks: int | None = None
+    """Ranks of its process group; null in records of earlier versions: all ranks."""
+    dimension: Literal["shard", "replicate"] | None = None
+    """Dimension of the mesh over which it runs under hybrid sharding; null: all ranks, or an unknown
+    group."""
     start_s: float
     """Start, in seconds since the step began."""
     duration_s: float
@@ -47,11 +54,16 @@ class CollectiveSummary(Record):
     kind: str
     bucket: int
     bytes: int | None
+    ranks: int | None = None
+    """As in `SampledCollective`."""
+    dimension: Literal["shard", "replicate"] | None = None
+    """As in `SampledCollective`."""
     total_s: float
     hidden_s: float
     exposed_s: float
     transfer_s: float
-    """Minimum duration over ranks, mean over steps: the last rank to arrive did not wait."""
+    """Minimum duration over the ranks of a process group, mean over groups and steps: the last rank to arrive
+    did not wait."""
     algorithm_bytes_per_s: float | None
     """`bytes` / `transfer_s`."""
     bus_bytes_per_s: float | None

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
+from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.trace_parsing import StepTrace, bus_factor, length, merged, overlap
@@ -43,6 +44,8 @@ def comm_sample(step: int, trace: StepTrace) -> CommSample:
                 kind=each.kind,
                 bucket=number,
                 bytes=each.bytes,
+                ranks=each.ranks,
+                dimension=each.dimension,
                 start_s=begin,
                 duration_s=end - begin,
                 hidden_s=hidden_s,
@@ -90,7 +93,7 @@ def comm_summary(samples: list[list[CommSample]], ranks: int) -> CommSummary | N
     """Means over `samples`, which hold for each step the records of all ranks; None without collectives.
 
     All ranks have the same collectives in a step. An early rank waits inside the collective, so the transfer
-    time is the minimum over ranks.
+    time is the minimum over the ranks of its process group.
     """
     whole = [step for step in samples if step[0].collectives]
     if not whole:
@@ -99,7 +102,7 @@ def comm_summary(samples: list[list[CommSample]], ranks: int) -> CommSummary | N
     sizes = [each.bytes for each in whole[-1][0].collectives]
     known = all(size is not None for size in sizes)
     on_bus = [
-        sum(bus_factor(each.kind, ranks) * (each.bytes or 0) for each in step[0].collectives)
+        sum(bus_factor(each.kind, each.ranks or ranks) * (each.bytes or 0) for each in step[0].collectives)
         / min(rank.total_s for rank in step)
         for step in whole
     ]
@@ -127,22 +130,36 @@ def _by_bucket(steps: list[list[CommSample]], ranks: int) -> list[CollectiveSumm
     for place, (kind, bucket, size) in enumerate(_layout(steps[0][0])):
         seen = [[rank.collectives[place] for rank in step] for step in steps]
         every = [each for step in seen for each in step]
-        transfer_s = _mean(min(each.duration_s for each in step) for step in seen)
+        first = seen[0][0]
+        groups = groups_of_ranks(first.dimension, first.ranks or ranks, ranks)
+        transfer_s = _mean(min(step[rank].duration_s for rank in group) for step in seen for group in groups)
         rate = size / transfer_s if size and transfer_s else None
         found.append(
             CollectiveSummary(
                 kind=kind,
                 bucket=bucket,
                 bytes=size,
+                ranks=first.ranks,
+                dimension=first.dimension,
                 total_s=_mean(each.duration_s for each in every),
                 hidden_s=_mean(each.hidden_s for each in every),
                 exposed_s=_mean(each.exposed_s for each in every),
                 transfer_s=transfer_s,
                 algorithm_bytes_per_s=rate,
-                bus_bytes_per_s=rate * bus_factor(kind, ranks) if rate else None,
+                bus_bytes_per_s=rate * bus_factor(kind, first.ranks or ranks) if rate else None,
             )
         )
     return found
+
+
+def groups_of_ranks(dimension: Dimension | None, size: int, ranks: int) -> list[range]:
+    """The process groups of a dimension of the mesh, as world ranks: `size` consecutive ranks are a shard
+    group, and ranks at equal places of the shard groups are a replicate group (`parallel.mesh.Mesh`)."""
+    if dimension == "shard":
+        return [range(first, first + size) for first in range(0, ranks, size)]
+    if dimension == "replicate":
+        return [range(first, ranks, ranks // size) for first in range(ranks // size)]
+    return [range(ranks)]
 
 
 def _mean(values: Iterator[float] | list[float]) -> float:

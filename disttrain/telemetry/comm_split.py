@@ -19,8 +19,10 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch.distributed as dist
 
+from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.async_reduction import AsyncReductionQueue
+from disttrain.telemetry.step_clock import PHASE_OF_DIMENSION
 
 METHOD = "min_over_ranks"
 UNMEASURED = -1.0
@@ -31,10 +33,10 @@ class CommSplit:
     """Finds the transfer time of each step. Steps are compared in windows, which all ranks close after
     the same step."""
 
-    def __init__(self, world: World, groups: Mapping[int, dist.ProcessGroup] | None = None) -> None:
-        """`groups`: this rank's process group of each phase in `ClockedStep.within`."""
+    def __init__(self, world: World, groups: Mapping[Dimension, dist.ProcessGroup] | None = None) -> None:
+        """`groups`: this rank's process group of each dimension of a mesh with two."""
         self._world = world
-        self._groups = dict(groups or {})
+        self._groups = {PHASE_OF_DIMENSION[name]: group for name, group in (groups or {}).items()}
         self._open = 0  # steps since the last window was closed
         self._windows: deque[int] = deque()
         self._reductions = AsyncReductionQueue[list[int]](world)

@@ -19,6 +19,7 @@ from disttrain.records.communication import CommSummary
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
+from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.collective_stats import CollectiveStats, comm_sample, steps_to_profile
 from disttrain.telemetry.null_reasons import ProfilingPlan
@@ -38,9 +39,18 @@ class ProfiledSteps:
     """Selects the steps to profile and profiles them."""
 
     def __init__(
-        self, config: Config, attempt: Attempt, world: World, *, times_collectives: bool, steps: int
+        self,
+        config: Config,
+        attempt: Attempt,
+        world: World,
+        *,
+        times_collectives: bool,
+        steps: int,
+        group_sizes: Mapping[Dimension, int] | None = None,
     ) -> None:
-        """`times_collectives`: whether `telemetry.profiled_steps` applies to this run of `steps` steps."""
+        """`times_collectives`: whether `telemetry.profiled_steps` applies to this run of `steps` steps.
+        `group_sizes`: ranks of this rank's group of each dimension of a mesh with two."""
+        self._group_sizes = group_sizes or {}
         self._requested = config.telemetry.profiled_steps
         self._world = world
         self._attempt = attempt
@@ -91,13 +101,13 @@ class ProfiledSteps:
             return
         trace = self._stop(step)
         if step in self.for_collectives:
-            read = _steps_of(trace, step)
+            read = self._steps_of(trace, step)
             self._collective_stats.add(
                 comm_sample(step, read[-1]) if read else None
             )  # the last of the steps in the trace
             return
         if trace is not None:
-            read = _steps_of(trace, step)
+            read = self._steps_of(trace, step)
             self._traced_steps = list(zip(range(step - len(read) + 1, step + 1), read, strict=True))
             write_trace(self._attempt.trace(self._world.rank), trace)
         self._world.all_gather_object(
@@ -122,6 +132,15 @@ class ProfiledSteps:
         if self._traced_steps:
             record = compare_with_clock(self._world.rank, self._traced_steps, own)
             write_json(self._attempt.profile(self._world.rank), record.model_dump(mode="json"))
+
+    def _steps_of(self, trace: dict[str, Any] | None, step: int) -> list[StepTrace]:
+        """The steps in a trace that ends with `step`. A trace that cannot be read is logged and gives none,
+        so that profiling never ends the run."""
+        try:
+            return parse_trace(trace, self._group_sizes) if trace is not None else []
+        except (ValueError, KeyError, TypeError) as error:
+            _lost(step, error)
+            return []
 
     def _drain(self) -> None:
         """Wait for the device: permitted, since no figure covers the step."""
@@ -176,16 +195,6 @@ def _profiler(device: torch.device) -> profile:
     # without a device, a thread beside the training thread may communicate the gradients
     threads = None if device.type == "cuda" else _ExperimentalConfig(profile_all_threads=True)
     return profile(activities=kinds, record_shapes=True, experimental_config=threads)
-
-
-def _steps_of(trace: dict[str, Any] | None, step: int) -> list[StepTrace]:
-    """The steps in a trace that ends with `step`. A trace that cannot be read is logged and gives none, so
-    that profiling never ends the run."""
-    try:
-        return parse_trace(trace) if trace is not None else []
-    except (ValueError, KeyError, TypeError) as error:
-        _lost(step, error)
-        return []
 
 
 def _lost(step: int, error: Exception) -> None:

@@ -81,12 +81,14 @@ class RunTelemetry:
             TimedWorld(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
         )
         """The world for collectives within a step."""
+        groups = self.metadata.comm_groups
         self.profiled = ProfiledSteps(
             self.config,
             self.attempt,
             self.world,
             times_collectives=self.metadata.profiles_collectives,
             steps=metrics_fields["steps_total"],
+            group_sizes={name: group.size() for name, group in groups.items()},
         )
         self._writer = BackgroundWriter()
         self._recorder = StepLog(
@@ -94,9 +96,7 @@ class RunTelemetry:
             self.clock,
             samples_per_step=metrics_fields["local_batch_size"] * metrics_fields["accumulation"],
             warmup_steps=settings.warmup_steps,
-            split=comm_split.CommSplit(self.timed_world, self.metadata.comm_groups)
-            if self._measures_comm
-            else None,
+            split=comm_split.CommSplit(self.timed_world, groups) if self._measures_comm else None,
             full_records=settings.full_records,
             compares_passes=self.metadata.compares_passes,
         )

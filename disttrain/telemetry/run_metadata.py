@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch.distributed as dist
 
+from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.telemetry.null_reasons import NOT_EMULATED
 
 
@@ -22,8 +24,8 @@ class RunMetadata:
     """Specific reason for unmeasured exposed communication; None where there is none."""
     profiles_collectives: bool = False
     """Whether steps are profiled for their collectives; possible also without exposed communication."""
-    comm_groups: dict[int, dist.ProcessGroup] = field(default_factory=dict)
-    """This rank's process group of each phase in `ClockedStep.within`."""
+    comm_groups: Mapping[Dimension, dist.ProcessGroup] = field(default_factory=dict)
+    """This rank's process group of each dimension of a mesh with two."""
     unprofiled_reason: str | None = None
     """Specific reason why no step is profiled for its collectives; None where there is none."""
     compares_passes: bool = True

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from disttrain.runtime import heartbeat
+from disttrain.runtime.fully_shard_hooks import Dimension
 
 COMPUTE, INPUT, COMM, COMM_TRANSFER, OPTIMIZER, CHECKPOINT, OTHER = range(7)
 """Phases in the order of `disttrain.records.steps.PHASES`. The clock counts all exposed communication as
@@ -28,6 +29,12 @@ compare each call separately, because different ranks may be late to different c
 SHARD_SYNC, REPLICATE_SYNC = 8, 9
 """Phases of the clock alone: a call within this rank's shard group, and one within its replicate group, of a
 mesh that has both. Counts as communication. The ranks of the group compare each call separately."""
+PHASE_OF_DIMENSION: dict[Dimension | None, int] = {
+    None: CONTROL_SYNC,
+    "shard": SHARD_SYNC,
+    "replicate": REPLICATE_SYNC,
+}
+"""Phase of a wait for communication over a dimension of the mesh; None: over all ranks."""
 COMMUNICATION = frozenset({COMM, COMM_TRANSFER, CONTROL_SYNC, SHARD_SYNC, REPLICATE_SYNC})
 """Phases in which a rank may wait for other ranks."""
 _PHASES = 7

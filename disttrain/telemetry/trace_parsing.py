@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from disttrain.telemetry.step_clock import COMMUNICATION, COMPUTE
+from disttrain.runtime.fully_shard_hooks import Dimension
+from disttrain.telemetry.step_clock import COMMUNICATION, COMPUTE, REPLICATE_SYNC, SHARD_SYNC
 
 MARK = "disttrain::phase-"
 """Prefix of the names of the step clock's marks; the phase that begins there follows."""
@@ -43,6 +45,9 @@ _NCCL_KINDS = {
     "all_to_all": "all_to_all",
     "all_to_allv": "all_to_all",
 }
+_DIMENSIONS: dict[int, Dimension] = {SHARD_SYNC: "shard", REPLICATE_SYNC: "replicate"}
+_MESH_GROUPS: dict[str, Dimension] = {"mesh_shard": "shard", "mesh_replicate": "replicate"}
+"""Description that a `DeviceMesh` gives to the process group of a dimension."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,10 @@ class Collective:
     kind: str
     bytes: int | None
     """Size of the larger of input and output, as nccl-tests counts; None where the trace has no sizes."""
+    ranks: int
+    """Ranks of its process group."""
+    dimension: Dimension | None
+    """Dimension of the mesh over which it runs; None: another group, such as that of all ranks."""
     interval: Interval
     """Interval including queueing and waiting for peers."""
 
@@ -68,8 +77,11 @@ class StepTrace:
     """Collectives in order of start; none lasts longer than the step."""
 
 
-def parse_trace(trace: Mapping[str, Any]) -> list[StepTrace]:
-    """The steps in a trace, divided at the marks `END`. Raises `ValueError` for a trace without marks."""
+def parse_trace(trace: Mapping[str, Any], sizes: Mapping[Dimension, int] | None = None) -> list[StepTrace]:
+    """The steps in a trace, divided at the marks `END`. Raises `ValueError` for a trace without marks.
+
+    `sizes`: ranks of this rank's group of each dimension of the mesh, which gloo's annotations lack.
+    """
     events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
     marks = sorted((_begin(event), int(event["name"][len(MARK) :])) for event in events if _is_mark(event))
     ends = [place for place, (_, phase) in enumerate(marks) if phase == END]
@@ -78,16 +90,22 @@ def parse_trace(trace: Mapping[str, Any]) -> list[StepTrace]:
     begins = [0, *(end + 1 for end in ends[:-1])]
     thread = next(_thread(event) for event in events if _is_mark(event))
     return [
-        _step(trace, events, marks[begin : end + 1], thread) for begin, end in zip(begins, ends, strict=True)
+        _step(trace, events, marks[begin : end + 1], thread, sizes or {})
+        for begin, end in zip(begins, ends, strict=True)
     ]
 
 
 def _step(
-    trace: Mapping[str, Any], all_events: list[Any], marks: list[tuple[float, int]], thread: object
+    trace: Mapping[str, Any],
+    all_events: list[Any],
+    marks: list[tuple[float, int]],
+    thread: object,
+    sizes: Mapping[Dimension, int],
 ) -> StepTrace:
     """The step of `marks`, which were made by the training `thread`. A device is idle at the first and the
     last mark."""
     origin, end = marks[0][0], marks[-1][0]
+    ranks = trace.get("distributedInfo", {}).get("world_size", 1)
     events = [event for event in all_events if origin <= _begin(event) < end]
     kernels = [event for event in events if event.get("cat") == "kernel"]
     if kernels:
@@ -95,14 +113,19 @@ def _step(
         computing = (event for event in kernels if not _is_nccl(event))
         compute = [_interval(event, origin) for event in computing if not _is_within(event, updating)]
         busy: list[Interval] | None = merged(compute)
-        found = [_nccl(event, origin) for event in kernels if _is_nccl(event)]
+        found = [_nccl(event, origin, ranks) for event in kernels if _is_nccl(event)]
         over = []
     else:
         pairs = list(itertools.pairwise(marks))
         compute = [(a - origin, b - origin) for (a, phase), (b, _) in pairs if phase == COMPUTE]
         busy = _operators([event for event in events if _thread(event) == thread], origin)
-        ranks = trace.get("distributedInfo", {}).get("world_size", 1)
-        found = [_gloo(event, origin, ranks) for event in events if event["name"].startswith(_GLOO)]
+        found = []
+        for event in events:
+            if event["name"].startswith(_GLOO):
+                _, phase = marks[bisect_right(marks, (_begin(event), math.inf)) - 1]
+                dimension = _DIMENSIONS.get(phase)
+                size = ranks if dimension is None else sizes.get(dimension, ranks)
+                found.append(_gloo(event, origin, size, dimension))
         # gloo's annotation ends with the work of its thread, up to milliseconds after backward() continued
         over = [b - origin for (_, phase), (b, _) in pairs if phase in COMMUNICATION]
     over.append(end - origin)
@@ -198,7 +221,7 @@ def _interval(event: Mapping[str, Any], origin: float) -> Interval:
     return begin, begin + float(event["dur"]) / 1e6
 
 
-def _gloo(event: Mapping[str, Any], origin: float, ranks: int) -> Collective:
+def _gloo(event: Mapping[str, Any], origin: float, ranks: int, dimension: Dimension | None) -> Collective:
     arguments, kind = event.get("args", {}), event["name"][len(_GLOO) :]
     sizes = [
         math.prod(dims) * _BYTES[type_]
@@ -206,14 +229,17 @@ def _gloo(event: Mapping[str, Any], origin: float, ranks: int) -> Collective:
         if type_ in _BYTES
     ]
     size = sum(sizes) * (ranks if kind == "all_gather" else 1)  # the trace has the size of the input
-    return Collective(kind, size or None, _interval(event, origin))
+    return Collective(kind, size or None, ranks, dimension, _interval(event, origin))
 
 
-def _nccl(event: Mapping[str, Any], origin: float) -> Collective:
+def _nccl(event: Mapping[str, Any], origin: float, ranks: int) -> Collective:
     arguments = event.get("args", {})
     name = arguments.get("Collective name", "")
     sizes = [arguments.get("In msg nelems"), arguments.get("Out msg nelems")]
     width = _BYTES.get(arguments.get("dtype", ""))
     known = [int(size) for size in sizes if size is not None]
     size = max(known) * width if known and width else None
-    return Collective(_NCCL_KINDS.get(name, name or "nccl"), size, _interval(event, origin))
+    kind = _NCCL_KINDS.get(name, name or "nccl")
+    dimension = _MESH_GROUPS.get(arguments.get("Process Group Description", ""))
+    ranks = int(arguments.get("Group size", ranks))
+    return Collective(kind, size, ranks, dimension, _interval(event, origin))

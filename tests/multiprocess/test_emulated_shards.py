@@ -15,14 +15,12 @@ from disttrain.runtime.process_group import World
 from tests.support import emulated_shards
 from tests.support.emulated_shards import COMPUTE_S, NUMBERS, OPTIMIZER_S
 from tests.support.injected_delays import (
-    LATE_RANK,
     LATE_S,
     Phases,
     assert_about,
     assert_added,
     measured_steps,
     medians,
-    one_late,
 )
 from tests.support.ranks import Ranks
 
@@ -99,18 +97,6 @@ def test_gradients_and_what_is_learned_are_those_of_a_model_that_is_whole(three_
     assert {number for gradient in gradients for number in gradient} == {4.0}
     assert {number for weight in weights for number in weight} == {-4.0}
     assert three_ranks.call(emulated_shards.learn, build_as, dtype_bytes) == whole
-
-
-def test_a_slow_rank_is_compute_there_and_waiting_elsewhere(three_ranks, clean, tmp_path):
-    run(three_ranks, tmp_path / "n1", slow_ranks=(LATE_RANK,), slow_s=LATE_S)
-    expected = one_late(RANKS, LATE_S, "compute_s")
-    assert_added(medians(tmp_path / "n1", RANKS), clean[1], expected, LATE_S)
-
-
-def test_a_slow_optimizer_is_optimizer(three_ranks, clean, tmp_path):
-    run(three_ranks, tmp_path / "n1", slow_ranks=(LATE_RANK,), slow_optimizer_s=LATE_S)
-    expected = one_late(RANKS, LATE_S, "optimizer_s")
-    assert_added(medians(tmp_path / "n1", RANKS), clean[1], expected, LATE_S)
 
 
 def test_ranks_that_are_late_one_after_the_other_make_the_step_longer_by_both(three_ranks, clean, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import exposed
 from disttrain.records.communication import CommSample
 from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import Metrics
 from disttrain.records.profile import ProfileRecord
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
@@ -31,6 +32,10 @@ def run(ranks: Ranks, folder: Path, **sections: dict) -> Path:
     return folder
 
 
+def metrics_of(folder: Path) -> Metrics:
+    return Metrics.model_validate(read_json(folder / "metrics.json"))
+
+
 CLEAN: list[Phases] = [delays.CONFIGURED] * RANKS
 """Seconds by rank of a run without delays. A measured run would carry its disturbances into every test."""
 
@@ -40,6 +45,21 @@ def test_one_late_rank(three_ranks, tmp_path, delay):
     found = delays.medians(run(three_ranks, tmp_path, **delay.sections), RANKS)
     assert_added(found, CLEAN, delays.one_late(RANKS, LATE_S, delay.phase), LATE_S)
     assert max(delays.other_share(tmp_path, rank) for rank in range(RANKS)) < 0.2
+
+
+@pytest.mark.parametrize("delay", delays.DELAYS.values(), ids=delays.DELAYS)
+def test_one_late_rank_of_a_sharded_model(three_ranks, tmp_path, delay):
+    run(three_ranks, tmp_path, parallel={"strategy": "fsdp"}, **delay.sections)
+    assert_added(delays.medians(tmp_path, RANKS), CLEAN, delays.one_late(RANKS, LATE_S, delay.phase), LATE_S)
+    assert metrics_of(tmp_path).comm_method == "fsdp_custom_collectives"
+
+
+def test_one_late_rank_of_a_model_sharded_in_pairs(four_ranks, tmp_path):
+    """The other rank of its pair waits for the shard, and the other pair for the sum of the gradients."""
+    slow = delays.DELAYS["slow rank"].sections
+    run(four_ranks, tmp_path, parallel={"strategy": "hsdp", "hsdp": {"shard_size": 2}}, **slow)
+    expected = delays.one_late(4, LATE_S, "compute_s")
+    assert_added(delays.medians(tmp_path, 4), [delays.CONFIGURED] * 4, expected, LATE_S)
 
 
 def test_ranks_wait_for_rank_0_to_broadcast_buffers(three_ranks, tmp_path):

@@ -105,7 +105,7 @@ def calls(world: World) -> dict[str, Any]:
         model(images()).sum().backward()
         return count
 
-    strategy.wrap_forward_communication(model, counted)
+    strategy.time_communication(model, counted)
     found = {"step": in_a_pass()}
     with strategy.no_comm(model):
         found["without communication"] = in_a_pass()

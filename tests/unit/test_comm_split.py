@@ -198,7 +198,7 @@ def test_a_call_within_a_group_is_compared_within_that_group(tmp_path):
         HostClock(lambda: now[0]),
         samples_per_step=1,
         warmup_steps=0,
-        split=CommSplit(world, {SHARD_SYNC: "node", REPLICATE_SYNC: "across"}),
+        split=CommSplit(world, {"shard": "node", "replicate": "across"}),
     )
     clock = recorder._clock
     clock.start()

@@ -1,6 +1,8 @@
 """A collective of `fully_shard` is a meeting on the clock, and says so where it is not among all ranks. It
 stops an emulated model."""
 
+from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +10,9 @@ import torch
 
 from disttrain.emulation.deadline_timer import DeadlineTimer
 from disttrain.emulation.sharded import pause_in_collectives
+from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.loop.fsdp_exposed import FsdpExposed, is_sharded, not_timed
+from disttrain.telemetry.loop.fsdp_exposed import FsdpExposed, is_sharded
 from disttrain.telemetry.step_clock import COMPUTE, REPLICATE_SYNC, SHARD_SYNC, HostClock
 
 ON_CPU, ON_DEVICE = (
@@ -70,7 +73,6 @@ def module(monkeypatch):
     ("ranks", "work", "reason"),
     [
         (4, None, None),
-        (2, None, "a collective was among 2 of 4 ranks"),
         (4, "work", "an unshard was asynchronous, and the time that compute waited for it is unknown"),
     ],
 )
@@ -79,8 +81,8 @@ def test_a_call_is_timed_as_control_synchronisation(module, ranks, work, reason)
     clock, comm = HostClock(lambda: now[0]), Comm(now, work)
     model = module(comm)
     assert is_sharded(model)
-    assert not_timed(model, ON_CPU) is None
-    collectives = FsdpExposed(model, ON_CPU, lambda: clock)
+    assert comm_method(model, ON_CPU) == ("fsdp_custom_collectives", None)
+    collectives = FsdpExposed(model, lambda: clock)
     clock.start()
     clock.switch(COMPUTE)
     now[0] += 2
@@ -99,13 +101,11 @@ def test_a_call_is_timed_as_control_synchronisation(module, ranks, work, reason)
 
 def test_untimed_collectives_are_refused_with_the_reason(module):
     comm = Comm([0.0], None)
-    assert not_timed(module(comm), ON_DEVICE).startswith(
-        "on cuda the collectives of fully_shard run concurrently"
-    )
-    assert "several groups of one module" in not_timed(module(comm, comm), ON_CPU)
+    assert "waits are unknown" in comm_method(module(comm), ON_DEVICE)[1]
+    assert "several groups of one module" in comm_method(module(comm, comm), ON_CPU)[1]
     other_torch = module(comm)
-    del other_torch._fsdp_param_groups
-    assert not_timed(other_torch, ON_CPU).endswith(
+    del other_torch._fsdp_param_groups[0]._all_gather_comm
+    assert comm_method(other_torch, ON_CPU)[1].endswith(
         "has no interface to observe the collectives of fully_shard"
     )
 
@@ -135,7 +135,7 @@ def test_a_collective_stops_an_emulated_model_once_whoever_else_times_it(module,
     if who_is_first == "emulation":
         assert stops() == 1.0
     before = group._all_gather_comm
-    collectives = FsdpExposed(model, ON_CPU, lambda: clock)
+    collectives = FsdpExposed(model, lambda: clock)
     clock.start()
     assert [stops(), stops()] == [1.0, 1.0]
     clock.end_step()
@@ -200,7 +200,7 @@ def test_the_all_reduce_between_replicas_is_timed_within_their_group(module, emu
     )
     if emulated:
         pause_in_collectives(model, timer)
-    collectives = FsdpExposed(model, ON_CPU, lambda: clock)
+    collectives = FsdpExposed(model, lambda: clock)
     clock.start()
     timer.start()
     for group.all_reduce_grads in (False, True):  # the gradients of two micro-batches
@@ -226,3 +226,52 @@ def test_a_model_that_is_not_sharded_is_left_alone():
     timer = DeadlineTimer()
     pause_in_collectives(torch.nn.Linear(1, 1), timer)
     assert not timer.restarts
+
+
+@pytest.mark.parametrize(("replicas", "dimensions"), [(None, (None, None)), (0, ("shard", "replicate"))])
+def test_on_cuda_each_wait_of_the_compute_stream_is_timed_before_it_happens(
+    module, monkeypatch, replicas, dimensions
+):
+    """With one buffer, the second reduction waits for the first, and the end for what was reduced last."""
+    did = []
+    model = module(Comm([0.0], None))
+    [group] = model._fsdp_param_groups
+    group.mesh_info.replicate_mesh_dim = replicas
+    group._all_gather_result = None
+    group.device_handle = SimpleNamespace(
+        current_stream=lambda: SimpleNamespace(wait_event=lambda event: did.append(f"wait {event}"))
+    )
+    states = [SimpleNamespace(event=None), SimpleNamespace(event="scattered")]
+    group.comm_ctx = SimpleNamespace(
+        reduce_scatter_states=[], reduce_scatter_max_input_buffers=1, _last_post_reduce_events={1: "reduced"}
+    )
+    for name in ("wait_for_unshard", "post_backward", "finalize_backward"):
+        setattr(group, name, partial(did.append, name))
+    before = vars(group).copy()
+    assert comm_method(model, ON_DEVICE) == ("fsdp_stream_waits", None)
+
+    @contextmanager
+    def timed(dimension):
+        did.append(("begin", dimension))
+        yield
+        did.append("end")
+
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    restore = time_waits(model, timed)
+    group.wait_for_unshard()
+    group._all_gather_result = SimpleNamespace(all_gather_event="gathered")
+    group.wait_for_unshard()
+    group.post_backward()
+    group.comm_ctx.reduce_scatter_states = states
+    group.post_backward()
+    group.finalize_backward()
+    gathers, reduces = (("begin", dimension) for dimension in dimensions)
+    assert did == [
+        "wait_for_unshard",
+        *(gathers, "wait gathered", "end", "wait_for_unshard"),
+        "post_backward",
+        *(gathers, "wait scattered", "end", "post_backward"),
+        *(reduces, "wait reduced", "end", "finalize_backward"),
+    ]
+    restore()
+    assert group.wait_for_unshard is before["wait_for_unshard"]

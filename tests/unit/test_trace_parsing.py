@@ -15,8 +15,14 @@ from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import RunDir
 from disttrain.runtime.process_group import World
 from disttrain.telemetry import profiled_steps
-from disttrain.telemetry.collective_stats import CollectiveStats, comm_sample, comm_summary, steps_to_profile
-from disttrain.telemetry.step_clock import COMM, COMPUTE, OPTIMIZER, OTHER
+from disttrain.telemetry.collective_stats import (
+    CollectiveStats,
+    comm_sample,
+    comm_summary,
+    groups_of_ranks,
+    steps_to_profile,
+)
+from disttrain.telemetry.step_clock import COMM, COMPUTE, OPTIMIZER, OTHER, REPLICATE_SYNC, SHARD_SYNC
 from disttrain.telemetry.trace_comparison import compare_with_clock
 from disttrain.telemetry.trace_parsing import END, MARK, bus_factor, length, merged, overlap, parse_trace
 from tests.support.stopping import alone
@@ -282,7 +288,7 @@ def sample(wait_ms: float) -> CommSample:
     """A rank that comes `wait_ms` earlier than the last one to a transfer of 10 ms of 1,000 bytes, which gloo
     closes 2 ms late."""
     events = [*HOST, gloo("all_reduce", 60 - wait_ms, 12 + wait_ms, 250)]
-    return comm_sample(1, only({"traceEvents": events}))
+    return comm_sample(1, only({"traceEvents": events, "distributedInfo": {"world_size": 2}}))
 
 
 def test_waiting_for_peers_does_not_lower_the_bandwidth():
@@ -292,6 +298,35 @@ def test_waiting_for_peers_does_not_lower_the_bandwidth():
     assert (bucket.transfer_s, bucket.total_s) == pytest.approx((0.01, 0.013))
     assert bucket.bus_bytes_per_s == bucket.algorithm_bytes_per_s == pytest.approx(1000 / 0.01)
     assert (summary.count, summary.bytes, summary.sampled_steps) == (1, 1000, 2)
+
+
+def test_a_collective_of_a_sharded_model_is_compared_within_its_group():
+    """Of four ranks, two share a copy. The first pair takes 10 ms for a gather, and the second 30 ms."""
+    parts = marks((OTHER, 0), (SHARD_SYNC, 10), (COMPUTE, 60), (REPLICATE_SYNC, 70), (END, 90))
+    calls = {rank: (ms, 10) for rank, ms in enumerate((10, 15, 30, 40))}
+    ranks = []
+    for gather_ms, reduce_ms in calls.values():
+        events = [*parts, gloo("all_gather", 11, gather_ms, 25), gloo("all_reduce", 72, reduce_ms, 50)]
+        trace = {"traceEvents": events, "distributedInfo": {"world_size": 4}}
+        [step] = parse_trace(trace, {"shard": 2, "replicate": 2})
+        ranks.append(comm_sample(1, step))
+    gather, reduce = comm_summary([ranks], ranks=4).collectives
+    assert (gather.dimension, gather.ranks, gather.bytes) == ("shard", 2, 200)
+    assert gather.transfer_s == pytest.approx((0.010 + 0.030) / 2)
+    assert gather.bus_bytes_per_s == pytest.approx(0.5 * 200 / 0.020)
+    assert (reduce.dimension, reduce.ranks) == ("replicate", 2)
+    assert reduce.bus_bytes_per_s == reduce.algorithm_bytes_per_s == pytest.approx(200 / 0.010)
+
+
+@given(st.integers(1, 6), st.integers(1, 6))
+def test_the_groups_of_each_dimension_hold_every_rank_once(replicas, shards):
+    ranks = replicas * shards
+    sharding = groups_of_ranks("shard", shards, ranks)
+    replicating = groups_of_ranks("replicate", replicas, ranks)
+    for groups, size in ((sharding, shards), (replicating, replicas)):
+        assert sorted(rank for group in groups for rank in group) == list(range(ranks))
+        assert {len(group) for group in groups} == {size}
+    assert all(len({*a} & {*b}) == 1 for a in sharding for b in replicating)
 
 
 def test_nothing_sampled_nothing_said():

@@ -25,9 +25,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from disttrain.model_hooks import hooks_of
 from disttrain.parallel import ddp
+from disttrain.parallel.fully_shard_waits import comm_method
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
+from disttrain.runtime.fully_shard_hooks import groups_of_mesh
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
@@ -193,8 +195,8 @@ class LoopTelemetry:
     ) -> DdpExposed | fsdp_exposed.FsdpExposed | None:
         if method == ddp.COMM_METHOD and isinstance(model, DistributedDataParallel):
             return DdpExposed(model, lambda: self.clock)
-        if method == fsdp_exposed.COMM_METHOD:
-            return fsdp_exposed.FsdpExposed(model, self._world, lambda: self.clock)
+        if method is not None:
+            return fsdp_exposed.FsdpExposed(model, lambda: self.clock)
         return None
 
     def _stop_cause(self) -> StopCause | None:
@@ -225,12 +227,12 @@ def _parallel(model: nn.Module, world: World) -> tuple[dict[str, Any], RunMetada
         why = "the model is neither wrapped in DistributedDataParallel nor sharded by fully_shard"
         return {"strategy": None, "comm_method": None}, RunMetadata(exposed_comm_reason=why)
     elsewhere = fsdp_exposed.not_among_all(model, world)
-    why_not = elsewhere or fsdp_exposed.not_timed(model, world)
+    method, why_not = (None, elsewhere) if elsewhere else comm_method(model, world)
     return (
-        {"strategy": "fsdp2", "comm_method": None if why_not else fsdp_exposed.COMM_METHOD},
+        {"strategy": "fsdp2", "comm_method": method},
         RunMetadata(
             exposed_comm_reason=why_not,
             profiles_collectives=elsewhere is None,
-            comm_groups=fsdp_exposed.comm_groups(model),
+            comm_groups=groups_of_mesh(model),
         ),
     )
