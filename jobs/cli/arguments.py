@@ -246,6 +246,11 @@ def _add_submission(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a dry run that validates each job with sbatch --test-only; exit code 1 if Slurm refuses one",
     )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="a dry run that also estimates the peak memory of a rank of each run; needs no GPU",
+    )
     _add_wait(parser)
 
 

@@ -28,6 +28,7 @@ from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.base import Scheduler
 from jobs.status.run_state import RunState, read_runs
 from jobs.submission.choose_actions import Action, plan_actions
+from jobs.submission.memory_estimates import estimate_memory
 from jobs.submission.request import command_hashes
 from jobs.submission.warnings import warnings_for
 from sweeps.expand import RunPlan, SweepPlan
@@ -77,6 +78,10 @@ def print_dry_run(args: argparse.Namespace, plan: SweepPlan) -> int:
         _run_json(action, plan, place, commands=every or number == 0)
         for number, action in enumerate(progress(actions, "planning runs"))
     ]
+    if args.memory:
+        plans = [action.plan for action in actions if action.plan is not None]
+        for entry, estimate in zip(runs, estimate_memory(plans), strict=True):
+            entry["memory"] = estimate
     record = code_snapshot.code_record(code)
     chains = job_chains(args, there, scheduler)
     scripts = preview_scripts(

@@ -8,6 +8,7 @@ from typing import Any
 from jobs.cli.action_table import DRY_RUN
 from jobs.cli.batch_scripts import scripts_text
 from jobs.cli.cost_bound import CostBound, total_text
+from jobs.cli.estimate_text import memory_text
 from jobs.cli.formatting import count, plain, some_of, table
 from jobs.schedulers.base import Scheduler, ScriptPreview
 from sweeps.expand import SweepPlan
@@ -56,6 +57,7 @@ def dry_run_text(
         head,
         table(_COLUMNS, [_table_row(run) for run in runs]),
         "\n".join([_total_line(runs), *notes]),
+        memory_text(runs),
         _environment_text(runs, root.absolute() / plan.name),
         _commands_text(runs) if scheduler.one_machine else scripts_text(scripts, scheduler, every=every),
         _REPORT_JOB if report_job else "",

@@ -41,7 +41,7 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
     existing = read_runs(root, name, progress=progress)
     planned = make_plan(args, existing)  # refuses bad input before anything is written
     commands = command_hashes(planned, root)
-    if args.dry_run or args.test_only:
+    if args.dry_run or args.test_only or args.memory:
         from jobs.cli.dry_run import print_dry_run
 
         return print_dry_run(args, planned)

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -304,3 +305,22 @@ def test_a_folder_that_no_script_can_name_is_refused(capsys: pytest.CaptureFixtu
     command = ["sweep", "tiny.yaml", "--cluster", "slurm", "--runs", "a\nb", "--dry-run"]
     assert submit.main(command) == 2
     assert capsys.readouterr().err.startswith("error: --runs: ")
+
+
+def test_memory_is_estimated_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def estimates(plans: list[Any]) -> list[dict[str, str]]:
+        asked.append(len(plans))
+        return [{"reason": f"{plan.name} is not known"} for plan in plans]
+
+    monkeypatch.setattr("jobs.cli.dry_run.estimate_memory", estimates)
+    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--memory"]) == 0
+    out = capsys.readouterr().out
+    assert out.count(": no estimate: n") == asked[0] > 1
+    assert [path.name for path in Path().iterdir()] == ["tiny.yaml"], "--memory is a dry run"
+    assert submit.main(["sweep", "tiny.yaml", "--cluster", "local", "--dry-run"]) == 0
+    assert "no estimate" not in capsys.readouterr().out
+    assert len(asked) == 1

@@ -1,0 +1,177 @@
+"""`python -m disttrain.memory_estimate`: peak memory of a rank, for any number of ranks, without a GPU.
+
+The model is built of fake tensors, which have shapes and no data, and runs two passes whose live bytes are
+counted; weights, gradients and optimizer state follow from their formula. Reads a JSON list of configs from
+standard input and writes the list of estimates, or of reasons why there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from disttrain.build_by_kind import build_model, build_source
+from disttrain.config.auto_strategy import choose_strategy
+from disttrain.config.config_tree import Config
+from disttrain.config.sections.compile import CompileConfig
+from disttrain.config.state_memory import (
+    ModelSize,
+    StateMemory,
+    moments,
+    replicated_memory,
+    sharded_memory,
+)
+from disttrain.data.source import Sample
+from disttrain.errors import ConfigError, in_one_line
+from disttrain.memory.live_bytes import LiveBytes
+from disttrain.model_blocks import blocks_of
+from disttrain.task import Task
+from disttrain.transforms import transforms_of
+
+_SHARDED = ("fsdp", "hsdp")
+_HALF = {"bf16": torch.bfloat16, "fp16": torch.float16, "auto": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Peak bytes of one rank; the context of the device and the buffers of NCCL are not part of it."""
+
+    strategy: str
+    local_batch_size: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    communication_bytes: int
+    """Copies in the buckets of DDP, or gathered parameters and gradients of a sharded model."""
+    activations_bytes: int
+    """With temporary tensors of the backward pass."""
+    total_bytes: int
+
+
+def estimate(config: Config) -> MemoryEstimate:
+    """The estimate of a config whose local batch size is filled in; `auto` counts as 1 sample.
+
+    Raises `ConfigError` for a run without one.
+    """
+    if config.model.kind == "emulated":
+        raise ConfigError("model.kind=emulated has no activations")
+    if config.stages > 1:
+        raise ConfigError("pipeline stages hold different layers")
+    given = config.train.local_batch_size
+    local = given if isinstance(given, int) else 1
+    source = build_source(config.data)
+    sample = source.train[0]
+    with FakeTensorMode():
+        model = build_model(config.model, source)
+        for transform in transforms_of(_uncompiled(config), torch.device("cpu")):
+            model = transform(model)
+        size = model_size(model)
+        first, later = activation_peaks(model, Task.of(source), sample, local, _autocast(config))
+    strategy, _ = choose_strategy(config.parallel.strategy, config.world_size)
+    state = _state(config, strategy, size)
+    readers = config.world_size
+    accumulates = (config.train.global_batch_size or local * readers) > local * readers
+    # gradients of a single rank exist only from the backward pass on, when activations are freed
+    fresh = strategy == "single" and not accumulates
+    activations = max(0, first - state.gradients) if fresh else later
+    return MemoryEstimate(
+        strategy=strategy,
+        local_batch_size=local,
+        parameters_bytes=state.parameters,
+        gradients_bytes=state.gradients,
+        optimizer_bytes=state.optimizer,
+        communication_bytes=state.buckets + state.gathered,
+        activations_bytes=activations,
+        total_bytes=state.total + activations,
+    )
+
+
+def activation_peaks(
+    model: nn.Module,
+    task: Task,
+    sample: Sample,
+    samples: int,
+    autocast: AbstractContextManager[Any] | None = None,
+) -> tuple[int, int]:
+    """Peak bytes beside the parameters in a forward and backward pass of `samples` like `sample`, and beside
+    parameters and gradients in a second one. The model may be of fake tensors, within their mode."""
+    inputs, targets = sample
+    batch = (_like(inputs, samples), _like(targets, samples))
+    peaks = []
+    for _ in range(2):
+        existing = [*model.parameters(), *model.buffers(), *batch]
+        existing += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        with LiveBytes() as live:
+            live.ignore(existing)
+            with autocast or nullcontext():
+                loss = task.batch_loss(model, batch)
+            loss.backward()
+            del loss
+        peaks.append(live.peak)
+    return peaks[0], peaks[1]
+
+
+def model_size(model: nn.Module) -> ModelSize:
+    """Numbers of parameters of `model`; a tied parameter counts once."""
+    blocks = [{id(p): p for p in block.parameters()} for block in blocks_of(model).values()]
+    inside = {key for block in blocks for key in block}
+    parameters = list(model.parameters())
+    return ModelSize(
+        parameters=_count(parameters),
+        trained=_count(p for p in parameters if p.requires_grad),
+        largest_block=max((_count(block.values()) for block in blocks), default=0),
+        outside_blocks=_count(p for p in parameters if id(p) not in inside),
+        parameter_bytes=max((p.element_size() for p in parameters), default=4),
+    )
+
+
+def _count(parameters: Iterable[Tensor]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
+
+
+def _like(sample: Tensor, samples: int) -> Tensor:
+    return torch.zeros((samples, *sample.shape), dtype=sample.dtype)
+
+
+def _autocast(config: Config) -> AbstractContextManager[Any] | None:
+    dtype = _HALF.get(config.precision.dtype)
+    return None if dtype is None else torch.autocast("cpu", dtype)
+
+
+def _uncompiled(config: Config) -> Config:
+    """Compilation is left out: it fuses operators, which needs less memory than the estimate."""
+    return config.model_copy(update={"compile": CompileConfig()})
+
+
+def _state(config: Config, strategy: str, size: ModelSize) -> StateMemory:
+    held = moments(config.optim.name, config.optim.momentum)
+    if strategy in _SHARDED:
+        node = config.parallel.hsdp.shard_size or config.resources.gpus_per_node
+        ranks = config.world_size if strategy == "fsdp" else node
+        return sharded_memory(size, held, ranks, reshard=config.parallel.fsdp.reshard_after_forward)
+    copies = strategy == "ddp" and not config.parallel.ddp.gradient_as_bucket_view
+    return replicated_memory(size, held, bucket_copy=copies)
+
+
+def main() -> None:
+    """Answer a list of configs on standard input."""
+    answers: list[dict[str, Any]] = []
+    for plain in json.load(sys.stdin):
+        try:
+            answers.append(asdict(estimate(Config.model_validate(plain))))
+        except Exception as error:  # a model of the user may fail in any way on fake tensors
+            reason = str(error) if isinstance(error, ConfigError) else in_one_line(error)
+            answers.append({"reason": reason})
+    json.dump(answers, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

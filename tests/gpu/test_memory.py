@@ -1,0 +1,44 @@
+"""The memory estimate against the peak that CUDA's allocator reports."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from disttrain.build_by_kind import build_model, build_source
+from disttrain.config.config_tree import Config
+from disttrain.memory_estimate import estimate
+from disttrain.optim.optimizer import build_optimizer
+from disttrain.task import Task
+from disttrain.transforms import transforms_of
+
+WORKSPACE = 96 << 20
+"""Bytes that cuBLAS may hold for its workspace."""
+
+
+@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+def test_the_estimate_is_within_a_tenth_of_the_measured_peak(mode: str) -> None:
+    config = Config.model_validate(
+        {
+            "model": {"kind": "gpt", "layers": 8, "width": 1024, "heads": 16},
+            "data": {"kind": "synthetic", "task": "language", "vocab": 8192, "seq_len": 512, "samples": 8},
+            "train": {"steps": 1, "local_batch_size": 16},
+            "memory": {"activation_checkpointing": mode},
+        }
+    )
+    device = torch.device("cuda")
+    source = build_source(config.data)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    model = build_model(config.model, source).to(device)
+    for transform in transforms_of(config, device):
+        model = transform(model)
+    optimizer = build_optimizer(model.parameters(), config.optim)
+    batch = tuple(value.expand(16, *value.shape).contiguous().to(device) for value in source.train[0])
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):
+        Task.of(source).batch_loss(model, batch).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    measured = torch.cuda.max_memory_allocated() - before
+    assert estimate(config).total_bytes == pytest.approx(measured, rel=0.1, abs=WORKSPACE)

@@ -1,0 +1,102 @@
+"""The memory estimate: against the peak of PyTorch's allocator, and the parts of each strategy."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from disttrain import memory_estimate
+from disttrain.build_by_kind import build_model, build_source
+from disttrain.config.config_tree import Config
+from disttrain.memory_estimate import MemoryEstimate, estimate
+from disttrain.task import Task
+from disttrain.transforms import transforms_of
+from jobs.cli.estimate_text import memory_text
+
+GPT = {"kind": "gpt", "layers": 3, "width": 64, "heads": 2}
+LANGUAGE = {"kind": "synthetic", "task": "language", "vocab": 512, "seq_len": 64, "samples": 8}
+
+
+def config(ranks: int = 1, **sections: dict[str, Any]) -> Config:
+    given = {
+        "model": GPT,
+        "data": LANGUAGE,
+        "train": {"steps": 1, "local_batch_size": 8},
+        "resources": {"nodes": ranks // 2 or 1, "gpus_per_node": min(ranks, 2)},
+    }
+    return Config.model_validate({**given, **sections})
+
+
+def allocated_peak(made: Config, folder: Path) -> int:
+    """Peak bytes of the CPU allocator in a forward and a backward pass, by PyTorch's profiler."""
+    source = build_source(made.data)
+    model = build_model(made.model, source)
+    for transform in transforms_of(made, torch.device("cpu")):
+        model = transform(model)
+    samples = made.train.local_batch_size
+    assert isinstance(samples, int)
+    batch = tuple(value.expand(samples, *value.shape).contiguous() for value in source.train[0])
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        Task.of(source).batch_loss(model, batch).backward()
+    profiler.export_chrome_trace(str(folder / "trace.json"))
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    now = peak = 0
+    for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"]):
+        now += event["args"]["Bytes"]
+        peak = max(peak, now)
+    return peak
+
+
+@pytest.mark.parametrize("mode", ["none", "full", "selective"])
+def test_the_estimate_agrees_with_the_allocator(mode: str, tmp_path: Path) -> None:
+    made = config(memory={"activation_checkpointing": mode})
+    found = estimate(made)
+    measured = allocated_peak(made, tmp_path)
+    assert found.gradients_bytes + found.activations_bytes == pytest.approx(measured, rel=0.01)
+
+
+def test_a_strategy_changes_the_state_and_not_the_activations() -> None:
+    found = {name: estimate(config(4, parallel={"strategy": name})) for name in ("ddp", "fsdp", "hsdp")}
+    parameters = found["ddp"].parameters_bytes
+    assert found["ddp"].total_bytes == 4 * parameters + found["ddp"].activations_bytes
+    assert found["ddp"].optimizer_bytes == 2 * parameters
+    assert found["fsdp"].parameters_bytes == pytest.approx(parameters / 4, abs=4)
+    assert found["hsdp"].parameters_bytes == pytest.approx(parameters / 2, abs=4)  # two ranks of a node
+    assert {each.activations_bytes for each in found.values()} == {found["ddp"].activations_bytes}
+    assert found["fsdp"].communication_bytes > 0
+
+
+def test_activations_grow_with_the_batch_and_auto_counts_one_sample() -> None:
+    found = {
+        size: estimate(config(train={"steps": 1, "local_batch_size": size})) for size in (1, 4, 8, 12, "auto")
+    }
+    assert found["auto"] == found[1]
+    steps = [found[b].total_bytes - found[a].total_bytes for a, b in ((4, 8), (8, 12))]
+    assert steps[0] == pytest.approx(steps[1], rel=0.01)
+    assert found[12].optimizer_bytes == found[1].optimizer_bytes
+
+
+def test_runs_without_an_estimate_give_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = [
+        config().as_dict(),
+        config(model={"kind": "emulated"}).as_dict(),
+        config(model={"kind": "mlp"}).as_dict(),
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(configs)))
+    memory_estimate.main()
+    answers = json.loads(capsys.readouterr().out)
+    assert MemoryEstimate(**answers[0]).strategy == "single"
+    assert answers[1] == {"reason": "model.kind=emulated has no activations"}
+    assert answers[2]["reason"].startswith("model.kind=mlp takes numbers")
+    text = memory_text([{"run": name, "memory": answer} for name, answer in zip("abc", answers, strict=True)])
+    assert "\na    single        8" in text
+    assert "\nb: no estimate: model.kind=emulated has no activations\n" in text
+    assert memory_text([{"run": "a"}]) == ""
