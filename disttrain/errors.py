@@ -24,6 +24,10 @@ class Superseded(RuntimeError):
     """A later attempt of this run has begun; this attempt must stop writing."""
 
 
+class NonFinite(RuntimeError):
+    """Gradients contain NaN or infinity, and the config ends the run for it."""
+
+
 class NodeFault(RuntimeError):
     """A node that cannot take part in a run: a start on other nodes may succeed. `rank` is its first rank."""
 

@@ -17,6 +17,7 @@ from disttrain.config.sections.optim import OptimConfig
 from disttrain.data.loader import to_device
 from disttrain.model_hooks import hooks_of
 from disttrain.optim.optimizer import set_learning_rate
+from disttrain.optim.running_statistics import RunningStatistics
 from disttrain.optim.schedules import learning_rate
 from disttrain.parallel.base import Strategy
 from disttrain.precision import Precision
@@ -64,6 +65,9 @@ class StepRunner:
         self.clock = clock
         self._device = next(model.parameters()).device
         self._model_hooks = hooks_of(self.unwrapped_model)
+        self._statistics = (
+            RunningStatistics(self.unwrapped_model) if self.precision.checks_gradients else None
+        )
         this = weakref.proxy(self)  # a reference cycle would keep the model beyond its process group
         strategy.time_communication(
             model, lambda dimension: control_sync(this.clock, PHASE_OF_DIMENSION[dimension])
@@ -78,6 +82,8 @@ class StepRunner:
         """Run optimizer step `step` (1 is the first) on the next micro-batches."""
         self._model_hooks.on_step(step)
         self.strategy.on_step(step)
+        if self._statistics is not None:
+            self._statistics.keep()
         loss = (self._run_schedule if self.strategy.runs_schedule else self._accumulate)(batches)
         self.clock.switch(OPTIMIZER)
         grad_norm, skipped = self._update(step)
@@ -186,5 +192,7 @@ class StepRunner:
             nn.utils.clip_grads_with_norm_(self.strategy.parameters(self.model), clip, grad_norm)
         set_learning_rate(self.optimizer, self._rates[step - 1])
         skipped = self.precision.step(self.optimizer, grad_norm)
+        if self._statistics is not None and skipped is not None:
+            self._statistics.restore_if(skipped)
         self.optimizer.zero_grad(set_to_none=True)
         return grad_norm, skipped

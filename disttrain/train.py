@@ -24,6 +24,7 @@ from disttrain.flops.model_cost import ModelCost, count_cost
 from disttrain.hooks.base import Hook
 from disttrain.hooks.evaluation import EvaluationHook, Validation
 from disttrain.hooks.layer_times import write_layer_times
+from disttrain.hooks.non_finite import NonFinitePolicy
 from disttrain.hooks.stop_agreement import StopAgreement, best_loss
 from disttrain.hooks.telemetry_hook import TelemetryHook
 from disttrain.model_hooks import hooks_of
@@ -276,5 +277,5 @@ def build_stopping(
     best = best_loss(telemetry.eval_history, world)
     return StopAgreement(
         config, telemetry.timed_world, output.attempt, requests, saver, telemetry.clock, best, steps,
-        replicas_agree,
+        NonFinitePolicy(config.precision, telemetry.skipped_steps), replicas_agree,
     )  # fmt: skip

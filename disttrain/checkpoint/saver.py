@@ -3,7 +3,7 @@
 All ranks call the methods of their `CheckpointSaver` at the same steps. One background thread of each rank
 writes its files, without collectives. The commit follows at a later step boundary, when all ranks are known
 to have finished; rank 0 gathers their results. A checkpoint that fails costs a line in the log, never the
-run.
+run. The thread refuses a share with NaN or infinity, so a state that is not finite is never committed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from disttrain.checkpoint import folder as folders
 from disttrain.checkpoint import integrity, retention, storage
 from disttrain.checkpoint.host_buffers import HostBuffers
+from disttrain.checkpoint.state_tensors import first_non_finite
 from disttrain.checkpoint.storage import CapturedState, Share, State, WrittenShare
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.errors import in_one_line, message_of
@@ -187,6 +188,8 @@ class CheckpointSaver:
 def _write(
     share: Share, path: Path, rank: int, step_records: Path
 ) -> tuple[WrittenShare, dict[str, CheckpointFile]]:
+    if name := first_non_finite(share.tensors):
+        raise ValueError(f"{name} contains NaN or infinity")
     written = storage.write(share, path, rank)
     files = {name: integrity.file_digest(path / name) for name in written.files}
     # the steps in the checkpoint are not repeated, so their records must be on disk

@@ -43,6 +43,16 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Sta
     }
 
 
+def first_non_finite(state: State) -> str | None:
+    """Name of the first tensor of model or optimizer that contains NaN or infinity; None if there is none."""
+    for name, value in state.items():
+        if not name.startswith((MODEL, OPTIMIZER)) or not value.is_floating_point() or not value.numel():
+            continue
+        if not all(bound.isfinite() for bound in value.aminmax()):  # NaN is both bounds
+            return name
+    return None
+
+
 def empty_optimizer_tensors(model: nn.Module, shapes: Shapes) -> State:
     """Empty tensors for the optimizer's state, which an optimizer creates only at its first step."""
     state = {}

@@ -16,6 +16,7 @@ from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.config.config_tree import Config
 from disttrain.errors import Superseded
 from disttrain.hooks.base import Hook
+from disttrain.hooks.non_finite import VIEW, NonFinitePolicy
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.metrics import EvalPoint
 from disttrain.records.run_directory import Attempt
@@ -52,6 +53,7 @@ class StopAgreement(Hook):
         clock: StepClock,
         best_loss: float | None,
         steps: int,
+        non_finite: NonFinitePolicy,
         replicas_agree: Callable[[int], bool] = lambda step: True,
     ) -> None:
         """`replicas_agree`: whether all ranks hold the same parameters after a step; if not, no agreement
@@ -67,6 +69,7 @@ class StopAgreement(Hook):
         self._requests = requests
         self._saver = saver
         self._clock = clock
+        self._non_finite = non_finite
         self._best_loss = math.inf if best_loss is None else best_loss
         self._validated: EvalPoint | None = None
         self._is_best = False
@@ -83,6 +86,7 @@ class StopAgreement(Hook):
 
     def on_end(self) -> None:
         """Leave the end of a run with regular checkpoints as a checkpoint."""
+        self._non_finite.check(self._world.all_reduce_max(self._non_finite.own_view(wait=True)))
         if self._config.regular:
             self._save(self._steps)
         with heartbeat.within("checkpoint"):
@@ -100,7 +104,8 @@ class StopAgreement(Hook):
     def sync(self, step: int) -> StopCause | None:
         """Agree after `step`: the cause to stop now, once the state is saved, or None. All ranks together."""
         now = time.monotonic()
-        request, writing, time_is_up, step_s = self._world.all_reduce_max(self._own_view(step, now))
+        view = self._world.all_reduce_max([*self._own_view(step, now), *self._non_finite.own_view()])
+        (request, writing, time_is_up, step_s), non_finite = view[:-VIEW], view[-VIEW:]
         if request == _SUPERSEDED:
             raise Superseded(self._attempt.superseded() or "on rank 0")
         cause = CAUSES[int(request) - 1] if request else None
@@ -108,6 +113,7 @@ class StopAgreement(Hook):
             self._clock.switch(CHECKPOINT)
             with heartbeat.within("checkpoint"):
                 self._saver.commit()
+        self._non_finite.check(non_finite)
         if cause or time_is_up or self._is_best or self._falls_due(step):
             self._save(step)
         if cause:

@@ -13,6 +13,7 @@ Cause = Literal[
     "refused",  # bad config or wrong world size, found at the start: a retry would fail again
     "crashed",  # a rank raised
     "out_of_memory",
+    "non_finite",  # gradients contained NaN or infinity: precision.on_non_finite ended it
     "killed",  # a signal from outside ended a process
     "hung",  # no rank made a step for longer than its limit: the agent ended it
     "timeout",  # the attempt reached job.time_limit_min

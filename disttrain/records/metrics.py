@@ -47,6 +47,12 @@ class EvalPoint(LossPoint):
     elapsed_s: float
 
 
+class GradNormPoint(Record):
+    step: int
+    grad_norm: float | None
+    """L2 norm of the gradients of the global batch, before clipping; null if not finite."""
+
+
 class RatioPoint(Record):
     step: int
     ratio: float | None
@@ -193,6 +199,10 @@ class Metrics(Record):
     without a reason: `stop_cause`, `backend`, `nccl`, `batch_fit`, `resumed_step`, `checkpoint_step`,
     `dataset` and its fields."""
 
+    skipped_steps: int = 0
+    """Steps of the run whose update was skipped because the gradient norm was not finite."""
+    grad_norm_history: list[GradNormPoint] = []
+    """Gradient norm, thinned as `loss_history`; empty where the steps have none."""
     loss_history: list[LossPoint]
     """Thinned evenly to at most 1,000 points; the first and the last point are always kept."""
     eval_history: list[EvalPoint]

@@ -41,6 +41,11 @@ class Step(Record):
     loss: float | None
     """Mean loss over this rank's samples; null if not finite."""
     lr: float
+    grad_norm: float | None = None
+    """L2 norm of the gradients of the global batch, before clipping. Null if it is not finite, or where
+    neither `optim.grad_clip` nor `precision.on_non_finite` needs it."""
+    skipped: bool = False
+    """Whether the update was skipped because the gradient norm was not finite."""
 
 
 class StepAggregate(Record):
@@ -78,3 +83,7 @@ class StepAggregate(Record):
     """Mean of the recorded losses of the steps."""
     lr: float
     """Learning rate of the last step."""
+    grad_norm: float | None = None
+    """Mean of the finite gradient norms of the steps."""
+    skipped: int = 0
+    """Steps whose update was skipped because the gradient norm was not finite."""

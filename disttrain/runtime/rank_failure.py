@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 
-from disttrain.errors import ConfigError, NodeFault, message_of
+from disttrain.errors import ConfigError, NodeFault, NonFinite, message_of
 from disttrain.records.attempt import RankError
 from disttrain.records.exit_causes import Cause
 from disttrain.records.json_files import write_json
@@ -50,6 +50,8 @@ def _cause(error: BaseException) -> Cause:
         return "cancelled"
     if isinstance(error, NodeFault):
         return "launch_failed"
+    if isinstance(error, NonFinite):
+        return "non_finite"
     import torch
 
     no_memory = isinstance(error, torch.OutOfMemoryError | MemoryError)

@@ -41,6 +41,7 @@ class LiveProgress:
         self.written_at = now
         self._step = 0
         self._loss_step: int | None = None
+        self._grad_norm_step: int | None = None
         self._samples_per_s: float | None = None
 
     def restart(self, step: int, now: float) -> None:
@@ -57,14 +58,16 @@ class LiveProgress:
         now: float,
         lr: float,
         loss: tuple[int, float] | None,
+        grad_norm: tuple[int, float] | None,
         hardware: dict[str, float],
         mean_samples_per_s: float | None = None,
         final: Metrics | None = None,
     ) -> None:
         """Write the state after `step`.
 
-        `loss` is the newest global loss with its step, up to `log_every` steps back; `hardware` has the
-        newest samples by their names in `Progress`; `mean_samples_per_s` is the rate over the measured steps.
+        `loss` and `grad_norm` are the newest ones with their step, up to `log_every` steps back; `hardware`
+        has the newest samples by their names in `Progress`; `mean_samples_per_s` is the rate over the
+        measured steps.
         At the end, the rate of `final`, the summary of the run, replaces both rates in `progress.json`.
         """
         if now > self.written_at and step > self._step:
@@ -85,6 +88,10 @@ class LiveProgress:
         )
         live = {"lr": lr} | ({"samples_per_s": self._samples_per_s} if self._samples_per_s else {})
         self.send(step, live | {_scalar_name(name): value for name, value in hardware.items()})
+        if grad_norm:
+            if grad_norm[0] != self._grad_norm_step:
+                self.send(grad_norm[0], {"grad_norm": grad_norm[1]})
+            self._grad_norm_step = grad_norm[0]
         if loss:
             if loss[0] != self._loss_step:
                 self.send(loss[0], {"loss/train": loss[1]})

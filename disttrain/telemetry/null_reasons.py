@@ -64,6 +64,7 @@ def reasons(
         **dict.fromkeys(("model_flops_per_sample", "flops_method"), NO_FLOPS),
         "compute_dtypes": metrics.null_reasons.get("peak_flops", NO_FLOPS),  # set once they are known
         **dict.fromkeys(("loss_history.loss", "eval_history.loss"), "a loss that is not finite"),
+        "grad_norm_history.grad_norm": "a gradient norm that is not finite",
         **{
             f"eval_history.metrics.{name}": "a metric that is not finite"
             for point in metrics.eval_history

@@ -36,6 +36,7 @@ from disttrain.step_result import StepResult
 from disttrain.telemetry import comm_split, null_reasons, step_series, summary, throughput
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
 from disttrain.telemetry.global_loss import GlobalLoss
+from disttrain.telemetry.gradient_log import SkippedSteps
 from disttrain.telemetry.hardware.node import NodeTelemetry
 from disttrain.telemetry.json_lines import drop_if_disk_full
 from disttrain.telemetry.live_progress import LiveProgress
@@ -83,13 +84,11 @@ class RunTelemetry:
         """The world for collectives within a step."""
         groups = self.metadata.comm_groups
         self.profiled = ProfiledSteps(
-            self.config,
-            self.attempt,
-            self.world,
+            self.config, self.attempt, self.world,
             times_collectives=self.metadata.profiles_collectives,
             steps=metrics_fields["steps_total"],
             group_sizes={name: group.size() for name, group in groups.items()},
-        )
+        )  # fmt: skip
         self._writer = BackgroundWriter()
         self._recorder = StepLog(
             BackgroundJsonLines(self.attempt.steps(self.world.rank), self._writer),
@@ -142,7 +141,7 @@ class RunTelemetry:
         `loss_recorded`, the loss is NaN because the loop recorded none.
         """
         step, loss, lr = result.step, result.loss, result.lr
-        self._recorder.record(step, loss, lr, comm_measured=exposed_comm_reason is None)
+        self._recorder.record(result, comm_measured=exposed_comm_reason is None)
         if exposed_comm_reason is not None and self.metadata.exposed_comm_reason is None:
             self.metadata.exposed_comm_reason = exposed_comm_reason
         self._global_loss.add(step, loss, loss_recorded)
@@ -211,6 +210,11 @@ class RunTelemetry:
         except Exception as error:
             log.error("the last records are lost", kind=type(error).__name__, error=str(error))
 
+    def skipped_steps(self, wait: bool = False) -> SkippedSteps:
+        """Skipped steps among those that the device has finished; with `wait`, among all."""
+        self._recorder.collect(self._recorder.unread if wait else 0)
+        return self._recorder.gradients.skipped
+
     # Checkpoints
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -239,6 +243,7 @@ class RunTelemetry:
             "ratio_steps": ratio_steps,
             "ratios": ratios,
             "seconds": torch.tensor(self._seconds(), dtype=torch.float64),
+            **self._recorder.gradients.tensors(),
         }, own
 
     def resume(
@@ -256,6 +261,7 @@ class RunTelemetry:
         if not history:
             return
         self._losses.extend(history["loss_steps"], history["losses"])
+        self._recorder.gradients.load(history)
         points = decode_json(history["evaluations"])
         self.eval_history = [EvalPoint.model_validate(point) for point in points]
         self._seconds_before = history["seconds"].item()
@@ -281,8 +287,9 @@ class RunTelemetry:
         if self._progress:
             mean = self._samples_per_s([self._recorder.measured])
             self._progress.write(
-                self._step, now, self._lr, self._losses.newest, self._node.live(), mean, final
-            )
+                self._step, now, self._lr, self._losses.newest, self._recorder.gradients.norms.newest,
+                self._node.live(), mean, final,
+            )  # fmt: skip
 
     def _flush(self) -> None:
         """Have the step records written and, on rank 0, an interim `metrics.json`."""
@@ -352,13 +359,9 @@ class RunTelemetry:
         samples_per_s = self._samples_per_s(measured)
         metrics_fields, seconds = dict(self.metrics_fields), self._seconds()
         fields, reasons = throughput.of_run(
-            metrics_fields,
-            metadata,
-            samples_per_s,
-            self._node.devices,
-            ranks,
+            metrics_fields, metadata, samples_per_s, self._node.devices, ranks,
             self.config.telemetry.gpu_every_s,
-        )
+        )  # fmt: skip
         comm_known = self._measures_comm and not recorder.comm_unmeasured
         if not comm_known:
             metrics_fields |= {"comm_method": None, "comm_split": None}
@@ -386,6 +389,8 @@ class RunTelemetry:
             **summary.communication(measured, comm_known),
             communication_computation_history=[RatioPoint(step=s, ratio=ratio) for s, ratio in ratios],
             peak_memory_bytes=max(rank.peak_memory_bytes for rank in ranks),
+            skipped_steps=recorder.gradients.skipped.total,
+            grad_norm_history=recorder.gradients.points(),
             loss_history=[LossPoint(step=step, loss=loss) for step, loss in self._losses.thinned()],
             eval_history=self.eval_history,
         )

@@ -33,6 +33,11 @@ class StepAccumulator:
     losses: int = 0
     """Steps with a recorded loss."""
     lr: float = 0.0
+    grad_norm_sum: float = 0.0
+    grad_norms: int = 0
+    """Steps with a finite gradient norm."""
+    skipped: int = 0
+    """Steps whose update was skipped."""
 
     def add(self, step: int, start: float, phases: PhaseSeconds, loss: float, lr: float) -> None:
         if not self.steps:
@@ -49,6 +54,13 @@ class StepAccumulator:
             self.loss_sum += loss
             self.losses += 1
         self.lr = lr
+
+    def add_gradients(self, grad_norm: float | None, skipped: bool) -> None:
+        """Add the gradient norm of the step that `add` took last."""
+        self.skipped += skipped
+        if grad_norm is not None and math.isfinite(grad_norm):
+            self.grad_norm_sum += grad_norm
+            self.grad_norms += 1
 
     def as_record(self, phases: Mapping[str, float | None], samples_per_step: int) -> dict[str, Any]:
         """The content of a `StepAggregate` record; `phases` are the sums in seconds by the name of the
@@ -69,4 +81,6 @@ class StepAccumulator:
             "samples": samples_per_step * self.steps,
             "loss": self.loss_sum / self.losses if self.losses else None,
             "lr": self.lr,
+            "grad_norm": self.grad_norm_sum / self.grad_norms if self.grad_norms else None,
+            "skipped": self.skipped,
         }

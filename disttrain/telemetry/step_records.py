@@ -6,14 +6,16 @@ from array import array
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from disttrain.records.base import SCHEMA_VERSION
 from disttrain.records.steps import PHASES
+from disttrain.step_result import StepResult
 from disttrain.telemetry.background_writer import BackgroundJsonLines
 from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
+from disttrain.telemetry.gradient_log import GradientLog
 from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_aggregate import DECIMALS, StepAccumulator
 from disttrain.telemetry.step_clock import COMM, COMM_TRANSFER, COMPUTE, OTHER, PhaseSeconds, StepClock
@@ -37,6 +39,8 @@ class _ClosedStep:
     """Exposed communication within groups of ranks (`ClockedStep.within`)."""
     loss: float
     lr: float
+    grad_norm: float | None
+    skipped: bool
 
     @property
     def comm_measured(self) -> bool:
@@ -47,6 +51,17 @@ class _ClosedStep:
         self.exposed_s[0] = UNMEASURED
         self.phases[OTHER] += self.phases[COMM]
         self.phases[COMM] = 0.0
+
+
+class _RecordedStep(NamedTuple):
+    """A step as the loop records it. Its tensors are copies on the host, which end with the step."""
+
+    step: int
+    loss: torch.Tensor
+    lr: float
+    grad_norm: torch.Tensor | None
+    skipped: torch.Tensor | None
+    comm_measured: bool
 
 
 class StepLog:
@@ -78,7 +93,7 @@ class StepLog:
         """Seconds in each phase of the profiled steps."""
         self._split = split
         self._compares_passes = compares_passes
-        self._recorded: deque[tuple[int, torch.Tensor, float, bool]] = deque()
+        self._recorded: deque[_RecordedStep] = deque()
         self.comm_unmeasured = False
         """Whether some rank's communication is unknown in a measured step."""
         self._full_records = full_records
@@ -88,6 +103,7 @@ class StepLog:
         self._submitted = 0  # leading steps of `_unsplit` whose comparison is under way
         self.durations = array("d")
         """Seconds of each measured step."""
+        self.gradients = GradientLog()
         self.ratios = StepSeries()
         """Exposed communication / compute of each measured step."""
         self.measured: PhaseSeconds = [0.0] * len(PHASES)
@@ -98,22 +114,37 @@ class StepLog:
         """Number of recorded steps not yet read from the clock."""
         return len(self._recorded)
 
-    def record(self, step: int, loss: torch.Tensor, lr: float, comm_measured: bool = True) -> None:
-        """Call directly before the clock's `end_step`: the copy of the loss then ends with the step.
+    def record(self, result: StepResult, comm_measured: bool = True) -> None:
+        """Call directly before the clock's `end_step`: the copies to the host then end with the step.
         `comm_measured` is false where part of the step's communication escaped the clock."""
-        self._recorded.append((step, loss.to("cpu", non_blocking=True), lr, comm_measured))
+        self._recorded.append(
+            _RecordedStep(
+                result.step,
+                result.loss.to("cpu", non_blocking=True),
+                result.lr,
+                _on_host(result.grad_norm),
+                _on_host(result.skipped),
+                comm_measured,
+            )
+        )
         if self._split is not None:
             self._split.step_done()
 
     def collect(self, await_steps: int = 0) -> None:
         """Read the steps that the device has finished from the clock; wait for the first `await_steps`."""
         for start, phases, within in self._clock.finished(await_steps):
-            step, loss, lr, comm_measured = self._recorded.popleft()
+            recorded = self._recorded.popleft()
             exposed_s = [phases[COMM], *phases[len(PHASES) :]]
             del phases[len(PHASES) :]
             phases[COMM] = sum(exposed_s) + sum(map(sum, within.values()))
-            closed = _ClosedStep(step, start, phases, exposed_s, within, float(loss), lr)
-            if not comm_measured:
+            grad_norm = None if recorded.grad_norm is None else float(recorded.grad_norm)
+            skipped = recorded.skipped is not None and bool(recorded.skipped)
+            self.gradients.add(recorded.step, grad_norm, skipped)
+            closed = _ClosedStep(
+                recorded.step, start, phases, exposed_s, within, float(recorded.loss), recorded.lr, grad_norm,
+                skipped,
+            )  # fmt: skip
+            if not recorded.comm_measured:
                 closed.discard_comm()
             if self._split is None:
                 self._account(closed)
@@ -194,6 +225,7 @@ class StepLog:
                 self._end_aggregate()  # the steps of one aggregate are all measured, or none
             self._aggregate_comm_measured = comm_measured
             self._aggregate.add(closed.step, closed.start, closed.phases, closed.loss, closed.lr)
+            self._aggregate.add_gradients(closed.grad_norm, closed.skipped)
             if self._aggregate.steps == AGGREGATE_STEPS:
                 self._end_aggregate()
             return
@@ -208,6 +240,8 @@ class StepLog:
                 "samples": self._samples,
                 "loss": closed.loss,
                 "lr": closed.lr,
+                "grad_norm": closed.grad_norm,
+                "skipped": closed.skipped,
             }
         )
 
@@ -219,6 +253,10 @@ class StepLog:
     def _aggregate_record(self) -> dict[str, Any]:
         phases = _by_name(self._aggregate.sums, comm_measured=self._aggregate_comm_measured, split=True)
         return self._aggregate.as_record(phases, self._samples)
+
+
+def _on_host(value: torch.Tensor | None) -> torch.Tensor | None:
+    return None if value is None else value.to("cpu", non_blocking=True)
 
 
 def _by_name(phases: PhaseSeconds, *, comm_measured: bool, split: bool) -> dict[str, float | None]:

@@ -56,6 +56,7 @@ RULES: dict[str, RequeueRule] = {
     "hung": RequeueRule("retry", retryable=True),  # a stopped process, a broken network or a deadlock
     "launch_failed": RequeueRule("retry", retryable=True),
     "out_of_memory": RequeueRule("end", retryable=False),  # the same shape will not fit later
+    "non_finite": RequeueRule("end", retryable=False),  # the same steps would give the same numbers
     "refused": RequeueRule("end", retryable=False),  # the same config will be refused again
 }
 """By exit cause (`disttrain.records.exit_causes.Cause`)."""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disttrain.runtime.process_group import World
+from disttrain.step_result import StepResult
 from disttrain.telemetry.comm_split import UNMEASURED, CommSplit
 from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import (
@@ -60,7 +61,7 @@ def recorded(path, exposed, others, look_ups=(), unseen=(), full=100):
         now[0] += 1
         clock.switch(COMM)
         now[0] += seconds
-        recorder.record(step, torch.tensor(0.0), 0.1, comm_measured=step not in unseen)
+        recorder.record(StepResult(step, torch.tensor(0.0), 0.1), comm_measured=step not in unseen)
         clock.end_step()
         if step in look_ups:
             recorder.split_comm()
@@ -156,7 +157,7 @@ def test_each_meeting_is_compared_on_its_own(tmp_path):
     ):
         clock.switch(phase)
         now[0] += seconds
-    recorder.record(1, torch.tensor(0.0), 0.1)
+    recorder.record(StepResult(1, torch.tensor(0.0), 0.1))
     clock.end_step()
     recorder.split_comm(everything=True)
     recorder.close()
@@ -211,7 +212,7 @@ def test_a_call_within_a_group_is_compared_within_that_group(tmp_path):
     ):
         clock.switch(phase)
         now[0] += seconds
-    recorder.record(1, torch.tensor(0.0), 0.1)
+    recorder.record(StepResult(1, torch.tensor(0.0), 0.1))
     clock.end_step()
     recorder.split_comm(everything=True)
     recorder.close()

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from disttrain.runtime.process_group import World
+from disttrain.step_result import StepResult
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.json_lines import JsonLinesWriter
@@ -88,7 +89,7 @@ def test_nothing_is_waited_for_when_ranks_compare_losses_and_times(never_waiting
     )
     for step in range(1, 4):
         loss = torch.zeros((), device="cuda:0")
-        recorder.record(step, loss, 0.1)
+        recorder.record(StepResult(step, loss, 0.1))
         losses.add(step, loss)
     losses.reduce()
     split.submit([[0.1], [0.2, 0.3], [0.1]])

@@ -16,6 +16,7 @@ from disttrain.records.log_histogram import RESOLUTION, bin_of, durations
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step, StepAggregate
 from disttrain.runtime.process_group import World
+from disttrain.step_result import StepResult
 from disttrain.telemetry.comm_split import CommSplit
 from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.step_clock import COMM, COMPUTE, CONTROL_SYNC, OPTIMIZER, HostClock
@@ -47,7 +48,7 @@ def record(path, seconds, *, full, sampled=(), after=0, warmup=0, window=None):
         now[0] += 0.9 * step_s
         clock.switch(OPTIMIZER)
         now[0] += 0.1 * step_s
-        recorder.record(step, torch.tensor(float(step)), 0.5)
+        recorder.record(StepResult(step, torch.tensor(float(step)), 0.5))
         clock.end_step()
         recorder.collect()
         recorder.flush()
@@ -152,7 +153,10 @@ def realistic(path, *, full, steps=2000):
         for phase in (*range(CONTROL_SYNC), CONTROL_SYNC, CONTROL_SYNC, COMM):
             clock.switch(phase)
             now[0] += random.lognormal(-3, 0.5)  # far more bins in use than real steps need
-        recorder.record(step, torch.tensor(random.uniform(1, 9)), 3e-4 * random.uniform())
+        norm, skipped = torch.tensor(random.lognormal()), torch.tensor(False)
+        recorder.record(
+            StepResult(step, torch.tensor(random.uniform(1, 9)), 3e-4 * random.uniform(), norm, skipped)
+        )
         clock.end_step()
         recorder.split_comm(everything=True)
         recorder.open_aggregate()

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from disttrain.config.config_tree import Config
+from disttrain.hooks.non_finite import NonFinitePolicy
 from disttrain.hooks.stop_agreement import StopAgreement, best_loss
 from disttrain.records.metrics import EvalPoint
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
+from disttrain.telemetry.gradient_log import SkippedSteps
 from disttrain.telemetry.step_clock import HostClock
 
 ALONE = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
@@ -58,7 +60,8 @@ def saved(
     )
     saver, clock, undisturbed = Saver(), HostClock(), Undisturbed()
     clock.start()
-    agreement = StopAgreement(config, ALONE, undisturbed, undisturbed, saver, clock, known, STEPS)
+    policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
+    agreement = StopAgreement(config, ALONE, undisturbed, undisturbed, saver, clock, known, STEPS, policy)
     agreement.on_start(0)
     for step in range(1, STEPS + 1):
         if step in losses:

@@ -48,7 +48,7 @@ def record(path, losses, *, warmup=0, measures_comm=True):
     clock.start()
     for step, loss in enumerate(losses, 1):
         clock.switch(COMPUTE)
-        recorder.record(step, torch.tensor(loss), lr=0.1)
+        recorder.record(StepResult(step, torch.tensor(loss), 0.1))
         clock.end_step()
     recorder.split_comm(everything=True)
     recorder.close()

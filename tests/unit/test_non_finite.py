@@ -1,0 +1,139 @@
+"""Steps whose gradients are not finite: skipped and counted, or the end of the run; never in a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from disttrain.checkpoint import storage
+from disttrain.checkpoint.state_tensors import first_non_finite
+from disttrain.config.config_tree import Config
+from disttrain.errors import NonFinite
+from disttrain.records.metrics import Metrics
+from disttrain.runtime.rank_failure import describe_failure
+from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.stop_signals import StopSignals
+from disttrain.train import Run, finish, prepare, run_loop
+from tests.support.stopping import alone, config, recorded, train_until
+
+STEPS = 12
+
+
+def poisoned(batches: Iterator[Any], bad: range) -> Iterator[Any]:
+    for number, (inputs, targets) in enumerate(batches, 1):
+        yield inputs * torch.nan if number in bad else inputs, targets
+
+
+def begin(made: Config, path: Path, bad: range) -> tuple[Run, list[bytes]]:
+    output = RunOutput.of_job(path, 0)
+    output.attempt.path.mkdir(parents=True, exist_ok=True)
+    run = prepare(made, output, alone(), StopSignals())
+    inputs: list[bytes] = []
+    return dataclasses.replace(run, batches=poisoned(recorded(run.batches, inputs), bad)), inputs
+
+
+def train_with(made: Config, path: Path, bad: range) -> tuple[Run, Metrics, list[bytes]]:
+    run, inputs = begin(made, path, bad)
+    return run, finish(run, made, alone(), run_loop(run)), inputs
+
+
+def step_lines(path: Path) -> list[dict[str, Any]]:
+    lines = (path / "attempts/000/steps-00000.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def committed(path: Path) -> list[int]:
+    return sorted(int(each.name.removeprefix("step-")) for each in (path / "checkpoints").glob("step-*"))
+
+
+def test_a_bad_batch_is_skipped_and_counted(tmp_path):
+    made = config()
+    run, metrics, inputs = train_with(made, tmp_path / "bad", range(5, 7))
+    _, undisturbed, expected = train_with(made, tmp_path / "good", range(0))
+    assert (metrics.status, metrics.steps, metrics.skipped_steps) == ("completed", STEPS, 2)
+    assert undisturbed.skipped_steps == 0
+    assert inputs == expected  # the position in the data
+    assert all(parameter.isfinite().all() for parameter in run.runner.unwrapped_model.parameters())
+    lines, plain = step_lines(tmp_path / "bad"), step_lines(tmp_path / "good")
+    assert [line["step"] for line in lines if line["skipped"]] == [5, 6]
+    assert [line["lr"] for line in lines] == [line["lr"] for line in plain]
+    assert [line["grad_norm"] for line in lines[:4]] == [line["grad_norm"] for line in plain[:4]]
+    assert [line["step"] for line in lines if line["grad_norm"] is None] == [5, 6]
+    curve = [(point.step, point.grad_norm) for point in metrics.grad_norm_history]
+    assert curve == [(line["step"], line["grad_norm"]) for line in lines]
+    assert metrics.null_reasons["grad_norm_history.grad_norm"] == "a gradient norm that is not finite"
+
+
+@pytest.mark.parametrize(
+    ("precision", "bad", "message", "steps"),
+    [
+        (
+            {"on_non_finite": "stop"},
+            range(7, 8),
+            "step 7: the gradients are not finite (precision.on_non_finite=stop)",
+            [3, 6],
+        ),
+        (
+            {"max_skipped": 4},
+            range(5, 100),
+            "4 steps in a row, up to step 8, have gradients that are not finite (precision.max_skipped=4)",
+            [3, 6],
+        ),
+        (
+            {"on_non_finite": "stop"},
+            range(12, 13),
+            "step 12: the gradients are not finite (precision.on_non_finite=stop)",
+            [6, 9],
+        ),
+    ],
+    ids=["stop", "in a row", "last step"],
+)
+def test_the_run_ends_with_a_cause_of_its_own(tmp_path, precision, bad, message, steps):
+    made = config(precision=precision, checkpoint={"every_steps": 3, "best": False, "asynchronous": False})
+    run, _ = begin(made, tmp_path, bad)
+    with pytest.raises(NonFinite) as raised:
+        run_loop(run)
+    run.telemetry.abort()
+    assert str(raised.value) == message
+    assert describe_failure(raised.value, 0).cause == "non_finite"
+    assert committed(tmp_path) == steps
+
+
+def test_a_state_that_is_not_finite_is_never_committed(tmp_path):
+    made = config(
+        precision={"on_non_finite": "ignore"}, checkpoint={"every_steps": 2, "best": False, "keep": 9}
+    )
+    run, metrics, _ = train_with(made, tmp_path, range(5, 6))
+    assert not all(parameter.isfinite().all() for parameter in run.runner.unwrapped_model.parameters())
+    assert committed(tmp_path) == [2, 4]
+    assert (metrics.checkpoint_step, metrics.checkpoints_failed) == (4, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_the_tensor_that_is_not_finite_is_named(dtype, value):
+    good, bad = torch.zeros(3, dtype=dtype), torch.tensor([1.0, value, 2.0], dtype=dtype)
+    state = {"history.losses": bad, "model.step": torch.tensor(3), "model.a": good, "model.e": torch.zeros(0)}
+    assert first_non_finite(state) is None
+    assert first_non_finite({**state, "optimizer.b": bad}) == "optimizer.b"
+
+
+def test_a_resumed_float16_run_takes_up_its_loss_scale(tmp_path):
+    """The scale has halved at step 3; the resumed run goes on with it, to the same bits."""
+    made = config(precision={"dtype": "fp16"})
+
+    def attempt(path: Path, number: int, stop_after: int | None) -> Any:
+        return train_until(alone(), made, path, number, stop_after)
+
+    whole = attempt(tmp_path / "whole", 0, None)
+    parts = [attempt(tmp_path / "parts", number, stop) for number, stop in enumerate([5, None])]
+    assert parts[-1].parameters == whole.parameters
+    assert parts[-1].metrics.grad_norm_history == whole.metrics.grad_norm_history
+    [newest] = [path for path in (tmp_path / "parts/checkpoints").glob("step-*")]
+    assert "precision.loss_scale" in storage.shapes(newest)
