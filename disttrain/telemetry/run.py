@@ -78,9 +78,8 @@ class RunTelemetry:
         self._measures_comm = metrics_fields["comm_method"] is not None
         if self._measures_comm:
             metrics_fields["comm_split"] = comm_split.METHOD
-        self.timed_world = (
-            TimedWorld(**vars(self.world), clock=self.clock) if self._measures_comm else self.world
-        )
+        timed = TimedWorld(**vars(self.world), clock=self.clock)
+        self.timed_world = timed if self._measures_comm else self.world
         """The world for collectives within a step."""
         groups = self.metadata.comm_groups
         self.profiled = ProfiledSteps(
@@ -103,20 +102,17 @@ class RunTelemetry:
         self._global_loss = GlobalLoss(self.timed_world)
         self._losses = StepSeries()  # on rank 0
         self._node = NodeTelemetry(self.attempt, self.world, settings.gpu_every_s)
-        self._step = 0
-        self._lr = 0.0
+        self._step, self._lr = 0, 0.0
         self._began = time.monotonic()
         self._flush_due = self._began + settings.flush_every_s
-        self._progress = (
-            LiveProgress(self.run, self.attempt, self.config, metrics_fields, self._began, self._writer)
-            if self.is_rank0
-            else None
-        )
+        self._progress: LiveProgress | None = None
+        if self.is_rank0:
+            given = (self.run, self.attempt, self.config, metrics_fields, self._began, self._writer)
+            self._progress = LiveProgress(*given)
         # of earlier attempts
         self._first_step = 0
         self._left_out_before: list[tuple[int, int]] = []
-        self._profiled_before = 0
-        self._seconds_before = 0.0
+        self._profiled_before, self._seconds_before = 0, 0.0
 
     @property
     def is_rank0(self) -> bool:
@@ -140,12 +136,12 @@ class RunTelemetry:
         `exposed_comm_reason` is given where part of the step's communication escaped the clock. Without
         `loss_recorded`, the loss is NaN because the loop recorded none.
         """
-        step, loss, lr = result.step, result.loss, result.lr
+        step = result.step
         self._recorder.record(result, comm_measured=exposed_comm_reason is None)
         if exposed_comm_reason is not None and self.metadata.exposed_comm_reason is None:
             self.metadata.exposed_comm_reason = exposed_comm_reason
-        self._global_loss.add(step, loss, loss_recorded)
-        self._step, self._lr = step, lr
+        self._global_loss.add(step, result.loss, loss_recorded)
+        self._step, self._lr = step, result.lr
         self.clock.end_step()
         if step in self.profiled.steps:
             # a trace takes longer to write than a step may last
