@@ -184,6 +184,12 @@ def _sharding(config: Config) -> Refusal | None:
             f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node}; "
             f"use {_divisors(config.world_size)}",
         )
+    if parallel.strategy in ("fsdp", "hsdp") and config.optim.name == "sgd" and config.optim.fused:
+        return (
+            "optim.fused",
+            f"optim.fused=true with optim.name=sgd and parallel.strategy={parallel.strategy}: PyTorch has no "
+            "fused SGD for sharded parameters; leave optim.fused out, or use optim.name=adamw",
+        )
     if parallel.strategy in ("fsdp", "hsdp") and config.telemetry.layer_passes:
         return (
             "telemetry.layer_passes",

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.errors import ConfigError
@@ -28,8 +29,9 @@ def build_optimizer(
         {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    # torch has fused kernels for both optimizers on both devices, for floating-point parameters
-    fused = True if optim.fused is None else optim.fused
+    # torch has fused kernels for both optimizers on both devices, but not of SGD for sharded parameters
+    sharded = any(isinstance(parameter, DTensor) for parameter in trainable)
+    fused = not (sharded and optim.name == "sgd") if optim.fused is None else optim.fused
     if optim.name == "sgd":
         sgd = torch.optim.SGD(groups, lr=optim.lr, momentum=optim.momentum, fused=fused)
         if fused and optim.momentum:

@@ -124,10 +124,25 @@ def set_prefetch(blocks: list[FSDPModule], forward: int, backward: int | None) -
 
 
 def fill(model: nn.Module, initial: DeferredInit) -> None:
-    """Set the parameters and buffers of this rank to their initial values, one tensor at a time."""
+    """Set the parameters and buffers of this rank to their initial values, one tensor at a time.
+
+    Raises `ConfigError` for a tensor that a transform added, which has none.
+    """
     tensors: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     tensors |= dict(model.named_buffers(remove_duplicate=False))
-    initial.replay(lambda name, value: fill_shard(tensors[name], value))
+    filled = set()
+
+    def put(name: str, value: Tensor) -> None:
+        if name in tensors:  # a transform may have removed a tensor
+            fill_shard(tensors[name], value)
+            filled.add(name)
+
+    initial.replay(put)
+    if added := sorted(tensors.keys() - filled):
+        raise ConfigError(
+            f"model.transforms: {added[0]} is not in the model before them, so its initial value is unknown; "
+            "use parallel.fsdp.meta_device=false"
+        )
 
 
 def build(config: ParallelConfig) -> FSDP:

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from disttrain.data.source import Arrays, Source
 from disttrain.memory.probe_protocol import STORE_PREFIX
+from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.records.dataset import DatasetRecord
 
 FEATURES, CLASSES = 8, 4
@@ -69,6 +70,11 @@ class Net(nn.Module):
         if self.training and self.slow_s:
             time.sleep(self.slow_s)
         return self.layers(inputs)
+
+
+def small_resnet(source: Source, width: int = 8) -> ResNet:
+    """A ResNet of two residual blocks."""
+    return ResNet(BasicBlock, (1, 1), source.shape[0], True, source.classes, width)
 
 
 class Failing(Net):

@@ -98,6 +98,11 @@ def test_a_good_file_is_a_config(write):
         ),
         (
             "train:",
+            "parallel: {strategy: fsdp}\noptim: {name: sgd, fused: true}\ntrain:",
+            "optim.fused=true with optim.name=sgd and parallel.strategy=fsdp: PyTorch has no fused SGD",
+        ),
+        (
+            "train:",
             "parallel: {ddp: {first_bucket_mb: 1, find_unused_parameters: true}}\ntrain:",
             "parallel.ddp.first_bucket_mb=1 with parallel.ddp.find_unused_parameters: PyTorch would apply",
         ),
