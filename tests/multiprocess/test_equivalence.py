@@ -91,14 +91,20 @@ def config_of(model: str, layout: Layout, steps: int, start_from: Path | None, *
     )
 
 
-Train = Callable[[str, Layout, int, Path, Path | None], Metrics]
+Train = Callable[..., Metrics]
 
 
 def on_this_rank(
-    world: World, model: str, layout: Layout, steps: int, folder: Path, start_from: Path | None
+    world: World,
+    model: str,
+    layout: Layout,
+    steps: int,
+    folder: Path,
+    start_from: Path | None,
+    **optim: float,
 ) -> Metrics:
     world = replace(world, local_rank=world.rank, local_size=world.size)
-    return train(config_of(model, layout, steps, start_from), RunOutput.of_job(folder, 0), world)
+    return train(config_of(model, layout, steps, start_from, **optim), RunOutput.of_job(folder, 0), world)
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +114,9 @@ def run(two_ranks: Ranks, four_ranks: Ranks) -> Iterator[Train]:
     torch.set_num_threads(1)
     alone = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
 
-    def call(model: str, layout: Layout, *arguments: Any) -> Metrics:
+    def call(model: str, layout: Layout, *arguments: Any, **optim: float) -> Metrics:
         if layout.ranks == 1:
-            return on_this_rank(alone, model, layout, *arguments)
+            return on_this_rank(alone, model, layout, *arguments, **optim)
         ranks = two_ranks if layout.ranks == 2 else four_ranks
         return ranks.call(on_this_rank, model, layout, *arguments)[0]
 
@@ -170,8 +176,18 @@ def check(run: Train, model: str, cases: list[tuple[Layout, Layout]], folder: Pa
         assert_same(after, reference, HALF + 1)
 
 
-def test_ddp_on_two_ranks(run: Train, tmp_path: Path) -> None:
-    check(run, "mlp", [(Layout("ddp", 2, 1), Layout("ddp", 2, 4))], tmp_path)
+def test_ddp_and_then_fsdp_on_two_ranks(run: Train, tmp_path: Path) -> None:
+    check(run, "mlp", [(Layout("ddp", 2, 1), Layout("fsdp", 2, 4))], tmp_path)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_tolerance_shows_a_learning_rate_one_percent_higher(
+    run: Train, tmp_path: Path, model: str
+) -> None:
+    reference = curve(run(model, SINGLE, 2 * HALF, tmp_path / "reference", None), 1)
+    higher = 1.01 * MODELS[model]["optim"]["lr"]
+    other = curve(run(model, SINGLE, 2 * HALF, tmp_path / "higher", None, lr=higher), 1)
+    assert max(abs(a / b - 1) for a, b in zip(other, reference, strict=True)) > 10 * TOLERANCE
 
 
 @pytest.mark.slow

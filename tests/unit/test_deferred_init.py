@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from disttrain.errors import ConfigError
 from disttrain.models.gpt import GPT
 from disttrain.models.resnet import BasicBlock, ResNet
 from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
+from disttrain.parallel.fsdp import fill
+from disttrain.transforms.group_norm import group_norm
 
 
 def gpt() -> nn.Module:
@@ -104,3 +107,19 @@ def test_a_constructor_that_cannot_be_replayed_is_refused(
 ) -> None:
     with pytest.raises(NotDeferrable, match=problem):
         record(build)
+
+
+def test_a_transform_may_remove_tensors_and_not_add_any() -> None:
+    torch.manual_seed(0)
+    whole = group_norm(resnet())
+    torch.manual_seed(0)
+    model, initial = record(resnet)
+    model = group_norm(model)
+    model.to_empty(device="cpu")
+    fill(model, initial)
+    assert all(torch.equal(value, named(model)[name]) for name, value in named(whole).items())
+    model.register_parameter("added", nn.Parameter(torch.ones(1)))
+    with pytest.raises(
+        ConfigError, match=r"model.transforms: added is not in .*meta_device=false"
+    ):
+        fill(model, initial)
