@@ -119,7 +119,5 @@ def test_a_transform_may_remove_tensors_and_not_add_any() -> None:
     fill(model, initial)
     assert all(torch.equal(value, named(model)[name]) for name, value in named(whole).items())
     model.register_parameter("added", nn.Parameter(torch.ones(1)))
-    with pytest.raises(
-        ConfigError, match=r"model.transforms: added is not in .*meta_device=false"
-    ):
+    with pytest.raises(ConfigError, match=r"model.transforms: added is not in .*meta_device=false"):
         fill(model, initial)
