@@ -93,7 +93,7 @@ def added(scenario: str, found: list[Phases], base: list[Phases], expected: list
 
 
 def of_ranks(folder: Path, steps: int) -> Iterator[Check]:
-    """Checks on three ranks of this machine."""
+    """Checks on three ranks of this machine, and on four where pairs of them hold copies."""
     ranks = Ranks(RANKS, nodes=1)
     try:
         yield from of_phases(ranks, folder, steps)
@@ -104,6 +104,13 @@ def of_ranks(folder: Path, steps: int) -> Iterator[Check]:
         yield from of_profiler(ranks, folder / "profiler", steps)
         yield from of_methods(ranks, steps)
         yield from of_shards(ranks, folder, steps)
+        yield from of_sharded_strategy(ranks, folder, steps, {"strategy": "fsdp"})
+    finally:
+        ranks.close()
+    ranks = Ranks(4, nodes=1)
+    try:
+        hybrid = {"strategy": "hsdp", "hsdp": {"shard_size": 2}}
+        yield from of_sharded_strategy(ranks, folder, steps, hybrid)
     finally:
         ranks.close()
 
@@ -216,6 +223,16 @@ def of_shards(ranks: Ranks, folder: Path, steps: int) -> Iterator[Check]:
     for phase, option in (("compute_s", "slow_s"), ("optimizer_s", "slow_optimizer_s")):
         found = trained(phase, slow_ranks=(LATE_RANK,), **{option: LATE_S})
         yield from added(f"shards late in {phase}", found, clean, delays.one_late(RANKS, LATE_S, phase))
+
+
+def of_sharded_strategy(ranks: Ranks, folder: Path, steps: int, parallel: dict[str, Any]) -> Iterator[Check]:
+    """Delays in a run of the trainer whose model is sharded."""
+    strategy = parallel["strategy"]
+    clean = train(ranks, folder / f"{strategy}-clean", steps, parallel=parallel)
+    for name, delay in delays.DELAYS.items():
+        found = train(ranks, folder / f"{strategy}-{name}", steps, parallel=parallel, **delay.sections)
+        expected = delays.one_late(ranks.size, LATE_S, delay.phase)
+        yield from added(f"{strategy} {name}", found, clean, expected)
 
 
 def of_links(folder: Path, steps: int) -> Iterator[Check]:
