@@ -23,6 +23,7 @@ from disttrain.data.training_data import TrainingData
 from disttrain.flops.model_cost import ModelCost, count_cost
 from disttrain.hooks.base import Hook
 from disttrain.hooks.evaluation import EvaluationHook, Validation
+from disttrain.hooks.garbage_collection import CollectGarbage, without_automatic_collection
 from disttrain.hooks.layer_times import write_layer_times
 from disttrain.hooks.non_finite import NonFinitePolicy
 from disttrain.hooks.stop_agreement import StopAgreement, best_loss
@@ -65,7 +66,8 @@ def train(config: Config, output: RunOutput, world: World, signals: StopSignals 
     """
     run = prepare(config, output, world, signals or StopSignals())
     try:
-        stop_cause = run_loop(run)
+        with without_automatic_collection(config.train.gc_every > 0):
+            stop_cause = run_loop(run)
     except BaseException as error:
         record_failure(error, world.rank, output.attempt)  # before anything that may block
         run.telemetry.abort()
@@ -185,6 +187,8 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         listeners = [telemetry.evaluated, stopping.validated]
         every = config.train.eval_every
         hooks.append(EvaluationHook(validation, runner, telemetry, listeners, data.steps, every))
+    if config.train.gc_every:
+        hooks.append(CollectGarbage(config.train.gc_every))
     hooks.append(stopping)
     random.restart(start_step, config.train.seed, world)  # last: building an iterator draws random numbers
     return Run(runner, telemetry, data, batches, saver, stopping, hooks, start_step)

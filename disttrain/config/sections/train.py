@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from disttrain.config.sections.base import NOT_IN_KEY, Section
+from disttrain.config.sections.base import KEYED_IF_SET, NOT_IN_KEY, Section
 
 
 class TrainConfig(Section):
@@ -29,3 +29,6 @@ class TrainConfig(Section):
     """Validation samples used each time; 0 uses all of them."""
     log_every: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 10
     """Steps between all-reduces of the loss for the global loss curve."""
+    gc_every: Annotated[NonNegativeInt, Field(json_schema_extra=KEYED_IF_SET)] = 0
+    """Steps between garbage collections of Python, in the same steps on all ranks; 0: each rank collects when
+    Python's own counters say so."""

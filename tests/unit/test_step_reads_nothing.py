@@ -1,0 +1,141 @@
+"""A step reads no value of a tensor on the host: on a GPU, each read would wait for the device.
+
+The tensors are on the CPU, where reading is free; the operators that read are the same. `tests/gpu` runs
+steps under `torch.cuda.set_sync_debug_mode("error")`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from disttrain.config.batch_plan import plan_batch
+from disttrain.config.sections.optim import OptimConfig
+from disttrain.data import synthetic
+from disttrain.data.source import Source
+from disttrain.models import gpt, mlp, resnet
+from disttrain.optim.optimizer import build_optimizer
+from disttrain.parallel.single import SingleRank
+from disttrain.precision import LossScale, Precision
+from disttrain.step_runner import StepRunner
+from disttrain.task import Task
+from disttrain.telemetry.step_clock import HostClock
+from disttrain.transforms.activation_checkpointing import checkpoint_activations
+from disttrain.transforms.channels_last import channels_last
+
+_aten = torch.ops.aten
+READS = {
+    _aten._local_scalar_dense.default,
+    _aten.nonzero.default,
+    _aten.masked_select.default,
+    _aten._unique2.default,
+    _aten.equal.default,
+    _aten.repeat_interleave.Tensor,
+}
+"""Operators whose result on the host, or whose shape, depends on the values of a tensor."""
+
+
+class HostRead(AssertionError):
+    """The host read a value."""
+
+
+class NoHostReads(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in READS:
+            raise HostRead(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def _no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tolist`, `numpy` and `cpu` read without an operator."""
+
+    def read(*_: object, **__: object) -> None:
+        raise HostRead("a conversion")
+
+    for name in ("tolist", "numpy", "cpu"):
+        monkeypatch.setattr(Tensor, name, read)
+
+
+def language() -> Source:
+    return synthetic.build(task="language", vocab=32, seq_len=8, samples=4, valid_samples=0)
+
+
+def images() -> Source:
+    return synthetic.build(shape=(3, 8, 8), classes=5, samples=4, valid_samples=0)
+
+
+def a_gpt() -> tuple[nn.Module, Source]:
+    source = language()
+    return gpt.build(source, layers=2, width=16, heads=2, dropout=0.1), source
+
+
+def a_checkpointed_gpt() -> tuple[nn.Module, Source]:
+    model, source = a_gpt()
+    return checkpoint_activations(model, "full"), source
+
+
+def a_resnet() -> tuple[nn.Module, Source]:
+    source = images()
+    return channels_last(resnet.build(source, width=4)), source
+
+
+def a_perceptron() -> tuple[nn.Module, Source]:
+    source = images()
+    return mlp.build(source, hidden=(8,)), source
+
+
+def batches(source: Source) -> Iterator[tuple[Tensor, Tensor]]:
+    pairs = [source.train[index] for index in range(2)]
+    batch = (torch.stack([x for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs]))
+    while True:
+        yield batch
+
+
+PRECISIONS = {
+    "fp32": Precision(),
+    "checked": Precision(checks_gradients=True),
+    "bf16": Precision(autocast_dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize(
+    ("build", "kind", "name"),
+    [
+        (a_perceptron, "fp32", "adamw"),
+        (a_perceptron, "scaled", "sgd"),
+        (a_resnet, "checked", "sgd"),
+        (a_gpt, "scaled", "adamw"),
+        (a_checkpointed_gpt, "bf16", "adamw"),
+    ],
+)
+def test_a_step_reads_nothing(build: Any, kind: str, name: str) -> None:
+    model, source = build()
+    device = torch.device("cpu")
+    scaled = Precision(checks_gradients=True, loss_scale=LossScale(device))
+    optim = OptimConfig(name=name, grad_clip=1.0, weight_decay=0.1)
+    clock = HostClock()
+    clock.start()
+    optimizer = build_optimizer(model.parameters(), optim)
+    precision = scaled if kind == "scaled" else PRECISIONS[kind]
+    runner = StepRunner(
+        model, Task.of(source), optimizer, optim, SingleRank(), plan_batch(2, 4, 1), 10, clock, precision
+    )
+    given = batches(source)
+    with NoHostReads():
+        results = [runner.step(step, given) for step in (1, 2, 3)]
+    assert all(isinstance(result.loss, Tensor) and isinstance(result.grad_norm, Tensor) for result in results)
+
+
+@pytest.mark.parametrize(
+    "act", [lambda t: t.item(), lambda t: bool(t > 0), lambda t: float(t), lambda t: t.tolist()]
+)
+def test_reads_are_seen(act: Any) -> None:
+    value = torch.ones(())
+    with NoHostReads(), pytest.raises(HostRead):
+        act(value)
