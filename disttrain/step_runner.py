@@ -6,6 +6,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -139,7 +140,10 @@ class StepRunner:
         """
         for _ in range(max(self.strategy.priming_passes, int(compiles))):
             with preserve_state(self.model, self._device):
-                self._loss(self._load(iter([batch]))).backward()
+                if self.strategy.runs_schedule:
+                    self._run_schedule(repeat(batch))
+                else:
+                    self._loss(self._load(iter([batch]))).backward()
 
     def isolated_pass(self, batch: Any, mark: Callable[[str], None]) -> None:
         """Run a forward and a backward pass without communication and without effect.

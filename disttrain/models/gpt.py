@@ -114,7 +114,12 @@ class GPT(nn.Module):
         return self.head(self.norm(x))
 
     def pipeline_stage(self, stage: int, stages: int) -> nn.Module:
-        """Stage `stage` of `stages`, with this model's modules under their names; see `GPTStage`."""
+        """Stage `stage` of `stages`, with this model's modules under their names; see `GPTStage`.
+
+        Raises `ConfigError` if there are fewer blocks than stages.
+        """
+        if stages > len(self.blocks):
+            raise ConfigError(f"{stages} pipeline stages are more than the model's {len(self.blocks)} layers")
         return GPTStage(self, stage, stages)
 
 

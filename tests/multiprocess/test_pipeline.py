@@ -75,6 +75,11 @@ def test_four_ranks_compute_what_one_does(
     assert_same(metrics, one_rank)
 
 
+def test_compiled_blocks_compute_the_same(two_ranks: Ranks, one_rank: Metrics, tmp_path: Path) -> None:
+    compiled = made(2, 2, compile={"scope": "blocks", "backend": "eager"})
+    assert_same(two_ranks.call(train_on, compiled, tmp_path)[0], one_rank)
+
+
 def assert_same(metrics: Metrics, one_rank: Metrics) -> None:
     assert curve(metrics)[0] == pytest.approx(curve(one_rank)[0], rel=1e-7)
     assert curve(metrics) == pytest.approx(curve(one_rank), rel=1e-5)

@@ -86,6 +86,13 @@ def test_the_stages_one_after_another_are_the_model(stages: int) -> None:
     assert torch.equal(output, model(tokens))
 
 
+def test_a_model_with_fewer_layers_than_stages_is_refused() -> None:
+    """`model.layers` may be unknown before the run: it can follow from `model.size`."""
+    model = GPT(vocabulary=11, layers=2, width=8, heads=2, hidden=16, dropout=0.0, tie_weights=False)
+    with pytest.raises(ConfigError, match="3 pipeline stages are more than the model's 2 layers"):
+        model.pipeline_stage(0, 3)
+
+
 def test_a_forward_pass_that_no_stage_would_run_is_refused() -> None:
     model = GPT(vocabulary=11, layers=2, width=8, heads=2, hidden=16, dropout=0.0, tie_weights=False)
     forward = model.forward
