@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import Dataset
 from torch.utils.flop_counter import FlopCounterMode
@@ -24,17 +32,32 @@ def flops_per_sample(
     operators.
 
     `model` is the unwrapped model, on `device`. Runs one forward pass without gradients in evaluation mode,
-    which leaves weights, running statistics and random state unchanged.
+    which leaves weights, running statistics and random state unchanged. On the meta device the pass runs on
+    fake tensors, of which models of transformers read no values; empty if a model does.
     """
-    inputs = dataset[0][0][None].to(device)
+    inputs = dataset[0][0][None]
     was_training = model.training
     model.eval()
     # fused attention kernels of some devices have no FLOP formula; the math kernel consists of matmuls
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(inputs)
+        if device.type == "meta":
+            _fake_forward(model, inputs)
+        else:
+            model(inputs.to(device))
     model.train(was_training)
     found: dict[str, int] = {}
     for operator, flops in counter.get_flop_counts().get("Global", {}).items():
         kind = CONVOLUTION if "conv" in str(operator) else MATMUL
         found[kind] = found.get(kind, 0) + 3 * flops
     return {kind: flops for kind, flops in found.items() if flops}
+
+
+def _fake_forward(model: nn.Module, inputs: torch.Tensor) -> None:
+    """A forward pass of a model on the meta device, as if model and inputs were on the CPU."""
+    named: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    with FakeTensorMode() as mode, suppress(DynamicOutputShapeException, DataDependentOutputException):
+        fakes = {
+            name: torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu")
+            for name, value in named.items()
+        }
+        functional_call(model, fakes, (mode.from_tensor(inputs),))

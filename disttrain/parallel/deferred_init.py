@@ -12,6 +12,7 @@ there without an error, whereas reading the value of a fake tensor raises.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -33,25 +34,49 @@ class NotDeferrable(Exception):
 
 
 @dataclass(frozen=True)
+class _Geometry:
+    """Layout of a fake tensor, and its storage, which stays alive so that no later one has its identity."""
+
+    storage: torch.UntypedStorage
+    offset: int
+    size: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def key(self) -> int:
+        """Identity of the storage."""
+        return self.storage._cdata
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the tensor is its whole storage."""
+        return self.size.numel() * self.dtype.itemsize == self.storage.nbytes()
+
+
+def _geometry(tensor: FakeTensor) -> _Geometry:
+    return _Geometry(
+        tensor.untyped_storage(), int(tensor.storage_offset()), tensor.size(), tensor.stride(), tensor.dtype
+    )
+
+
+@dataclass(frozen=True)
 class _Operator:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     options: dict[str, Any]
-    outputs: list[FakeTensor]
+    outputs: list[_Geometry]
     overwrites: bool
     """Whether the result does not depend on the earlier content of the first argument."""
 
     def storages(self) -> set[int]:
-        """Fake storages that the operator reads or writes."""
-        return {_storage(tensor) for tensor in _fake((self.arguments, self.options, self.outputs))}
+        """Storages that the operator reads or writes."""
+        return {geometry.key for geometry in _geometries((self.arguments, self.options, self.outputs))}
 
     def overwritten(self) -> int | None:
         """The storage that the operator writes completely without reading it."""
         target = self.arguments[0] if self.overwrites else None
-        if not isinstance(target, FakeTensor):
-            return None
-        whole = target.numel() * target.itemsize == target.untyped_storage().nbytes()
-        return _storage(target) if whole else None
+        return target.key if isinstance(target, _Geometry) and target.is_whole else None
 
 
 class _Recorder(TorchDispatchMode):
@@ -65,18 +90,21 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        arguments, options = tree_map_only(FakeTensor, _geometry, (args, kwargs))
         result = func(*args, **kwargs)
-        outputs = _fake(result)
-        read = {_storage(tensor) for tensor in _fake((args, kwargs))}
+        outputs = [_geometry(value) for value in tree_iter(result) if isinstance(value, FakeTensor)]
+        read = {geometry.key for geometry in _geometries((arguments, options))}
         # a view shares its storage, and changes nothing
-        if func._schema.is_mutable or any(_storage(tensor) not in read for tensor in outputs):
+        if func._schema.is_mutable or any(output.key not in read for output in outputs):
             overwrites = func._schema.name in _OVERWRITES
-            self.operators.append(_Operator(func, args, kwargs, outputs, overwrites))
+            self.operators.append(_Operator(func, arguments, options, outputs, overwrites))
         return result
 
     def overwrite(self, function: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Record `function`, which overwrites `tensor`, as one operator."""
-        self.operators.append(_Operator(function, (tensor, *args), kwargs, _fake(tensor), True))
+        assert isinstance(tensor, FakeTensor)
+        target = _geometry(tensor)
+        self.operators.append(_Operator(function, (target, *args), kwargs, [target], True))
         return tensor
 
 
@@ -87,7 +115,7 @@ class DeferredInit:
     random_state: Tensor
     """State of torch's CPU generator when the constructor began."""
     operators: list[_Operator]
-    tensors: dict[str, Tensor]
+    tensors: dict[str, _Geometry | Tensor]
     """Recorded parameters and buffers by name; a tied one under each of its names."""
     _real: dict[int, torch.UntypedStorage] = field(default_factory=dict)
 
@@ -99,77 +127,100 @@ class DeferredInit:
         """
         names: dict[int, list[str]] = {}
         for name, tensor in self.tensors.items():
-            if isinstance(tensor, FakeTensor):
-                names.setdefault(_storage(tensor), []).append(name)
+            if isinstance(tensor, _Geometry):
+                names.setdefault(tensor.key, []).append(name)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.set_rng_state(self.random_state)
             for operator, last, final in _lifetimes(self.operators):
                 self._run(operator)
                 for storage in final & names.keys():
                     for name in names.pop(storage):
-                        fill(name, self._value(self.tensors[name]))
+                        geometry = self.tensors[name]
+                        assert isinstance(geometry, _Geometry)
+                        fill(name, self._value(geometry))
                 for storage in last:
                     self._real.pop(storage, None)
         for name, tensor in self.tensors.items():
-            if not isinstance(tensor, FakeTensor):  # its values came from elsewhere, such as a file
+            if isinstance(tensor, Tensor):  # its values came from elsewhere, such as a file
                 fill(name, tensor)
         assert not names, "a recorded operator made every fake tensor"
 
     def _run(self, operator: _Operator) -> None:
-        arguments, options = tree_map_only(FakeTensor, self._value, (operator.arguments, operator.options))
+        arguments, options = tree_map_only(_Geometry, self._value, (operator.arguments, operator.options))
         result = operator.function(*arguments, **options)
         made = [value for value in tree_iter(result) if isinstance(value, Tensor)]
         for recorded, value in zip(operator.outputs, made, strict=True):
-            self._real.setdefault(_storage(recorded), value.untyped_storage())
+            self._real.setdefault(recorded.key, value.untyped_storage())
 
-    def _value(self, tensor: Tensor) -> Tensor:
-        """The real tensor with the geometry of a recorded one; its memory is shared by all of its views."""
-        key = _storage(tensor)
-        if key not in self._real:
-            self._real[key] = torch.UntypedStorage(tensor.untyped_storage().nbytes())
-        empty = torch.empty(0, dtype=tensor.dtype)
-        return empty.set_(self._real[key], tensor.storage_offset(), tensor.size(), tensor.stride())
+    def _value(self, recorded: _Geometry) -> Tensor:
+        """The real tensor in place of a recorded one; its memory is shared by all of its views."""
+        if recorded.key not in self._real:
+            self._real[recorded.key] = torch.UntypedStorage(recorded.storage.nbytes())
+        empty = torch.empty(0, dtype=recorded.dtype)
+        return empty.set_(self._real[recorded.key], recorded.offset, recorded.size, recorded.stride)
 
 
 def record(build: Callable[[], nn.Module]) -> tuple[nn.Module, DeferredInit]:
     """The model of `build` on the meta device, and its initial weights. Raises `NotDeferrable`."""
     random_state = torch.get_rng_state()
     recorder = _Recorder()
-    # rejection sampling reads values, so the function is one operator; private in torch
-    truncated = nn.init._no_grad_trunc_normal_
-    nn.init._no_grad_trunc_normal_ = partial(recorder.overwrite, truncated)
+    # rejection sampling reads values, so the whole function is one operator; private in torch
+    truncated = partial(recorder.overwrite, nn.init._no_grad_trunc_normal_)
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        with (
+            _replaced(nn.init, "_no_grad_trunc_normal_", truncated),
+            _replaced(nn.Module, "_apply", _apply_to_fake),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            recorder,
+        ):
             model = build()
     except DataDependentOutputException as error:
         raise NotDeferrable(f"its constructor reads a value of a tensor: {error}") from error
     except (RuntimeError, NotImplementedError, TypeError) as error:
         raise NotDeferrable(in_one_line(error)) from error
-    finally:
-        nn.init._no_grad_trunc_normal_ = truncated
-    recorded: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
-    recorded |= dict(model.named_buffers(remove_duplicate=False))
+    named: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    named |= dict(model.named_buffers(remove_duplicate=False))
+    recorded = {name: _geometry(t) if isinstance(t, FakeTensor) else t for name, t in named.items()}
     _move_to_meta(model)
     return model, DeferredInit(random_state, recorder.operators, recorded)
 
 
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Set an attribute for the time of a block."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _apply_to_fake(module: nn.Module, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+    """`nn.Module._apply`, behind `to` and `float`: torch's own swaps tensors, which fake ones refuse."""
+    converted: dict[int, tuple[Tensor, Tensor]] = {}  # the first of a pair keeps its identity alive
+    for owner in module.modules() if recurse else [module]:
+        held: list[dict[str, Any]] = [owner._parameters, owner._buffers]
+        for tensors in held:
+            for name, tensor in tensors.items():
+                if tensor is not None and id(tensor) not in converted:
+                    with torch.no_grad():
+                        value = convert(tensor)
+                    if isinstance(tensor, nn.Parameter) and value is not tensor:
+                        value = nn.Parameter(value, tensor.requires_grad)
+                    converted[id(tensor)] = tensor, value
+                if tensor is not None:
+                    tensors[name] = converted[id(tensor)][1]
+    return module
+
+
 def _move_to_meta(model: nn.Module) -> None:
     """Replace parameters and buffers by tensors on the meta device; tied parameters stay tied."""
-    moved: dict[int, Tensor] = {}
     for prefix, module in model.named_modules():
         for name, value in vars(module).items():
             if isinstance(value, FakeTensor):
                 raise NotDeferrable(f"{prefix}.{name} is a tensor, but neither a parameter nor a buffer")
-        tensors: dict[str, Tensor | None]
-        for tensors in (module._parameters, module._buffers):
-            for name, tensor in tensors.items():
-                if tensor is not None:
-                    tensors[name] = moved.setdefault(id(tensor), _on_meta(tensor))
-
-
-def _on_meta(tensor: Tensor) -> Tensor:
-    empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    _apply_to_fake(model, lambda t: torch.empty_strided(t.size(), t.stride(), dtype=t.dtype, device="meta"))
 
 
 def _lifetimes(operators: list[_Operator]) -> Iterator[tuple[_Operator, set[int], set[int]]]:
@@ -189,10 +240,5 @@ def _lifetimes(operators: list[_Operator]) -> Iterator[tuple[_Operator, set[int]
     yield from zip(operators, reversed(last), reversed(final), strict=True)
 
 
-def _fake(values: Any) -> list[FakeTensor]:
-    return [value for value in tree_iter(values) if isinstance(value, FakeTensor)]
-
-
-def _storage(tensor: Tensor) -> int:
-    """Identity of a storage; recorded tensors stay alive, so that no later storage has the same."""
-    return tensor.untyped_storage()._cdata
+def _geometries(values: Any) -> list[_Geometry]:
+    return [value for value in tree_iter(values) if isinstance(value, _Geometry)]

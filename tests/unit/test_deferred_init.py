@@ -31,6 +31,7 @@ def initialised_in_every_way() -> nn.Module:
     )
     nn.init.trunc_normal_(model[0].weight, std=2.0)
     nn.init.orthogonal_(model[1].weight)
+    model[0].to(torch.bfloat16)
     model.register_parameter("scaled", nn.Parameter(torch.randn(3, 3) * 0.1))
     model.register_buffer("mask", torch.tril(torch.ones(4, 4)).view(1, 4, 4), persistent=False)
     model.register_buffer("constant", torch.tensor([1.0, 2.0]))
@@ -40,7 +41,7 @@ def initialised_in_every_way() -> nn.Module:
 def hugging_face() -> nn.Module:
     transformers = pytest.importorskip("transformers")
     settings = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "vocab_size": 64}
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **settings))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(num_hidden_layers=2, **settings)).float()
 
 
 def named(model: nn.Module) -> dict[str, Tensor]:

@@ -106,3 +106,10 @@ def test_nothing_countable_is_nothing_not_zero():
             return inputs + 1
 
     assert flops_per_sample(Lookup(), source().train, CPU) == {}
+
+
+def test_a_model_without_memory_is_counted_as_one_on_the_cpu():
+    expected = flops_per_sample(Net(8), source().train, CPU)
+    with torch.device("meta"):
+        model = Net(8)
+    assert flops_per_sample(model, source().train, torch.device("meta")) == expected != {}
