@@ -85,12 +85,13 @@ class _Probe:
         self._began = time.monotonic()
         self._built = _build(config, world)
         self._ranks = self._built.mesh.data_size
+        self._task = Task.of(self._built.data.source, config.memory.loss_in_model)
         limit = _device_limit(world) or (request["limit_bytes"], request["limit_source"])
         (lowest,) = world.all_reduce_max([-limit[0]])
         self._limit = (round(-lowest), limit[1])
         self._budget = (1 - batch_fit.RESERVE) * self._limit[0] - request["parent_bytes"]
         self._runner = StepRunner(
-            self._built.model, Task.of(self._built.data.source), self._built.optimizer, config.optim,
+            self._built.model, self._task, self._built.optimizer, config.optim,
             self._built.strategy, self._built.data.plan, 1, make_clock(world.device),
             self._built.precision,
         )  # fmt: skip
@@ -160,7 +161,7 @@ class _Probe:
         source, runner = self._built.data.source, self._runner
         assert source.valid is not None
         Validation(
-            source.valid, Task.of(source), self._world, self._built.mesh, size, 2 * size * self._ranks,
+            source.valid, self._task, self._world, self._built.mesh, size, 2 * size * self._ranks,
             runner.precision,
         ).run(runner.unwrapped_model, step=1)  # fmt: skip
 

@@ -68,13 +68,13 @@ def estimate(config: Config) -> MemoryEstimate:
     given = config.train.local_batch_size
     local = given if isinstance(given, int) else 1
     source = build_source(config.data)
-    sample = source.train[0]
+    task, sample = Task.of(source, config.memory.loss_in_model), source.train[0]
     with FakeTensorMode():
         model = build_model(config.model, source)
         for transform in transforms_of(_uncompiled(config), torch.device("cpu")):
             model = transform(model)
         size = model_size(model)
-        first, later = activation_peaks(model, Task.of(source), sample, local, _autocast(config))
+        first, later = activation_peaks(model, task, sample, local, _autocast(config))
     strategy, _ = choose_strategy(config.parallel.strategy, config.world_size)
     state = _state(config, strategy, size)
     readers = config.world_size

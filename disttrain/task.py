@@ -35,17 +35,25 @@ class Task:
 
     kind: str
     bytes_per_token: float | None = None
+    loss_in_model: bool = False
+    """Whether the model computes the loss itself, from inputs and targets."""
 
     @classmethod
-    def of(cls, source: Source) -> Task:
-        return cls(source.task, source.bytes_per_token)
+    def of(cls, source: Source, loss_in_model: bool = False) -> Task:
+        return cls(source.task, source.bytes_per_token, loss_in_model)
 
     def batch_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
+        if self.loss_in_model:
+            loss: Tensor = model(inputs, targets)
+            return loss
         return self.loss(model(inputs), targets)
 
     def batch_tally(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = batch
+        if self.loss_in_model:
+            items = torch.tensor(targets.numel(), dtype=torch.float64, device=targets.device)
+            return torch.stack([model(inputs, targets).double() * items, items, torch.zeros_like(items)])
         return self.tally(model(inputs), targets)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:

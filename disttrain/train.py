@@ -157,7 +157,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         manifest = manifest.model_copy(update={"sample_order": data.order})
     telemetry = build_telemetry(config, output, world, built, origin, batch_fit)
     heartbeat.communicates_while(lambda: telemetry.clock.phase in COMMUNICATION)
-    task, precision = Task.of(data.source), built.precision
+    task, precision = Task.of(data.source, config.memory.loss_in_model), built.precision
     runner = StepRunner(
         built.model, task, built.optimizer, config.optim, built.strategy, plan, data.steps, telemetry.clock,
         precision,

@@ -231,6 +231,18 @@ def _memory(config: Config) -> Refusal | None:
             f"memory.activation_checkpointing={memory.activation_checkpointing}: model.kind=emulated has no "
             "activations; give its layers the longer backward_s instead",
         )
+    if memory.loss_chunk_tokens is not None:
+        others = {
+            f"model.kind={config.model.kind}": config.model.kind != "gpt",
+            "parallel.strategy=pipeline": config.stages > 1,
+            "compile.scope=model": config.compile.scope == "model",
+        }
+        if found := next((name for name, given in others.items() if given), None):
+            return (
+                "memory.loss_chunk_tokens",
+                f"memory.loss_chunk_tokens={memory.loss_chunk_tokens} does not go with {found}: it needs "
+                "model.kind=gpt, one stage, and compile.scope=none or blocks",
+            )
     return None
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from disttrain.data.source import Source
 from disttrain.errors import ConfigError
+from disttrain.memory.chunked_cross_entropy import chunked_cross_entropy
 
 SIZES = {
     "1M": {"layers": 5, "width": 128, "heads": 4},
@@ -75,6 +76,9 @@ def build(
 class GPT(nn.Module):
     """Maps token ids of shape (batch, length) to logits of shape (batch, length, vocabulary)."""
 
+    loss_chunk_tokens: int | None = None
+    """Tokens whose logits exist at a time, where the model computes the loss."""
+
     def __init__(
         self,
         vocabulary: int,
@@ -106,12 +110,17 @@ class GPT(nn.Module):
             for last in (block.attention.out, block.mlp.down):
                 nn.init.normal_(last.weight, std=_INIT_STD / (2 * layers) ** 0.5)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Logits; with `targets`, (batch, length), their mean loss, `loss_chunk_tokens` at a time."""
         rotation = rotary_angles(tokens.shape[1], self.head_width, tokens.device)
         x = self.dropout(self.embed(tokens))
         for block in self.blocks:
             x = block(x, rotation)
-        return self.head(self.norm(x))
+        x = self.norm(x)
+        if targets is None:
+            return self.head(x)
+        chunk = self.loss_chunk_tokens or targets.numel()
+        return chunked_cross_entropy(x.flatten(0, 1), self.head.weight, targets.flatten(), chunk)
 
     def pipeline_stage(self, stage: int, stages: int) -> nn.Module:
         """Stage `stage` of `stages`, with this model's modules under their names; see `GPTStage`.

@@ -28,9 +28,22 @@ def transforms_of(config: Config, device: torch.device) -> list[Transform]:
     mode = memory.activation_checkpointing
     if mode != "none":
         found.append(lambda model: checkpoint_activations(model, mode, memory.every_blocks or 1))
+    if memory.loss_chunk_tokens is not None:
+        found.append(lambda model: chunk_loss(model, memory.loss_chunk_tokens))
     if config.compile.scope != "none":
         found.append(lambda model: compile_model(model, config.compile, device))
     return found
+
+
+def chunk_loss(model: nn.Module, tokens: int | None) -> nn.Module:
+    """Have the model compute its loss for `tokens` tokens at a time; the model itself.
+
+    Raises `ConfigError` for a model that cannot.
+    """
+    if not hasattr(model, "loss_chunk_tokens"):
+        raise ConfigError(f"memory.loss_chunk_tokens={tokens}: {type(model).__name__} computes no loss")
+    vars(model)["loss_chunk_tokens"] = tokens
+    return model
 
 
 def load_transforms(names: Sequence[str]) -> list[Transform]:

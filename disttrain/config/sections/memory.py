@@ -20,3 +20,11 @@ class MemoryConfig(Section):
     every_blocks: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
     """Of this many successive blocks, `every-n` recomputes one; required by that mode and refused with any
     other."""
+    loss_chunk_tokens: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    """Compute the loss of a GPT for this many tokens at a time, so that the logits of all tokens never exist;
+    null: all at once. 1024 or more keep a GPU busy."""
+
+    @property
+    def loss_in_model(self) -> bool:
+        """Whether the model computes the loss."""
+        return self.loss_chunk_tokens is not None

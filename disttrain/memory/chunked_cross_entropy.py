@@ -1,0 +1,73 @@
+"""Cross-entropy of a linear output layer without the logits of all tokens.
+
+The logits of N tokens over V classes take N x V values, and their softmax and gradient as many again. Here
+they exist for one chunk of tokens at a time. The gradients of the chunk follow at once, so that nothing is
+computed twice: beside them, the peak is one chunk x V.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+IGNORED = -100
+"""Target of a token without a loss, as in `F.cross_entropy`."""
+
+
+def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    """Mean cross-entropy of the logits `hidden @ weight.T`, a float32 scalar.
+
+    hidden: (tokens, width); weight: (classes, width); targets: (tokens,) of class indices. The result and its
+    gradients equal those of `F.cross_entropy`, up to the order of summation. Under autocast, products are
+    computed in its dtype, and the softmax in float32.
+    """
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+    with torch.autocast(device, enabled=False):
+        loss: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk)
+    return loss
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+        for_hidden, for_weight = ctx.needs_input_grad[:2]
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        hidden_grad = torch.empty_like(hidden) if for_hidden else None
+        # float32: half precision would lose the small terms of a long sum
+        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
+        for begin in range(0, len(hidden), chunk):
+            part = hidden[begin : begin + chunk]
+            kept = (targets[begin : begin + chunk] != IGNORED).unsqueeze(1)
+            target = targets[begin : begin + chunk].unsqueeze(1).clamp(min=0)
+            logits = (part @ weight.T).float()
+            normalizer = logits.logsumexp(1, keepdim=True)
+            total += ((normalizer - logits.gather(1, target)) * kept).sum()
+            if not (for_hidden or for_weight):
+                continue
+            # in place, from here on: the gradient of the summed loss by the logits, softmax - one-hot
+            logits.sub_(normalizer).exp_()
+            logits.scatter_add_(1, target, torch.full_like(target, -1, dtype=logits.dtype)).mul_(kept)
+            gradient = logits.to(weight.dtype)
+            if hidden_grad is not None:
+                torch.mm(gradient, weight, out=hidden_grad[begin : begin + chunk])
+            if weight_grad is not None:
+                weight_grad += gradient.T @ part
+        count = (targets != IGNORED).sum()
+        ctx.dtype = weight.dtype
+        ctx.save_for_backward(hidden_grad, weight_grad, count)
+        return total / count
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden_grad, weight_grad, count = ctx.saved_tensors
+        scale = gradient / count
+        of_hidden = None if hidden_grad is None else (hidden_grad * scale).to(hidden_grad.dtype)
+        of_weight = None if weight_grad is None else (weight_grad * scale).to(ctx.dtype)
+        return of_hidden, of_weight, None, None

@@ -1,0 +1,119 @@
+"""Chunked cross-entropy: loss and gradients of F.cross_entropy, without the logits of all tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from disttrain.config.parsing import Draft, check
+from disttrain.data import synthetic
+from disttrain.errors import ConfigError
+from disttrain.memory.chunked_cross_entropy import IGNORED, chunked_cross_entropy
+from disttrain.memory.live_bytes import LiveBytes
+from disttrain.models import gpt
+from disttrain.task import Task
+from disttrain.transforms import chunk_loss
+
+TOKENS, WIDTH, CLASSES = 50, 16, 301
+
+
+def problem(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(TOKENS, WIDTH, generator=generator, dtype=dtype, requires_grad=True)
+    weight = torch.randn(CLASSES, WIDTH, generator=generator, dtype=dtype, requires_grad=True)
+    targets = torch.randint(CLASSES, (TOKENS,), generator=generator)
+    targets[7] = IGNORED
+    return hidden, weight, targets
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 25, TOKENS, 1000])
+def test_loss_and_gradients_are_those_of_cross_entropy(chunk):
+    results = []
+    for compute in (
+        lambda hidden, weight, targets: F.cross_entropy((hidden @ weight.T).float(), targets),
+        lambda hidden, weight, targets: chunked_cross_entropy(hidden, weight, targets, chunk),
+    ):
+        hidden, weight, targets = problem(torch.float32)
+        loss = compute(hidden, weight, targets)
+        (3 * loss).backward()
+        results.append((loss.detach(), hidden.grad, weight.grad))
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_autocast_computes_products_in_its_dtype():
+    hidden, weight, targets = problem(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = F.cross_entropy(hidden @ weight.T, targets)
+        found = chunked_cross_entropy(hidden, weight, targets, 8)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
+    found.backward()
+    assert hidden.grad.dtype == weight.grad.dtype == torch.float32
+
+
+def test_a_part_without_gradient_gets_none():
+    hidden, weight, targets = problem()
+    chunked_cross_entropy(hidden, weight.detach(), targets, 8).backward()
+    assert hidden.grad is not None
+    assert weight.grad is None
+
+
+def peak_bytes(chunk):
+    hidden, weight, targets = torch.randn(512, 8), torch.randn(1000, 8), torch.randint(1000, (512,))
+    hidden.requires_grad_()
+    weight.requires_grad_()
+    with LiveBytes() as live:
+        live.ignore([hidden, weight, targets])
+        if chunk is None:
+            F.cross_entropy(hidden @ weight.T, targets).backward()
+        else:
+            chunked_cross_entropy(hidden, weight, targets, chunk).backward()
+    return live.peak
+
+
+def test_the_peak_follows_the_chunk_and_not_the_tokens():
+    logits = 4 * 512 * 1000
+    assert peak_bytes(None) > 2 * logits
+    assert peak_bytes(32) < logits / 4
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_gpt_trains_and_validates_as_with_logits(tied):
+    source = synthetic.build(task="language", vocab=64, seq_len=16, samples=4, valid_samples=0)
+    batch = torch.utils.data.default_collate([source.train[i] for i in range(3)])
+    results = []
+    for chunk in (None, 10):
+        torch.manual_seed(0)
+        model = gpt.build(source, layers=1, width=16, heads=2, tie_weights=tied)
+        task = Task.of(source, loss_in_model=chunk is not None)
+        if chunk:
+            chunk_loss(model, chunk)
+        loss = task.batch_loss(model, batch)
+        loss.backward()
+        with torch.inference_mode():
+            tally = task.batch_tally(model, batch)
+        results.append([loss.detach(), tally.float(), *(p.grad for p in model.parameters())])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert dataclasses.astuple(Task.of(source))[2] is False
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"model": {"kind": "mlp"}}, "does not go with model.kind=mlp"),
+        ({"compile": {"scope": "model"}}, "does not go with compile.scope=model"),
+    ],
+)
+def test_other_models_are_refused(sections, message):
+    draft = {"train": {"steps": 1, "local_batch_size": 1}, "memory": {"loss_chunk_tokens": 8}}
+    with pytest.raises(ConfigError, match=message):
+        check(Draft(draft | sections))
+
+
+def test_the_chunk_is_an_attribute_of_the_model():
+    with pytest.raises(ConfigError, match="loss_chunk_tokens=8: Linear computes no loss"):
+        chunk_loss(torch.nn.Linear(2, 2), 8)
