@@ -27,6 +27,8 @@ def test_every_scheme_goes_with_ddp(strategy: str, scheme: str) -> None:
 @pytest.mark.parametrize(
     ("strategy", "options", "message"),
     [
+        ("fsdp", {"scheme": "powersgd"}, "not fsdp: the reduce-scatter .* no communication hook; use .*=ddp"),
+        ("hsdp", {"scheme": "topk"}, "not hsdp: the reduce-scatter .* no communication hook; use .*=ddp"),
         ("single", {"scheme": "fp16"}, "needs parallel.strategy=ddp or auto, not single.*use"),
         (
             "ddp",
