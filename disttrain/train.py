@@ -204,12 +204,13 @@ def build_parallel_model(config: Config, world: World) -> ParallelModel:
     seed_all(config.train.seed)  # the same weights on every rank
     model = strategy.build(lambda: build_model(config.model, data.source), world.device)
     precision, precision_fields = build_precision(config.precision, world.device, hooks_of(model))
+    strategy.autocast_dtype = precision.autocast_dtype
     cost = count_cost(model, data.source, world.device, precision.autocast_dtype)
     seed_all(config.train.seed + 1 + world.rank)  # other dropout on every rank
     for transform in transforms:
         model = transform(model)
     model = strategy.apply(model, mesh, world)
-    optimizer = build_optimizer(strategy.parameters(model), config.optim, hooks_of(strategy.unwrap(model)))
+    optimizer = build_optimizer(strategy.parameters(model), config.optim, strategy.unwrap(model))
     strategy_fields = {"strategy": name, "strategy_reason": reason, "comm_method": strategy.comm_method}
     metrics_fields = strategy_fields | precision_fields
     return ParallelModel(mesh, data, cost, strategy, metrics_fields, model, optimizer, precision)

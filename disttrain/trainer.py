@@ -116,14 +116,16 @@ class Trainer(Generic[B]):
         name, _ = choose_strategy(self._config.parallel.strategy, self._world.size)
         self._mesh = build_mesh(name, self._config.parallel, self._world)
         self._objective = OwnObjective(loss)
-        strategy, chosen, parallel_model = parallelize(model, self._config, self._mesh, self._world)
+        self._precision, precision = build_precision(
+            self._config.precision, self._world.device, hooks_of(model)
+        )
+        strategy, chosen, parallel_model = parallelize(
+            model, self._config, self._mesh, self._world, self._precision
+        )
         made = choose_optimizer(optimizer, list(strategy.parameters(parallel_model)))
         peak = set_lr_scales(made)
         self._output = find_run(run_dir, self._config, made, self._world)
         self._random = RandomState(self._world.device)
-        self._precision, precision = build_precision(
-            self._config.precision, self._world.device, hooks_of(model)
-        )
         self._telemetry = start_telemetry(
             self._output, self._world, self._config, plan, model, strategy, chosen | precision
         )

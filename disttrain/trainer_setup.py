@@ -18,6 +18,7 @@ from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.parallel.base import Strategy, build_strategy
 from disttrain.parallel.mesh import Mesh
+from disttrain.precision import Precision
 from disttrain.runtime.device_agreement import choose
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
@@ -45,7 +46,7 @@ def join_world(config: Config) -> AbstractContextManager[World]:
 
 
 def parallelize(
-    model: nn.Module, config: Config, mesh: Mesh, world: World
+    model: nn.Module, config: Config, mesh: Mesh, world: World, precision: Precision
 ) -> tuple[Strategy, dict[str, str], nn.Module]:
     """The strategy, its name and reason as fields of `Metrics`, and the parallel model with the weights of
     rank 0. All ranks together."""
@@ -56,6 +57,7 @@ def parallelize(
         model = transform(model)
     name, reason = choose_strategy(config.parallel.strategy, world.size)
     strategy = build_strategy(name, config.parallel)
+    strategy.autocast_dtype = precision.autocast_dtype
     parallel_model = strategy.apply(model, mesh, world)
     return strategy, {"strategy": name, "strategy_reason": reason}, parallel_model
 

@@ -209,6 +209,9 @@ def _learning_rate(config: Config) -> Refusal | None:
     optim, steps = config.optim, config.train.steps
     if (optim.schedule == "step") != (optim.step_every is not None):
         return "optim.step_every", "optim.step_every goes with optim.schedule=step: give both or neither"
+    if (optim.schedule == "cosine_restarts") != (optim.restart_every is not None):
+        message = "optim.restart_every goes with optim.schedule=cosine_restarts: give both or neither"
+        return "optim.restart_every", message
     if (optim.lr_scaling != "none") != (optim.lr_base_batch is not None):
         message = "optim.lr_base_batch goes with optim.lr_scaling=linear|sqrt: give both or neither"
         return "optim.lr_scaling", message
@@ -253,6 +256,9 @@ def _precision(config: Config) -> Refusal | None:
             "precision.dtype",
             "precision.dtype=tf32 needs a GPU, but resources.device=cpu; use fp32 or bf16",
         )
+    if dtype in ("auto", "bf16", "fp16") and config.parallel.strategy == "pipeline":
+        message = f"parallel.strategy=pipeline does not compute in precision.dtype={dtype}; use fp32 or tf32"
+        return "precision.dtype", message
     if dtype == "fp16" and policy != "skip":
         return (
             "precision.on_non_finite",

@@ -7,26 +7,35 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _NormBase
 
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.errors import ConfigError
-from disttrain.model_hooks import ModelHooks
+from disttrain.model_hooks import hooks_of
+
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)
 
 
 def build_optimizer(
-    parameters: Iterable[nn.Parameter], optim: OptimConfig, hooks: ModelHooks | None = None
+    parameters: Iterable[nn.Parameter], optim: OptimConfig, model: nn.Module | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer over those of `parameters` that are trained; one of the model's own replaces it.
+    """The optimizer over those of `parameters` that are trained; one of the unwrapped `model`'s own replaces
+    it.
 
-    Weight decay applies to tensors of two or more dimensions: matrices, kernels and embeddings, not
-    biases and norms.
+    Weight decay applies to matrices, kernels and embeddings: tensors of two or more dimensions (of the whole
+    tensor, where a rank holds a shard), unless a norm of `model` owns them.
     """
-    if hooks is not None and (own := hooks.make_optimizer()) is not None:
+    if model is not None and (own := hooks_of(model).make_optimizer()) is not None:
         return own
+    norms = set() if model is None else _norm_parameters(model)
     trainable = [p for p in parameters if p.requires_grad]
+
+    def decays(parameter: nn.Parameter) -> bool:
+        return parameter.dim() >= 2 and id(parameter) not in norms
+
     groups = [
-        {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": optim.weight_decay},
-        {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in trainable if decays(p)], "weight_decay": optim.weight_decay},
+        {"params": [p for p in trainable if not decays(p)], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
     # torch has fused kernels for both optimizers on both devices, but not of SGD for sharded parameters
@@ -41,6 +50,12 @@ def build_optimizer(
                 sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return sgd
     return torch.optim.AdamW(groups, lr=optim.lr, betas=optim.betas, fused=fused)
+
+
+def _norm_parameters(model: nn.Module) -> set[int]:
+    """Identities of the weights and biases of norms, which may have several dimensions."""
+    norms = (module for module in model.modules() if isinstance(module, _NORMS))
+    return {id(parameter) for norm in norms for parameter in norm.parameters(recurse=False)}
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

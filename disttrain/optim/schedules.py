@@ -29,13 +29,32 @@ def cosine(step: int, steps: int, optim: OptimConfig) -> float:
     return floor + (1 - floor) * (1 + math.cos(math.pi * (step / steps))) / 2
 
 
+def cosine_restarts(step: int, steps: int, optim: OptimConfig) -> float:
+    """`cosine` over a cycle of `restart_every` steps, which then starts again; each cycle is
+    `restart_factor` times as long as the one before (Loshchilov and Hutter, arXiv 1608.03983, section 3)."""
+    assert optim.restart_every is not None
+    length = optim.restart_every
+    if optim.restart_factor == 1:
+        step = (step - 1) % length + 1
+    while step > length:
+        step -= length
+        length *= optim.restart_factor
+    return cosine(step, length, optim)
+
+
 def step(step: int, steps: int, optim: OptimConfig) -> float:
     """`step_factor` to the power of the number of drops so far, one after every `step_every` steps."""
     assert optim.step_every is not None
     return float(optim.step_factor ** ((step - 1) // optim.step_every))
 
 
-SCHEDULES: dict[str, Schedule] = {"constant": constant, "linear": linear, "cosine": cosine, "step": step}
+SCHEDULES: dict[str, Schedule] = {
+    "constant": constant,
+    "linear": linear,
+    "cosine": cosine,
+    "cosine_restarts": cosine_restarts,
+    "step": step,
+}
 """By the names that `optim.schedule` takes."""
 
 

@@ -54,6 +54,9 @@ class Strategy:
     """Whether all ranks take part in the same collectives of a step, so that the ranks' times in each of them
     can be compared."""
 
+    autocast_dtype: torch.dtype | None = None
+    """Dtype of autocast in the passes; set before `apply`."""
+
     def build(self, make: Callable[[], nn.Module], device: torch.device) -> nn.Module:
         """The model of `make`, which `apply` receives after the transforms: on `device`, or without
         memory. `make` draws random numbers. Raises `ConfigError`."""

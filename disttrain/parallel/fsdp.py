@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
@@ -27,6 +27,8 @@ from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sharded_tensors import fill_shard
 from disttrain.runtime.fully_shard_hooks import Dimension, groups_of_mesh
 from disttrain.runtime.process_group import World, ensure_group
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class FSDP(Strategy):
@@ -58,11 +60,13 @@ class FSDP(Strategy):
         ensure_group(world)
         self._world = world
         device_mesh = self.device_mesh(mesh, world)
+        policy = self.mixed_precision()
+        reshard = self.options.reshard_after_forward
         blocks = [
-            fully_shard(block, mesh=device_mesh, reshard_after_forward=self.options.reshard_after_forward)
+            fully_shard(block, mesh=device_mesh, reshard_after_forward=reshard, mp_policy=policy)
             for block in blocks_of(model).values()
         ]
-        fully_shard(model, mesh=device_mesh)
+        fully_shard(model, mesh=device_mesh, mp_policy=policy)
         set_prefetch(blocks, self.options.forward_prefetch, self.options.backward_prefetch)
         if self._initial is not None:
             model.to_empty(device=world.device)
@@ -70,6 +74,15 @@ class FSDP(Strategy):
             self._initial = None
         self.comm_method, self.comm_reason = comm_method(model, world)
         return model
+
+    def mixed_precision(self) -> MixedPrecisionPolicy:
+        """Parameters travel in the dtype of autocast, which also decides the dtype of each operator, as in
+        other strategies; so inputs of blocks are not cast."""
+        return MixedPrecisionPolicy(
+            param_dtype=self.autocast_dtype,
+            reduce_dtype=_DTYPES[self.options.reduce_dtype],
+            cast_forward_inputs=False,
+        )
 
     def device_mesh(self, mesh: Mesh, world: World) -> DeviceMesh:
         """One dimension of all ranks."""

@@ -19,6 +19,13 @@ def test_weight_decay_spares_biases_and_norms():
     }  # fmt: skip
 
 
+def test_weight_decay_spares_norms_of_several_dimensions():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.LayerNorm((2, 4, 4)), nn.Embedding(3, 4))
+    optimizer = build_optimizer(model.parameters(), OptimConfig(weight_decay=0.1), model)
+    decayed = {id(p) for p in optimizer.param_groups[0]["params"]}
+    assert {name for name, p in model.named_parameters() if id(p) in decayed} == {"0.weight", "2.weight"}
+
+
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_fused_and_plain_kernels_agree(name):
     updated = []

@@ -123,6 +123,12 @@ def test_a_good_file_is_a_config(write):
             "precision: {dtype: fp16, on_non_finite: stop}\ntrain:",
             "precision.on_non_finite=stop does not go with precision.dtype=fp16",
         ),
+        (
+            "train:",
+            "precision: {dtype: auto}\nparallel: {strategy: pipeline}\nresources: {nodes: 2}\ntrain:",
+            "does not compute in precision.dtype=auto; use fp32 or tf32",
+        ),
+        ("train:", "optim: {schedule: cosine_restarts}\ntrain:", "optim.restart_every goes with"),
         ("train:", "precision: {dtype: bf61}\ntrain:", "did you mean 'bf16'?"),
         (
             "train:",

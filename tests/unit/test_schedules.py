@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,28 @@ def test_the_schedule_begins_with_the_step_after_the_warm_up():
     assert [learning_rate(s, 9, drops, 8) for s in range(1, 7)] == [0.5, 1, 1, 1, 0.5, 0.5]
     line = OptimConfig(lr=1.0, warmup_steps=9, schedule="linear", final_lr_ratio=0.2)
     assert learning_rate(10, 10, line, 8) == pytest.approx(0.2)  # the one step after the warm-up is the last
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3])
+def test_cosine_restarts_follow_the_scheduler_of_torch(factor):
+    """But for the last step of a cycle, which is at the floor, as the last step of `cosine` is."""
+    optim = OptimConfig(
+        lr=1.0, schedule="cosine_restarts", restart_every=4, restart_factor=factor, final_lr_ratio=0.1
+    )
+    torch_optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(torch_optimizer, 4, factor, eta_min=0.1)
+    ends = {1: [*range(4, 30, 4)], 2: [4, 12, 28], 3: [4, 16, 52]}[factor]
+    for number in range(1, 30):
+        torch_optimizer.step()
+        scheduler.step()
+        found = learning_rate(number, 30, optim, 8)
+        assert found == pytest.approx(0.1 if number in ends else scheduler.get_last_lr()[0])
+
+
+def test_a_cycle_begins_with_the_step_after_the_warm_up():
+    optim = OptimConfig(lr=1.0, warmup_steps=3, schedule="cosine_restarts", restart_every=2)
+    rates = [learning_rate(step, 9, optim, 8) for step in range(1, 8)]
+    assert rates == pytest.approx([1 / 3, 2 / 3, 1, 0.5, 0, 0.5, 0])
 
 
 @given(

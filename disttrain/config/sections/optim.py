@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from disttrain.config.sections.base import Section
+from disttrain.config.sections.base import KEYED_IF_SET, Section
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -28,12 +28,17 @@ class OptimConfig(Section):
     """Fused optimizer kernels; null uses them where the device supports them."""
     grad_clip: PositiveFloat | None = None
     """Global gradient norm above which gradients are clipped; null does not clip."""
-    schedule: Literal["constant", "cosine", "linear", "step"] = "constant"
+    schedule: Literal["constant", "cosine", "cosine_restarts", "linear", "step"] = "constant"
     """Learning-rate schedule after the warm-up."""
     warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up before the schedule starts."""
     final_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Final learning rate of `cosine` and `linear`, as a fraction of the peak."""
+    """Final learning rate of `cosine` and `linear`, and of each cycle of `cosine_restarts`, as a fraction of
+    the peak."""
+    restart_every: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
+    """Steps of the first cycle of `cosine_restarts`; required by that schedule and refused with any other."""
+    restart_factor: Annotated[PositiveInt, Field(json_schema_extra=KEYED_IF_SET)] = 1
+    """Length of each cycle of `cosine_restarts` / length of the one before."""
     step_every: PositiveInt | None = None
     """Steps between drops of the `step` schedule; required by that schedule and refused with any other."""
     step_factor: PositiveFloat = 0.1

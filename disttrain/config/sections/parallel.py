@@ -58,6 +58,9 @@ class FSDPConfig(Section):
     )
     """Gradients of all micro-steps but the last: `reduce_scatter` reduces each within the shard, and keeps a
     shard of their sum. `no_sync` sends nothing, and keeps whole gradients."""
+    reduce_dtype: Annotated[Literal["fp32", "bf16", "fp16"], Field(json_schema_extra=KEYED_IF_SET)] = "fp32"
+    """Dtype in which gradients travel and are summed. Parameters travel in the dtype of autocast
+    (`precision.dtype` bf16 or fp16), else in their own."""
     meta_device: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
     """Build the model without memory, and give each rank its shard of the initial weights. False builds the
     whole model in host memory on every rank."""
