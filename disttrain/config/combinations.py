@@ -234,6 +234,19 @@ def _memory(config: Config) -> Refusal | None:
             f"memory.activation_checkpointing={memory.activation_checkpointing}: model.kind=emulated has no "
             "activations; give its layers the longer backward_s instead",
         )
+    if memory.offload_activations:
+        others = {
+            "resources.device=cpu": config.resources.device == "cpu",
+            f"parallel.strategy={config.parallel.strategy}": config.parallel.strategy
+            in ("fsdp", "hsdp", "pipeline"),
+            f"compile.scope={config.compile.scope}": config.compile.scope != "none",
+        }
+        if found := next((name for name, given in others.items() if given), None):
+            return (
+                "memory.offload_activations",
+                f"memory.offload_activations=true does not go with {found}: it needs a GPU, a model that is "
+                "whole on each rank, and compile.scope=none; use memory.activation_checkpointing",
+            )
     if memory.loss_chunk_tokens is not None:
         others = {
             f"model.kind={config.model.kind}": config.model.kind != "gpt",

@@ -16,6 +16,7 @@ from torch import nn
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
+from disttrain.transforms.activation_offload import offload_activations
 from disttrain.transforms.compilation import compile_model
 
 Transform = Callable[[nn.Module], nn.Module]
@@ -28,6 +29,8 @@ def transforms_of(config: Config, device: torch.device) -> list[Transform]:
     mode = memory.activation_checkpointing
     if mode != "none":
         found.append(lambda model: checkpoint_activations(model, mode, memory.every_blocks or 1))
+    if memory.offload_activations:
+        found.append(lambda model: offload_activations(model, device))
     if memory.loss_chunk_tokens is not None:
         found.append(lambda model: chunk_loss(model, memory.loss_chunk_tokens))
     if config.compile.scope != "none":

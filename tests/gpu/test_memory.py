@@ -42,3 +42,38 @@ def test_the_estimate_is_within_a_tenth_of_the_measured_peak(mode: str) -> None:
         optimizer.zero_grad(set_to_none=True)
     measured = torch.cuda.max_memory_allocated() - before
     assert estimate(config).total_bytes == pytest.approx(measured, rel=0.1, abs=WORKSPACE)
+
+
+def test_offload_and_chunks_lower_the_peak_and_keep_the_loss() -> None:
+    peaks, losses = [], []
+    for memory in ({}, {"offload_activations": True}, {"loss_chunk_tokens": 512}):
+        config = Config.model_validate(
+            {
+                "model": {"kind": "gpt", "layers": 4, "width": 512, "heads": 8},
+                "data": {
+                    "kind": "synthetic",
+                    "task": "language",
+                    "vocab": 8192,
+                    "seq_len": 512,
+                    "samples": 8,
+                },
+                "train": {"steps": 1, "local_batch_size": 8},
+                "memory": memory,
+            }
+        )
+        device = torch.device("cuda")
+        source = build_source(config.data)
+        torch.manual_seed(0)
+        model = build_model(config.model, source).to(device)
+        for transform in transforms_of(config, device):
+            model = transform(model)
+        batch = tuple(value.expand(8, *value.shape).contiguous().to(device) for value in source.train[0])
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        loss = Task.of(source, config.memory.loss_in_model).batch_loss(model, batch)
+        loss.backward()
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+        losses.append(loss.item())
+        del model, loss, batch
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-4)
+    assert max(peaks[1:]) < 0.9 * peaks[0]

@@ -20,6 +20,9 @@ class MemoryConfig(Section):
     every_blocks: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
     """Of this many successive blocks, `every-n` recomputes one; required by that mode and refused with any
     other."""
+    offload_activations: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = False
+    """Keep activations in pinned host memory until the backward pass; with `activation_checkpointing`, only
+    the inputs of blocks are left to copy. Needs a GPU."""
     loss_chunk_tokens: Annotated[PositiveInt | None, Field(json_schema_extra=KEYED_IF_SET)] = None
     """Compute the loss of a GPT for this many tokens at a time, so that the logits of all tokens never exist;
     null: all at once. 1024 or more keep a GPU busy."""
