@@ -21,7 +21,7 @@ def test_the_estimate_is_within_a_tenth_of_the_measured_peak(mode: str) -> None:
     config = Config.model_validate(
         {
             "model": {"kind": "gpt", "layers": 8, "width": 1024, "heads": 16},
-            "data": {"kind": "synthetic", "task": "language", "vocab": 8192, "seq_len": 512, "samples": 8},
+            "data": {"kind": "synthetic", "task": "language", "vocab": 8192, "seq_len": 512},
             "train": {"steps": 1, "local_batch_size": 16},
             "memory": {"activation_checkpointing": mode},
         }
