@@ -115,6 +115,12 @@ def _pipeline(config: Config) -> Refusal | None:
             f"parallel.strategy=pipeline cannot split model.kind={config.model.kind}; use model.kind=gpt, or "
             "another strategy",
         )
+    if config.resources.device == "shared":
+        return (
+            "resources.device",
+            "resources.device=shared communicates through gloo, which sends no GPU tensors from stage to "
+            "stage; parallel.strategy=pipeline needs a GPU for each rank, or resources.device=cpu",
+        )
     if config.precision.dtype == "fp16":
         return (
             "precision.dtype",
