@@ -84,3 +84,32 @@ def test_the_example_of_the_readme_runs_on_two_ranks(two_ranks, tmp_path):
     assert (metrics.status, metrics.world_size, metrics.strategy) == ("completed", 2, "ddp")
     assert metrics.comm_method == "ddp_backward_tail"
     assert metrics.eval_history[-1].loss < 0.5 * metrics.loss_history[0].loss
+
+
+def train_sharded(world: World, folder: Path, strategy: str, steps: int, load: bool = False) -> tuple:
+    """The losses of the steps, of a validation, and the shape of a local parameter."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    config = {**QUIET, "parallel": {"strategy": strategy}}
+    with Trainer(
+        model, lambda parameters: torch.optim.AdamW(parameters, lr=0.01), loss,
+        steps=6, batch_size=4, run_dir=folder, config=config,
+    ) as trainer:  # fmt: skip
+        if load:
+            trainer.load()
+        batches = trainer.batches(samples())
+        losses = [trainer.step(batches).loss.item() for _ in range(trainer.steps_done, steps)]
+        trainer.save()
+        weight = next(trainer.model.parameters())
+        shape = tuple(getattr(weight, "to_local", lambda: weight)().shape)
+        return losses, trainer.validate(samples()).loss, shape
+
+
+def test_a_sharded_trainer_has_the_curve_of_a_replicated_one(two_ranks, tmp_path):
+    replicated = two_ranks.call(train_sharded, tmp_path / "ddp", "ddp", 6)
+    first = two_ranks.call(train_sharded, tmp_path / "fsdp", "fsdp", 4)
+    resumed = two_ranks.call(train_sharded, tmp_path / "fsdp", "fsdp", 6, True)
+    for ddp, before, after in zip(replicated, first, resumed, strict=True):
+        assert before[0] + after[0] == pytest.approx(ddp[0], rel=1e-5)
+        assert after[1] == pytest.approx(ddp[1], rel=1e-5)
+        assert (ddp[2], before[2]) == ((8, 4), (4, 4))

@@ -7,6 +7,8 @@ import signal
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import Dataset, default_collate
 
 from disttrain.build_by_kind import build_source
@@ -196,6 +198,44 @@ def test_loader_keeps_the_order_of_the_sampler_across_epochs(workers):
     ]
     assert loaded == list(batches)
     assert len(loaded) == 18
+
+
+class Indices(Dataset):
+    """Sample i is i."""
+
+    def __init__(self, samples):
+        self.samples = samples
+
+    def __len__(self):
+        return self.samples
+
+    def __getitem__(self, index):
+        return torch.tensor(index)
+
+
+plans = st.builds(BatchPlan, local=st.integers(1, 4), accumulation=st.integers(1, 2), world=st.integers(1, 3))
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    samples=st.integers(1, 13),
+    plan=st.builds(
+        BatchPlan, local=st.integers(1, 4), accumulation=st.integers(1, 2), world=st.integers(1, 3)
+    ),
+    workers=st.integers(0, 2),
+    order=st.sampled_from(["table", "feistel"]),
+)
+def test_each_sample_is_loaded_once_per_epoch_by_any_number_of_workers(samples, plan, workers, order):
+    dataset, config = Indices(samples), DataConfig(workers=workers)
+    loaded = [
+        index
+        for rank in range(plan.world)
+        for batch in make_loader(
+            dataset, RankBatches(GlobalOrder(samples, 3, order), plan, rank, steps=samples), config, CPU
+        )
+        for index in batch.tolist()
+    ]
+    assert sorted(loaded) == sorted([*range(samples)] * plan.global_), "an epoch for each sample of a step"
 
 
 def test_loader_processes_outlive_stop_signals():
