@@ -391,11 +391,8 @@ class RunTelemetry:
             eval_history=self.eval_history,
         )
         profiling = self.profiled.plan(self._first_step, self._step)
+        late, comm_reason = metadata.emulation_late_reason, metadata.exposed_comm_reason
         reasons = null_reasons.reasons(
-            metrics,
-            profiling,
-            late=metadata.emulation_late_reason,
-            comm=metadata.exposed_comm_reason,
-            unprofiled=metadata.unprofiled_reason,
+            metrics, profiling, late=late, comm=comm_reason, unprofiled=metadata.unprofiled_reason
         )
         return metrics.model_copy(update={"null_reasons": reasons})
