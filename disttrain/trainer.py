@@ -244,6 +244,11 @@ class Trainer(Generic[B]):
         if not self._began:
             raise RuntimeError("save() follows the first step() of a Trainer")
         saver, step = self._saver_of_run(), self.steps_done
+        if not self._runner.strategy.replicas_agree(step):
+            raise RuntimeError(
+                f"save() after step {step}: the ranks hold different parameters until the next average, by "
+                "parallel.gradient_communication.average_every"
+            )
         if step > saver.step:
             point = self._validated
             self._telemetry.clock.switch(CHECKPOINT)
@@ -335,7 +340,8 @@ class Trainer(Generic[B]):
         return build_manifest(self._config, unknown, "table", self._plan, attempt, world)
 
     def _state(self, origin: ResumeSource | None) -> TrainState:
-        parts: list[Stateful] = [TelemetryState(self._telemetry, origin), self._precision, self._random]
+        telemetry, strategy = TelemetryState(self._telemetry, origin), self._runner.strategy
+        parts: list[Stateful] = [telemetry, self._precision, strategy, self._random]
         return TrainState(self.model, self._runner.optimizer, parts, self._world)
 
     def _saver_of_run(self) -> CheckpointSaver:

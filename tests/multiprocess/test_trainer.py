@@ -19,7 +19,18 @@ from tests.unit.test_trainer import QUIET, loss, samples
 pytestmark = pytest.mark.multiprocess
 
 
-def train(world: World, folder: Path, steps: int, saved_at: int = 0, load: bool = False, batch: int = 4):
+TOP_K = {"parallel": {"gradient_communication": {"scheme": "topk", "ratio": 0.1}}}
+
+
+def train(
+    world: World,
+    folder: Path,
+    steps: int,
+    saved_at: int = 0,
+    load: bool = False,
+    batch: int = 4,
+    sections: dict | None = None,
+):
     """Parameters and read inputs of this rank after `steps` steps of 12, and the loss of a validation."""
     torch.manual_seed(world.rank)  # every rank takes the weights of rank 0
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -32,7 +43,13 @@ def train(world: World, folder: Path, steps: int, saved_at: int = 0, load: bool 
         return loss(model, given)
 
     with Trainer(
-        model, optimizer, recorded, steps=12, batch_size=batch, run_dir=folder, config=QUIET
+        model,
+        optimizer,
+        recorded,
+        steps=12,
+        batch_size=batch,
+        run_dir=folder,
+        config=QUIET | (sections or {}),
     ) as trainer:
         if load:
             trainer.load()
@@ -45,10 +62,11 @@ def train(world: World, folder: Path, steps: int, saved_at: int = 0, load: bool 
     return [value.tolist() for value in model.state_dict().values()], read, valid
 
 
-def test_a_resumed_trainer_equals_one_that_never_stopped(three_ranks, tmp_path):
-    whole = three_ranks.call(train, tmp_path / "whole", 6)
-    three_ranks.call(train, tmp_path / "parts", 4, 3)
-    resumed = three_ranks.call(train, tmp_path / "parts", 6, 0, True)
+@pytest.mark.parametrize("sections", [{}, TOP_K], ids=["plain", "topk"])
+def test_a_resumed_trainer_equals_one_that_never_stopped(three_ranks, tmp_path, sections):
+    whole = three_ranks.call(train, tmp_path / "whole", 6, sections=sections)
+    three_ranks.call(train, tmp_path / "parts", 4, 3, sections=sections)
+    resumed = three_ranks.call(train, tmp_path / "parts", 6, 0, True, sections=sections)
     assert [each[0] for each in resumed] == [each[0] for each in whole]
     assert whole[0][0] == whole[2][0], "the ranks hold equal weights"
     for was, now in zip(whole, resumed, strict=True):
