@@ -16,7 +16,6 @@ from disttrain.checkpoint.manifest import build_manifest
 from disttrain.checkpoint.resume import ResumeSource, checkpoint_folder, find_resume_source
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
-from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Batch
 from disttrain.data.training_data import TrainingData
@@ -46,6 +45,7 @@ from disttrain.runtime.seeding import seed_all
 from disttrain.runtime.stop_signals import StopRequests, StopSignals
 from disttrain.step_result import StepResult
 from disttrain.step_runner import StepRunner
+from disttrain.strategy_choice import resolve_strategy
 from disttrain.task import Task
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
@@ -197,7 +197,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
 def build_parallel_model(config: Config, world: World) -> ParallelModel:
     """Mesh, data, model, transforms, strategy, optimizer. All ranks together."""
     transforms = transforms_of(config, world.device)
-    name, reason = choose_strategy(config.parallel.strategy, world.size)
+    name, reason = resolve_strategy(config, world)
     mesh = build_mesh(name, config.parallel, world)
     data = build_data(config, mesh, world)
     strategy = build_strategy(name, config.parallel)

@@ -5,6 +5,7 @@ Control groups and physical memory are shared by the ranks of a node; a resource
 
 from __future__ import annotations
 
+import math
 import re
 import resource
 from collections.abc import Iterator
@@ -39,6 +40,15 @@ def host_limit(local_ranks: int, root: Path = Path("/")) -> MemoryLimit:
     if not limits:
         raise RuntimeError("no memory limit can be read: neither control groups nor /proc/meminfo")
     return min(limits, key=lambda limit: limit.bytes)
+
+
+def total_memory(local_ranks: int, root: Path = Path("/")) -> float:
+    """This rank's share of the machine's memory and of the limits of its control groups, in use or not:
+    the same at every start. Infinite where nothing can be read."""
+    limits = [_number(folder / limit_name) for folder, limit_name, _ in _groups(root)]
+    physical = _stat(root / "proc/meminfo", "MemTotal:")
+    limits.append(None if physical is None else physical * 1024)
+    return min((limit for limit in limits if limit is not None), default=math.inf) / local_ranks
 
 
 def _shared_free(root: Path) -> Iterator[tuple[int, str]]:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -188,6 +190,26 @@ def test_the_tolerance_shows_a_learning_rate_one_percent_higher(
     higher = 1.01 * MODELS[model]["optim"]["lr"]
     other = curve(run(model, SINGLE, 2 * HALF, tmp_path / "higher", None, lr=higher), 1)
     assert max(abs(a / b - 1) for a, b in zip(other, reference, strict=True)) > 10 * TOLERANCE
+
+
+def automatic(world: World, folder: Path, device_bytes: float | None) -> Metrics:
+    """Training under `auto`, with devices of this memory."""
+    limit: AbstractContextManager[Any] = nullcontext()
+    if device_bytes is not None:
+        limit = patch("disttrain.strategy_choice.total_memory", lambda ranks: device_bytes)
+    with limit:
+        return on_this_rank(world, "mlp", Layout("auto", world.size, 1), HALF, folder, None)
+
+
+def test_auto_shards_a_model_that_does_not_fit(two_ranks: Ranks, tmp_path: Path) -> None:
+    fits = two_ranks.call(automatic, tmp_path / "fits", None)[0]
+    assert fits.strategy == "ddp"
+    assert "ddp needs" in fits.strategy_reason
+    too_large = two_ranks.call(automatic, tmp_path / "too large", 1e4)[0]
+    assert too_large.strategy == "fsdp"
+    assert too_large.strategy_reason.startswith("ddp needs ")
+    assert "; fsdp needs" in too_large.strategy_reason
+    assert curve(too_large, 1) == pytest.approx(curve(fits, 1), rel=TOLERANCE)
 
 
 @pytest.mark.slow

@@ -79,7 +79,9 @@ class ParallelConfig(Section):
     strategy: Literal["auto", "single", "ddp", "fsdp", "hsdp", "pipeline"] = "auto"
     """`single`: one rank. `ddp`: every rank holds the model. `fsdp`: all ranks share one copy of the model,
     sharded by block. `hsdp`: the ranks of a node share one copy, and every node holds one. `pipeline`: each
-    rank holds some of the layers. `auto` is single on one rank and ddp on more, and says why in the log."""
+    rank holds some of the layers. `auto`: single on one rank; on more, the first of ddp, hsdp and fsdp whose
+    estimated memory fits the device. The log and `strategy_reason` hold the arithmetic. Run names have ddp
+    for it, because the login node does not see the devices."""
     ddp: DDPConfig = DDPConfig()
     """Options of `strategy` ddp."""
     fsdp: FSDPConfig = FSDPConfig()

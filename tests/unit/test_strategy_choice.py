@@ -1,0 +1,75 @@
+"""`auto` on the ranks: the first strategy whose estimated memory fits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from disttrain.config.config_tree import Config
+from disttrain.memory.host_limit import total_memory
+from disttrain.memory_estimate import MemoryEstimate, estimate
+from disttrain.strategy_choice import RESERVE, choose_that_fits
+
+GIB = 2**30
+
+
+def need(strategy: str) -> MemoryEstimate:
+    """1 GiB of weights: 4 + 2 GiB whole, of which 8 ranks share the 4; hsdp shares them among 2."""
+    ranks = {"ddp": 1, "hsdp": 2, "fsdp": 8}[strategy]
+    weights = GIB // ranks
+    return MemoryEstimate(strategy, 8, weights, weights, 2 * weights, 0, 2 * GIB, 4 * weights + 2 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("device_gib", "chosen"), [(7, "ddp"), (6.4, "hsdp"), (4.3, "fsdp"), (2, "fsdp"), (math.inf, "ddp")]
+)
+def test_the_first_that_fits_with_its_arithmetic(device_gib: float, chosen: str) -> None:
+    strategy, reason = choose_that_fits(["ddp", "hsdp", "fsdp"], need, device_gib * GIB)
+    assert strategy == chosen
+    terms = "weights 1.0 GiB + gradients 1.0 GiB + optimizer 2.0 GiB + communication 0.0 MiB"
+    assert f"ddp needs 6.0 GiB = {terms} + activations of 8 samples 2.0 GiB" in reason
+    assert f"{chosen} needs" in reason
+    assert ("nothing fits" in reason) == (device_gib == 2)
+    assert ("unknown" in reason) == (device_gib == math.inf)
+
+
+def test_a_model_whose_memory_cannot_be_estimated_takes_the_first() -> None:
+    def fails(strategy: str) -> MemoryEstimate:
+        raise RuntimeError("no fake kernel")
+
+    assert choose_that_fits(["ddp", "fsdp"], fails, 1.0) == (
+        "ddp",
+        "memory not estimated: RuntimeError: no fake kernel",
+    )
+
+
+def test_a_device_between_the_needs_of_ddp_and_fsdp_gets_fsdp() -> None:
+    def of(strategy: str) -> MemoryEstimate:
+        return estimate(
+            Config.model_validate(
+                {
+                    "model": {"kind": "gpt", "layers": 8, "width": 64, "heads": 2},
+                    "data": {"kind": "synthetic", "task": "language", "vocab": 64, "seq_len": 8},
+                    "train": {"steps": 1, "local_batch_size": 1},
+                    "parallel": {"strategy": strategy},
+                    "resources": {"nodes": 4},
+                }
+            )
+        )
+
+    whole, shared = of("ddp").total_bytes, of("fsdp").total_bytes
+    assert shared < 0.7 * whole
+    assert choose_that_fits(["ddp", "fsdp"], of, (whole + shared) / 2 / (1 - RESERVE))[0] == "fsdp"
+    assert choose_that_fits(["ddp", "fsdp"], of, 1.01 * whole / (1 - RESERVE))[0] == "ddp"
+
+
+def test_total_memory_is_the_share_of_the_smallest_limit(tmp_path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 4096 kB\nMemAvailable: 8 kB\n")
+    assert total_memory(2, tmp_path) == 2 * 2**20
+    (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
+    (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/job/memory.max").write_text(f"{2**20}\n")
+    assert total_memory(2, tmp_path) == 2**19
+    assert total_memory(1, tmp_path / "nowhere") == math.inf
