@@ -197,6 +197,30 @@ def training_figure(
 
 
 @_drawn
+def gradient_norm_figure(curves: Sequence[Curve], norms: pd.DataFrame) -> Figure:
+    """Gradient norm by step on a logarithmic axis, one line a run; `norms` is that of
+    `series.gradient_norms`. A step whose norm is not finite is a gap."""
+    figure, axes = _new(3.0)
+    by_run = {key: frame for key, frame in norms.groupby(["sweep", "run"])}
+    named = set()
+    for curve, point, colour in _rows(curves):
+        label = plural(point.size, curve.unit) if len(curves) == 1 else _short(curve.label)
+        for run in point.runs:
+            frame = by_run.get((curve.sweep, run))
+            if frame is None:
+                continue
+            name = None if label in named else label
+            named.add(label)
+            axes.plot(frame["step"], frame["grad_norm"], color=colour, linewidth=1.2, alpha=0.85, label=name)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("gradient norm")
+    axes.set_yscale("log")
+    axes.set_xlim(left=0)
+    _legend(figure, axes)
+    return figure
+
+
+@_drawn
 def latency_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np.float64]]) -> Figure:
     """Distribution of step durations in seconds, all repeats pooled; one row for each curve and size.
 

@@ -38,6 +38,17 @@ def losses(table: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({"loss": "float64", "bits_per_byte": "float64"})
 
 
+def gradient_norms(table: pd.DataFrame) -> pd.DataFrame:
+    """Gradient norms of the included runs: sweep, run, step, grad_norm (NaN where it is not finite)."""
+    rows: list[tuple[str, str, int, float | None]] = []
+    for row in table[table["included"]].itertuples():
+        metrics, _ = read_metrics(row.path)
+        if metrics is not None:
+            rows += [(row.sweep, row.run, point.step, point.grad_norm) for point in metrics.grad_norm_history]
+    frame = pd.DataFrame(rows, columns=["sweep", "run", "step", "grad_norm"])
+    return frame.astype({"grad_norm": "float64"})
+
+
 def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
     """Durations in seconds of the measured steps on rank 0, for each included run with step records."""
     times = {}

@@ -41,6 +41,13 @@ FIGURES = (
         alt="Loss by optimizer step",
     ),
     FigureSpec(
+        file="gradient_norm.png",
+        title="Gradient norm",
+        reading="L2 norm of the gradients of the global batch before clipping, on a logarithmic axis. One "
+        "line for each run; a gap is a step whose norm was not finite.",
+        alt="Gradient norm by optimizer step",
+    ),
+    FigureSpec(
         file="latency.png",
         title="Step latency",
         reading="Durations of single steps on rank 0, all repeats pooled. The last bar also counts steps "
@@ -92,6 +99,11 @@ def _training(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
     return plots.training_figure(curves, losses, float(entropies[0]) if len(entropies) == 1 else None)
 
 
+def _gradient_norm(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
+    norms = series.gradient_norms(table)
+    return plots.gradient_norm_figure(curves, norms) if (norms["grad_norm"] > 0).any() else None
+
+
 def _latency(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
     times = series.step_times_s(table)
     return plots.latency_figure(curves, times) if any(each.size for each in times.values()) else None
@@ -107,6 +119,7 @@ _DRAWERS: dict[str, Callable[[pd.DataFrame, Sequence[Curve]], Figure | None]] = 
     "efficiency.png": _efficiency,
     "composition.png": _composition,
     "training.png": _training,
+    "gradient_norm.png": _gradient_norm,
     "latency.png": _latency,
     "utilization.png": _utilization,
 }

@@ -21,7 +21,7 @@ from disttrain.records.base import Record
 from disttrain.records.dataset import DatasetRecord
 from disttrain.records.hardware import HostSample
 from disttrain.records.json_files import write_json, write_text
-from disttrain.records.metrics import EvalPoint, Histogram, LossPoint, Metrics, StepTime
+from disttrain.records.metrics import EvalPoint, GradNormPoint, Histogram, LossPoint, Metrics, StepTime
 from disttrain.records.planned import RunRecord
 from disttrain.records.provenance import Code, Provenance
 from disttrain.records.run_directory import RunDir
@@ -293,6 +293,7 @@ def _metrics(
         comm_method="ddp_backward_tail" if world > 1 else None,
         comm_split="min_over_ranks" if world > 1 else None,
         peak_memory_bytes=300 * 2**20 + world * 2**20,
+        grad_norm_history=[GradNormPoint(step=record.step, grad_norm=1 / record.step) for record in records],
         loss_history=[LossPoint(step=record.step, loss=record.loss) for record in records],
         eval_history=[_validation(step) for step in sorted({len(records) // 2, len(records)})],
     )

@@ -100,6 +100,14 @@ def test_training_has_a_line_a_run_and_a_ring_a_validation(tmp_path: Path) -> No
     assert unigram.get_ydata()[0] == pytest.approx(4.8 * np.log(2))  # the losses are in nats
 
 
+def test_gradient_norms_have_a_line_a_run(tmp_path: Path) -> None:
+    table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=2)])
+    (axes,) = plots.gradient_norm_figure(scaling_curves(table), series.gradient_norms(table)).axes
+    assert len(axes.lines) == 4
+    assert [list(line.get_ydata())[:3] for line in axes.lines] == [[1, 1 / 2, 1 / 3]] * 4
+    assert axes.get_yscale() == "log"
+
+
 def test_latency_counts_every_step_also_the_ones_beyond_the_edge(curves: list[Curve]) -> None:
     times = {("default", run): np.full(100, 0.1) for point in curves[0].points for run in point.runs}
     times["default", "n4x1-r0"] = np.append(np.full(99, 0.1), 60.0)
