@@ -114,7 +114,12 @@ def test_a_sharded_run_that_stops_and_resumes_is_the_run_that_never_stopped(thre
     assert [seen.parameters for seen in parts] == [seen.parameters for seen in whole]
 
 
-CHANGES = [("fsdp", 2, "ddp", 3), ("ddp", 2, "fsdp", 3), ("fsdp", 2, "hsdp", 4), ("hsdp", 4, "fsdp", 3)]
+CHANGES = [
+    ("fsdp", 2, "hsdp", 4),
+    pytest.param("fsdp", 2, "ddp", 3, marks=pytest.mark.slow),
+    pytest.param("ddp", 2, "fsdp", 3, marks=pytest.mark.slow),
+    pytest.param("hsdp", 4, "fsdp", 3, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("first", "ranks", "second", "later_ranks"), CHANGES)
