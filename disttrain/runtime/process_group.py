@@ -37,6 +37,8 @@ class World(RankInfo):
     device: torch.device
     backend: str | None
     """Backend of the process group; None for a single process, which has no group."""
+    collective_timeout: timedelta | None = field(default=None, kw_only=True)
+    """Timeout of a collective, for further groups; None: PyTorch's own."""
     control: dist.ProcessGroup | None = field(default=None, kw_only=True)
     """Group of control collectives; None: the process group."""
 
@@ -178,6 +180,6 @@ def open_world(
                 os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
                 control = dist.new_group(backend="gloo", timeout=timeout)
     backend = chosen.backend if info.size > 1 else None
-    yield World(**vars(info), device=device, backend=backend, control=control)
+    yield World(**vars(info), device=device, backend=backend, collective_timeout=timeout, control=control)
     if dist.is_initialized():
         dist.destroy_process_group()

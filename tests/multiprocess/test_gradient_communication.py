@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -14,10 +15,11 @@ from torch import Tensor, nn
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
+from disttrain.config.sections.job import JobConfig
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.parallel.ddp import DDP, build
 from disttrain.parallel.gradient_communication.base import FlatGradient, build_scheme
-from disttrain.parallel.gradient_communication.counted_group import own_group
+from disttrain.parallel.gradient_communication.counted_group import own_group, subgroup
 from disttrain.parallel.gradient_communication.powersgd import average_powersgd
 from disttrain.parallel.gradient_communication.topk import TopK, count_of
 from disttrain.parallel.mesh import Mesh
@@ -136,6 +138,17 @@ def test_powersgd_is_exact_for_gradients_of_its_rank(three_ranks: Ranks) -> None
         assert difference.abs().max() < 1e-4
         assert bias.tolist() == [1.0] * 7
         assert sent == {"all_reduce": 4 * (2 * (40 + 50) + 7) + 4 * SIZE}  # with the check's own mean
+
+
+def timeouts(world: World) -> list[timedelta | None]:
+    """Of two groups, and of the world."""
+    groups = [own_group(world).group, subgroup(world, [0, 1, 2]).group]  # type: ignore[union-attr]
+    options = [group._get_backend(torch.device("cpu")).options for group in groups if group is not None]
+    return [*(each._timeout for each in options), world.collective_timeout]
+
+
+def test_groups_have_the_timeout_of_the_run(three_ranks: Ranks) -> None:
+    assert three_ranks.call(timeouts) == [[timedelta(seconds=JobConfig().collective_timeout_s)] * 3] * 3
 
 
 class Net(nn.Module):

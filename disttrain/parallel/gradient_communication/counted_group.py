@@ -64,10 +64,12 @@ def own_group(world: World) -> CountedGroup:
     gloo matches collectives of one group by their order, which two threads would mix, so the group is a new
     one. NCCL is called by the training thread alone and needs no second communicator.
     """
-    return CountedGroup() if world.backend == "nccl" else CountedGroup(dist.new_group())
+    if world.backend == "nccl":
+        return CountedGroup()
+    return CountedGroup(dist.new_group(timeout=world.collective_timeout))
 
 
 def subgroup(world: World, ranks: Sequence[int]) -> CountedGroup | None:
     """A group of `ranks`; None on a rank outside. All ranks of the world together."""
-    group = dist.new_group(list(ranks))
+    group = dist.new_group(list(ranks), timeout=world.collective_timeout)
     return CountedGroup(group) if world.rank in ranks else None
