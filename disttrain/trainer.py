@@ -38,6 +38,7 @@ from disttrain.data.sampler import GlobalOrder, RankBatches, choose_sample_order
 from disttrain.data.source import sample_count
 from disttrain.errors import ConfigError
 from disttrain.hooks.evaluation import Validation
+from disttrain.hooks.non_finite import NonFinitePolicy
 from disttrain.model_hooks import hooks_of
 from disttrain.optim.optimizer import set_lr_scales
 from disttrain.parallel.mesh import build_mesh
@@ -129,6 +130,7 @@ class Trainer(Generic[B]):
         self._telemetry = start_telemetry(
             self._output, self._world, self._config, plan, model, strategy, chosen | precision
         )
+        self._non_finite = NonFinitePolicy(self._config.precision, self._telemetry.skipped_steps)
         optim = self._config.optim.model_copy(update={"lr": peak})
         self._runner = StepRunner(
             parallel_model, self._objective, made, optim, strategy, plan, steps, self._telemetry.clock,
@@ -192,7 +194,8 @@ class Trainer(Generic[B]):
         as `iter(loader)` with a `DistributedSampler`. Tensors in the result stay on the device. Time between
         two calls counts as `other` of the following step, but for `validate` and `metrics`.
 
-        Raises `RuntimeError` after the last step.
+        Raises `RuntimeError` after the last step, and `NonFinite` by `precision.on_non_finite`, which all
+        ranks check together every `train.log_every` steps.
         """
         number = self.steps_done + 1
         if number > self.steps:
@@ -212,6 +215,8 @@ class Trainer(Generic[B]):
             return None
         self.steps_done = number
         self._telemetry.step_done(result)
+        if number % self._config.train.log_every == 0:
+            self._end_if_not_finite(wait=False)
         return result
 
     def validate(
@@ -250,6 +255,7 @@ class Trainer(Generic[B]):
                 "parallel.gradient_communication.average_every"
             )
         if step > saver.step:
+            self._end_if_not_finite(wait=True)
             point = self._validated
             self._telemetry.clock.switch(CHECKPOINT)
             saver.save(step, point.loss if point is not None and point.step == step else None)
@@ -343,6 +349,10 @@ class Trainer(Generic[B]):
         telemetry, strategy = TelemetryState(self._telemetry, origin), self._runner.strategy
         parts: list[Stateful] = [telemetry, self._precision, strategy, self._random]
         return TrainState(self.model, self._runner.optimizer, parts, self._world)
+
+    def _end_if_not_finite(self, wait: bool) -> None:
+        """Raise `NonFinite` by `precision.on_non_finite`. All ranks together."""
+        self._non_finite.check(self._world.all_reduce_max(self._non_finite.own_view(wait)))
 
     def _saver_of_run(self) -> CheckpointSaver:
         if self._saver is None:
