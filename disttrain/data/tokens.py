@@ -8,6 +8,7 @@ split is `valid_path`, or else the last `valid_share` of the samples.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -41,8 +42,7 @@ def build(
     seq_len : predicted tokens of a sample.
     valid_path : token file or folder to validate on.
     valid_share : share of the samples held out without `valid_path`, from 0 to 0.5.
-    bytes_per_token : mean bytes of text per token, for a validation loss in bits per byte. A packed folder
-        contains its own.
+    bytes_per_token : mean bytes of text per token, for a loss in bits per byte; as for `vocab`.
 
     Raises
     ------
@@ -52,44 +52,70 @@ def build(
         raise ConfigError(f"data.seq_len={seq_len}: must be at least 1")
     if not 0 <= valid_share <= 0.5:
         raise ConfigError(f"data.valid_share={valid_share}: must be between 0 and 0.5")
-    packed = _packed("data.path", path)
-    if packed is not None:
-        if vocab not in (None, packed.vocab):
-            raise ConfigError(f"data.vocab={vocab}, but the tokens of {path!r} have vocab={packed.vocab}")
-        vocab, dtype = packed.vocab, packed.dtype
-        bytes_per_token = bytes_per_token or packed.text_bytes / packed.tokens
-    if vocab is None:
-        raise ConfigError(f"data.vocab is needed by data.kind=tokens: {path!r} holds no {MANIFEST}")
-    files = _token_files("data.path", path)
-    samples = _samples(files, dtype, seq_len, vocab)
+    data = _describe("data.path", path, dtype, vocab)
+    samples = data.samples(seq_len)
     train: Dataset[Sample] = samples
     valid: Dataset[Sample] | None = None
+    parts = [data]
     if valid_path is not None:
-        valid_files = _token_files("data.valid_path", valid_path)
-        valid = _samples(valid_files, dtype, seq_len, vocab)
-        files += valid_files
+        parts.append(_describe("data.valid_path", valid_path, data.dtype, data.vocab))
+        valid = parts[1].samples(seq_len)
     elif held_out := round(valid_share * len(samples)):
         kept = len(samples) - held_out
         train, valid = Subset(samples, range(kept)), Subset(samples, range(kept, len(samples)))
-    known = packed is not None and valid_path is None
+    files = tuple(file for part in parts for file in part.files)
+    known = [part.sha256 for part in parts if part.sha256 is not None]
     return Source(
         train=train,
         valid=valid,
         task="language",
         shape=(seq_len,),
-        classes=vocab,
+        classes=data.vocab,
         tokens_per_sample=seq_len,
-        bytes_per_token=bytes_per_token,
-        files=() if known else tuple(files),
+        bytes_per_token=bytes_per_token or data.bytes_per_token,
+        files=() if len(known) == len(parts) else files,
         record=DatasetRecord(
             name="tokens",
             version=None,
-            sha256=packed.sha256 if packed is not None and known else None,
+            sha256=known[0] if len(known) == len(parts) else None,
             train_samples=sample_count(train),
             valid_samples=sample_count(valid),
             bytes=sum(file.stat().st_size for file in files),
         ),
     )
+
+
+@dataclass(frozen=True)
+class _TokenData:
+    """Token files of one split or of all data."""
+
+    files: list[Path]
+    dtype: str
+    vocab: int
+    bytes_per_token: float | None = None
+    sha256: str | None = None
+    """Content hash of a packed folder."""
+
+    def samples(self, seq_len: int) -> ConcatDataset[Sample]:
+        """All samples. Raises `ConfigError`."""
+        return _samples(self.files, self.dtype, seq_len, self.vocab)
+
+
+def _describe(field: str, path: str, dtype: str, vocab: int | None) -> _TokenData:
+    """The token data at `path`; a packed folder contains its own dtype and vocabulary.
+
+    Raises `ConfigError` for a vocabulary that is missing or not that of the packed folder.
+    """
+    packed = _packed(field, path)
+    if packed is None:
+        if vocab is None:
+            raise ConfigError(f"data.vocab is needed by data.kind=tokens: {path!r} holds no {MANIFEST}")
+        return _TokenData(_token_files(field, path), dtype, vocab)
+    if vocab not in (None, packed.vocab):
+        raise ConfigError(f"data.vocab={vocab}, but the tokens of {path!r} have vocab={packed.vocab}")
+    bytes_per_token = packed.text_bytes / packed.tokens
+    files = _token_files(field, path)
+    return _TokenData(files, packed.dtype, packed.vocab, bytes_per_token, packed.sha256)
 
 
 def _packed(field: str, path: str) -> PackedTokens | None:

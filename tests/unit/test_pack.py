@@ -115,6 +115,23 @@ def test_a_folder_that_does_not_fit_its_manifest_is_refused(tmp_path, texts):
         build_source(DataConfig(**options))
 
 
+def test_validation_tokens_of_a_packed_folder_of_their_own(tmp_path, texts):
+    for name in ("train", "valid"):
+        main(["pack", str(texts), "--out", str(tmp_path / name)])
+    options = {"kind": "tokens", "path": str(tmp_path / "train"), "seq_len": 4}
+    source = build_source(DataConfig(**options, valid_path=str(tmp_path / "valid")))
+    assert len(source.train) == len(source.valid) == 4
+    assert source.record.sha256 == read_json(tmp_path / "train" / "manifest.json")["sha256"]
+    np.arange(50, dtype=np.uint16).tofile(tmp_path / "raw.bin")
+    with pytest.raises(ValueError, match=r"data\.vocab=50, but the tokens of .*valid' have vocab=256"):
+        build_source(
+            DataConfig(
+                kind="tokens", path=str(tmp_path / "raw.bin"), vocab=50, seq_len=4,
+                valid_path=str(tmp_path / "valid"),
+            )
+        )  # fmt: skip
+
+
 def test_raw_tokens_need_a_vocabulary(tmp_path):
     np.arange(50, dtype=np.uint16).tofile(tmp_path / "a.bin")
     with pytest.raises(ValueError, match=r"^data\.vocab is needed by data\.kind=tokens"):
