@@ -1,8 +1,9 @@
 """Compilation with `torch.compile`: of each block of the model, or of the whole model.
 
-Modules are compiled in place, so parameters keep their names in checkpoints. Compilation precedes the
-strategy and follows activation checkpointing: the graph of a block then contains its recomputation, and the
-hooks of `fully_shard` and DDP stay outside of it. Blocks of equal shapes share one graph.
+The class of a compiled module is replaced, as `fully_shard` does, so parameters keep their names in
+checkpoints. Compilation precedes the strategy and follows activation checkpointing: the graph of a block then
+contains its recomputation, and the hooks of `fully_shard` and DDP stay outside of it. Blocks of equal shapes
+share one graph.
 """
 
 from __future__ import annotations
@@ -48,25 +49,37 @@ def compile_model(model: nn.Module, options: CompileConfig, device: torch.device
     torch._dynamo.config.accumulated_recompile_limit = max(
         limit, torch._dynamo.config.accumulated_recompile_limit
     )
+    classes: dict[type[nn.Module], type[nn.Module]] = {}
     for module in modules:
-        _compile(module, options)
+        kind = type(module)
+        if kind not in classes:
+            classes[kind] = _compiled_class(kind, options)
+        module.__class__ = classes[kind]
     return model
 
 
-def _compile(module: nn.Module, options: CompileConfig) -> None:
-    """`module.compile()`, but for the classes of `torch.nn` too, which that method leaves uncompiled: PyTorch
-    does not begin a graph in code of its own."""
+def _compiled_class(kind: type[nn.Module], options: CompileConfig) -> type[nn.Module]:
+    """The class `kind` with a compiled forward pass.
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)
+    `torch.nn.Module.compile` would compile the hooks of a module too: those of `fully_shard`, which
+    communicate, and those of the step clock. It also leaves the classes of `torch.nn` uncompiled.
+    """
 
-    module._compiled_call_impl = torch.compile(
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return kind.forward(module, *args, **kwargs)
+
+    compiled = torch.compile(
         call,
         backend=options.backend,
         mode=None if options.mode == "default" else options.mode,
         fullgraph=options.fullgraph,
         dynamic=options.dynamic,
     )
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return compiled(self, *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {"__module__": kind.__module__, "forward": forward})
 
 
 @contextmanager

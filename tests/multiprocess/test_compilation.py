@@ -18,7 +18,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("scope", ["blocks", "model"])
+@pytest.mark.parametrize("scope", ["blocks", pytest.param("model", marks=pytest.mark.slow)])
 def test_ddp_learns_the_same_with_accumulation(two_ranks: Ranks, tmp_path: Path, scope: str) -> None:
     plain = two_ranks.call(train_on, make_config(GPT, 2, **SECTIONS), tmp_path / "plain")[0]
     options = {"scope": scope, "backend": "aot_eager"}
@@ -26,4 +26,14 @@ def test_ddp_learns_the_same_with_accumulation(two_ranks: Ranks, tmp_path: Path,
     made = two_ranks.call(train_on, compiled, tmp_path / "compiled")[0]
     assert made.accumulation == 2
     assert len(curve(made)) == 6
+    assert curve(made) == pytest.approx(curve(plain), rel=1e-5)
+
+
+def test_fsdp_learns_the_same_with_one_graph_for_all_blocks(two_ranks: Ranks, tmp_path: Path) -> None:
+    plain = two_ranks.call(train_on, make_config(GPT, 2, **SECTIONS), tmp_path / "plain")[0]
+    sharded = make_config(
+        GPT, 2, **SECTIONS, parallel={"strategy": "fsdp"},
+        compile={"scope": "blocks", "backend": "aot_eager", "fullgraph": True},
+    )  # fmt: skip
+    made = two_ranks.call(train_on, sharded, tmp_path / "compiled")[0]
     assert curve(made) == pytest.approx(curve(plain), rel=1e-5)
