@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import trainer, trainer_turns
 from benchmarks.gpu import training
 from benchmarks.gpu.__main__ import PARTS, Part, main, run_all
 from benchmarks.gpu.matmul import matmul_rates
 from disttrain.config.parsing import Draft, check
+from disttrain.runtime.process_group import open_world
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -40,6 +44,17 @@ def test_each_training_run_works_in_its_tiny_version(name: str, tmp_path: Path) 
 def test_each_config_for_the_gpu_is_valid(name: str) -> None:
     config = training.config_of(name, "cuda", tiny=False)
     assert check(Draft(config.as_dict())) == config
+
+
+def test_the_turns_of_the_trainer_and_a_bare_loop(tmp_path: Path) -> None:
+    arguments = argparse.Namespace(peers=["bare"], launch=1, rounds=2)
+    config = trainer_turns.config_of("single", "cpu", trainer_turns.WARM_UP + 8, tiny=True)
+    with open_world(config.resources) as world:
+        found = trainer_turns.measure(arguments, world, config, tmp_path)
+    assert {name: len(seconds) for name, seconds in found["seconds"].items()} == {"disttrain": 2, "bare": 2}
+    shown = trainer.figures({"strategies": {"single": [found, found]}})["single"]
+    assert shown["samples_per_s"] > 0
+    assert shown["bare"]["ratio"] == pytest.approx(math.exp(trainer.log_ratio(found["seconds"], "bare")))
 
 
 def test_matmul_rates() -> None:
