@@ -94,7 +94,7 @@ class Given:
         return build_optimizer(model.parameters(), self.config.optim)
 
     def batches(self) -> Iterator[Any]:
-        size = self.config.train.local_batch_size or 1
+        size = int(self.config.train.local_batch_size or 1)
         order = Order(size, self.world.rank, self.world.size)
         pinned = self.world.device.type == "cuda"
         return iter(DataLoader(self.source.train, batch_sampler=order, pin_memory=pinned))
