@@ -2,10 +2,10 @@
 
     python benchmarks/memory.py [--save LABEL] [--device cuda]
 
-A GPT of 8 layers takes a forward and a backward pass of 8 x 256 tokens over 16,384 classes. Each option runs in
-a process of its own. The peak is counted from the state before the pass, in which weights and gradients exist:
-the growth of the resident set on the CPU, `max_memory_allocated` on a GPU. Other load on the machine does not
-change it.
+A GPT of 8 layers takes a forward and a backward pass of 8 x 256 tokens over 16,384 classes. Each option runs
+in a process of its own. The peak is counted from the state before the pass, in which weights and gradients
+exist: the growth of the resident set on the CPU, `max_memory_allocated` on a GPU. Other load on the machine
+does not change it. The resident set also holds heap that is free and workspaces of libraries.
 """
 
 from __future__ import annotations

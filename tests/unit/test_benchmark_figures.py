@@ -6,7 +6,17 @@ import math
 
 import pytest
 
-from benchmarks import checkpoint_plan, cluster, exposed, file_system_calls, help, overhead, peers, status
+from benchmarks import (
+    checkpoint_plan,
+    cluster,
+    exposed,
+    file_system_calls,
+    help,
+    memory,
+    overhead,
+    peers,
+    status,
+)
 
 
 def launch(log_ratio, bare_step_ms=20.0, seconds=(0.001,)):
@@ -89,3 +99,17 @@ def test_planning_a_checkpoint_at_many_ranks_is_a_sum_of_parts():
     found = checkpoint_plan.figures(raw)
     assert (found["ranks"], found["tensors"], found["share_s"]) == (8, 4 * 19 + 8 * 4, 0.2)
     assert found["total_s"] == pytest.approx(0.23)
+
+
+def test_memory_is_compared_with_no_option_and_with_the_estimate():
+    cases = {
+        "none": {"peak_bytes": 200 << 20, "estimate_bytes": 190 << 20},
+        "full": {"peak_bytes": 50 << 20, "estimate_bytes": 40 << 20},
+    }
+    found = memory.figures({"device": "cpu", "cases": cases})
+    assert found["cases"]["full"] == {
+        "peak_mib": 50.0,
+        "reduction_percent": 75.0,
+        "estimate_error_percent": -20.0,
+    }
+    assert found["largest_estimate_error_percent"] == 20.0
