@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -135,3 +136,11 @@ def test_a_model_that_cannot_be_recorded_is_refused_with_the_option_that_builds_
         made.build(Reads, device)
     whole = build_strategy("fsdp", ParallelConfig(fsdp={"meta_device": False})).build(Reads, device)
     assert whole.weight.device == device
+
+
+def test_a_validation_leaves_every_parameter_sharded() -> None:
+    made, model = sharded()
+    with made.evaluation(model):
+        model(torch.ones(2, 8))
+        assert not isinstance(model.head.weight, DTensor), "the root stays gathered after a forward pass"
+    assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
