@@ -13,6 +13,7 @@ from disttrain.config.config_tree import Config
 from disttrain.errors import in_one_line
 from disttrain.memory.host_limit import total_memory
 from disttrain.memory_estimate import MemoryEstimate, estimate
+from disttrain.parallel.dp import dp_reason
 from disttrain.runtime.process_group import World
 
 RESERVE = 0.08
@@ -23,9 +24,11 @@ def resolve_strategy(config: Config, world: World) -> tuple[str, str]:
     """(strategy, reason), the same on all ranks. All ranks together.
 
     `auto` on several ranks is the first of ddp, hsdp (nodes of several ranks) and fsdp whose estimated memory
-    fits the smallest device. Raises `ConfigError` for `single` on several ranks.
+    fits the smallest device. Raises `ConfigError` for `single` and `dp` on several ranks.
     """
     wanted = config.parallel.strategy
+    if wanted == "dp" and world.size == 1:
+        return wanted, dp_reason(world)
     if wanted != "auto" or world.size == 1:
         return choose_strategy(wanted, world.size)
     if reason := _ddp_alone(config):

@@ -6,9 +6,9 @@ from disttrain.errors import ConfigError
 
 
 def choose_strategy(wanted: str, world_size: int) -> tuple[str, str]:
-    """(strategy, reason). Raises `ConfigError` for `single` on several ranks."""
-    if wanted == "single" and world_size > 1:
-        raise ConfigError(f"parallel.strategy=single needs 1 rank, not {world_size}; use ddp or auto")
+    """(strategy, reason). Raises `ConfigError` for `single` and `dp` on several ranks."""
+    if wanted in ("single", "dp") and world_size > 1:
+        raise ConfigError(f"parallel.strategy={wanted} needs 1 rank, not {world_size}; use ddp or auto")
     if wanted != "auto":
         return wanted, "asked for"
     if world_size == 1:

@@ -67,11 +67,12 @@ def _batch(config: Config) -> Refusal | None:
 
 def _strategy(config: Config) -> Refusal | None:
     resources, ddp = config.resources, config.parallel.ddp
-    if config.parallel.strategy == "single" and config.world_size > 1:
+    if config.parallel.strategy in ("single", "dp") and config.world_size > 1:
         return (
             "parallel.strategy",
-            f"parallel.strategy=single needs 1 rank, but resources.nodes={resources.nodes} x "
-            f"resources.gpus_per_node={resources.gpus_per_node} is {config.world_size}; use ddp or auto",
+            f"parallel.strategy={config.parallel.strategy} needs 1 rank, but "
+            f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node} is "
+            f"{config.world_size}; use ddp or auto",
         )
     if ddp.static_graph and ddp.find_unused_parameters:
         return (

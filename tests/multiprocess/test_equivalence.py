@@ -216,4 +216,5 @@ def test_auto_shards_a_model_that_does_not_fit(two_ranks: Ranks, tmp_path: Path)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_strategy_on_1_2_and_4_ranks(run: Train, tmp_path: Path, model: str) -> None:
     cases = chains(SHIFTS[model] % (len(STRATEGIES) * len(WORLDS)))
-    check(run, model, [(SINGLE, Layout("single", 1, 4)), *cases], tmp_path)
+    alone = [(SINGLE, Layout("single", 1, 4)), (Layout("dp", 1, 1), Layout("dp", 1, 4))]
+    check(run, model, [*alone, *cases], tmp_path)

@@ -65,7 +65,7 @@ def words(line: str) -> list[str]:
         ("submit.py sweep --set model.kind=m", ["model.kind=mlp"]),
         ("submit.py sweep --set model.kind=mlp,g", ["model.kind=mlp,gpt"]),
         ("submit.py run x.yaml --set model.kind=gpt model.wid", ["model.width="]),
-        ("submit.py run x.yaml --set parallel.strategy=d", ["parallel.strategy=ddp"]),
+        ("submit.py run x.yaml --set parallel.strategy=d", ["parallel.strategy=dp", "parallel.strategy=ddp"]),
         ("submit.py status 'ti", ["tiny"]),
         ("submit.py completion z", ["zsh"]),
         ("submit.py nonsense --x", []),

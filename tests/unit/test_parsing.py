@@ -83,13 +83,18 @@ def test_a_good_file_is_a_config(write):
         ("model:\n  kind: mlp", "model: mlp", "my.yaml:1: model='mlp' must be a section"),
         (
             "train:",
-            "parallel: {strategy: dpd}\ntrain:",
-            "'dpd': allowed: 'auto', 'single', 'ddp', 'fsdp', 'hsdp' or 'pipeline'; did you mean 'ddp'?",
+            "parallel: {strategy: ddpp}\ntrain:",
+            "allowed: 'auto', 'single', 'dp', 'ddp', 'fsdp', 'hsdp' or 'pipeline'; did you mean 'ddp'?",
         ),
         (
             "train:",
             "parallel: {strategy: single}\nresources: {nodes: 2}\ntrain:",
             "my.yaml:5: parallel.strategy=single needs 1 rank",
+        ),
+        (
+            "train:",
+            "parallel: {strategy: dp}\nresources: {gpus_per_node: 2}\ntrain:",
+            "parallel.strategy=dp needs 1 rank, but resources.nodes=1 x resources.gpus_per_node=2 is 2",
         ),
         (
             "train:",
