@@ -34,6 +34,12 @@ def check_compilation(config: Config) -> tuple[str, str] | None:
         )
     if options.scope == "model" and (sharded or strategy == "pipeline"):
         return "compile.scope", f"{at} with parallel.strategy={strategy}: use compile.scope=blocks"
+    recomputes = config.memory.activation_checkpointing
+    if options.scope == "model" and config.world_size > 1 and recomputes != "none":
+        return "compile.scope", (
+            f"{at} splits the graph at DDP's buckets, which memory.activation_checkpointing={recomputes} "
+            "does not allow; use compile.scope=blocks"
+        )
     bucket_mb = config.parallel.ddp.bucket_mb
     if options.scope == "model" and config.world_size > 1 and bucket_mb is not None and bucket_mb < 1:
         return "compile.scope", (

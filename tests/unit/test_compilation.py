@@ -169,6 +169,14 @@ def test_a_machine_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch
             {
                 "compile": {"scope": "model"},
                 "resources": {"nodes": 2},
+                "memory": {"activation_checkpointing": "full"},
+            },
+            "memory.activation_checkpointing=full does not allow; use compile.scope=blocks",
+        ),
+        (
+            {
+                "compile": {"scope": "model"},
+                "resources": {"nodes": 2},
                 "parallel": {"ddp": {"bucket_mb": 0.5}},
             },
             "parallel.ddp.bucket_mb=0.5; use at least 1, or compile.scope=blocks",
