@@ -163,7 +163,7 @@ class _Probe:
         Validation(
             source.valid, self._task, self._world, self._built.mesh, size, 2 * size * self._ranks,
             runner.precision,
-        ).run(runner.unwrapped_model, step=1)  # fmt: skip
+        ).run(runner.model, 1, runner.strategy)  # fmt: skip
 
     def _fit(self, chosen: BatchProbe, probes: list[BatchProbe], verified: BatchProbe) -> BatchFit:
         fixed, slope = batch_fit.fit_memory(probes)
