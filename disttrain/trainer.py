@@ -298,10 +298,8 @@ class Trainer(Generic[B]):
         """The metrics so far, over all ranks, as in `metrics.json`; after `close`, the final ones."""
         if self._final is not None:
             return self._final
-        if not self._began:
-            return self._telemetry.current()
-        with self._telemetry.outside_steps():
-            return self._telemetry.current()
+        with self._telemetry.outside_steps() if self._began else nullcontext():
+            return self._of_rank0(self._telemetry.current())
 
     def close(self) -> None:
         """Write the records of a training that ended; also the end of a `with` block without an error."""
@@ -321,7 +319,7 @@ class Trainer(Generic[B]):
             if self._saver is not None:
                 self._saver.close()
                 self._telemetry.checkpointed(self._saver.committed_step, self._saver.failed)
-            self._final = self._telemetry.finish()
+            self._final = self._of_rank0(self._telemetry.finish())
             self._output.close(None, self._final)
         else:
             record = record_failure(error, self._world.rank, self._output.attempt)
@@ -349,6 +347,11 @@ class Trainer(Generic[B]):
         telemetry, strategy = TelemetryState(self._telemetry, origin), self._runner.strategy
         parts: list[Stateful] = [telemetry, self._precision, strategy, self._random]
         return TrainState(self.model, self._runner.optimizer, parts, self._world)
+
+    def _of_rank0(self, metrics: Metrics) -> Metrics:
+        """The metrics of rank 0, which alone has the history of earlier attempts. All ranks together."""
+        shared: Metrics = self._world.all_gather_object(metrics if self._world.rank == 0 else None)[0]
+        return shared
 
     def _end_if_not_finite(self, wait: bool) -> None:
         """Raise `NonFinite` by `precision.on_non_finite`. All ranks together."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,21 @@ def test_the_example_of_the_readme_runs_on_two_ranks(two_ranks, tmp_path):
     assert (metrics.status, metrics.world_size, metrics.strategy) == ("completed", 2, "ddp")
     assert metrics.comm_method == "ddp_backward_tail"
     assert metrics.eval_history[-1].loss < 0.5 * metrics.loss_history[0].loss
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs_under_torchrun(tmp_path):
+    """The Trainer itself joins the process group and leaves it; a second start goes on from the end."""
+    text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    [example] = [code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "Trainer" in code]
+    (tmp_path / "train.py").write_text(example)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    for attempt in range(2):
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=200)
+        metrics = Metrics.model_validate(read_json(tmp_path / "runs" / "mine" / "first" / "metrics.json"))
+        assert (metrics.status, metrics.world_size, metrics.attempt) == ("completed", 2, attempt)
+    assert (metrics.steps, metrics.resumed_step) == (200, 200)
 
 
 def train_sharded(world: World, folder: Path, strategy: str, steps: int, load: bool = False) -> tuple:
