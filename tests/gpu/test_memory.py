@@ -12,6 +12,8 @@ from disttrain.optim.optimizer import build_optimizer
 from disttrain.task import Task
 from disttrain.transforms import transforms_of
 
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
 WORKSPACE = 96 << 20
 """Bytes that cuBLAS may hold for its workspace."""
 
