@@ -39,11 +39,13 @@ def choose_precision(wanted: str, device: torch.device) -> tuple[str, str]:
 
 
 def use_tf32(enabled: bool) -> None:
-    """Let CUDA compute float32 matrix products and convolutions in TF32, or in full float32."""
-    word = "tf32" if enabled else "ieee"
-    torch.backends.cuda.matmul.fp32_precision = word
-    torch.backends.cudnn.conv.fp32_precision = word  # type: ignore[attr-defined]
-    torch.backends.cudnn.rnn.fp32_precision = word  # type: ignore[attr-defined]
+    """Let CUDA compute float32 matrix products and convolutions in TF32, or in full float32.
+
+    The settings are PyTorch's older ones. After a change by the newer `fp32_precision`, reading the older ones
+    raises, and torch.compile reads them.
+    """
+    torch.set_float32_matmul_precision("high" if enabled else "highest")
+    torch.backends.cudnn.allow_tf32 = enabled
 
 
 def _has_bf16(device: torch.device) -> bool:

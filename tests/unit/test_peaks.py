@@ -101,8 +101,7 @@ def test_mixed_work_has_the_peak_of_its_time():
 @pytest.fixture
 def gpu(monkeypatch):
     """A device of that capability as far as its arithmetic is asked for; torch's settings are kept."""
-    before = torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision
-    rnn = torch.backends.cudnn.rnn.fp32_precision
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     monkeypatch.setattr(torch.version, "hip", None)
 
     def of(*capability):
@@ -110,15 +109,15 @@ def gpu(monkeypatch):
         return torch.device("cuda", 0)
 
     yield of
-    torch.backends.cuda.matmul.fp32_precision, torch.backends.cudnn.conv.fp32_precision = before
-    torch.backends.cudnn.rnn.fp32_precision = rnn
+    torch.set_float32_matmul_precision(matmul)
+    torch.backends.cudnn.allow_tf32 = cudnn
 
 
 def test_float32_is_tf32_where_torch_may(gpu):
     model = nn.Linear(2, 2)
     assert mfu.arithmetic(model, gpu(8, 0)) == {MATMUL: "float32", CONVOLUTION: "tf32"}  # torch's defaults
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = False
     assert mfu.arithmetic(model, gpu(8, 0)) == {MATMUL: "tf32", CONVOLUTION: "float32"}
     assert mfu.arithmetic(model, gpu(7, 0)) == {MATMUL: "float32", CONVOLUTION: "float32"}
     assert mfu.arithmetic(model, torch.device("cpu"))[MATMUL] == "float32"
@@ -143,6 +142,9 @@ def test_the_peak_under_autocast_is_that_of_its_dtype(gpu):
 def test_both_kinds_of_work_take_the_precision_of_float32(gpu, enabled, dtype):
     use_tf32(enabled)
     assert mfu.arithmetic(nn.Linear(2, 2), gpu(8, 0)) == {MATMUL: dtype, CONVOLUTION: dtype}
+    # torch.compile reads these settings
+    assert torch.get_float32_matmul_precision() == ("high" if enabled else "highest")
+    assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == enabled
 
 
 def test_the_peak_of_a_model_on_a_device(gpu):
