@@ -39,6 +39,11 @@ def split_flat(flat: Tensor, shapes: Mapping[str, torch.Size]) -> State:
     return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A copy of a host tensor on `device`, for which the host does not wait; on the CPU the tensor itself."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
 class Scheme:
     """Averages gradients over the ranks of `group`. All ranks call it in the same order of buckets."""
 

@@ -1,7 +1,7 @@
 """Error feedback: the part of a gradient that a lossy scheme did not send is added to the next gradient.
 
-Seide et al. 2014 (1-bit SGD); Karimireddy et al. 2019, arXiv 1901.09847. A gradient that is not finite leaves
-no error, because the error would return in every later step.
+Seide et al. 2014 (1-bit SGD); Karimireddy et al. 2019, arXiv 1901.09847. A mean that
+is not finite leaves the errors as they were, because its step is skipped.
 """
 
 from __future__ import annotations
@@ -45,3 +45,8 @@ class ErrorFeedback:
         self._loaded = {
             name.removeprefix(_PREFIX): error for name, error in state.items() if name.startswith(_PREFIX)
         }
+
+
+def keep_if_finite(error: Tensor, left_over: Tensor, mean: Tensor) -> None:
+    """Overwrite `error` with `left_over` if all of `mean` is finite: equal on all ranks, as the mean is."""
+    torch.where(mean.isfinite().all(), left_over, error, out=error)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
-from disttrain.parallel.gradient_communication.base import FlatGradient, Scheme, State
+from disttrain.parallel.gradient_communication.base import FlatGradient, Scheme, State, to_device
 from disttrain.parallel.gradient_communication.counted_group import CountedGroup, own_group
-from disttrain.parallel.gradient_communication.error_feedback import ErrorFeedback
+from disttrain.parallel.gradient_communication.error_feedback import ErrorFeedback, keep_if_finite
 from disttrain.runtime.process_group import World
 
 _FACTOR = "q."
@@ -42,7 +42,8 @@ def average_powersgd(
     of `rest` with the mean.
 
     `factors` holds the right factor Q of each matrix, columns x rank; it is replaced by that of this step.
-    `errors`, shaped as the matrices, are added before and overwritten with the part that was not sent.
+    `errors`, shaped as the matrices, are added before and overwritten with the part that was not sent. Both
+    stay as they are for a matrix whose average is not finite.
     """
     if rest:
         together = group.mean(torch.cat([each.flatten() for each in rest]))
@@ -55,13 +56,13 @@ def average_powersgd(
     lefts = _mean_of_all(group, {name: matrix @ factors[name] for name, matrix in matrices.items()})
     lefts = {name: torch.linalg.qr(left).Q for name, left in lefts.items()}
     own = {name: matrix.T @ lefts[name] for name, matrix in matrices.items()}
-    for name, matrix in matrices.items():
-        # the rank's own approximation: errors against the average would hold the difference between ranks
-        errors[name].copy_(matrix).sub_(lefts[name] @ own[name].T).nan_to_num_(0.0, 0.0, 0.0)
     rights = _mean_of_all(group, own)
     for name, matrix in matrices.items():
+        # the rank's own approximation: errors against the average would hold the difference between ranks
+        left_over = matrix - lefts[name] @ own[name].T
+        keep_if_finite(errors[name], left_over, rights[name])
         torch.matmul(lefts[name], rights[name].T, out=matrix)
-        factors[name] = rights[name].nan_to_num(0.0, 0.0, 0.0)
+        factors[name] = torch.where(rights[name].isfinite().all(), rights[name], factors[name])
 
 
 def _mean_of_all(group: CountedGroup, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -96,9 +97,10 @@ class PowerSGD(Scheme):
         if not self._warm_start:
             self._factors.clear()
         for position, (name, matrix) in enumerate(matrices.items()):
-            if name not in self._factors:
+            # a checkpoint of another run may have factors of another rank
+            if name not in self._factors or self._factors[name].shape[1] != self._rank:
                 drawn = first_factor(matrix.shape[1], self._rank, (step * 1009 + gradient.index, position))
-                self._factors[name] = drawn.to(matrix)
+                self._factors[name] = to_device(drawn, matrix.device)
             self._factors[name] = self._factors[name].to(matrix)
         average_powersgd(matrices, rest, self.group, self._factors, flat_errors)
         if values is not gradient.values:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
-from disttrain.parallel.gradient_communication.base import FlatGradient
+from disttrain.parallel.gradient_communication.base import FlatGradient, to_device
 from disttrain.parallel.gradient_communication.counted_group import CountedGroup, own_group
+from disttrain.parallel.gradient_communication.error_feedback import keep_if_finite
 from disttrain.parallel.gradient_communication.topk import TopK, count_of
 from disttrain.runtime.process_group import World
 
@@ -33,20 +34,20 @@ def random_indices(size: int, count: int, seed: tuple[int, int]) -> Tensor:
 def average_randomk(values: Tensor, group: CountedGroup, indices: Tensor, error: Tensor | None) -> None:
     """Overwrite `values` with the mean over ranks at `indices`, elsewhere 0.
 
-    With `error`, its values are added before, and it is overwritten with the part that was not sent. Without,
-    the mean is scaled by size / count, which makes it unbiased. A rank with a value that is not finite
-    anywhere sends NaN.
+    With `error`, its values are added before, and it is overwritten with the part that was not sent, unless
+    the mean is not finite. Without, the mean is scaled by size / count, which makes it unbiased. A rank with a
+    value that is not finite anywhere sends NaN.
     """
     if error is not None:
         values.add_(error)
     chosen = values[indices] + 0 * values.sum()
-    if error is not None:
-        error.copy_(values).index_fill_(0, indices, 0.0)
-        error.nan_to_num_(0.0, 0.0, 0.0)
-    else:
+    if error is None:
         chosen.mul_(len(values) / len(indices))
+    mean = group.mean(chosen)
+    if error is not None:
+        keep_if_finite(error, values.index_fill(0, indices, 0.0), mean)
     values.zero_()
-    values[indices] = group.mean(chosen)
+    values[indices] = mean
 
 
 class RandomK(TopK):
@@ -55,7 +56,7 @@ class RandomK(TopK):
     def average(self, gradient: FlatGradient, step: int) -> None:
         values, error = gradient.values, self._feedback.of(gradient) if self._feedback else None
         indices = random_indices(len(values), count_of(self._ratio, len(values)), (step, gradient.index))
-        average_randomk(values, self.group, indices.to(values.device), error)
+        average_randomk(values, self.group, to_device(indices, values.device), error)
 
 
 def build(options: GradientCommunicationConfig, world: World) -> RandomK:

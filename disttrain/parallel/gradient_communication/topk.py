@@ -13,7 +13,7 @@ from torch import Tensor
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
 from disttrain.parallel.gradient_communication.base import FlatGradient, Scheme, State
 from disttrain.parallel.gradient_communication.counted_group import CountedGroup, own_group
-from disttrain.parallel.gradient_communication.error_feedback import ErrorFeedback
+from disttrain.parallel.gradient_communication.error_feedback import ErrorFeedback, keep_if_finite
 from disttrain.runtime.process_group import World
 
 
@@ -25,17 +25,17 @@ def count_of(ratio: float, size: int) -> int:
 def average_topk(values: Tensor, group: CountedGroup, count: int, error: Tensor | None) -> None:
     """Overwrite `values` with the mean over ranks of the `count` largest values of each rank, elsewhere 0.
 
-    With `error`, its values are added before, and it is overwritten with the part that was not sent.
+    With `error`, its values are added before, and it is overwritten with the part that was not sent, unless
+    the mean is not finite.
     """
     if error is not None:
         values.add_(error)
     indices = torch.topk(values.abs(), count, sorted=False).indices
     chosen = values[indices]
-    if error is not None:  # a gradient that is not finite is among the largest
-        error.copy_(values).index_fill_(0, indices, 0.0)
-        error.nan_to_num_(0.0, 0.0, 0.0)
     all_indices = group.all_gather(indices.to(torch.int32))
     all_chosen = group.all_gather(chosen).div_(group.size)
+    if error is not None:  # a value that is not finite is among the largest
+        keep_if_finite(error, values.index_fill(0, indices, 0.0), all_chosen)
     values.zero_()
     for each_indices, each_chosen in zip(all_indices, all_chosen, strict=True):
         values.index_add_(0, each_indices, each_chosen)
