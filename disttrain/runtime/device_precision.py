@@ -41,8 +41,8 @@ def choose_precision(wanted: str, device: torch.device) -> tuple[str, str]:
 def use_tf32(enabled: bool) -> None:
     """Let CUDA compute float32 matrix products and convolutions in TF32, or in full float32.
 
-    The settings are PyTorch's older ones. After a change by the newer `fp32_precision`, reading the older ones
-    raises, and torch.compile reads them.
+    The settings are PyTorch's older ones. After a change by the newer `fp32_precision`, reading the older
+    ones raises, and torch.compile reads them.
     """
     torch.set_float32_matmul_precision("high" if enabled else "highest")
     torch.backends.cudnn.allow_tf32 = enabled

@@ -35,8 +35,8 @@ def average_randomk(values: Tensor, group: CountedGroup, indices: Tensor, error:
     """Overwrite `values` with the mean over ranks at `indices`, elsewhere 0.
 
     With `error`, its values are added before, and it is overwritten with the part that was not sent, unless
-    the mean is not finite. Without, the mean is scaled by size / count, which makes it unbiased. A rank with a
-    value that is not finite anywhere sends NaN.
+    the mean is not finite. Without, the mean is scaled by size / count, which makes it unbiased. A rank with
+    a value that is not finite anywhere sends NaN.
     """
     if error is not None:
         values.add_(error)
