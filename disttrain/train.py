@@ -49,9 +49,8 @@ from disttrain.strategy_choice import resolve_strategy
 from disttrain.task import Task
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.model_report import add_model_report, reason_at_start
-from disttrain.telemetry.null_reasons import DIFFERENT_COLLECTIVES
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.telemetry.run_metadata import RunMetadata
+from disttrain.telemetry.run_metadata import RunMetadata, communication_metadata
 from disttrain.telemetry.step_clock import COMMUNICATION
 from disttrain.telemetry.telemetry_state import TelemetryState
 from disttrain.transforms import transforms_of
@@ -225,7 +224,7 @@ def build_telemetry(
     batch_fit: BatchFit | None,
 ) -> RunTelemetry:
     """The telemetry, and the first line of the log. All ranks together."""
-    data, cost, strategy = built.data, built.cost, built.strategy
+    data, cost = built.data, built.cost
     metrics_fields = {
         **output.identity(),
         **describe_machine(world, config),
@@ -240,12 +239,8 @@ def build_telemetry(
         tokens_per_sample=data.source.tokens_per_sample,
         samples_are_images=data.source.images,
         peak_reason=cost.peak.reason,
-        profiles_collectives=strategy.comm_method is not None and strategy.compares_collectives,
-        unprofiled_reason=None if strategy.compares_collectives else DIFFERENT_COLLECTIVES,
-        compares_passes=strategy.compares_collectives,
         emulation_late_reason=reason_at_start(built.model),
-        exposed_comm_reason=built.strategy.comm_reason,
-        comm_groups=built.strategy.comm_groups(built.model),
+        **communication_metadata(built.strategy, built.model),
     )
     log.info(
         "start",

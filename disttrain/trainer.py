@@ -14,6 +14,7 @@ torchrun or `submit.py run -- script.py`. Run directory, records and report are 
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -30,7 +31,6 @@ from disttrain.checkpoint.manifest import build_manifest
 from disttrain.checkpoint.resume import ResumeSource, checkpoint_folder, named_checkpoint, newest_intact
 from disttrain.checkpoint.saver import CheckpointSaver
 from disttrain.checkpoint.train_state import RandomState, Stateful, TrainState
-from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.loader import make_loader
@@ -56,9 +56,12 @@ from disttrain.trainer_config import trainer_config
 from disttrain.trainer_setup import (
     OptimizerFactory,
     choose_optimizer,
+    choose_strategy_of_script,
     find_run,
     join_world,
     parallelize,
+    recorded_if_it_fails,
+    refuse_later_checkpoint,
     start_telemetry,
 )
 from disttrain.transforms.compilation import compiling
@@ -103,44 +106,46 @@ class Trainer(Generic[B]):
         run_dir: str | Path | None = None,
         config: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        for name, value in (("steps", steps), ("batch_size", batch_size), ("accumulation", accumulation)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{name}={value!r}: must be a whole number of at least 1")
-        plan = BatchPlan(batch_size, accumulation, rank_info().size)
-        self._config = trainer_config(type(model), plan, steps, config or {}, rank_info())
-        self.steps = steps
-        self.steps_done = 0
-        """Optimizer steps so far, those before a `load` included."""
         self._exit = ExitStack()
-        self._world = self._exit.enter_context(join_world(self._config))
-        self._plan = plan
-        name, _ = choose_strategy(self._config.parallel.strategy, self._world.size)
-        self._mesh = build_mesh(name, self._config.parallel, self._world)
-        self._objective = OwnObjective(loss)
-        self._precision, precision = build_precision(
-            self._config.precision, self._world.device, hooks_of(model)
-        )
-        strategy, chosen, parallel_model = parallelize(
-            model, self._config, self._mesh, self._world, self._precision
-        )
-        made = choose_optimizer(optimizer, list(strategy.parameters(parallel_model)))
-        peak = set_lr_scales(made)
-        self._output = find_run(run_dir, self._config, made, self._world)
-        self._random = RandomState(self._world.device)
-        self._telemetry = start_telemetry(
-            self._output, self._world, self._config, plan, model, strategy, chosen | precision
-        )
-        self._non_finite = NonFinitePolicy(self._config.precision, self._telemetry.skipped_steps)
-        optim = self._config.optim.model_copy(update={"lr": peak})
-        self._runner = StepRunner(
-            parallel_model, self._objective, made, optim, strategy, plan, steps, self._telemetry.clock,
-            self._precision,
-        )  # fmt: skip
-        self._origin: ResumeSource | None = None
-        self._saver: CheckpointSaver | None = None
-        self._validated: EvalPoint | None = None
-        self._began = False
-        self._final: Metrics | None = None
+        with recorded_if_it_fails(self._exit):
+            for name, value in (("steps", steps), ("batch_size", batch_size), ("accumulation", accumulation)):
+                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                    raise ConfigError(f"{name}={value!r}: must be a whole number of at least 1")
+            plan = BatchPlan(batch_size, accumulation, rank_info().size)
+            self._config = trainer_config(type(model), plan, steps, config or {}, rank_info())
+            self.steps = steps
+            self.steps_done = 0
+            """Optimizer steps so far, those before a `load` included."""
+            self._world = self._exit.enter_context(join_world(self._config))
+            self._plan = plan
+            chosen = choose_strategy_of_script(self._config, self._world)
+            self._mesh = build_mesh(chosen["strategy"], self._config.parallel, self._world)
+            self._objective = OwnObjective(loss)
+            self._precision, precision = build_precision(
+                self._config.precision, self._world.device, hooks_of(model)
+            )
+            strategy, parallel_model = parallelize(
+                model, chosen["strategy"], self._config, self._mesh, self._world, self._precision
+            )
+            made = choose_optimizer(optimizer, list(strategy.parameters(parallel_model)))
+            peak = set_lr_scales(made)
+            self._output = find_run(run_dir, self._config, made, self._world)
+            self._random = RandomState(self._world.device)
+            self._telemetry = start_telemetry(
+                self._output, self._world, self._config, plan, parallel_model, strategy, chosen | precision
+            )
+            self._non_finite = NonFinitePolicy(self._config.precision, self._telemetry.skipped_steps)
+            optim = self._config.optim.model_copy(update={"lr": peak})
+            self._runner = StepRunner(
+                parallel_model, self._objective, made, optim, strategy, plan, steps, self._telemetry.clock,
+                self._precision,
+            )  # fmt: skip
+            self._origin: ResumeSource | None = None
+            self._saver: CheckpointSaver | None = None
+            self._validated: EvalPoint | None = None
+            self._began = False
+            self._closed = False
+            self._final: Metrics | None = None
 
     @property
     def model(self) -> nn.Module:
@@ -181,11 +186,10 @@ class Trainer(Generic[B]):
         rank = self._mesh.data_rank
         own = RankBatches(order, self._plan, rank, self.steps, self.steps_done)
         settings = DataConfig(workers=workers)
-        return iter(
-            make_loader(
-                dataset, own, settings, self.device, seed=(seed, rank), first=own.first, collate=collate
-            )
+        loader = make_loader(
+            dataset, own, settings, self.device, seed=(seed, rank), first=own.first, collate=collate
         )
+        return iter(loader)
 
     def step(self, batches: Iterator[B]) -> StepResult | None:
         """Train on the next `accumulation` batches, each of `batch_size` samples; None if `batches` ends.
@@ -194,9 +198,11 @@ class Trainer(Generic[B]):
         as `iter(loader)` with a `DistributedSampler`. Tensors in the result stay on the device. Time between
         two calls counts as `other` of the following step, but for `validate` and `metrics`.
 
-        Raises `RuntimeError` after the last step, and `NonFinite` by `precision.on_non_finite`, which all
-        ranks check together every `train.log_every` steps.
+        Raises `RuntimeError` after the last step or `close`, and `NonFinite` by `precision.on_non_finite`,
+        which all ranks check together every `train.log_every` steps and after the last one.
         """
+        if self._closed:
+            raise RuntimeError("step() after close()")
         number = self.steps_done + 1
         if number > self.steps:
             raise RuntimeError(f"the training has steps={self.steps}, and all of them are done")
@@ -215,8 +221,9 @@ class Trainer(Generic[B]):
             return None
         self.steps_done = number
         self._telemetry.step_done(result)
-        if number % self._config.train.log_every == 0:
-            self._end_if_not_finite(wait=False)
+        last = number == self.steps
+        if last or number % self._config.train.log_every == 0:
+            self._end_if_not_finite(wait=last)
         return result
 
     def validate(
@@ -227,6 +234,9 @@ class Trainer(Generic[B]):
 
         `samples` limits their number: the same ones each time, evenly spaced (0: all of them).
         """
+        if not sample_count(dataset):
+            raise ConfigError("validate() needs at least 1 sample; the dataset is empty")
+        self._refuse_between_averages("validate()")
         runner = self._runner
         validation = Validation(
             dataset, self._objective, self._world, self._mesh, self._plan.local, samples, self._precision,
@@ -244,16 +254,12 @@ class Trainer(Generic[B]):
 
         The folder `checkpoints` of the run directory keeps the newest `checkpoint.keep`, and the one with the
         lowest loss of a `validate` after the same step. Raises `RuntimeError` on all ranks if the checkpoint
-        cannot be written, or before the first step.
+        cannot be written, before the first step, or if the folder has a later step of an earlier attempt.
         """
         if not self._began:
             raise RuntimeError("save() follows the first step() of a Trainer")
         saver, step = self._saver_of_run(), self.steps_done
-        if not self._runner.strategy.replicas_agree(step):
-            raise RuntimeError(
-                f"save() after step {step}: the ranks hold different parameters until the next average, by "
-                "parallel.gradient_communication.average_every"
-            )
+        self._refuse_between_averages("save()")
         if step > saver.step:
             self._end_if_not_finite(wait=True)
             point = self._validated
@@ -302,8 +308,12 @@ class Trainer(Generic[B]):
             return self._of_rank0(self._telemetry.current())
 
     def close(self) -> None:
-        """Write the records of a training that ended; also the end of a `with` block without an error."""
-        self.__exit__(None, None, None)
+        """Write the records of a training that ended; also the end of a `with` block.
+
+        In an `except` or `finally` clause, the records are those of the error.
+        """
+        error = sys.exc_info()[1]
+        self.__exit__(type(error) if error else None, error, None)
 
     def __enter__(self) -> Trainer[B]:
         return self
@@ -311,8 +321,11 @@ class Trainer(Generic[B]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._final is not None:
+        if self._closed:
             return
+        self._closed = True
+        if isinstance(error, SystemExit) and not error.code:
+            kind = error = trace = None
         if error is None:
             if not self._began:
                 self._telemetry.start()
@@ -357,10 +370,19 @@ class Trainer(Generic[B]):
         """Raise `NonFinite` by `precision.on_non_finite`. All ranks together."""
         self._non_finite.check(self._world.all_reduce_max(self._non_finite.own_view(wait)))
 
+    def _refuse_between_averages(self, call: str) -> None:
+        if not self._runner.strategy.replicas_agree(self.steps_done):
+            raise RuntimeError(
+                f"{call} after step {self.steps_done}: the ranks hold different parameters until the next "
+                "average, by parallel.gradient_communication.average_every"
+            )
+
     def _saver_of_run(self) -> CheckpointSaver:
         if self._saver is None:
             folder = checkpoint_folder(self._config.checkpoint, self._output.run)
-            resumed = self._origin.manifest.step if self._origin and self._origin.same_run else 0
+            started = self._origin.manifest.step if self._origin else 0
+            refuse_later_checkpoint(folder, started, self._world)
+            resumed = started if self._origin and self._origin.same_run else 0
             self._saver = CheckpointSaver(
                 folder, self._config.checkpoint, self._output.attempt, self._telemetry.timed_world,
                 self._state(self._origin).capture, self._manifest(), resumed,

@@ -12,23 +12,17 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.combinations import refuse_combinations
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
+from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.errors import ConfigError, nearest
 from disttrain.runtime.rank_info import RankInfo
 
+_OF_THE_OPTIMIZER = ("name", "lr", "weight_decay", "betas", "momentum", "fused")
+
 ACCEPTED: dict[str, tuple[str, ...] | None] = {
     "model": ("transforms",),
     "train": ("seed", "log_every"),
-    "optim": (
-        "grad_clip",
-        "schedule",
-        "warmup_steps",
-        "final_lr_ratio",
-        "step_every",
-        "step_factor",
-        "lr_scaling",
-        "lr_base_batch",
-    ),
+    "optim": tuple(name for name in OptimConfig.model_fields if name not in _OF_THE_OPTIMIZER),
     "parallel": None,
     "memory": None,
     "precision": None,
@@ -78,6 +72,8 @@ def _refuse_unaccepted(name: str, values: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"config: a Trainer takes no section {name!r}{nearest(name, list(ACCEPTED))}; allowed: {allowed}"
         )
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"config: {name} must be a mapping of keys")
     keys = ACCEPTED[name]
     for key in values:
         if keys is not None and key not in keys:

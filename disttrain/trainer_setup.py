@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -17,16 +17,19 @@ from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.parallel.base import Strategy, build_strategy
+from disttrain.parallel.dp import dp_reason
 from disttrain.parallel.mesh import Mesh
 from disttrain.precision import Precision
+from disttrain.records.run_directory import checkpoint_steps
 from disttrain.runtime.device_agreement import choose
 from disttrain.runtime.process_group import World, open_world
+from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.run_output import RunOutput
 from disttrain.telemetry.loop.loop_config import known_values
 from disttrain.telemetry.machine_facts import describe_machine
 from disttrain.telemetry.run import RunTelemetry
-from disttrain.telemetry.run_metadata import RunMetadata
+from disttrain.telemetry.run_metadata import RunMetadata, communication_metadata
 from disttrain.transforms import transforms_of
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -45,21 +48,40 @@ def join_world(config: Config) -> AbstractContextManager[World]:
     return nullcontext(World(**vars(info), device=device, backend=dist.get_backend()))
 
 
+@contextmanager
+def recorded_if_it_fails(world: ExitStack) -> Iterator[None]:
+    """Record an error of this block in the run directory of the job, if there is one.
+
+    After a `ConfigError`, which all ranks raise, they leave the process group of `world`.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if output := RunOutput.of_environment():
+            record_failure(error, rank_info().rank, output.attempt)
+        if isinstance(error, ConfigError):
+            world.close()
+        raise
+
+
+def choose_strategy_of_script(config: Config, world: World) -> dict[str, str]:
+    """Strategy and reason as fields of `Metrics`. The memory of a script's model is not estimated."""
+    name, reason = choose_strategy(config.parallel.strategy, world.size)
+    return {"strategy": name, "strategy_reason": dp_reason(world) if name == "dp" else reason}
+
+
 def parallelize(
-    model: nn.Module, config: Config, mesh: Mesh, world: World, precision: Precision
-) -> tuple[Strategy, dict[str, str], nn.Module]:
-    """The strategy, its name and reason as fields of `Metrics`, and the parallel model with the weights of
-    rank 0. All ranks together."""
+    model: nn.Module, strategy_name: str, config: Config, mesh: Mesh, world: World, precision: Precision
+) -> tuple[Strategy, nn.Module]:
+    """The strategy, and the parallel model with the weights of rank 0. All ranks together."""
     model = model.to(world.device)
     for value in itertools.chain(model.parameters(), model.buffers()):
         world.broadcast(value.detach())
     for transform in transforms_of(config, world.device):
         model = transform(model)
-    name, reason = choose_strategy(config.parallel.strategy, world.size)
-    strategy = build_strategy(name, config.parallel)
+    strategy = build_strategy(strategy_name, config.parallel)
     strategy.autocast_dtype = precision.autocast_dtype
-    parallel_model = strategy.apply(model, mesh, world)
-    return strategy, {"strategy": name, "strategy_reason": reason}, parallel_model
+    return strategy, strategy.apply(model, mesh, world)
 
 
 def choose_optimizer(
@@ -93,12 +115,27 @@ def find_run(
     )
 
 
+def refuse_later_checkpoint(folder: Path, started: int, world: World) -> None:
+    """Raise `RuntimeError` if `folder` has a checkpoint after step `started`, with which this attempt began.
+
+    Retention keeps the newest steps, so that it would delete the checkpoints of this attempt. All ranks
+    together.
+    """
+    found = checkpoint_steps(folder)[:1] if world.rank == 0 else []
+    newest = max(world.all_gather_object(found)[0], default=0)
+    if newest > started:
+        raise RuntimeError(
+            f"{folder} has a checkpoint of step {newest} of an earlier attempt; call load() before the first "
+            "step, or give another run_dir"
+        )
+
+
 def start_telemetry(
     output: RunOutput,
     world: World,
     config: Config,
     plan: BatchPlan,
-    model: nn.Module,
+    parallel_model: nn.Module,
     strategy: Strategy,
     chosen: Mapping[str, str],
 ) -> RunTelemetry:
@@ -110,7 +147,7 @@ def start_telemetry(
         **chosen,
         "comm_method": strategy.comm_method,
         "model": config.model.kind,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in parallel_model.parameters()),
         "model_flops_per_sample": None,
         "flops_method": None,
         "dataset": None,
@@ -119,7 +156,5 @@ def start_telemetry(
         "accumulation": plan.accumulation,
         "global_batch_size": plan.global_,
     }
-    metadata = RunMetadata(
-        profiles_collectives=strategy.comm_method is not None and strategy.compares_collectives
-    )
+    metadata = RunMetadata(**communication_metadata(strategy, parallel_model))
     return RunTelemetry(output.run, output.attempt, world, config, fields, metadata)

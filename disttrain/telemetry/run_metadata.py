@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 
+from disttrain.parallel.base import Strategy
 from disttrain.runtime.fully_shard_hooks import Dimension
-from disttrain.telemetry.null_reasons import NOT_EMULATED
+from disttrain.telemetry.null_reasons import DIFFERENT_COLLECTIVES, NOT_EMULATED
 
 
 @dataclass
@@ -31,3 +34,15 @@ class RunMetadata:
     compares_passes: bool = True
     """Whether the ranks compare their exposed communication in the passes, which finds its transfer time.
     Without a comparison, all of it counts as waiting."""
+
+
+def communication_metadata(strategy: Strategy, parallel_model: nn.Module) -> dict[str, Any]:
+    """The fields of `RunMetadata` on the communication of a strategy with the model that it made parallel."""
+    compares = strategy.compares_collectives
+    return {
+        "profiles_collectives": strategy.comm_method is not None and compares,
+        "unprofiled_reason": None if compares else DIFFERENT_COLLECTIVES,
+        "compares_passes": compares,
+        "exposed_comm_reason": strategy.comm_reason,
+        "comm_groups": strategy.comm_groups(parallel_model),
+    }

@@ -239,6 +239,7 @@ def test_an_error_in_the_loop_is_recorded(tmp_path):
         ({"config": {"optim": {"lr": 0.1}}}, r"a Trainer takes no optim\.lr.*; allowed: grad_clip, schedule"),
         ({"config": {"optim": {"schedule": "cosin"}}}, r"optim\.schedule='cosin': allowed:.*'cosine'\?"),
         ({"config": {"parallel": {"strategy": "ddq"}}}, r"parallel\.strategy='ddq'"),
+        ({"config": {"optim": None}}, r"^config: optim must be a mapping of keys$"),
         ({"optimizer": lambda parameters: None}, r"^optimizer: the function returned NoneType"),
         ({"optimizer": adamw(nn.Linear(2, 2))}, r"^optimizer: it holds parameters that are not those"),
     ],

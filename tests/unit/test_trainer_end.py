@@ -1,0 +1,123 @@
+"""The end of a `Trainer`, by an error or not, and a start in a run directory that has records."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from disttrain.errors import ConfigError, NonFinite
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import ATTEMPT, RUN_DIR, RunDir
+from tests.unit.test_trainer import adamw, network, not_a_number, samples, train, trainer
+
+
+def test_a_save_below_a_checkpoint_of_an_earlier_attempt_is_refused(tmp_path):
+    keep_one = {"checkpoint": {"keep": 1}}
+    with trainer(tmp_path, network(), config=keep_one) as own:
+        train(own, 4)
+        own.save()
+    own = trainer(tmp_path, network(), config=keep_one)
+    message = r"checkpoint of step 4 of an earlier attempt; call load\(\) before the first step"
+    with pytest.raises(RuntimeError, match=message), own:  # noqa: PT012
+        train(own, 2)
+        own.save()
+    with trainer(tmp_path, network(), config=keep_one) as own:
+        assert own.load() == 4
+        train(own, 5)
+        assert own.save().is_dir()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "constant"},
+        {"schedule": "linear", "warmup_steps": 1, "final_lr_ratio": 0.1},
+        {"schedule": "cosine", "warmup_steps": 1, "final_lr_ratio": 0.1},
+        {"schedule": "cosine_restarts", "restart_every": 2, "restart_factor": 2},
+        {"schedule": "step", "step_every": 2, "step_factor": 0.5},
+    ],
+    ids=lambda options: options["schedule"],
+)
+def test_each_schedule_is_accepted_with_its_options(tmp_path, options):
+    with trainer(tmp_path, network(), steps=1, config={"optim": options}) as own:
+        train(own, 1)
+
+
+def test_a_last_step_that_is_not_finite_ends_the_training(tmp_path):
+    config = {"precision": {"on_non_finite": "stop"}, "train": {"log_every": 5}}
+    own = trainer(tmp_path, network(), steps=3, loss=not_a_number, config=config)
+    with pytest.raises(NonFinite, match="step 3"), own:
+        train(own, 3)
+    assert (tmp_path / "FAILED").exists()
+
+
+def test_close_during_an_error_records_the_error(tmp_path):
+    with pytest.raises(ValueError, match="too warm"), trainer(tmp_path, network()) as own:  # noqa: PT012
+        try:
+            train(own, 1)
+            raise ValueError("too warm")
+        finally:
+            own.close()
+    own.close()
+    assert "ValueError: too warm" in read_json(tmp_path / "FAILED")["message"]
+    assert not (tmp_path / "DONE").exists()
+    with pytest.raises(RuntimeError, match=r"^step\(\) after close\(\)$"):
+        own.step(iter([]))
+
+
+def test_a_close_after_an_error_leaves_its_record(tmp_path):
+    own = trainer(tmp_path, network())
+    with pytest.raises(ValueError, match="too warm"), own:
+        raise ValueError("too warm")
+    own.close()
+    assert (tmp_path / "FAILED").exists()
+    assert not (tmp_path / "DONE").exists()
+
+
+def test_an_exit_without_an_error_completes_the_records(tmp_path):
+    with pytest.raises(SystemExit), trainer(tmp_path / "zero", network(), steps=1) as own:  # noqa: PT012
+        train(own, 1)
+        sys.exit(0)
+    assert (tmp_path / "zero" / "DONE").exists()
+    with pytest.raises(SystemExit), trainer(tmp_path / "one", network()):
+        sys.exit(1)
+    assert (tmp_path / "one" / "FAILED").exists()
+
+
+def test_an_error_of_the_constructor_is_recorded_in_a_job(tmp_path, monkeypatch):
+    attempt = RunDir(tmp_path).attempt(0)
+    attempt.path.mkdir(parents=True)
+    monkeypatch.setenv(RUN_DIR, str(tmp_path))
+    monkeypatch.setenv(ATTEMPT, "0")
+    with pytest.raises(ConfigError):
+        trainer(tmp_path, network(), optimizer=adamw(torch.nn.Linear(2, 2)))
+    assert read_json(attempt.error(0))["cause"] == "refused"
+
+
+def test_dp_on_the_cpu_has_its_reason(tmp_path):
+    with trainer(tmp_path, network(), steps=1, config={"parallel": {"strategy": "dp"}}) as own:
+        train(own, 1)
+    metrics = own.metrics()
+    assert (metrics.strategy, "no GPUs to divide" in metrics.strategy_reason) == ("dp", True)
+
+
+def test_parameters_of_single_ranks_are_not_validated(tmp_path, monkeypatch):
+    with trainer(tmp_path, network()) as own:
+        train(own, 1)
+        monkeypatch.setattr(own._runner.strategy, "replicas_agree", lambda step: step == 2)
+        with pytest.raises(RuntimeError, match=r"^validate\(\) after step 1: the ranks hold different"):
+            own.validate(samples())
+        with pytest.raises(RuntimeError, match=r"^save\(\) after step 1: the ranks hold different"):
+            own.save()
+        train(own, 2)
+        assert own.validate(samples()).step == 2
+
+
+def test_a_validation_needs_samples(tmp_path):
+    with (
+        trainer(tmp_path, network()) as own,
+        pytest.raises(ConfigError, match=r"^validate\(\) needs at least 1"),
+    ):
+        own.validate([])
