@@ -185,9 +185,8 @@ class _Probe:
 
 def _build(config: Config, world: World) -> ParallelModel:
     sizes = {"local_batch_size": 1, "global_batch_size": None}
-    return build_parallel_model(
-        config.model_copy(update={"train": config.train.model_copy(update=sizes)}), world
-    )
+    one_sample = config.model_copy(update={"train": config.train.model_copy(update=sizes)})
+    return build_parallel_model(one_sample, world, (config.parallel.strategy, "that of the run"))
 
 
 def _device_limit(world: World) -> tuple[int, str] | None:

@@ -19,9 +19,12 @@ from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 
 
-def resolve_batch_size(config: Config, output: RunOutput, world: World) -> tuple[Config, BatchFit | None]:
+def resolve_batch_size(
+    config: Config, strategy: str, output: RunOutput, world: World
+) -> tuple[Config, BatchFit | None]:
     """The config with the local batch size as a number, and the search that gave it. All ranks together.
 
+    A search trains with `strategy`, which `parallel.strategy: auto` was resolved to.
     A run that resumes keeps its global batch size, and on as many ranks its local one. Raises `ConfigError`
     if no batch size fits.
     """
@@ -33,7 +36,8 @@ def resolve_batch_size(config: Config, output: RunOutput, world: World) -> tuple
         if (kept := _kept_size(found, world.size)) is not None:
             log.info("batch size kept", local=kept, checkpoint_step=found.step)
             return _with_sizes(config, kept, found.global_batch_size), found.batch_fit
-    fit = search_batch_size(config, world)
+    parallel = config.parallel.model_copy(update={"strategy": strategy})
+    fit = search_batch_size(config.model_copy(update={"parallel": parallel}), world)
     return _with_sizes(config, fit.local_batch_size, config.train.global_batch_size), fit
 
 

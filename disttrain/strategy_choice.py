@@ -9,6 +9,7 @@ import torch
 
 from disttrain.config.auto_strategy import choose_strategy
 from disttrain.config.batch_plan import plan_batch
+from disttrain.config.combinations import CHECKS
 from disttrain.config.config_tree import Config
 from disttrain.errors import in_one_line
 from disttrain.memory.host_limit import total_memory
@@ -31,10 +32,12 @@ def resolve_strategy(config: Config, world: World) -> tuple[str, str]:
         return wanted, dp_reason(world)
     if wanted != "auto" or world.size == 1:
         return choose_strategy(wanted, world.size)
-    if reason := _ddp_alone(config):
-        return "ddp", reason
+    if config.model.kind == "emulated":
+        return "ddp", "the layers of an emulated model take no device memory"
+    candidates, why_ddp_alone = allowed(config, several_nodes=1 < world.local_size < world.size)
+    if why_ddp_alone:
+        return "ddp", why_ddp_alone
     device_bytes = -world.all_reduce_max([-_device_bytes(config, world)])[0]
-    candidates = ["ddp", "hsdp", "fsdp"] if 1 < world.local_size < world.size else ["ddp", "fsdp"]
     sized = config.model_copy(update={"train": config.train.model_copy(update=_batch(config, world))})
 
     def need(strategy: str) -> MemoryEstimate:
@@ -46,15 +49,20 @@ def resolve_strategy(config: Config, world: World) -> tuple[str, str]:
     return decided
 
 
-def _ddp_alone(config: Config) -> str | None:
-    """The reason for which only ddp can run the config."""
-    if config.model.kind == "emulated":
-        return "the layers of an emulated model take no device memory"
-    if config.parallel.gradient_communication.scheme != "none":
-        return "parallel.gradient_communication needs ddp"
-    if config.parallel.ddp.sync_batch_norm:
-        return "parallel.ddp.sync_batch_norm needs ddp"
-    return None
+def allowed(config: Config, *, several_nodes: bool) -> tuple[list[str], str | None]:
+    """The strategies that can run the config, ddp first; the reason if it is ddp alone."""
+    refusals = {
+        name: refusal_with(config, name) for name in (["hsdp", "fsdp"] if several_nodes else ["fsdp"])
+    }
+    candidates = ["ddp", *(name for name, refusal in refusals.items() if refusal is None)]
+    return candidates, refusals["fsdp"] if len(candidates) == 1 else None
+
+
+def refusal_with(config: Config, strategy: str) -> str | None:
+    """The message by which the config is refused with `strategy` in place of its own; None if it is not."""
+    parallel = config.parallel.model_copy(update={"strategy": strategy})
+    refusals = (check(config.model_copy(update={"parallel": parallel})) for check in CHECKS)
+    return next((message for _, message in filter(None, refusals)), None)
 
 
 def choose_that_fits(

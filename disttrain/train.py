@@ -145,8 +145,9 @@ class ParallelModel:
 
 def prepare(config: Config, output: RunOutput, world: World, signals: StopSignals) -> Run:
     """Build a run. All ranks together."""
-    resolved, batch_fit = resolve_batch_size(config, output, world)
-    built = build_parallel_model(resolved, world)
+    chosen = resolve_strategy(config, world)  # first: the search of a batch size trains with it
+    resolved, batch_fit = resolve_batch_size(config, chosen[0], output, world)
+    built = build_parallel_model(resolved, world, chosen)
     data, plan, model = built.data, built.data.plan, built.strategy.unwrap(built.model)
     manifest = build_manifest(config, data.source.record, data.order, plan, output.attempt, world)
     manifest = manifest.model_copy(update={"batch_fit": batch_fit})
@@ -193,10 +194,11 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
     return Run(runner, telemetry, data, batches, saver, stopping, hooks, start_step)
 
 
-def build_parallel_model(config: Config, world: World) -> ParallelModel:
-    """Mesh, data, model, transforms, strategy, optimizer. All ranks together."""
+def build_parallel_model(config: Config, world: World, chosen: tuple[str, str]) -> ParallelModel:
+    """Mesh, data, model, transforms, strategy, optimizer; `chosen` is the result of `resolve_strategy`. All
+    ranks together."""
     transforms = transforms_of(config, world.device)
-    name, reason = resolve_strategy(config, world)
+    name, reason = chosen
     mesh = build_mesh(name, config.parallel, world)
     data = build_data(config, mesh, world)
     strategy = build_strategy(name, config.parallel)

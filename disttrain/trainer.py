@@ -217,7 +217,7 @@ class Trainer(Generic[B]):
             with profiled.take(number, self._runner) if number in profiled.steps else nullcontext():
                 result = self._runner.step(number, batches)
         except StopIteration:  # also within an accumulation, whose gradients are then dropped
-            self._runner.optimizer.zero_grad(set_to_none=True)
+            self._runner.strategy.drop_gradients(self._runner.model, self._runner.optimizer)
             return None
         self.steps_done = number
         self._telemetry.step_done(result)

@@ -74,6 +74,12 @@ def _strategy(config: Config) -> Refusal | None:
             f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node} is "
             f"{config.world_size}; use ddp or auto",
         )
+    if ddp.sync_batch_norm and config.parallel.strategy not in ("auto", "ddp", "single"):
+        return (
+            "parallel.ddp.sync_batch_norm",
+            f"parallel.ddp.sync_batch_norm needs parallel.strategy=ddp, not {config.parallel.strategy}; use "
+            "ddp, or model.transforms=[disttrain.transforms.group_norm:group_norm]",
+        )
     if ddp.static_graph and ddp.find_unused_parameters:
         return (
             "parallel.ddp.static_graph",

@@ -90,6 +90,10 @@ class Strategy:
         one."""
         return nullcontext()
 
+    def drop_gradients(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Drop the gradients of an accumulation that ends before its last micro-step."""
+        optimizer.zero_grad(set_to_none=True)
+
     def grad_norm(self, model: nn.Module) -> Tensor:
         """L2 norm of the gradients of the whole model, a scalar on the device, equal on all ranks."""
         gradients = [p.grad for p in self.parameters(model) if p.grad is not None]

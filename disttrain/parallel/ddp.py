@@ -61,7 +61,7 @@ class DDP(Strategy):
     """`torch.nn.parallel.DistributedDataParallel` with the options of `parallel.ddp`, and the communication
     hook of `parallel.gradient_communication`."""
 
-    comm_method = COMM_METHOD
+    comm_method: str | None = COMM_METHOD
 
     def __init__(self, options: DDPConfig, communication: GradientCommunicationConfig) -> None:
         self.options = options
@@ -93,6 +93,9 @@ class DDP(Strategy):
             static_graph=options.static_graph,
             find_unused_parameters=options.find_unused_parameters,
         )
+        if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
+            self.comm_method = None
+            self.comm_reason = "SyncBatchNorm communicates within the passes, which cannot be timed"
         if self.communication.scheme != "none":
             scheme = build_scheme(self.communication, world)
             self._hook = GradientHook(wrapped, scheme, self.communication.warmup_steps, world)

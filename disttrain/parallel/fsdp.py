@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
@@ -25,7 +26,7 @@ from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
 from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sharded_tensors import fill_shard
-from disttrain.runtime.fully_shard_hooks import Dimension, groups_of_mesh
+from disttrain.runtime.fully_shard_hooks import Dimension, groups_of_mesh, param_groups, sharded_modules
 from disttrain.runtime.process_group import World, ensure_group
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -107,16 +108,32 @@ class FSDP(Strategy):
             with torch.no_grad():  # parameters gathered in inference mode could not be trained
                 yield
         finally:
-            for module in model.modules():  # the last forward pass leaves some of them gathered
-                if isinstance(module, FSDPModule):
-                    module.reshard()
+            assert isinstance(model, FSDPModule)
+            model.reset_iter_state()  # the last forward pass leaves blocks gathered and recorded
 
     def no_comm(self, model: nn.Module) -> AbstractContextManager[None]:
         raise NotImplementedError("a forward pass of a sharded model needs the parameters of other ranks")
 
+    def drop_gradients(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        super().drop_gradients(model, optimizer)
+        self._buffers_are_equal = False
+        for module in sharded_modules(model):
+            for group in param_groups(module):  # FSDP2 keeps these until the last micro-step
+                group._partial_reduce_output = None
+                for parameter in group.fsdp_params:
+                    parameter.unsharded_accumulated_grad = None
+                    if hasattr(parameter, "_unsharded_param"):
+                        parameter._unsharded_param.grad = None
+
     def grad_norm(self, model: nn.Module) -> Tensor:
-        with self._timed(None):
-            return super().grad_norm(model)
+        """L2 norm of the gradients; replicas have equal ones."""
+        gradients = [p.grad for p in self.parameters(model) if p.grad is not None]
+        own = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in gradients]
+        squared = nn.utils.get_total_norm(own).square()
+        groups = groups_of_mesh(model)
+        with self._timed("shard" if groups else None):
+            dist.all_reduce(squared, group=groups.get("shard"))
+        return squared.sqrt()
 
     def time_communication(self, model: nn.Module, timed: Timed) -> None:
         self._timed = timed

@@ -124,6 +124,7 @@ def _time_stream_waits(group: Any, timed: Timed) -> Callable[[], None]:
         post_backward(*unused)
 
     def finished() -> None:
+        wait([state.event for state in group.comm_ctx.reduce_scatter_states], gathers)
         wait(group.comm_ctx._last_post_reduce_events.values(), reduces)
         finalize_backward()
 

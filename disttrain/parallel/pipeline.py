@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -22,7 +23,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from disttrain.config.sections.parallel import ParallelConfig, PipelineConfig
 from disttrain.errors import ConfigError
-from disttrain.parallel.base import BatchLoss, HasTally, Pass, Strategy
+from disttrain.parallel.base import BatchLoss, HasTally, Pass, Strategy, Timed
 from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sharded_tensors import fill_shard
@@ -162,9 +163,9 @@ class Pipeline(Strategy):
             dist.all_reduce(squared, group=self._stages)
         return squared.sqrt()
 
-    def wrap_forward_communication(self, model: nn.Module, context: Pass) -> None:
-        """Run the all-reduce of gradients and of their norm within a `context`."""
-        self._communicating = context
+    def time_communication(self, model: nn.Module, timed: Timed) -> None:
+        """Time the all-reduces of gradients and of their norm."""
+        self._communicating = partial(timed, None)
 
     def _filled(self, stage: nn.Module) -> nn.Module:
         """The stage on the device, with the weights that the whole model has."""

@@ -18,9 +18,8 @@ class SampledCollective(Record):
     """Size of the larger of input and output on one rank; null where the profiler does not report it."""
     ranks: int | None = None
     """Ranks of its process group; null in records of earlier versions: all ranks."""
-    dimension: Literal["shard", "replicate"] | None = None
-    """Dimension of the mesh over which it runs under hybrid sharding; null: all ranks, or an unknown
-    group."""
+    dimension: Literal["world", "shard", "replicate"] = "world"
+    """Dimension of the mesh over which it runs under hybrid sharding; `world` elsewhere."""
     start_s: float
     """Start, in seconds since the step began."""
     duration_s: float
@@ -56,7 +55,7 @@ class CollectiveSummary(Record):
     bytes: int | None
     ranks: int | None = None
     """As in `SampledCollective`."""
-    dimension: Literal["shard", "replicate"] | None = None
+    dimension: Literal["world", "shard", "replicate"] = "world"
     """As in `SampledCollective`."""
     total_s: float
     hidden_s: float

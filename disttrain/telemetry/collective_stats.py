@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from disttrain.records.communication import CollectiveSummary, CommSample, CommSummary, SampledCollective
-from disttrain.runtime.fully_shard_hooks import Dimension
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.json_lines import JsonLinesWriter
 from disttrain.telemetry.trace_parsing import StepTrace, bus_factor, length, merged, overlap
@@ -45,7 +44,7 @@ def comm_sample(step: int, trace: StepTrace) -> CommSample:
                 bucket=number,
                 bytes=each.bytes,
                 ranks=each.ranks,
-                dimension=each.dimension,
+                dimension=each.dimension or "world",
                 start_s=begin,
                 duration_s=end - begin,
                 hidden_s=hidden_s,
@@ -152,8 +151,8 @@ def _by_bucket(steps: list[list[CommSample]], ranks: int) -> list[CollectiveSumm
     return found
 
 
-def groups_of_ranks(dimension: Dimension | None, size: int, ranks: int) -> list[range]:
-    """The process groups of a dimension of the mesh, as world ranks: `size` consecutive ranks are a shard
+def groups_of_ranks(dimension: str, size: int, ranks: int) -> list[range]:
+    """The process groups of a collective's `dimension`, as world ranks: `size` consecutive ranks are a shard
     group, and ranks at equal places of the shard groups are a replicate group (`parallel.mesh.Mesh`)."""
     if dimension == "shard":
         return [range(first, first + size) for first in range(0, ranks, size)]

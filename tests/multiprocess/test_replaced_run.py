@@ -91,7 +91,7 @@ def test_a_job_whose_run_was_deleted_creates_nothing(tmp_path: Path) -> None:
 def test_the_rank_of_a_running_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path / "run").identified(create=True)
     monkeypatch.setenv(ID_VARIABLE, str(run.directory_id))
-    made = config(train={"steps": 1_000_000}, checkpoint={"every_steps": 1_000})
+    made = config(train={"steps": 1_000_000}, checkpoint={"every_steps": 50})
     original = StepLog.record
     before: dict[str, bytes] = {}
 

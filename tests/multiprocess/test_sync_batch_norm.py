@@ -94,7 +94,7 @@ def calls(world: World) -> dict[str, Any]:
     count = 0
 
     @contextmanager
-    def counted() -> Iterator[None]:
+    def counted(dimension: object) -> Iterator[None]:
         nonlocal count
         count += 1
         yield

@@ -69,7 +69,7 @@ def digits():
 
 def test_every_builtin_is_there():
     assert builtin_kinds("models") == ["emulated", "gpt", "huggingface", "mlp", "resnet"]
-    assert builtin_kinds("data") == ["digits", "synthetic", "text", "tokens"]
+    assert builtin_kinds("data") == ["digits", "images", "synthetic", "text", "tokens"]
 
 
 @pytest.mark.parametrize(("section", "kind"), BUILTIN)

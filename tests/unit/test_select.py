@@ -15,7 +15,10 @@ from jobs.schedulers import select
 JOBS = Path(select.__file__).parents[1]
 ROOMS_THAT_NAME = ("schedulers", "minicluster")
 MODULES_THAT_NAME = ("cli/arguments.py", "cli/examples.py", "cli/target.py")
-BATCH = re.compile(r"""LOCAL x ACCUM|"local": \w+\.batch\.local|batch\['local'\]""")
+BATCH = re.compile(
+    r"""LOCAL x ACCUM|"LOCAL",|"local": "auto"|\("local", "accum"""
+    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]"""
+)
 """The local batch is no scheduler."""
 
 

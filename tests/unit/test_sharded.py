@@ -271,7 +271,7 @@ def test_on_cuda_each_wait_of_the_compute_stream_is_timed_before_it_happens(
         *(gathers, "wait gathered", "end", "wait_for_unshard"),
         "post_backward",
         *(gathers, "wait scattered", "end", "post_backward"),
-        *(reduces, "wait reduced", "end", "finalize_backward"),
+        *(gathers, "wait scattered", "end", reduces, "wait reduced", "end", "finalize_backward"),
     ]
     restore()
     assert group.wait_for_unshard is before["wait_for_unshard"]

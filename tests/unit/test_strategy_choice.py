@@ -9,7 +9,7 @@ import pytest
 from disttrain.config.config_tree import Config
 from disttrain.memory.host_limit import total_memory
 from disttrain.memory_estimate import MemoryEstimate, estimate
-from disttrain.strategy_choice import RESERVE, choose_that_fits
+from disttrain.strategy_choice import RESERVE, allowed, choose_that_fits
 
 GIB = 2**30
 
@@ -62,6 +62,27 @@ def test_a_device_between_the_needs_of_ddp_and_fsdp_gets_fsdp() -> None:
     assert shared < 0.7 * whole
     assert choose_that_fits(["ddp", "fsdp"], of, (whole + shared) / 2 / (1 - RESERVE))[0] == "fsdp"
     assert choose_that_fits(["ddp", "fsdp"], of, 1.01 * whole / (1 - RESERVE))[0] == "ddp"
+
+
+@pytest.mark.parametrize(
+    ("sections", "candidates"),
+    [
+        ({}, ["ddp", "hsdp", "fsdp"]),
+        ({"parallel": {"hsdp": {"shard_size": 3}}}, ["ddp", "fsdp"]),
+        ({"telemetry": {"layer_passes": 2}}, ["ddp"]),
+        ({"optim": {"name": "sgd", "fused": True}}, ["ddp"]),
+        ({"compile": {"scope": "model"}}, ["ddp"]),
+        ({"memory": {"offload_activations": True}}, ["ddp"]),
+        ({"parallel": {"gradient_communication": {"scheme": "bf16"}}}, ["ddp"]),
+        ({"parallel": {"ddp": {"sync_batch_norm": True}}}, ["ddp"]),
+    ],
+    ids=str,
+)
+def test_a_strategy_that_the_config_would_be_refused_with_is_no_candidate(sections, candidates) -> None:
+    base = {"train": {"steps": 1, "local_batch_size": 1}, "resources": {"nodes": 2, "gpus_per_node": 2}}
+    found, reason = allowed(Config.model_validate(base | sections), several_nodes=True)
+    assert found == candidates
+    assert (reason is not None) == (candidates == ["ddp"])
 
 
 def test_total_memory_is_the_share_of_the_smallest_limit(tmp_path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from disttrain import Trainer
@@ -151,6 +152,37 @@ def test_a_loader_of_the_caller_may_end(tmp_path):
                 pass
         assert all(parameter.grad is None for parameter in own.model.parameters())
     assert own.steps_done == 6, "10 batches are three steps of three, twice"
+
+
+@pytest.mark.parametrize(
+    "parallel",
+    [{"strategy": "fsdp", "fsdp": {"accumulation": "no_sync"}}, {"strategy": "hsdp"}],
+    ids=["fsdp", "hsdp"],
+)
+def test_an_accumulation_that_ends_early_leaves_no_gradient(tmp_path, parallel):
+    """Of three batches, the third begins a step that the next pass over the loader does not continue."""
+    batches = list(DataLoader(samples(), 4))[:3]
+    curves = []
+    for number, section in enumerate(({"strategy": "single"}, parallel)):
+        options = {"accumulation": 2, "config": {"parallel": section}, "steps": 2}
+        model = nn.Sequential(network()[0], network()[2])
+        with trainer(tmp_path / str(number), model, optimizer=sgd, **options) as own:
+            first = own.step(given := iter(batches))
+            assert own.step(given) is None
+            curves.append([first.loss.item(), own.step(iter(batches)).loss.item(), weight_of(own)])
+    assert curves[1] == pytest.approx(curves[0], rel=1e-5)
+
+
+def sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.5)
+
+
+def weight_of(own: Trainer) -> float:
+    """A number that depends on all weights."""
+    return sum(
+        (full.full_tensor() if isinstance(full, DTensor) else full).abs().sum().item()
+        for full in own.model.parameters()
+    )
 
 
 def test_batches_of_any_structure(tmp_path):
