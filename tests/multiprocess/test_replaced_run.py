@@ -11,6 +11,7 @@ import pytest
 
 from disttrain.errors import Superseded
 from disttrain.records.run_directory import ID_VARIABLE, RunDir
+from disttrain.step_result import StepResult
 from disttrain.telemetry.step_records import StepLog
 from jobs.core import journal
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE
@@ -91,13 +92,13 @@ def test_a_job_whose_run_was_deleted_creates_nothing(tmp_path: Path) -> None:
 def test_the_rank_of_a_running_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir(tmp_path / "run").identified(create=True)
     monkeypatch.setenv(ID_VARIABLE, str(run.directory_id))
-    made = config(train={"steps": 1_000_000}, checkpoint={"every_steps": 50})
+    made = config(train={"steps": 1_000_000}, checkpoint={"every_steps": 1_000})
     original = StepLog.record
     before: dict[str, bytes] = {}
 
-    def record(self: StepLog, step: int, *known: Any, **more: Any) -> None:
-        original(self, step, *known, **more)
-        if step == 10:
+    def record(self: StepLog, result: StepResult, **more: Any) -> None:
+        original(self, result, **more)
+        if result.step == 10:
             run.path.rename(tmp_path / "trash")
             RunDir(run.path).identified(create=True).attempt(0).path.mkdir()
             before.update(files(run.path))
