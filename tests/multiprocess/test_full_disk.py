@@ -17,6 +17,7 @@ from disttrain.checkpoint import storage
 from disttrain.errors import message_of
 from disttrain.records.json_files import read_json, read_jsonl, write_json
 from disttrain.records.run_directory import RunDir
+from disttrain.step_result import StepResult
 from disttrain.telemetry import run as run_module
 from disttrain.telemetry.step_records import StepLog
 from jobs.status.run_state import read_state
@@ -56,11 +57,11 @@ def test_no_step_and_no_record_is_lost(
 ) -> None:
     original = StepLog.record
 
-    def note(self: StepLog, step: int, *known: Any, **more: Any) -> None:
-        original(self, step, *known, **more)
-        if step == FULL_FROM:
+    def note(self: StepLog, result: StepResult, **more: Any) -> None:
+        original(self, result, **more)
+        if result.step == FULL_FROM:
             fill(disk / "filler")
-        if step == FULL_TO:
+        if result.step == FULL_TO:
             assert len(list(read_jsonl(RunDir(disk).attempt(0).steps(0)))) < FULL_TO - 1, "it was full"
             (disk / "filler").unlink()
 
