@@ -128,11 +128,6 @@ def _pipeline(config: Config) -> Refusal | None:
             "resources.device=shared communicates through gloo, which sends no GPU tensors from stage to "
             "stage; parallel.strategy=pipeline needs a GPU for each rank, or resources.device=cpu",
         )
-    if config.precision.dtype == "fp16":
-        return (
-            "precision.dtype",
-            "precision.dtype=fp16 scales the loss, and parallel.strategy=pipeline does not; use bf16 or fp32",
-        )
     if config.telemetry.layer_passes:
         message = "telemetry.layer_passes times a whole model; it excludes parallel.strategy=pipeline"
         return "telemetry.layer_passes", message
@@ -167,6 +162,12 @@ def _gradient_communication(config: Config) -> Refusal | None:
         )
     if section.scheme != "local_sgd":
         return None
+    if config.precision.dtype == "fp16":
+        return (
+            "precision.dtype",
+            f"precision.dtype=fp16 skips steps on all ranks together, which {scheme} cannot; use "
+            "precision.dtype=bf16",
+        )
     if policy != "ignore":
         return (
             "precision.on_non_finite",
@@ -225,6 +226,12 @@ def _learning_rate(config: Config) -> Refusal | None:
     if (optim.schedule == "cosine_restarts") != (optim.restart_every is not None):
         message = "optim.restart_every goes with optim.schedule=cosine_restarts: give both or neither"
         return "optim.restart_every", message
+    if optim.schedule != "cosine_restarts" and optim.restart_factor != 1:
+        return (
+            "optim.restart_factor",
+            f"optim.restart_factor={optim.restart_factor} has no effect with optim.schedule="
+            f"{optim.schedule}: leave it out, or use optim.schedule=cosine_restarts",
+        )
     if (optim.lr_scaling != "none") != (optim.lr_base_batch is not None):
         message = "optim.lr_base_batch goes with optim.lr_scaling=linear|sqrt: give both or neither"
         return "optim.lr_scaling", message
@@ -290,6 +297,13 @@ def _precision(config: Config) -> Refusal | None:
             "precision.on_non_finite",
             f"precision.on_non_finite={policy} does not go with precision.dtype=fp16, which skips steps "
             "while it adapts its loss scale; use skip, or precision.dtype=bf16",
+        )
+    limit = config.precision.max_skipped
+    if policy != "skip" and limit != type(config.precision).model_fields["max_skipped"].default:
+        return (
+            "precision.max_skipped",
+            f"precision.max_skipped={limit} has no effect with precision.on_non_finite={policy}: leave it "
+            "out, or use precision.on_non_finite=skip",
         )
     return None
 

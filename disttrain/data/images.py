@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _MEAN, _STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+_DECODING_ERRORS = (OSError, ValueError, SyntaxError, struct.error, EOFError)
+"""Errors of Pillow's decoders for damaged files, beside its own."""
 _HASH_RANGE = 1 << 32
 """Range of the hash of a file's name, by which the validation images are chosen."""
 
@@ -107,14 +110,14 @@ class ImageFolder(Dataset[Sample]):
         return len(self._names)
 
     def __getitem__(self, index: int) -> Sample:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
         name = self._names[index]
         path = self.root / (name.decode() if isinstance(name, bytes) else str(name))
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        except (*_DECODING_ERRORS, Image.DecompressionBombError) as error:
             raise ConfigError(f"data: {str(path)!r} cannot be decoded: {error}") from None
         return self._tensor(image), self._targets[index]
 

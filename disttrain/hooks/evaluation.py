@@ -16,6 +16,7 @@ from disttrain.data.loader import make_loader, to_device
 from disttrain.data.source import Sample
 from disttrain.hooks.base import Hook
 from disttrain.parallel.base import Strategy
+from disttrain.parallel.buffers import broadcast_buffers
 from disttrain.parallel.mesh import Mesh
 from disttrain.precision import Precision
 from disttrain.records.metrics import EvalPoint
@@ -50,8 +51,7 @@ class Validation:
         """
         began = time.monotonic()
         strategy = strategy or Strategy()
-        for buffer in model.buffers():
-            self.world.broadcast(buffer)
+        broadcast_buffers(model, self.world)
         available = len(self.dataset)  # type: ignore[arg-type]
         count = min(self.max_samples or available, available)
         # a constant stride covers the whole split with a limited number of samples, the same each time

@@ -56,9 +56,6 @@ def reasons(
         **{f"composition.{name}": NOTHING_MEASURED for name in PHASES},
         **_communication(metrics, profiling, comm, unprofiled),
         "strategy": comm or "the wrapper of the model is unknown",
-        **dict.fromkeys(
-            ("precision", "precision_reason"), "a training loop of the user has its own precision"
-        ),
         **dict.fromkeys(("precision", "precision_reason"), OWN_LOOP),
         "emulation_late_s": late,
         **dict.fromkeys(("model_flops_per_sample", "flops_method"), NO_FLOPS),

@@ -36,6 +36,7 @@ def test_every_scheme_goes_with_ddp(strategy: str, scheme: str) -> None:
             "with .*scheme=fp16.*use .*scheme=topk or randomk",
         ),
         ("ddp", {"rank": 2}, "no effect with .*scheme=none.*use .*scheme=powersgd"),
+        ("ddp", {"warmup_steps": 2}, "warmup_steps=2 has no effect with .*scheme=none: leave it out"),
         ("ddp", {"scheme": "topk", "ratio": 0}, "ratio=0"),
         ("ddp", {"scheme": "fp8"}, "scheme='fp8': allowed"),
     ],
@@ -53,6 +54,7 @@ IGNORE = {"on_non_finite": "ignore"}
     ("scheme", "sections", "message"),
     [
         ("topk", {"precision": {"dtype": "fp16"}}, "dtype=fp16 changes the scale.*use precision.dtype=bf16"),
+        ("local_sgd", {"precision": {"dtype": "fp16"}}, "fp16 skips steps .*use precision.dtype=bf16$"),
         ("local_sgd", {}, "on_non_finite=skip needs the same gradients.*use precision.on_non_finite=ignore"),
         (
             "local_sgd",

@@ -111,3 +111,17 @@ def test_a_file_that_is_no_image_is_named(folder):
     source = images.build(path=str(folder), size=4, valid_share=0)
     with pytest.raises(ConfigError, match=r"^data: '.*red/bad\.jpg' cannot be decoded: "):
         [source.train[index] for index in range(len(source.train))]
+
+
+def test_a_damaged_png_is_named(folder):
+    path = folder / "red" / "bad.png"
+    noise = np.random.default_rng(0).integers(0, 255, (300, 300, 3), np.uint8)
+    Image.fromarray(noise).save(path)
+    content = bytearray(path.read_bytes())
+    second = content.index(b"IDAT", content.index(b"IDAT") + 4)  # Image.open reads up to the first one
+    content[second : second + 4] = b"\x00\x01\x02\x03"
+    path.write_bytes(content)
+    source = images.build(path=str(folder), size=4, valid_share=0)
+    names = source.train._names.tolist()
+    with pytest.raises(ConfigError, match=r"^data: '.*red/bad\.png' cannot be decoded: "):
+        source.train[names.index(b"red/bad.png")]

@@ -112,6 +112,16 @@ def test_a_good_file_is_a_config(write):
             "parallel.ddp.first_bucket_mb=1 with parallel.ddp.find_unused_parameters: PyTorch would apply",
         ),
         ("train:", "optim: {schedule: step}\ntrain:", "optim.step_every goes with optim.schedule=step"),
+        (
+            "train:",
+            "optim: {schedule: cosine, restart_factor: 2}\ntrain:",
+            "optim.restart_factor=2 has no effect with optim.schedule=cosine: leave it out",
+        ),
+        (
+            "train:",
+            "precision: {on_non_finite: stop, max_skipped: 5}\ntrain:",
+            "precision.max_skipped=5 has no effect with precision.on_non_finite=stop: leave it out",
+        ),
         ("train:", "optim: {lr_scaling: linear}\ntrain:", "optim.lr_base_batch goes with optim.lr_scaling"),
         (
             "train:",

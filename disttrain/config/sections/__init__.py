@@ -1,1 +1,1 @@
-"""The sections of the config tree, one module each; `disttrain.config.run_config` joins them."""
+"""The sections of the config tree, one module each; `disttrain.config.config_tree` joins them."""

@@ -33,6 +33,7 @@ class GradientCommunicationConfig(Section):
 
 
 _OPTIONS_OF: dict[str, tuple[str, ...]] = {
+    "warmup_steps": ("fp16", "bf16", "powersgd", "topk", "randomk", "hierarchical", "local_sgd"),
     "rank": ("powersgd",),
     "warm_start": ("powersgd",),
     "ratio": ("topk", "randomk"),
