@@ -56,8 +56,8 @@ def config_of(strategy: str, device: str, steps: int, tiny: bool) -> Config:
     return check(Draft({
         "model": {"kind": "gpt", **model},
         "data": {"kind": "synthetic", "task": "language", "samples": 512, "valid_samples": 0, **data},
-        "train": {"steps": steps, "local_batch_size": 8, "gc_every": 1000},
-        "precision": {"on_non_finite": "ignore"},
+        "train": {"steps": steps, "local_batch_size": 8},
+        "precision": {"dtype": "fp32" if small else "tf32", "on_non_finite": "ignore"},
         "parallel": {"strategy": strategy},
         "resources": {"nodes": info.nodes, "gpus_per_node": info.local_size, "device": device},
         "telemetry": {"profiled_steps": 0, "sinks": []},
@@ -65,7 +65,7 @@ def config_of(strategy: str, device: str, steps: int, tiny: bool) -> Config:
 
 
 class Given:
-    """What every loop is given: the same initial weights, batches, optimizer and wrapping."""
+    """Inputs of every loop: the same initial weights, batches, optimizer and wrapping."""
 
     def __init__(self, config: Config, world: World) -> None:
         self.config, self.world = config, world

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+import torch._dynamo
 import torch.distributed as dist
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -36,10 +37,12 @@ from disttrain.records.batch_fit import BatchFit, BatchProbe
 from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_info import rank_info
+from disttrain.runtime.stop_signals import ignore_stop_signals
 from disttrain.step_runner import StepRunner
 from disttrain.task import Task
 from disttrain.telemetry.step_clock import make_clock
 from disttrain.train import ParallelModel, build_parallel_model
+from disttrain.transforms.compilation import compiling
 
 WARM_UP_STEPS = 2
 """Steps before the timed ones: the first creates the optimizer's state and, with DDP, buckets."""
@@ -54,6 +57,7 @@ MAX_ACCUMULATION = 8
 def main() -> int:
     """Answer the request. Exit code: 0 found, 2 refused, `EXIT_OUT_OF_MEMORY`."""
     die_with_parent()
+    ignore_stop_signals()
     _be_killed_first()
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not come between the answers
@@ -135,8 +139,11 @@ class _Probe:
         data = dataclasses.replace(self._built.data, plan=plan)
         batches = itertools.repeat(data.example())
         self._runner.plan = plan
+        if self._config.compile.scope != "none":
+            torch._dynamo.reset()  # the graphs of all sizes would exceed the limit, and run uncompiled
         _reset_peak(world.device)
-        warm_up_s = max(self._seconds(1, batches) for _ in range(WARM_UP_STEPS))
+        with compiling(self._config.compile):
+            warm_up_s = max(self._seconds(1, batches) for _ in range(WARM_UP_STEPS))
         if steps is None:
             steps = min(max(math.ceil(TIMED_S / warm_up_s), TIMED_STEPS[0]), TIMED_STEPS[1])
         elapsed_s = self._seconds(steps, batches)
@@ -235,7 +242,13 @@ def _be_killed_first() -> None:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    words = ("out of memory", "can't allocate memory", "not enough memory", "Cannot allocate memory")
+    words = (
+        "out of memory",
+        "can't allocate memory",
+        "not enough memory",
+        "Cannot allocate memory",
+        "STATUS_ALLOC_FAILED",  # a handle of cuBLAS or cuDNN
+    )
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 

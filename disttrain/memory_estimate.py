@@ -156,7 +156,9 @@ def _state(config: Config, strategy: str, size: ModelSize) -> StateMemory:
     if strategy in _SHARDED:
         node = config.parallel.hsdp.shard_size or config.resources.gpus_per_node
         ranks = config.world_size if strategy == "fsdp" else node
-        return sharded_memory(size, held, ranks, reshard=config.parallel.fsdp.reshard_after_forward)
+        width = 2 if config.precision.dtype in _HALF else None
+        reshard = config.parallel.fsdp.reshard_after_forward
+        return sharded_memory(size, held, ranks, gathered_bytes=width, reshard=reshard)
     copies = strategy == "ddp" and not config.parallel.ddp.gradient_as_bucket_view
     return replicated_memory(size, held, bucket_copy=copies)
 

@@ -1,1 +1,1 @@
-"""Everything that a machine with a GPU is wanted for, in under 9 minutes: `make gpu`."""
+"""Tests and measurements that need a GPU, in under 9 minutes: `make gpu`."""

@@ -21,7 +21,7 @@ def idle_gaps(trace: Path) -> dict[str, Any]:
     found = []
     for step in steps:
         start, end = step.step
-        used = merged([*step.compute, *(step.busy or []), *(each.interval for each in step.collectives)])
+        used = merged([*step.device, *(each.interval for each in step.collectives)])
         gaps, at = [], start
         for begin, until in used:
             if begin > at:

@@ -30,9 +30,14 @@ _GPT2 = {"kind": "gpt", "layers": 12, "width": 768, "heads": 12}
 _STEPS = {"steps": 40, "log_every": 10}
 
 
-def _gpt2(dtype: str, batch: int, accumulation: int = 1, **more: Any) -> dict[str, Any]:
-    steps = {**_STEPS, "local_batch_size": batch, "global_batch_size": batch * accumulation}
-    return {"model": _GPT2, "data": _TEXT, "train": steps, "precision": {"dtype": dtype}, **more}
+def _gpt2(dtype: str, batch: int, accumulation: int = 1, steps: int = 40, **more: Any) -> dict[str, Any]:
+    train_section = {
+        **_STEPS,
+        "steps": steps,
+        "local_batch_size": batch,
+        "global_batch_size": batch * accumulation,
+    }
+    return {"model": _GPT2, "data": _TEXT, "train": train_section, "precision": {"dtype": dtype}, **more}
 
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -65,7 +70,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "tf32": _gpt2("tf32", 8),
     "bf16": _gpt2("bf16", 8),
     "fp16-accumulation": _gpt2("fp16", 4, accumulation=2),
-    "ddp-shared": _gpt2("bf16", 4, resources={"device": "shared"}),
+    "ddp-shared": _gpt2("bf16", 4, steps=20, resources={"device": "shared"}),
     "profile": _gpt2("bf16", 16, profile={"steps": [20, 20]}),
 }
 """One optimizer step of `fp16-accumulation` has the samples of one of `bf16`."""

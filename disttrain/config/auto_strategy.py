@@ -12,5 +12,5 @@ def choose_strategy(wanted: str, world_size: int) -> tuple[str, str]:
     if wanted != "auto":
         return wanted, "asked for"
     if world_size == 1:
-        return "single", "one rank has nobody to share with"
+        return "single", "a single rank has no other rank to communicate with"
     return "ddp", "every rank holds the whole model, so only gradients need to travel"

@@ -210,6 +210,13 @@ def _sharding(config: Config) -> Refusal | None:
             f"telemetry.layer_passes={config.telemetry.layer_passes} needs whole layers on every rank, but "
             f"parallel.strategy={parallel.strategy} shards them; use single or ddp",
         )
+    channels_last = "disttrain.transforms.channels_last:channels_last"
+    if parallel.strategy in ("fsdp", "hsdp") and channels_last in config.model.transforms:
+        return (
+            "model.transforms",
+            f"model.transforms: {channels_last} makes parameters non-contiguous, and "
+            f"parallel.strategy={parallel.strategy} shards only contiguous ones; use ddp",
+        )
     return None
 
 
@@ -238,6 +245,20 @@ def _learning_rate(config: Config) -> Refusal | None:
     if steps is not None and optim.warmup_steps >= steps > 1 and optim.schedule != "constant":
         message = f"optim.warmup_steps={optim.warmup_steps} leaves none of train.steps={steps}"
         return "optim.warmup_steps", message
+    return None
+
+
+def _memory_of_replicas(config: Config) -> Refusal | None:
+    memory = config.memory
+    if config.parallel.strategy != "dp":
+        return None
+    others = {
+        "activation_checkpointing": memory.activation_checkpointing != "none",
+        "offload_activations": memory.offload_activations,
+        "loss_chunk_tokens": memory.loss_chunk_tokens is not None,
+    }
+    if found := next((name for name, given in others.items() if given), None):
+        return f"memory.{found}", f"memory.{found} does not go with parallel.strategy=dp; use ddp"
     return None
 
 
@@ -319,6 +340,7 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _precision,
     _batch,
     _memory,
+    _memory_of_replicas,
     check_compilation,
 )
 """In this order; the first refusal is shown."""

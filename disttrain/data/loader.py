@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from disttrain.config.sections.data import DataConfig
 from disttrain.data.source import Sample
 from disttrain.runtime.seeding import seed_all
-from disttrain.runtime.stop_signals import SIGNALS
+from disttrain.runtime.stop_signals import ignore_stop_signals
 
 
 def make_loader(
@@ -95,7 +94,5 @@ class _Seeded(Dataset[Sample]):
 
 
 def _outlive_stop_signals(_worker: int) -> None:
-    # A stop signal reaches every process of the job, but the rank needs batches to finish its step. Loader
-    # processes exit when the rank closes them or ends.
-    for number in (signal.SIGINT, *SIGNALS):
-        signal.signal(number, signal.SIG_IGN)
+    # The rank needs batches to finish its step. Loader processes exit when the rank closes them or ends.
+    ignore_stop_signals()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -21,6 +22,8 @@ from disttrain.runtime import heartbeat, log
 from disttrain.runtime.process_group import World
 
 _POLL_S = 0.2
+_searches = itertools.count(1)
+"""Numbers of the searches of this process: each has a prefix of its own in the store."""
 _GRACE_S = 5.0
 """Time for the other processes to end after one has failed: the failure of the first may be that its peer is
 gone."""
@@ -43,8 +46,9 @@ def search_batch_size(config: Config, world: World) -> BatchFit:
         "below": None,
     }
     failed: list[int] = []
+    search = next(_searches)
     while True:
-        outcomes = _run_probes(request, world, len(failed), config.job.setup_timeout_s)
+        outcomes = _run_probes(request, world, f"{search}-{len(failed)}", config.job.setup_timeout_s)
         if all(outcome.fit for outcome in outcomes):
             fit = BatchFit.model_validate(outcomes[0].fit).model_copy(update={"out_of_memory": failed})
             log.info(
@@ -65,9 +69,9 @@ def search_batch_size(config: Config, world: World) -> BatchFit:
 
 
 class _ProbeProcess:
-    """One probe process, and what it has answered."""
+    """One probe process, and its answers."""
 
-    def __init__(self, request: dict[str, Any], number: int) -> None:
+    def __init__(self, request: dict[str, Any], number: str) -> None:
         path = os.pathsep.join(filter(None, [str(_PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, STORE_PREFIX: f"batch-probe-{number}"}
         self._process = subprocess.Popen(
@@ -125,7 +129,7 @@ class _Outcome:
         self.refused = process.refused
 
 
-def _run_probes(request: dict[str, Any], world: World, number: int, timeout_s: float) -> list[_Outcome]:
+def _run_probes(request: dict[str, Any], world: World, number: str, timeout_s: float) -> list[_Outcome]:
     """The outcomes by rank, once all processes have succeeded or one has failed. All ranks together."""
     process = _ProbeProcess(request, number)
     try:

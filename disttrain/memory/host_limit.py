@@ -34,9 +34,10 @@ def host_limit(local_ranks: int, root: Path = Path("/")) -> MemoryLimit:
     """
     own = resident_bytes(root)
     limits = [MemoryLimit(own + max(0, free) // local_ranks, source) for free, source in _shared_free(root)]
-    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if soft != resource.RLIM_INFINITY:
-        limits.append(MemoryLimit(soft, "RLIMIT_DATA", shared=False))
+    for name in ("RLIMIT_DATA", "RLIMIT_AS"):
+        soft, _ = resource.getrlimit(getattr(resource, name))
+        if soft != resource.RLIM_INFINITY:
+            limits.append(MemoryLimit(soft, name, shared=False))
     if not limits:
         raise RuntimeError("no memory limit can be read: neither control groups nor /proc/meminfo")
     return min(limits, key=lambda limit: limit.bytes)

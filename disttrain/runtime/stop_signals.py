@@ -25,6 +25,13 @@ CAUSES: tuple[StopCause, ...] = get_args(StopCause)
 """Causes in rising precedence: of several requests, the last one here names the cause."""
 
 
+def ignore_stop_signals() -> None:
+    """Ignore stop signals and SIGINT in a helper process of a rank: they reach every process of the job, and
+    the rank ends its helpers."""
+    for number in (signal.SIGINT, *SIGNALS):
+        signal.signal(number, signal.SIG_IGN)
+
+
 class StopSignals:
     """Records received signals; the handlers do nothing else."""
 

@@ -75,6 +75,9 @@ class StepTrace:
     """Compute by the profiler alone: kernels, or operators on a CPU. None where the trace has none."""
     collectives: list[Collective]
     """Collectives in order of start; none lasts longer than the step."""
+    device: list[Interval]
+    """All kernels, those of the optimizer and of collectives included; on a CPU, all operators of
+    the training thread."""
 
 
 def parse_trace(trace: Mapping[str, Any], sizes: Mapping[Dimension, int] | None = None) -> list[StepTrace]:
@@ -115,10 +118,13 @@ def _step(
         busy: list[Interval] | None = merged(compute)
         found = [_nccl(event, origin, ranks) for event in kernels if _is_nccl(event)]
         over = []
+        device = merged(_interval(event, origin) for event in kernels)
     else:
         pairs = list(itertools.pairwise(marks))
         compute = [(a - origin, b - origin) for (a, phase), (b, _) in pairs if phase == COMPUTE]
-        busy = _operators([event for event in events if _thread(event) == thread], origin)
+        own = [event for event in events if _thread(event) == thread]
+        busy = _operators(own, origin)
+        device = merged(_interval(event, origin) for event in own if event.get("cat") == "cpu_op")
         found = []
         for event in events:
             if event["name"].startswith(_GLOO):
@@ -130,7 +136,7 @@ def _step(
         over = [b - origin for (_, phase), (b, _) in pairs if phase in COMMUNICATION]
     over.append(end - origin)
     found = sorted((_ended(each, over) for each in found), key=lambda each: each.interval)
-    return StepTrace((0.0, end - origin), merged(compute), busy, found)
+    return StepTrace((0.0, end - origin), merged(compute), busy, found, device)
 
 
 def _ended(collective: Collective, over: Sequence[float]) -> Collective:

@@ -28,7 +28,8 @@ class Offloaded(nn.Module):
         parameters = {parameter.untyped_storage().data_ptr() for parameter in self.parameters()}
 
         def pack(tensor: Tensor) -> Packed:
-            if tensor.nbytes < SMALLEST_BYTES or tensor.untyped_storage().data_ptr() in parameters:
+            stays = tensor.untyped_storage().data_ptr() in parameters or _is_cast_parameter(tensor)
+            if stays or tensor.nbytes < SMALLEST_BYTES:
                 return tensor
             pinned = tensor.device.type == "cuda"
             host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
@@ -37,6 +38,15 @@ class Offloaded(nn.Module):
 
         with saved_tensors_hooks(pack, unpack):
             return super().forward(*args, **kwargs)
+
+
+def _is_cast_parameter(tensor: Tensor) -> bool:
+    """Whether `tensor` is, or views, the copy of a parameter that autocast keeps until the pass ends."""
+    copied = tensor._base if tensor._is_view() and tensor._base is not None else tensor
+    function = copied.grad_fn
+    if function is None or function.name() != "ToCopyBackward0":
+        return False
+    return isinstance(getattr(function.next_functions[0][0], "variable", None), nn.Parameter)
 
 
 def unpack(packed: Packed) -> Tensor:

@@ -33,8 +33,9 @@ def copies(monkeypatch):
     return found
 
 
+@pytest.mark.parametrize("autocasts", [False, True])
 @pytest.mark.parametrize("recomputes", [False, True])
-def test_gradients_are_bitwise_equal_and_parameters_stay(copies, recomputes):
+def test_gradients_are_bitwise_equal_and_parameters_stay(copies, recomputes, autocasts):
     source = synthetic.build(task="language", vocab=37, seq_len=11, samples=4, valid_samples=0)
     plain = gpt.build(source, layers=3, width=16, heads=2)
     offloaded = copy.deepcopy(plain)
@@ -43,7 +44,9 @@ def test_gradients_are_bitwise_equal_and_parameters_stay(copies, recomputes):
     offload(offloaded)
     batch = torch.utils.data.default_collate([source.train[i] for i in range(4)])
     for model in (plain, offloaded):
-        Task.of(source).batch_loss(model, batch).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocasts):
+            loss = Task.of(source).batch_loss(model, batch)
+        loss.backward()
     assert list(dict(offloaded.named_parameters())) == list(dict(plain.named_parameters()))
     for found, expected in zip(offloaded.parameters(), plain.parameters(), strict=True):
         assert torch.equal(found.grad, expected.grad)
@@ -70,6 +73,7 @@ def test_a_cpu_is_refused():
     ("sections", "message"),
     [
         ({"resources": {"device": "cpu"}}, "does not go with resources.device=cpu"),
+        ({"parallel": {"strategy": "dp"}}, "does not go with parallel.strategy=dp; use ddp"),
         ({"parallel": {"strategy": "fsdp"}}, "does not go with parallel.strategy=fsdp"),
         ({"compile": {"scope": "blocks"}}, "does not go with compile.scope=blocks"),
     ],

@@ -70,10 +70,13 @@ def test_version_1(limit):
     assert limit(MACHINE | files).bytes == RESIDENT + 4_000_000
 
 
-def test_a_resource_limit_holds_for_each_process(limit, monkeypatch):
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (5_000_000, 5_000_000))
+@pytest.mark.parametrize("name", ["RLIMIT_DATA", "RLIMIT_AS"])
+def test_a_resource_limit_holds_for_each_process(limit, monkeypatch, name):
+    limits = {getattr(resource, name): (5_000_000, 5_000_000)}
+    unlimited = (resource.RLIM_INFINITY,) * 2
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits.get(which, unlimited))
     found = limit(MACHINE, ranks=4)
-    assert (found.bytes, found.source, found.shared) == (5_000_000, "RLIMIT_DATA", False)
+    assert (found.bytes, found.source, found.shared) == (5_000_000, name, False)
 
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no /proc/self/clear_refs")
