@@ -18,14 +18,16 @@ from disttrain.model_hooks import ModelHooks
 from disttrain.runtime.device_precision import choose_precision, use_tf32
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_LARGEST_SCALE = 2.0**126
+"""A larger loss scale has a reciprocal that float32 holds with fewer bits, and then becomes infinite."""
 
 
 class LossScale:
     """A dynamic loss scale, which keeps small float16 gradients from becoming zero.
 
     The scale halves after a skipped step and doubles after `growth_interval` steps in a row without one
-    (Micikevicius et al. 2018, arXiv 1710.03740; the defaults of `torch.amp.GradScaler`). It stays on the
-    device, so that no step waits for it.
+    (Micikevicius et al. 2018, arXiv 1710.03740; the defaults of `torch.amp.GradScaler`), up to 2**126. It
+    stays on the device, so that no step waits for it.
     """
 
     def __init__(self, device: torch.device, initial: float = 2.0**16, growth_interval: int = 2000) -> None:
@@ -39,6 +41,7 @@ class LossScale:
         clean = (self.clean_steps + 1) * ~skipped
         grows = clean >= self.growth_interval
         self.value *= torch.where(skipped, 0.5, 1.0 + grows)
+        self.value.clamp_(max=_LARGEST_SCALE)
         self.clean_steps = clean * ~grows
 
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from disttrain import precision
 from disttrain.checkpoint import storage
 from disttrain.checkpoint.state_tensors import first_non_finite
 from disttrain.config.config_tree import Config
 from disttrain.errors import NonFinite
+from disttrain.precision import LossScale
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.rank_failure import describe_failure
 from disttrain.runtime.run_output import RunOutput
@@ -124,9 +126,16 @@ def test_the_tensor_that_is_not_finite_is_named(dtype, value):
     assert first_non_finite({**state, "optimizer.b": bad}) == "optimizer.b"
 
 
-def test_a_resumed_float16_run_takes_up_its_loss_scale(tmp_path):
-    """The scale has halved at step 3; the resumed run goes on with it, to the same bits."""
+def test_a_resumed_float16_run_takes_up_its_loss_scale(tmp_path, monkeypatch):
+    """The scale changes before the stop; the resumed run goes on with it, to the same bits."""
     made = config(precision={"dtype": "fp16"})
+    scales: list[LossScale] = []
+
+    def quickly_growing(device: torch.device) -> LossScale:
+        scales.append(LossScale(device, growth_interval=3))
+        return scales[-1]
+
+    monkeypatch.setattr(precision, "LossScale", quickly_growing)
 
     def attempt(path: Path, number: int, stop_after: int | None) -> Any:
         return train_until(alone(), made, path, number, stop_after)
@@ -137,3 +146,6 @@ def test_a_resumed_float16_run_takes_up_its_loss_scale(tmp_path):
     assert parts[-1].metrics.grad_norm_history == whole.metrics.grad_norm_history
     [newest] = [path for path in (tmp_path / "parts/checkpoints").glob("step-*")]
     assert "precision.loss_scale" in storage.shapes(newest)
+    first, stopped, resumed = [(scale.value.item(), scale.clean_steps.item()) for scale in scales]
+    assert stopped[0] != 2.0**16, "the first scale"
+    assert resumed == first

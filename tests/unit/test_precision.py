@@ -39,6 +39,13 @@ def test_the_loss_scale_follows_the_grad_scaler_of_torch():
     assert len({value for value, _ in found}) > 5
 
 
+def test_the_loss_scale_stays_finite():
+    scale = LossScale(CPU, initial=2.0**125, growth_interval=1)
+    for _ in range(4):
+        scale.update(torch.tensor(False))
+    assert scale.value.item() == 2.0**126
+
+
 def test_gradients_are_unscaled_before_the_norm_is_taken():
     weight = nn.Parameter(torch.tensor([3.0, 4.0]))
     precision = Precision(CPU, checks_gradients=True, loss_scale=LossScale(CPU))
