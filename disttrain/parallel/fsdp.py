@@ -27,7 +27,7 @@ from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sharded_tensors import fill_shard
 from disttrain.runtime.fully_shard_hooks import Dimension, groups_of_mesh, param_groups, sharded_modules
-from disttrain.runtime.process_group import World, ensure_group
+from disttrain.runtime.process_group import World, ensure_group, set_timeouts
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -61,6 +61,7 @@ class FSDP(Strategy):
         ensure_group(world)
         self._world = world
         device_mesh = self.device_mesh(mesh, world)
+        set_timeouts(device_mesh, world)
         policy = self.mixed_precision()
         reshard = self.options.reshard_after_forward
         blocks = [

@@ -27,7 +27,7 @@ from disttrain.parallel.base import BatchLoss, HasTally, Pass, Strategy, Timed
 from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sharded_tensors import fill_shard
-from disttrain.runtime.process_group import World
+from disttrain.runtime.process_group import World, set_timeouts
 
 COMM_METHOD = "pipeline_schedule"
 """Time in the schedule outside of this rank's own forward and backward passes: waiting for the neighbouring
@@ -114,6 +114,7 @@ class Pipeline(Strategy):
         device_mesh = init_device_mesh(
             world.device.type, (mesh.pipeline, mesh.data_size), mesh_dim_names=("pipeline", "replicate")
         )
+        set_timeouts(device_mesh, world)
         self._mesh = mesh
         self._device = world.device
         self._stages = device_mesh.get_group("pipeline")

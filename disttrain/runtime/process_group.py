@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from disttrain.config.sections.job import JobConfig
 from disttrain.config.sections.resources import ResourcesConfig
@@ -119,6 +121,13 @@ def ensure_group(world: World) -> None:
     if world.size == 1 and not dist.is_initialized():
         backend = "nccl" if world.device.type == "cuda" and dist.is_nccl_available() else "gloo"
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
+def set_timeouts(mesh: DeviceMesh, world: World) -> None:
+    """Give the groups of `mesh` the timeout of the world's: `init_device_mesh` gives them PyTorch's own."""
+    if world.collective_timeout is not None:
+        for group in mesh.get_all_groups():
+            _set_pg_timeout(world.collective_timeout, group)
 
 
 def _check_interface(given: str, rank: int) -> None:

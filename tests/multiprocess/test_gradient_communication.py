@@ -16,12 +16,13 @@ from disttrain.config.config_tree import Config
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.gradient_communication import GradientCommunicationConfig
 from disttrain.config.sections.job import JobConfig
-from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.parallel.ddp import DDP, build
 from disttrain.parallel.gradient_communication.base import FlatGradient, build_scheme
 from disttrain.parallel.gradient_communication.counted_group import own_group, subgroup
 from disttrain.parallel.gradient_communication.powersgd import average_powersgd
 from disttrain.parallel.gradient_communication.topk import TopK, count_of
+from disttrain.parallel.hsdp import HSDP
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
@@ -141,14 +142,16 @@ def test_powersgd_is_exact_for_gradients_of_its_rank(three_ranks: Ranks) -> None
 
 
 def timeouts(world: World) -> list[timedelta | None]:
-    """Of two groups, and of the world."""
+    """Of two groups of schemes, of the two of a mesh, and of the world."""
     groups = [own_group(world).group, subgroup(world, [0, 1, 2]).group]  # type: ignore[union-attr]
+    model = HSDP(FSDPConfig()).apply(nn.Linear(3, 3), Mesh(world.rank, shard=3), world)
+    groups += model.weight.device_mesh.get_all_groups()  # type: ignore[union-attr]
     options = [group._get_backend(torch.device("cpu")).options for group in groups if group is not None]
     return [*(each._timeout for each in options), world.collective_timeout]
 
 
 def test_groups_have_the_timeout_of_the_run(three_ranks: Ranks) -> None:
-    assert three_ranks.call(timeouts) == [[timedelta(seconds=JobConfig().collective_timeout_s)] * 3] * 3
+    assert three_ranks.call(timeouts) == [[timedelta(seconds=JobConfig().collective_timeout_s)] * 5] * 3
 
 
 class Net(nn.Module):
