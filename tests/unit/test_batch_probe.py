@@ -43,6 +43,7 @@ def test_each_size_of_a_compiled_model_is_within_the_limit_of_graphs() -> None:
             "data": {"kind": "synthetic", "task": "language", "vocab": 8, "seq_len": 4, "valid_samples": 0},
             "train": {"steps": 1, "local_batch_size": "auto"},
             "compile": {"scope": "model", "backend": "eager", "fullgraph": True},
+            "parallel": {"strategy": "single"},
             "resources": {"device": "cpu"},
         }
     )
