@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
-from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import Dataset
 from torch.utils.flop_counter import FlopCounterMode
@@ -53,11 +52,26 @@ def flops_per_sample(
 
 
 def _fake_forward(model: nn.Module, inputs: torch.Tensor) -> None:
-    """A forward pass of a model on the meta device, as if model and inputs were on the CPU."""
-    named: dict[str, torch.Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    """A forward pass of a model on the meta device, as if model and inputs were on the CPU.
+
+    `torch.func.functional_call` would leave fake tensors in a module that the model has under two names.
+    """
+    held = [
+        (tensors, name, tensor)
+        for module in model.modules()
+        for tensors in (module._parameters, module._buffers)
+        for name, tensor in tensors.items()
+        if tensor is not None
+    ]
     with FakeTensorMode() as mode, suppress(DynamicOutputShapeException, DataDependentOutputException):
         fakes = {
-            name: torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu")
-            for name, value in named.items()
+            id(tensor): torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            for _, _, tensor in held
         }
-        functional_call(model, fakes, (mode.from_tensor(inputs),))
+        try:
+            for tensors, name, tensor in held:
+                tensors[name] = fakes[id(tensor)]  # type: ignore[assignment]
+            model(mode.from_tensor(inputs))
+        finally:
+            for tensors, name, tensor in held:
+                tensors[name] = tensor  # type: ignore[assignment]
