@@ -135,33 +135,26 @@ def test_on_a_device_the_newest_window_is_left_for_the_next_time():
     assert split.due(everything=True) == 2
 
 
-def test_each_meeting_is_compared_on_its_own(tmp_path):
-    """This rank waits 0.3 s at the first and is waited for at the second, and 0.2 s is what both take."""
-
+def step_of(path, split: CommSplit, *phases: tuple[int, float]) -> dict[str, float]:
+    """The record of one step with these seconds in its phases, in order."""
     now = [0.0]
     clock = HostClock(lambda: now[0])
-    recorder = StepLog(
-        JsonLinesWriter(tmp_path / "steps.jsonl"),
-        clock,
-        samples_per_step=1,
-        warmup_steps=0,
-        split=Together(ALONE),
-    )
+    recorder = StepLog(JsonLinesWriter(path), clock, samples_per_step=1, warmup_steps=0, split=split)
     clock.start()
-    for phase, seconds in (
-        (CONTROL_SYNC, 0.5),
-        (CHECKPOINT, 1.0),
-        (CONTROL_SYNC, 0.2),
-        (COMPUTE, 2.0),
-        (COMM, 0.5),
-    ):
+    for phase, seconds in phases:
         clock.switch(phase)
         now[0] += seconds
     recorder.record(StepResult(1, torch.tensor(0.0), 0.1))
     clock.end_step()
     recorder.split_comm(everything=True)
     recorder.close()
-    line = json.loads((tmp_path / "steps.jsonl").read_text())
+    return json.loads(path.read_text())
+
+
+def test_each_meeting_is_compared_on_its_own(tmp_path):
+    """This rank waits 0.3 s at the first and is waited for at the second, and 0.2 s is what both take."""
+    phases = ((CONTROL_SYNC, 0.5), (CHECKPOINT, 1.0), (CONTROL_SYNC, 0.2), (COMPUTE, 2.0), (COMM, 0.5))
+    line = step_of(tmp_path / "steps.jsonl", Together(ALONE), *phases)
     assert line["comm_wait_s"] == pytest.approx(0.3)
     assert line["comm_transfer_s"] == pytest.approx(0.5 + 0.2 + 0.2)
     assert (line["checkpoint_s"], line["compute_s"], line["other_s"]) == (1.0, 2.0, 0.0)
@@ -193,30 +186,9 @@ def test_a_call_within_a_group_is_compared_within_that_group(tmp_path):
     world = FourRanks(
         rank=0, size=4, local_rank=0, local_size=2, device=ALONE.device, backend=None, peers=peers
     )
-    now = [0.0]
-    recorder = StepLog(
-        JsonLinesWriter(tmp_path / "steps.jsonl"),
-        HostClock(lambda: now[0]),
-        samples_per_step=1,
-        warmup_steps=0,
-        split=CommSplit(world, {"shard": "node", "replicate": "across"}),
-    )
-    clock = recorder._clock
-    clock.start()
-    for phase, seconds in (
-        (SHARD_SYNC, 0.4),
-        (COMPUTE, 2.0),
-        (SHARD_SYNC, 0.4),
-        (REPLICATE_SYNC, 0.7),
-        (COMM, 0.0),
-    ):
-        clock.switch(phase)
-        now[0] += seconds
-    recorder.record(StepResult(1, torch.tensor(0.0), 0.1))
-    clock.end_step()
-    recorder.split_comm(everything=True)
-    recorder.close()
-    line = json.loads((tmp_path / "steps.jsonl").read_text())
+    split = CommSplit(world, {"shard": "node", "replicate": "across"})
+    phases = ((SHARD_SYNC, 0.4), (COMPUTE, 2.0), (SHARD_SYNC, 0.4), (REPLICATE_SYNC, 0.7), (COMM, 0.0))
+    line = step_of(tmp_path / "steps.jsonl", split, *phases)
     assert line["comm_wait_s"] == pytest.approx(0.3 + 0.2)
     assert line["comm_transfer_s"] == pytest.approx(0.1 + 0.4 + 0.5)
     assert line["compute_s"] == pytest.approx(2.0)
