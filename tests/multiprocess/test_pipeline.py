@@ -166,3 +166,5 @@ def test_time_without_a_pass_is_exposed_communication(two_ranks: Ranks, tmp_path
             assert step.comm_wait_s is not None
             assert step.compute_s > 0
             assert step.comm_wait_s > 0, "each stage waits while the pipeline fills or drains"
+            assert step.comm_transfer_s is not None
+            assert step.comm_transfer_s > 0, "the all-reduce of the gradient norm"
