@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from analysis.load import swept_keys
+from analysis.runs.load import swept_keys
 from analysis.stats import Estimate, geometric_mean, ratio
 from disttrain.errors import ConfigError
 from disttrain.records.steps import PHASES

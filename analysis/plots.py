@@ -22,7 +22,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from analysis.efficiency import Curve, Point
-from analysis.series import RunId
+from analysis.runs.step_records import RunId
 from analysis.stats import Estimate
 from analysis.style import (
     CURVE_COLOURS,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from analysis.series import read_steps
+from analysis.runs.step_records import read_steps
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from analysis.efficiency import scaling_curves
-from analysis.load import KnownState, load
 from analysis.overlaps import overlaps_of
 from analysis.report import figures, render
 from analysis.report.summary import summarize
-from analysis.series import unreadable_steps
+from analysis.runs.load import KnownState, load
+from analysis.runs.step_records import unreadable_steps
 from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import write_json, write_text
 
@@ -52,7 +52,7 @@ def write(
         sweeps: folders of sweeps.
         base: size that speed-up and efficiency refer to (`2`, `n2`), or a run of that size; the smallest by
             default.
-        states, only: states of runs, and the runs to include (`analysis.load.load`).
+        states, only: states of runs, and the runs to include (`analysis.runs.load.load`).
 
     Raises:
         ConfigError: a sweep does not exist, no run matches `base`, or `out` cannot be written.

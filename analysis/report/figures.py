@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis import plots, series, utilization
+from analysis import plots, utilization
 from analysis.efficiency import Curve
 from analysis.report.model import FigureSpec
+from analysis.runs import step_records, training_curves
 
 FIGURES = (
     FigureSpec(
@@ -92,7 +93,7 @@ def _efficiency(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
 
 
 def _training(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
-    losses = series.losses(table)
+    losses = training_curves.losses(table)
     if losses["loss"].isna().all():
         return None
     entropies = table.loc[table["included"], "unigram_entropy_bits"].dropna().unique()
@@ -100,12 +101,12 @@ def _training(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
 
 
 def _gradient_norm(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
-    norms = series.gradient_norms(table)
+    norms = training_curves.gradient_norms(table)
     return plots.gradient_norm_figure(curves, norms) if (norms["grad_norm"] > 0).any() else None
 
 
 def _latency(table: pd.DataFrame, curves: Sequence[Curve]) -> Figure | None:
-    times = series.step_times_s(table)
+    times = step_records.step_times_s(table)
     return plots.latency_figure(curves, times) if any(each.size for each in times.values()) else None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import yaml
 
-from analysis.series import read_steps
+from analysis.runs.step_records import read_steps
 from disttrain.checkpoint import state_tensors
 from disttrain.checkpoint.folder import committed_paths
 from disttrain.checkpoint.storage import load_tensors, shapes

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.efficiency import as_table, scaling_curves
-from analysis.load import load
+from analysis.runs.load import load
 from analysis.stats import Estimate
 from disttrain.errors import ConfigError
 from tests.support.fake_runs import fake_run, fake_sweep

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import series
-from analysis.load import COLUMNS, load, swept_keys
+from analysis.runs import step_records, training_curves
+from analysis.runs.load import COLUMNS, load, swept_keys
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
@@ -111,7 +111,7 @@ def test_step_times_leave_out_warm_up_and_tolerate_a_truncated_line(tmp_path: Pa
     run = fake_run(tmp_path / "s" / "run")
     with open(run.attempt(0).steps(0), "a") as file:
         file.write('{"step": 111, "step_s"')
-    times = series.step_times_s(load([tmp_path / "s"]))["s", "run"]
+    times = step_records.step_times_s(load([tmp_path / "s"]))["s", "run"]
     measured_s = read_json(run.metrics)["measured_s"]
     assert times.size == 100
     assert times.sum() == pytest.approx(measured_s)
@@ -124,7 +124,7 @@ def test_step_times_leave_out_a_line_of_warm_up_steps(tmp_path: Path) -> None:
         {"first": 11, "last": 110, "bins": [[0, 99], [9, 1]]},
     ]
     write_text(run.attempt(0).steps(0), "".join(f"{json.dumps(line)}\n" for line in lines))
-    assert series.step_times_s(load([tmp_path / "s"]))["s", "run"].size == 100
+    assert step_records.step_times_s(load([tmp_path / "s"]))["s", "run"].size == 100
 
 
 def write_steps(run: RunDir, attempt: int, first: int, last: int) -> None:
@@ -138,16 +138,16 @@ def test_steps_over_attempts_are_counted_once(tmp_path: Path) -> None:
     for attempt, (first, last) in enumerate([(1, 7), (5, 5), (5, 6)]):
         write_steps(run, attempt, first, last)
     run.attempt(3).path.mkdir()  # ended before its first step
-    found = series.read_steps(run, 0)
+    found = step_records.read_steps(run, 0)
     assert {step: attempt for step, (attempt, _) in found.items()} == {1: 0, 2: 0, 3: 0, 4: 0, 5: 2, 6: 2}
-    assert list(series.read_steps(run, 0, last_attempt=0)) == [1, 2, 3, 4, 5, 6, 7]
+    assert list(step_records.read_steps(run, 0, last_attempt=0)) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_a_run_started_anew_keeps_nothing_of_the_attempt_before(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     write_steps(run, 0, 1, 9)
     write_steps(run, 1, 1, 3)
-    assert {attempt for attempt, _ in series.read_steps(run, 0).values()} == {1}
+    assert {attempt for attempt, _ in step_records.read_steps(run, 0).values()} == {1}
 
 
 def test_a_stopped_run_is_not_finished(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_step_times_fall_back_to_the_histogram(tmp_path: Path, damage: str) -> N
         path.unlink()
     else:
         path.write_text("not json\n" + path.read_text())
-    times = series.step_times_s(load([tmp_path / "s"]))["s", "run"]
+    times = step_records.step_times_s(load([tmp_path / "s"]))["s", "run"]
     assert times.size == 100
     assert times.mean() == pytest.approx(0.1, rel=0.1)
 
@@ -177,7 +177,7 @@ def test_losses_keep_a_loss_that_was_not_finite_as_missing(tmp_path: Path) -> No
     metrics = read_json(run.metrics)
     metrics["loss_history"][3]["loss"] = None
     write_json(run.metrics, metrics)
-    losses = series.losses(load([tmp_path / "s"]))
+    losses = training_curves.losses(load([tmp_path / "s"]))
     train = losses[losses["split"] == "train"]
     assert list(train.loc[train["loss"].isna(), "step"]) == [4]
     assert list(losses.loc[losses["split"] == "valid", "step"]) == [55, 110]
@@ -185,7 +185,7 @@ def test_losses_keep_a_loss_that_was_not_finite_as_missing(tmp_path: Path) -> No
 
 def test_analysis_imports_neither_torch_nor_jobs() -> None:
     code = (
-        "import sys, analysis.report, analysis.load, analysis.plots;"
+        "import sys, analysis.report, analysis.runs.load, analysis.plots;"
         "sys.exit(any(name in sys.modules for name in ('torch', 'jobs', 'matplotlib.pyplot')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 from matplotlib.container import BarContainer
 
-from analysis import plots, series, utilization
+from analysis import plots, utilization
 from analysis.efficiency import Curve, scaling_curves
-from analysis.load import load
+from analysis.runs import training_curves
+from analysis.runs.load import load
 from analysis.stats import Estimate
 from analysis.style import DPI, PHASE_COLOURS, PHASE_NAMES, WIDTH_IN
 from disttrain.records.steps import PHASES
@@ -92,7 +93,9 @@ def test_composition_stacks_to_the_step_time(tmp_path: Path, groups: int) -> Non
 
 def test_training_has_a_line_a_run_and_a_ring_a_validation(tmp_path: Path) -> None:
     table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=2)])
-    (axes,) = plots.training_figure(scaling_curves(table), series.losses(table), entropy_bits=4.8).axes
+    (axes,) = plots.training_figure(
+        scaling_curves(table), training_curves.losses(table), entropy_bits=4.8
+    ).axes
     curves = [line for line in axes.lines if len(line.get_xdata()) == 110]
     rings = [line for line in axes.lines if list(line.get_xdata()) == [55, 110]]
     assert (len(curves), len(rings)) == (4, 4)
@@ -102,7 +105,7 @@ def test_training_has_a_line_a_run_and_a_ring_a_validation(tmp_path: Path) -> No
 
 def test_gradient_norms_have_a_line_a_run(tmp_path: Path) -> None:
     table = load([fake_sweep(tmp_path, nodes=(1, 2), repeats=2)])
-    (axes,) = plots.gradient_norm_figure(scaling_curves(table), series.gradient_norms(table)).axes
+    (axes,) = plots.gradient_norm_figure(scaling_curves(table), training_curves.gradient_norms(table)).axes
     assert len(axes.lines) == 4
     assert [list(line.get_ydata())[:3] for line in axes.lines] == [[1, 1 / 2, 1 / 3]] * 4
     assert axes.get_yscale() == "log"

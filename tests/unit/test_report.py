@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from analysis.efficiency import Curve, scaling_curves
-from analysis.load import load
 from analysis.report import figures, narrative, render, write
 from analysis.report.__main__ import main
 from analysis.report.model import Report
 from analysis.report.summary import summarize
-from analysis.series import step_times_s
+from analysis.runs.load import load
+from analysis.runs.step_records import step_times_s
 from analysis.stats import Estimate
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis import utilization
-from analysis.load import load
+from analysis.runs.load import load
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run

@@ -1,4 +1,4 @@
-"""Series of finished runs: losses by step, and the duration of each measured step."""
+"""Step records of runs: one record for each step of the final lineage, and durations of measured steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.load import read_metrics
+from analysis.runs.load import read_metrics
 from disttrain.errors import in_one_line
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import durations
@@ -19,34 +19,6 @@ from disttrain.records.run_directory import RunDir
 
 RunId = tuple[str, str]
 """Sweep and run name."""
-
-
-def losses(table: pd.DataFrame) -> pd.DataFrame:
-    """Loss curves of the included runs: sweep, run, split (train or valid), step, loss, bits_per_byte."""
-    rows: list[tuple[str, str, str, int, float | None, float | None]] = []
-    for row in table[table["included"]].itertuples():
-        metrics, _ = read_metrics(row.path)
-        if metrics is None:
-            continue
-        for point in metrics.loss_history:
-            rows.append((row.sweep, row.run, "train", point.step, point.loss, None))
-        for point in metrics.eval_history:
-            rows.append(
-                (row.sweep, row.run, "valid", point.step, point.loss, point.metrics.get("bits_per_byte"))
-            )
-    frame = pd.DataFrame(rows, columns=["sweep", "run", "split", "step", "loss", "bits_per_byte"])
-    return frame.astype({"loss": "float64", "bits_per_byte": "float64"})
-
-
-def gradient_norms(table: pd.DataFrame) -> pd.DataFrame:
-    """Gradient norms of the included runs: sweep, run, step, grad_norm (NaN where it is not finite)."""
-    rows: list[tuple[str, str, int, float | None]] = []
-    for row in table[table["included"]].itertuples():
-        metrics, _ = read_metrics(row.path)
-        if metrics is not None:
-            rows += [(row.sweep, row.run, point.step, point.grad_norm) for point in metrics.grad_norm_history]
-    frame = pd.DataFrame(rows, columns=["sweep", "run", "step", "grad_norm"])
-    return frame.astype({"grad_norm": "float64"})
 
 
 def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
