@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def module_of(mutant: str) -> str:
-    """`analysis.stats` of `analysis.stats.x_ratio__mutmut_1`."""
+    """`analysis.stats.estimates` of `analysis.stats.estimates.x_ratio__mutmut_1`."""
     return mutant.rpartition(".x")[0]
 
 

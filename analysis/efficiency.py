@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.runs.load import swept_keys
-from analysis.stats import Estimate, geometric_mean, ratio
+from analysis.stats.estimates import Estimate, geometric_mean, ratio
 from disttrain.errors import ConfigError
 from disttrain.records.steps import PHASES
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from analysis.efficiency import Curve, Point
 from analysis.runs.step_records import RunId
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 from analysis.style import (
     CURVE_COLOURS,
     DPI,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 
 _TIME = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
 

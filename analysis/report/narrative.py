@@ -10,7 +10,7 @@ import pandas as pd
 from analysis.efficiency import Curve, Point
 from analysis.report import overlap_text
 from analysis.report.model import Notice, RunCost, RunOverlap, TrainingQuality
-from analysis.stats import CONFIDENCE, Estimate
+from analysis.stats.estimates import CONFIDENCE, Estimate
 from analysis.style import PHASE_NAMES
 from analysis.units import interval, number, percent, plural, rate, seconds, span, times
 

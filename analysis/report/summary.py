@@ -21,7 +21,7 @@ from analysis.report.model import (
     RunOverlap,
     TrainingQuality,
 )
-from analysis.stats import CONFIDENCE
+from analysis.stats.estimates import CONFIDENCE
 
 NOTHING = "No finished run to report on"
 

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.efficiency import as_table, scaling_curves
 from analysis.runs.load import load
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 from disttrain.errors import ConfigError
 from tests.support.fake_runs import fake_run, fake_sweep
 

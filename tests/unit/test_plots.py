@@ -15,7 +15,7 @@ from analysis import plots, utilization
 from analysis.efficiency import Curve, scaling_curves
 from analysis.runs import training_curves
 from analysis.runs.load import load
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 from analysis.style import DPI, PHASE_COLOURS, PHASE_NAMES, WIDTH_IN
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep

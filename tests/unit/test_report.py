@@ -19,7 +19,7 @@ from analysis.report.model import Report
 from analysis.report.summary import summarize
 from analysis.runs.load import load
 from analysis.runs.step_records import step_times_s
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
 from disttrain.records.steps import PHASES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis import units
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from analysis.stats import Estimate, geometric_mean, mean_bounds, ratio, ratio_bounds
+from analysis.stats.estimates import Estimate, geometric_mean, mean_bounds, ratio, ratio_bounds
 
 SIMULATIONS = 20_000
 rates = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=6)

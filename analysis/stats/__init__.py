@@ -1,0 +1,1 @@
+"""Statistics of runs: estimates with intervals, warm-up and stationarity, batch means, and verdicts."""
