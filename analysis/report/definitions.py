@@ -1,0 +1,119 @@
+"""Definitions of the report's metrics: formula, unit and source of each; columns and captions link to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One metric; its anchor on the page is `def-` and the id."""
+
+    id: str
+    name: str
+    formula: str
+    text: str
+    """Meaning of the symbols, how it is measured, and what it leaves out."""
+    source: str = ""
+    """Publication or standard of the formula."""
+
+
+_ALL = (
+    Definition(
+        "throughput",
+        "Throughput X",
+        "X = Σ samples / Σ step time",
+        "Samples of the measured steps of a run divided by their summed duration: a ratio of sums, never a mean "
+        "of rates. Warm-up and profiled steps do not count. Over repeats: geometric mean. Unit: samples/s.",
+        "Hoefler and Belli, SC 2015, rules 3 and 4",
+    ),
+    Definition(
+        "step-time",
+        "Step time T",
+        "T = global batch / X",
+        "Mean duration of an optimizer step, from the throughput. Unit: s.",
+    ),
+    Definition(
+        "speed-up",
+        "Speed-up S",
+        "S(N) = X(N) / X(N₀)",
+        "Throughput against that of the base size N₀. The base is always named with its absolute throughput.",
+        "Hoefler and Belli, SC 2015, rule 1",
+    ),
+    Definition(
+        "efficiency",
+        "Efficiency E",
+        "E(N) = S(N) · N₀ / N",
+        "Speed-up as a share of the ideal, with N the number of ranks: one formula for weak and strong scaling.",
+    ),
+    Definition(
+        "interval",
+        "Interval",
+        "exp(mean log X ± t · standard error)",
+        "95 % nominal coverage; the repeat of a run is the unit, because the steps of a run are correlated. "
+        "Student's t on logarithms; for ratios, Welch's degrees of freedom. One repeat gives no interval.",
+        "Welch, Biometrika 1947",
+    ),
+    Definition(
+        "phases",
+        "Phases of a step",
+        "T = compute + input + waiting + transfer + optimizer + checkpoint + other",
+        "Phases have no gap and no overlap. Their shares of a step are ratios of sums over ranks, measured steps "
+        "and repeats. Communication hidden under compute is part of compute.",
+    ),
+    Definition(
+        "exposed-communication",
+        "Exposed communication",
+        "exposed = waiting for peers + data transfer",
+        "Time in which a rank does nothing but communicate. Waiting is the time beyond that of the rank "
+        "which arrived last in the same collective; the rest is transfer.",
+    ),
+    Definition(
+        "hidden-communication",
+        "Hidden communication",
+        "hidden = Σ duration of collectives − exposed part",
+        "Time of collectives that overlaps with compute of the same rank; from profiled or timed collectives.",
+    ),
+    Definition(
+        "bus-bandwidth",
+        "Bus bandwidth",
+        "busbw = f · bytes / duration",
+        "f = 2(n − 1)/n for all-reduce, (n − 1)/n for all-gather and reduce-scatter, 1 for broadcast, with n "
+        "ranks: the rate that each link must carry, comparable with its line rate. Unit: B/s.",
+        "NVIDIA nccl-tests, PERFORMANCE.md",
+    ),
+    Definition(
+        "communication-share",
+        "Communication share",
+        "exposed communication / T",
+        "Share of the step in which ranks only communicate.",
+    ),
+    Definition(
+        "percentiles",
+        "Percentiles of step time",
+        "p50, p95, p99 of the measured steps",
+        "Over the measured steps of rank 0, all repeats pooled.",
+        "Hoefler and Belli, SC 2015, rule 8",
+    ),
+    Definition(
+        "utilization",
+        "Utilization",
+        "share of sampling periods in which a kernel ran",
+        "NVML's utilization: a running kernel that only waits for the network counts as busy, so it is no "
+        "efficiency. On a CPU: number of processors that the rank's process kept busy.",
+    ),
+    Definition(
+        "peak-memory",
+        "Peak memory",
+        "max over ranks of the most bytes in use",
+        "On a GPU: memory allocated by PyTorch's caching allocator. On a CPU: resident set of the process.",
+    ),
+)
+
+DEFINITIONS: dict[str, Definition] = {definition.id: definition for definition in _ALL}
+"""By id, in the order of the page."""
+
+
+def anchor(formula_id: str) -> str:
+    """Anchor of a definition on the page. Raises `KeyError` for an unknown id."""
+    return f"def-{DEFINITIONS[formula_id].id}"

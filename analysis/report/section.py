@@ -1,0 +1,117 @@
+"""Content of a report as data: sections of sentences, tables and figures.
+
+The HTML page and its Markdown, JSON, CSV and Parquet twins are all made from sections. Values stay numbers
+until they are rendered: a row holds raw values in the unit of its column or an `Estimate`, and
+`analysis.report.cells` formats them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from matplotlib.figure import Figure as PngFigure
+
+from analysis.stats import Estimate
+
+Unit = Literal[
+    "",  # text
+    "count",  # a whole number
+    "number",  # a number without unit, three significant digits
+    "s",  # seconds, shown as s, ms or µs
+    "span",  # seconds, shown as s, min or h
+    "share",  # 0 to 1, shown in percent
+    "points",  # a difference of shares, shown in percentage points
+    "ratio",  # shown as 2.87×
+    "samples/s",
+    "tokens/s",
+    "B",
+    "B/s",
+    "FLOP/s",
+    "h",
+    "J",
+    "J/sample",
+    "W",
+    "g",
+    "Hz",
+    "°C",
+    "currency",  # money in the currency of the price list
+]
+
+
+@dataclass(frozen=True)
+class RunLink:
+    """A run as a table's value; the page links its folder's `metrics.json`, or `run.json` without one."""
+
+    name: str
+    path: str
+    """Path of the run directory, as in the column `path` of the runs."""
+
+
+Value = str | int | float | bool | Estimate | RunLink | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table: `name` in CSV and Parquet, `heading` on the page."""
+
+    name: str
+    heading: str
+    unit: Unit = ""
+    formula_id: str | None = None
+    """Metric of `analysis.report.definitions`, which the heading links to."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; `name` is also the stem of its CSV and Parquet file, unique in the report."""
+
+    name: str
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Value]]
+    sources: Sequence[Sequence[RunLink]] = ()
+    """Runs that the numbers of each row come from, one entry for each row; linked in a last column."""
+    emphasized: Sequence[int] = ()
+    """Indices of rows that stand out: the base, the row of a verdict."""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"table {self.name}: a row has {len(row)} values, {len(self.columns)} columns"
+                )
+        if self.sources and len(self.sources) != len(self.rows):
+            raise ValueError(f"table {self.name}: {len(self.sources)} sources, {len(self.rows)} rows")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure: inline SVG on the page, and a PNG twin where `draw_png` is given."""
+
+    name: str
+    """Stem of the PNG file, unique in the report."""
+    title: str
+    conclusion: str
+    """Caption: the conclusion first, then how to read the figure."""
+    svg: str
+    alt: str
+    draw_png: Callable[[], PngFigure] | None = None
+    wide: bool = False
+    """Full page width."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section of the page; `id` is its anchor."""
+
+    id: str
+    title: str
+    conclusion: str
+    """One sentence: what a reader may conclude. Empty where there is nothing to conclude."""
+    paragraphs: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+    folded: bool = False
+    """Shown closed at first."""

@@ -1,0 +1,73 @@
+"""All data of one report: the table of runs, its scaling curves, and what is read on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis import series, utilization
+from analysis.efficiency import Curve, Point
+from analysis.overlaps import Overlap, overlaps_of
+from analysis.series import RunId
+
+
+@dataclass(frozen=True)
+class Study:
+    """What the sections of a report read; properties are computed once, at first use."""
+
+    runs: pd.DataFrame
+    """The table of `analysis.load.load`, one row a run; excluded runs too."""
+    curves: Sequence[Curve]
+
+    @cached_property
+    def included(self) -> pd.DataFrame:
+        """Runs that count in the figures."""
+        return self.runs[self.runs["included"]]
+
+    @cached_property
+    def emulated(self) -> bool:
+        """Whether an included run is emulated."""
+        return bool(self.included["emulated"].any())
+
+    @cached_property
+    def overlaps(self) -> Sequence[Overlap]:
+        """Runs that were at work on one node at the same time."""
+        return overlaps_of(map(Path, self.runs["path"]))
+
+    @cached_property
+    def unreadable(self) -> list[str]:
+        """Messages on step records that cannot be read."""
+        return series.unreadable_steps(self.runs)
+
+    @cached_property
+    def step_times_s(self) -> Mapping[RunId, NDArray[np.float64]]:
+        """Durations in seconds of the measured steps on rank 0, by run."""
+        return series.step_times_s(self.runs)
+
+    @cached_property
+    def losses(self) -> pd.DataFrame:
+        """Losses by step: the columns of `analysis.series.losses`."""
+        return series.losses(self.runs)
+
+    @cached_property
+    def gradient_norms(self) -> pd.DataFrame:
+        return series.gradient_norms(self.runs)
+
+    @cached_property
+    def utilization(self) -> pd.DataFrame:
+        """Utilization of rank 0's device by step: the columns of `analysis.utilization.by_step`."""
+        return utilization.by_step(self.runs)
+
+    def runs_of(self, curve: Curve, point: Point) -> list[dict[str, Any]]:
+        """Rows of `runs` for the repeats of one point."""
+        chosen = (self.runs["sweep"] == curve.sweep) & self.runs["run"].isin(point.runs)
+        return [
+            {str(key): value for key, value in row.items()} for row in self.runs[chosen].to_dict("records")
+        ]
