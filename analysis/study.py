@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis import series, utilization
+from analysis import utilization
 from analysis.efficiency import Curve, Point
 from analysis.overlaps import Overlap, overlaps_of
-from analysis.series import RunId
+from analysis.runs import step_records, training_curves
+from analysis.runs.step_records import RunId
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,21 @@ class Study:
     @cached_property
     def unreadable(self) -> list[str]:
         """Messages on step records that cannot be read."""
-        return series.unreadable_steps(self.runs)
+        return step_records.unreadable_steps(self.runs)
 
     @cached_property
     def step_times_s(self) -> Mapping[RunId, NDArray[np.float64]]:
         """Durations in seconds of the measured steps on rank 0, by run."""
-        return series.step_times_s(self.runs)
+        return step_records.step_times_s(self.runs)
 
     @cached_property
     def losses(self) -> pd.DataFrame:
-        """Losses by step: the columns of `analysis.series.losses`."""
-        return series.losses(self.runs)
+        """Losses by step: the columns of `analysis.runs.training_curves.losses`."""
+        return training_curves.losses(self.runs)
 
     @cached_property
     def gradient_norms(self) -> pd.DataFrame:
-        return series.gradient_norms(self.runs)
+        return training_curves.gradient_norms(self.runs)
 
     @cached_property
     def utilization(self) -> pd.DataFrame:

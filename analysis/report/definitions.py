@@ -1,4 +1,4 @@
-"""Definitions of the report's metrics: formula, unit and source of each; columns and captions link to them."""
+"""Definitions of the report's metrics: formula, unit and source; columns and captions link to them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _ALL = (
         "throughput",
         "Throughput X",
         "X = Σ samples / Σ step time",
-        "Samples of the measured steps of a run divided by their summed duration: a ratio of sums, never a mean "
-        "of rates. Warm-up and profiled steps do not count. Over repeats: geometric mean. Unit: samples/s.",
+        "Samples of the measured steps of a run divided by their summed duration: a ratio of sums, not a "
+        "mean of rates. Warm-up and profiled steps do not count. Over repeats: geometric mean. Unit: samples/s.",
         "Hoefler and Belli, SC 2015, rules 3 and 4",
     ),
     Definition(
@@ -44,7 +44,7 @@ _ALL = (
         "efficiency",
         "Efficiency E",
         "E(N) = S(N) · N₀ / N",
-        "Speed-up as a share of the ideal, with N the number of ranks: one formula for weak and strong scaling.",
+        "Speed-up as a share of the ideal, with N ranks: one formula for weak and strong scaling.",
     ),
     Definition(
         "interval",
@@ -58,8 +58,8 @@ _ALL = (
         "phases",
         "Phases of a step",
         "T = compute + input + waiting + transfer + optimizer + checkpoint + other",
-        "Phases have no gap and no overlap. Their shares of a step are ratios of sums over ranks, measured steps "
-        "and repeats. Communication hidden under compute is part of compute.",
+        "Phases have no gap and no overlap. Their shares of a step are ratios of sums over ranks, measured "
+        "steps and repeats. Communication hidden under compute is part of compute.",
     ),
     Definition(
         "exposed-communication",
@@ -71,14 +71,14 @@ _ALL = (
     Definition(
         "hidden-communication",
         "Hidden communication",
-        "hidden = Σ duration of collectives − exposed part",
-        "Time of collectives that overlaps with compute of the same rank; from profiled or timed collectives.",
+        "hidden = Σ duration of collectives - exposed part",
+        "Time of collectives that overlaps with compute of the same rank; from profiled or timed ones.",
     ),
     Definition(
         "bus-bandwidth",
         "Bus bandwidth",
         "busbw = f · bytes / duration",
-        "f = 2(n − 1)/n for all-reduce, (n − 1)/n for all-gather and reduce-scatter, 1 for broadcast, with n "
+        "f = 2(n - 1)/n for all-reduce, (n - 1)/n for all-gather and reduce-scatter, 1 for broadcast, with n "
         "ranks: the rate that each link must carry, comparable with its line rate. Unit: B/s.",
         "NVIDIA nccl-tests, PERFORMANCE.md",
     ),

@@ -13,7 +13,7 @@ from typing import Literal
 
 from matplotlib.figure import Figure as PngFigure
 
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 
 Unit = Literal[
     "",  # text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 from analysis.svg.elements import element, mark, shortened, text, text_width
 from analysis.svg.plot import HALF, LegendItem, Plot
 from analysis.svg.scales import Axis
@@ -58,7 +58,7 @@ def bars(
     width: float = HALF,
     row_height: float = 27.0,
 ) -> str:
-    """The `<svg>` of horizontal bars, the first row on top. The text after a bar needs room within `x.high`."""
+    """The `<svg>` of horizontal bars, first row on top. Text after a bar needs room within `x.high`."""
     longest = max((text_width(row.name) for row in rows if row.segments), default=0.0)
     left = min(max(longest + 12, 40.0), width * 0.36)
     plot = Plot(

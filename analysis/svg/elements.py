@@ -15,7 +15,8 @@ def element(name: str, *children: str, **attributes: str | float | None) -> str:
 
     Args:
         children: SVG text, already escaped.
-        attributes: numbers are rounded to 0.1 and None is left out; `class_` is written as `class` and `_` as `-`.
+        attributes: numbers are rounded to 0.1 and None is left out; `class_` is written as `class`, and
+            `_` as `-`.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
@@ -52,7 +53,7 @@ def shortened(content: str, width: float, size_px: float = FONT_PX) -> str:
 
 
 def document(body: str, *, name: str, width: float, height: float, title: str, description: str) -> str:
-    """The `<svg>` of a figure. `name` is unique in the page; screen readers read `title` and `description`."""
+    """The `<svg>` of a figure; `name` is unique in the page, and screen readers read the texts."""
     return element(
         "svg",
         element("title", html.escape(title, quote=False), id=f"{name}-title"),

@@ -75,10 +75,8 @@ def _levels(values: NDArray[np.float64], scale: tuple[float, float]) -> NDArray[
 def _runs(chosen: NDArray[np.bool_], left: float, cell: float, y: float, height: float) -> str:
     """A path of one rectangle for each run of neighbouring chosen cells."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], chosen.astype(np.int8), [0]])))
-    return "".join(
-        f"M{left + start * cell:.1f} {y:.1f}h{(end - start) * cell:.1f}v{height:.1f}h-{(end - start) * cell:.1f}z"
-        for start, end in zip(edges[::2], edges[1::2], strict=True)
-    )
+    boxes = [(left + a * cell, (b - a) * cell) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+    return "".join(f"M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z" for x, width in boxes)
 
 
 def _colour_scale(scale: tuple[float, float], form: Callable[[float], str], width: float) -> str:

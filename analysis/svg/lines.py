@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from analysis.stats import Estimate
+from analysis.stats.estimates import Estimate
 from analysis.svg.elements import element, mark
 from analysis.svg.plot import Plot
 
