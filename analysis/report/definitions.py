@@ -24,7 +24,7 @@ _ALL = (
         "Throughput X",
         "X = Σ samples / Σ step time",
         "Samples of the measured steps of a run divided by their summed duration: a ratio of sums, not a "
-        "mean of rates. Warm-up and profiled steps do not count. Over repeats: geometric mean. Unit: samples/s.",
+        "mean of rates. Warm-up and profiled steps do not count. Over repeats: geometric mean.",
         "Hoefler and Belli, SC 2015, rules 3 and 4",
     ),
     Definition(
