@@ -152,11 +152,9 @@ def write_csv(states: Sequence[RunState], file: str) -> None:
 
 def write_parquet(states: Sequence[RunState], file: str) -> None:
     """Write a Parquet file whose types do not depend on which values are null. Raises `ConfigError`."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ConfigError("needs pyarrow: pip install 'disttrain[parquet]'", at="--parquet") from None
+    import pyarrow
+    from pyarrow import parquet
+
     columns, rows = run_rows(states)
     types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64(), bool: pyarrow.bool_()}
     schema = pyarrow.schema([(name, types[kind]) for name, kind in columns.items()])

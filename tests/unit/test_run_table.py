@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import sys
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 import submit
 from disttrain.config.parsing import Draft, check
@@ -85,7 +85,6 @@ def test_the_table_is_of_the_selected_runs(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.usefixtures("runs")
 def test_parquet_has_the_same_columns_with_types(capsys: pytest.CaptureFixture[str]) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
     ask(capsys, "status --parquet t.parquet")
     table = parquet.read_table("t.parquet")
     assert table.column_names == next(csv.reader(ask(capsys, "status --csv").splitlines()))
@@ -95,16 +94,6 @@ def test_parquet_has_the_same_columns_with_types(capsys: pytest.CaptureFixture[s
     assert (types["optim.lr"], types["model.kind"], types["train.epochs"]) == ("double", "string", "string")
     assert table.column("optim.lr").to_pylist() == [0.5, 0.5, 1.0]
     assert table.column("step").to_pylist() == [20, None, 20]
-
-
-@pytest.mark.usefixtures("runs")
-def test_parquet_without_pyarrow_is_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert submit.main(["status", "--parquet", "t.parquet"]) == 2
-    assert "--parquet: needs pyarrow: pip install 'disttrain[parquet]'" in capsys.readouterr().err
-    assert not Path("t.parquet").exists()
 
 
 def test_the_page_describes_each_column() -> None:
