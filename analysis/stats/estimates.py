@@ -14,7 +14,7 @@ logarithms, because rates and durations are positive and are compared by ratios.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,21 @@ CONFIDENCE = 0.95
 Floats = NDArray[np.float64]
 
 
+Basis = Literal["repeats", "within run", "not stationary"]
+"""Basis of an interval: the spread between repeats, or between batches of steps of the one repeat. The mean
+of a run that is not stationary has no interval."""
+
+
+class LogMoments(NamedTuple):
+    """An estimated logarithm."""
+
+    centre: float
+    variance: float
+    """Variance of `centre`; NaN if unknown."""
+    freedom: float
+    """Degrees of freedom of `variance`."""
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A positive quantity over repeats; `low` and `high` are None without an interval."""
@@ -35,6 +50,7 @@ class Estimate:
     high: float | None
     repeats: int
     """Number of repeats; of a ratio, the smaller of its two numbers."""
+    basis: Basis = "repeats"
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of `factor` times the quantity."""
@@ -44,6 +60,7 @@ class Estimate:
             None if low is None else low * factor,
             None if high is None else high * factor,
             self.repeats,
+            self.basis,
         )
 
     def inverse(self, numerator: float = 1.0) -> Estimate:
@@ -54,6 +71,7 @@ class Estimate:
             None if high is None else numerator / high,
             None if low is None else numerator / low,
             self.repeats,
+            self.basis,
         )
 
 
@@ -92,6 +110,30 @@ def geometric_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimat
 def ratio(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     """`ratio_bounds` of one pair of series."""
     return _estimate(ratio_bounds(values, base, confidence), min(np.size(values), np.size(base)))
+
+
+def log_moments(values: ArrayLike) -> LogMoments:
+    """Mean of the logarithms of one series of repeats, with the variance of that mean."""
+    centre, variance, repeats = _log_moments(values)
+    return LogMoments(float(centre), float(variance), repeats - 1.0)
+
+
+def difference(moments: LogMoments, base: LogMoments) -> LogMoments:
+    """Logarithm of the ratio of two independent quantities; degrees of freedom by Welch (1947)."""
+    total = moments.variance + base.variance
+    parts = [each.variance**2 / each.freedom for each in (moments, base) if each.variance > 0]
+    freedom = total**2 / sum(parts) if parts else np.nan
+    return LogMoments(moments.centre - base.centre, total, float(freedom))
+
+
+def from_moments(
+    moments: LogMoments, repeats: int, basis: Basis = "repeats", confidence: float = CONFIDENCE
+) -> Estimate:
+    """The estimate of the quantity with this logarithm."""
+    centre, variance, freedom = (np.asarray(value, dtype=np.float64) for value in moments)
+    bounds = _bounds(centre, variance, freedom, confidence)
+    estimate = _estimate(bounds, repeats)
+    return Estimate(estimate.value, estimate.low, estimate.high, repeats, basis)
 
 
 def _log_moments(values: ArrayLike) -> tuple[Floats, Floats, int]:

@@ -1,0 +1,57 @@
+"""Interval of a mean within one run, by batch means: the spread between steps, not between repeats.
+
+Consecutive steps are correlated, so the standard error of pooled steps is too small. Means of long batches
+are nearly independent; Student's t on them covers. The interval describes this one run: it does not contain
+the spread between repeats, so it is too narrow for a comparison with another run.
+
+    >>> within_run([0.1] * 5) is None  # too few steps
+    True
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from analysis.stats.estimates import Floats, LogMoments
+
+BATCHES = 10
+"""Batches at first; half as many, of double length, while their means are correlated."""
+
+MIN_BATCHES = 5
+
+MIN_STEPS = 30
+"""Fewer steps give too small a variance: their batches of one or two steps are correlated."""
+
+MAX_LAG_1 = 0.2
+"""Lag-1 autocorrelation of batch means above which batches are doubled."""
+
+
+def within_run(values: ArrayLike) -> LogMoments | None:
+    """Logarithm of the mean of correlated positive values, in order, with variance and degrees of freedom.
+
+    The variance of the logarithm is that of the mean divided by its square (delta method). None for fewer
+    than `MIN_STEPS` values.
+    """
+    series = np.asarray(values, dtype=np.float64)
+    if series.size < MIN_STEPS:
+        return None
+    batches = BATCHES
+    means = _means(series, batches)
+    while lag_1(means) > MAX_LAG_1 and batches // 2 >= MIN_BATCHES:
+        batches //= 2
+        means = _means(series, batches)
+    mean = float(series.mean())
+    return LogMoments(float(np.log(mean)), float(means.var(ddof=1)) / batches / mean**2, batches - 1.0)
+
+
+def lag_1(values: ArrayLike) -> float:
+    """Autocorrelation at lag 1; 0 for constant values."""
+    series = np.asarray(values, dtype=np.float64)
+    centred = series - series.mean()
+    total = float(centred @ centred)
+    return float(centred[1:] @ centred[:-1]) / total if total else 0.0
+
+
+def _means(series: Floats, batches: int) -> Floats:
+    return np.array([part.mean() for part in np.array_split(series, batches)])

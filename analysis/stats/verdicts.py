@@ -1,0 +1,93 @@
+"""Verdicts on comparisons: faster, slower, equivalent within a margin, or unsettled.
+
+- *Equivalent*: two one-sided t tests on the logarithms (TOST; Schuirmann 1987) place the ratio of throughputs
+  between 1 / (1 + margin) and 1 + margin.
+- *Faster* or *slower*: Welch's t test on the logarithms finds the ratio different from one.
+- *Unsettled*: neither; more repeats are needed. One repeat on a side always is.
+
+Equivalence goes first: with many repeats, a ratio of 1.001 differs from one and does not matter. Many
+comparisons are corrected together by Benjamini and Hochberg (1995), which bounds the share of false findings.
+
+    >>> verdicts([compare([200.0, 202.0, 201.0], [100.0, 101.0, 100.5])])
+    ['faster']
+    >>> verdicts([compare([200.0], [100.0])])
+    ['unsettled']
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import false_discovery_control
+from scipy.stats import t as student_t
+
+from analysis.stats.estimates import CONFIDENCE, Estimate, LogMoments, difference, from_moments, log_moments
+
+Verdict = Literal["faster", "slower", "equivalent", "unsettled"]
+
+EQUIVALENCE_MARGIN = 0.02
+"""Ratios between 1 / 1.02 and 1.02 are equivalent by default."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ratio of two throughputs with the p values of both tests; NaN with one repeat on a side."""
+
+    ratio: Estimate
+    margin: float
+    p_difference: float
+    """Two-sided: the ratio is one."""
+    p_equivalence: float
+    """The ratio is beyond the margin."""
+
+
+def compare(values: ArrayLike, base: ArrayLike, margin: float = EQUIVALENCE_MARGIN) -> Comparison:
+    """Compare the throughputs of repeats with those of the base's repeats; both in samples/s."""
+    moments = difference(log_moments(values), log_moments(base))
+    bound = float(np.log1p(margin))
+    upper = _tail(moments, moments.centre - bound)  # the ratio is not below the upper bound
+    lower = _tail(moments, -moments.centre - bound)
+    return Comparison(
+        from_moments(moments, min(np.size(values), np.size(base))),
+        margin,
+        min(1.0, 2 * _tail(moments, -abs(moments.centre))),
+        max(upper, lower),
+    )
+
+
+def verdicts(comparisons: Sequence[Comparison], level: float = 1 - CONFIDENCE) -> list[Verdict]:
+    """The verdict on each comparison, with a share of false findings of at most `level` among all of them."""
+    different = benjamini_hochberg([each.p_difference for each in comparisons])
+    equivalent = benjamini_hochberg([each.p_equivalence for each in comparisons])
+    return [
+        _verdict(each, p_different < level, p_equivalent < level)
+        for each, p_different, p_equivalent in zip(comparisons, different, equivalent, strict=True)
+    ]
+
+
+def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p values; NaN, a test that could not be made, stays NaN and does not count."""
+    values = np.asarray(p_values, dtype=np.float64)
+    made = ~np.isnan(values)
+    if made.any():
+        values[made] = false_discovery_control(values[made], method="bh")
+    return [float(value) for value in values]
+
+
+def _verdict(comparison: Comparison, different: bool, equivalent: bool) -> Verdict:
+    if equivalent:
+        return "equivalent"
+    if different:
+        return "faster" if comparison.ratio.value > 1 else "slower"
+    return "unsettled"
+
+
+def _tail(moments: LogMoments, distance: float) -> float:
+    """Probability of a t value below `distance` / standard error; NaN without a variance."""
+    if moments.variance == 0:
+        return 0.0 if distance < 0 else 1.0
+    return float(student_t.cdf(distance / np.sqrt(moments.variance), moments.freedom))

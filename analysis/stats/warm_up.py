@@ -1,0 +1,163 @@
+"""Warm-up of a series of step durations by MSER-5, and a test whether the steps after it are stationary.
+
+The mean of a run describes its machine only if the measured steps are stationary: a longer warm-up, a device
+that grows hot or a neighbour that arrives make it an average of two states. Two tests look for a change:
+
+- MSER-5 (White, Cobb and Spratt, 2000; White 1997 for MSER): average each five steps, then drop the first d
+  averages for which the squared standard error of the rest is least. d is at most half of the series; a
+  minimum at that limit finds no stationary part.
+- A straight line through the medians of twelve batches.
+
+Both judge by medians: a single long step is an outlier that the mean has to contain, not a change. A change
+counts if its interval lies beyond `MARGIN`, so that a long, quiet run is not refused for a change
+nobody would notice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import t as student_t
+
+from analysis.stats.estimates import Floats
+
+StationarityVerdict = Literal["stationary", "warm-up too short", "not stationary", "too few steps"]
+
+BATCH = 5
+"""Steps in one batch of MSER-5."""
+
+MIN_STEPS = 60
+"""Fewer measured steps are too few to tell: twelve batches, six in each half."""
+
+MARGIN = 0.02
+"""Changes of the duration up to this share are tolerated."""
+
+LEVEL = 0.99
+"""Confidence of the interval of a change: two tests of each run, and a false alarm costs its figures."""
+
+BATCHES = 12
+"""Batches whose medians give the spread of a change."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A relative change of the duration with its interval of confidence `LEVEL`; 0.1 is 10 % longer."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def material(self) -> bool:
+        """Whether the whole interval lies beyond `MARGIN`."""
+        return self.low > MARGIN or self.high < -MARGIN
+
+
+@dataclass(frozen=True)
+class Stationarity:
+    """Verdict on the measured steps of one run."""
+
+    verdict: StationarityVerdict
+    warm_up: int = 0
+    """Measured steps that MSER-5 counts as warm-up, beyond the recorded one."""
+    shift: Change | None = None
+    """Median of these steps against the rest."""
+    trend: Change | None = None
+    """End of the remaining steps against their start, by the straight line through batch medians."""
+
+    @property
+    def publishable(self) -> bool:
+        """Whether the mean of the measured steps may be published with an interval."""
+        return self.verdict in ("stationary", "too few steps")
+
+    @property
+    def reason(self) -> str:
+        """The finding as part of a sentence; empty for a stationary run."""
+        if self.verdict == "too few steps":
+            return f"fewer than {MIN_STEPS} measured steps: too few to test whether they are stationary"
+        if self.verdict == "warm-up too short" and self.shift is not None:
+            return f"the first {self.warm_up} measured steps are {_longer(self.shift)} than the rest (MSER-5)"
+        if self.verdict == "not stationary" and self.trend is not None and self.trend.material:
+            return f"the step time drifts by {100 * self.trend.value:+.0f} % from start to end"
+        if self.verdict == "not stationary" and self.shift is not None:
+            halves = f"the first half of the measured steps is {_longer(self.shift)} than the second"
+            return f"{halves} (MSER-5 at its limit)"
+        return ""
+
+
+def mser5(values: ArrayLike) -> int:
+    """Number of leading values to drop: d* = argmin over d <= n/2 of sum_{i>d} (x_i - mean_{>d})^2 / (n-d)^2,
+    with x the means of five values. A multiple of five; 0 for fewer than ten values."""
+    batches = _means_of(np.asarray(values, dtype=np.float64), BATCH)
+    if batches.size < 2:
+        return 0
+    centred = (batches - batches.mean())[::-1]
+    counts = np.arange(1, batches.size + 1)
+    squares = np.cumsum(centred**2) - np.cumsum(centred) ** 2 / counts
+    squares[squares <= 1e-12 * squares[-1]] = 0.0  # rounding; ties go to the shortest warm-up
+    statistic = (squares / counts**2)[::-1]  # by d
+    return BATCH * int(np.argmin(statistic[: batches.size // 2 + 1]))
+
+
+def stationarity(step_s: ArrayLike) -> Stationarity:
+    """Whether the durations of the measured steps of a run, in order, are stationary.
+
+    The recorded warm-up is the floor: MSER-5 looks for more of it in what was measured.
+    """
+    series = np.asarray(step_s, dtype=np.float64)
+    if series.size < MIN_STEPS:
+        return Stationarity("too few steps")
+    batches = series.size // BATCH
+    drop = mser5(series)
+    at_limit = drop >= BATCH * (batches // 2)
+    shift = _shift(series[:drop], series[drop:]) if drop else None
+    if at_limit and shift is not None and shift.material:
+        return Stationarity("not stationary", drop, shift)
+    short = shift is not None and shift.material
+    trend = _trend(series[drop:] if short else series)
+    if trend.material:
+        return Stationarity("not stationary", drop, shift, trend)
+    return Stationarity("warm-up too short" if short else "stationary", drop if short else 0, shift, trend)
+
+
+def _longer(change: Change) -> str:
+    return f"{100 * abs(change.value):.0f} % {'longer' if change.value > 0 else 'shorter'}"
+
+
+def _shift(head: Floats, rest: Floats) -> Change:
+    """Median of `head` against that of `rest`: Student's t with the spread of batch medians of `rest`.
+
+    The spread of `head` is not used: a transient has few batches, and changes within them.
+    """
+    medians = _medians(rest)
+    error = np.sqrt(medians.var(ddof=1) * rest.size / BATCHES * (1 / head.size + 1 / rest.size))
+    half = float(student_t.ppf(0.5 + LEVEL / 2, BATCHES - 1) * error)
+    level = float(np.median(rest))
+    change = float(np.median(head)) - level
+    return Change(change / level, (change - half) / level, (change + half) / level)
+
+
+def _trend(series: Floats) -> Change:
+    """Rise of the least-squares line through batch medians, from the first step to the last."""
+    medians = _medians(series)
+    at = np.arange(BATCHES) - (BATCHES - 1) / 2
+    slope = float(at @ medians / (at @ at))
+    rest = medians - medians.mean() - slope * at
+    error = np.sqrt(rest @ rest / (BATCHES - 2) / (at @ at))
+    half = float(student_t.ppf(0.5 + LEVEL / 2, BATCHES - 2) * error)
+    scale = BATCHES / float(np.median(series))
+    return Change(slope * scale, (slope - half) * scale, (slope + half) * scale)
+
+
+def _medians(values: Floats) -> Floats:
+    return np.array([np.median(part) for part in np.array_split(values, BATCHES)])
+
+
+def _means_of(values: Floats, size: int) -> Floats:
+    """Means of consecutive `size` values; an incomplete batch at the end is dropped."""
+    count = values.size // size
+    means: Floats = values[: count * size].reshape(count, size).mean(axis=1)
+    return means

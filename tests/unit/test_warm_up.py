@@ -1,0 +1,95 @@
+"""MSER-5 and the test of stationarity, on generated series with a known answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.stats.warm_up import BATCH, MIN_STEPS, mser5, stationarity
+from tests.support.step_series import autocorrelated
+
+SIMULATIONS = 200
+Floats = np.ndarray
+
+
+def share_of(verdict: str, series: Callable[[np.random.Generator], Floats]) -> float:
+    rng = np.random.default_rng(7)
+    return sum(stationarity(series(rng)).verdict == verdict for _ in range(SIMULATIONS)) / SIMULATIONS
+
+
+@given(st.lists(st.floats(0.5, 2), min_size=10, max_size=80))
+def test_mser5_is_the_minimum_of_its_definition(values: list[float]) -> None:
+    batches = np.array(values[: len(values) // BATCH * BATCH]).reshape(-1, BATCH).mean(axis=1)
+    statistic = [
+        ((batches[d:] - batches[d:].mean()) ** 2).sum() / (batches.size - d) ** 2
+        for d in range(batches.size // 2 + 1)
+    ]
+    found = mser5(values)
+    assert found % BATCH == 0
+    assert statistic[found // BATCH] == pytest.approx(min(statistic), abs=1e-12)
+
+
+def test_mser5_drops_a_transient_and_nothing_of_a_constant_series() -> None:
+    assert mser5([3.0] * 10 + [1.0, 1.1] * 45) == 10
+    assert mser5([1.0] * 100) == 0
+    assert mser5([1.0] * 9) == 0
+
+
+@pytest.mark.parametrize("lag_1", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("count", [200, 1000])
+def test_a_stationary_series_is_seldom_refused(count: int, lag_1: float) -> None:
+    assert share_of("stationary", lambda rng: autocorrelated(rng, count, lag_1)) >= 0.97
+
+
+@pytest.mark.parametrize(
+    ("verdict", "profile"),
+    [
+        ("not stationary", lambda at: 1 + 0.2 * at),
+        ("not stationary", lambda at: np.where(at < 0.6, 1, 1.2)),
+        ("warm-up too short", lambda at: np.where(at < 0.3, 1.5, 1)),
+        ("warm-up too short", lambda at: 1 + 0.5 * np.exp(-10 * at)),
+    ],
+    ids=["drift of 20 %", "20 % slower from 60 % on", "30 % are warm-up", "exponential warm-up"],
+)
+def test_a_change_is_found(verdict: str, profile: Callable[[Floats], Floats]) -> None:
+    at = np.linspace(0, 1, 400)
+    assert share_of(verdict, lambda rng: autocorrelated(rng, 400, 0.5) * profile(at)) >= 0.9
+
+
+def test_a_change_below_the_margin_is_tolerated_however_certain_it_is() -> None:
+    assert stationarity(np.linspace(1, 1.01, 10_000)).verdict == "stationary"
+    assert stationarity(np.linspace(1, 1.05, 10_000)).verdict == "not stationary"
+
+
+def test_few_steps_are_a_verdict_of_their_own() -> None:
+    rising = np.linspace(1, 2, MIN_STEPS)
+    assert stationarity(rising[:-1]).verdict == "too few steps"
+    assert stationarity(rising[:-1]).publishable
+    assert stationarity(rising).verdict == "not stationary"
+    assert not stationarity(rising).publishable
+
+
+def test_one_long_step_is_an_outlier_and_not_a_warm_up() -> None:
+    series = np.tile([1.0, 1.01, 0.99, 1.0, 1.02], 40)
+    series[3] = 20.0
+    assert stationarity(series).verdict == "stationary"
+
+
+def test_the_reason_names_the_change_and_its_size() -> None:
+    steady = np.tile([1.0, 1.01, 0.99, 1.0, 1.0], 40)
+    at = np.arange(200)
+    assert stationarity(steady).reason == ""
+    assert stationarity(steady * np.where(at < 40, 1.5, 1)).reason == (
+        "the first 40 measured steps are 50 % longer than the rest (MSER-5)"
+    )
+    assert stationarity(steady * (1 + at / 199)).reason.startswith("the ")
+    falling = stationarity(steady * np.where(at < 120, 1.5, 1))
+    assert (falling.verdict, falling.publishable) == ("not stationary", False)
+    assert falling.reason == (
+        "the first half of the measured steps is 50 % longer than the second (MSER-5 at its limit)"
+    )
+    assert "too few" in stationarity(steady[:20]).reason
