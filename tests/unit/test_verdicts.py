@@ -11,7 +11,7 @@ from scipy import stats
 from analysis.stats.estimates import ratio
 from analysis.stats.verdicts import benjamini_hochberg, compare, verdicts
 
-SIMULATIONS = 1000
+SIMULATIONS = 400
 rates = st.lists(st.floats(50, 200), min_size=1, max_size=5)
 
 

@@ -87,7 +87,7 @@ def test_the_reason_names_the_change_and_its_size() -> None:
         "the first 40 measured steps are 50 % longer than the rest (MSER-5)"
     )
     assert stationarity(steady * (1 + at / 199)).reason.startswith("the ")
-    falling = stationarity(steady * np.where(at < 120, 1.5, 1))
+    falling = stationarity(steady * np.where(at < 100, 1.5, 1))
     assert (falling.verdict, falling.publishable) == ("not stationary", False)
     assert falling.reason == (
         "the first half of the measured steps is 50 % longer than the second (MSER-5 at its limit)"
