@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from analysis.runs import hardware
 from analysis.runs.step_records import read_steps
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.run_directory import Attempt, RunDir
@@ -35,26 +36,16 @@ def step_at(at_s: ArrayLike, records: Sequence[Mapping[str, Any]]) -> NDArray[np
     Returns:
         Step numbers in the shape of `at_s`.
     """
-    instants = np.asarray(at_s, dtype=np.float64)
-    found = np.full(instants.shape, np.nan)
-    known = sorted(
+    known = [
         (
-            record["start_s"],
+            np.nan if record["start_s"] is None else record["start_s"],
             record["step_s"],
             record["first"] if "first" in record else record["step"],
             record.get("steps", 1),
         )
         for record in records
-        if record["start_s"] is not None
-    )
-    if known:
-        start, took, step, steps = np.array(known, dtype=np.float64).T
-        place = np.searchsorted(start, instants, side="right") - 1
-        inside = (place >= 0) & (instants < start[place] + took[place])
-        place = place[inside]
-        into = (instants[inside] - start[place]) / took[place] * steps[place]
-        found[inside] = step[place] + np.minimum(np.floor(into), steps[place] - 1)
-    return found
+    ]
+    return hardware.step_at(at_s, *np.array(known, dtype=np.float64).reshape(-1, 4).T)
 
 
 def by_step(table: pd.DataFrame) -> pd.DataFrame:

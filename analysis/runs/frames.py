@@ -8,18 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from os import sched_getaffinity
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.runs import cache
+from analysis.runs.collectives import COLLECTIVE_COLUMNS, read_collectives
+from analysis.runs.columns import Columns, frame_of_runs
+from analysis.runs.hardware import HARDWARE_COLUMNS, read_hardware
+from analysis.runs.hosts import RunHosts
 from analysis.runs.load import KnownState, load, read_metrics
-from analysis.runs.step_columns import SECONDS, Columns, in_lineage, in_ranges, read_step_columns
+from analysis.runs.step_columns import SECONDS, in_lineage, in_ranges, lineage_ends, read_step_columns
 from disttrain.config.dotted_keys import get_key
 from disttrain.errors import in_one_line
-from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
@@ -36,7 +38,7 @@ STEP_COLUMNS: dict[str, str] = {
     "measured": "bool",  # kept, and neither warm-up nor profiled
     "kept": "bool",  # part of the final model: not repeated after a resume
 }
-"""Columns of `Frames.steps` and their types."""
+"""Columns of `Frames.steps` and their types. The times are those of `records.steps`."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,19 @@ class Frames:
     steps: pd.DataFrame
     """One row a rank and step record (`STEP_COLUMNS`), in the order of run, attempt, rank and step."""
     collectives: pd.DataFrame
+    """One row a rank, profiled step and collective (`COLLECTIVE_COLUMNS`)."""
     hardware: pd.DataFrame
+    """One row a sample of a GPU or of a rank's process (`HARDWARE_COLUMNS`)."""
     problems: tuple[str, ...] = ()
-    """One line for each record or file that could not be read."""
+    """One line for each record or file that is missing or could not be read."""
 
 
-class _RunSteps(NamedTuple):
-    columns: Columns
+class _RunRecords(NamedTuple):
+    steps: Columns
+    collectives: Columns
+    hardware: Columns
     hosts: list[str]
-    """Names for the codes in the column `host`."""
+    """Names for the codes in the columns `host`."""
     cached: Path | None
     problems: list[str]
 
@@ -79,86 +85,53 @@ def read_frames(runs: pd.DataFrame, *, whole_sweeps: bool = False) -> Frames:
     """
     paths = [Path(path) for path in runs["path"]]
     with ThreadPoolExecutor(len(sched_getaffinity(0))) as threads:
-        found = list(threads.map(_read_steps, paths))
+        found = list(threads.map(_read_run, paths))
     if whole_sweeps:
         used = {each.cached for each in found if each.cached is not None}
         for sweep in {path.parent for path in paths}:
             cache.remove_unused(sweep, used)
-    problems = tuple(itertools.chain.from_iterable(each.problems for each in found))
-    empty = pd.DataFrame()
-    return Frames(runs, _joined(runs["path"].tolist(), found), empty, empty, problems)
+    names, hosts = runs["path"].tolist(), [each.hosts for each in found]
+    return Frames(
+        runs,
+        frame_of_runs(names, [each.steps for each in found], hosts, STEP_COLUMNS),
+        frame_of_runs(names, [each.collectives for each in found], hosts, COLLECTIVE_COLUMNS),
+        frame_of_runs(names, [each.hardware for each in found], hosts, HARDWARE_COLUMNS),
+        tuple(itertools.chain.from_iterable(each.problems for each in found)),
+    )
 
 
-def _read_steps(path: Path) -> _RunSteps:
+def _read_run(path: Path) -> _RunRecords:
     run, problems = RunDir(path), list[str]()
+    steps, collectives, hardware, cached = Columns(), Columns(), Columns(), None
+    metrics, _ = read_metrics(path)
+    config = (read_run_json_or_none(run) or {}).get("config", {})
+    hosts = RunHosts(run, _ranks_per_node(metrics, config))
     try:
-        columns, cached = read_step_columns(run, problems)
-        metrics, _ = read_metrics(path)
-        columns["kept"] = in_lineage(columns, metrics.attempt if metrics else None)
-        excluded = in_ranges(columns["step"], _excluded(run, metrics, columns))
-        columns["measured"] = columns["kept"] & ~excluded
-        columns["host"], hosts = _hosts(run, columns, metrics)
-    except OSError as error:
-        problems.append(f"step records of {path}: {in_one_line(error)}")
-        return _RunSteps({}, [], None, problems)
-    return _RunSteps(columns, hosts, cached, problems)
+        steps, cached = read_step_columns(run, problems)
+        ends = lineage_ends(steps, metrics.attempt if metrics else None)
+        steps["kept"] = in_lineage(steps, ends)
+        steps["measured"] = steps["kept"] & ~in_ranges(steps["step"], _excluded(metrics, config, steps))
+        steps["host"] = hosts.of_ranks(steps["attempt"], steps["rank"])
+        hardware = read_hardware(run, steps, hosts, problems)
+        collectives = read_collectives(run, metrics.world_size if metrics else None, problems)
+        if collectives:
+            collectives["host"] = hosts.of_ranks(collectives["attempt"], collectives["rank"])
+            collectives["kept"] = in_lineage(collectives, ends)
+    except Exception as error:  # a damaged file of one run must not hide the others
+        problems.append(f"records of {path}: {in_one_line(error)}")
+    return _RunRecords(steps, collectives, hardware, hosts.names, cached, problems)
 
 
-def _excluded(run: RunDir, metrics: Metrics | None, columns: Columns) -> Sequence[tuple[int, int]]:
+def _ranks_per_node(metrics: Metrics | None, config: dict[str, object]) -> int | None:
+    return metrics.ranks_per_node if metrics else get_key(config, "resources.gpus_per_node")
+
+
+def _excluded(
+    metrics: Metrics | None, config: dict[str, object], steps: Columns
+) -> Sequence[tuple[int, int]]:
     """Ranges of warm-up and profiled steps: by `metrics.json`, or else by the configured warm-up."""
     if metrics is not None:
         return metrics.left_out or [(1, metrics.warmup_steps)]
-    config = (read_run_json_or_none(run) or {}).get("config", {})
     warmup = get_key(config, "telemetry.warmup_steps") or 0
-    attempts, starts = np.unique(columns["attempt"], return_index=True)
-    return (
-        [(int(first), int(first) + warmup - 1) for first in columns["step"][starts]] if attempts.size else []
-    )
-
-
-def _hosts(run: RunDir, columns: Columns, metrics: Metrics | None) -> tuple[NDArray[np.int32], list[str]]:
-    """A code for each row, and the host's name for each code."""
-    record = read_run_json_or_none(run) or {}
-    per_node = (
-        metrics.ranks_per_node if metrics else get_key(record.get("config", {}), "resources.gpus_per_node")
-    )
-    codes = np.zeros(columns["rank"].size, dtype=np.int32)
-    names = {"": 0}
-    if not per_node:
-        return codes, [*names]
-    node = columns["rank"] // per_node
-    for number in np.unique(columns["attempt"]):
-        rows = columns["attempt"] == number
-        hosts = _hosts_of_attempt(run, int(number), int(node[rows].max()) + 1)
-        codes[rows] = np.array([names.setdefault(host, len(names)) for host in hosts])[node[rows]]
-    return codes, [*names]
-
-
-def _hosts_of_attempt(run: RunDir, number: int, nodes: int) -> list[str]:
-    """Names of the nodes by node rank, from the attempt's record or the nodes' own; empty if unknown."""
-    attempt = run.attempt(number)
-    listed: list[Any] = (read_json_or_none(attempt.record) or {}).get("nodes", [])
-    if len(listed) >= nodes:
-        return [str(host) for host in listed[:nodes]]
-    return [str((read_json_or_none(attempt.node_record(n)) or {}).get("host", "")) for n in range(nodes)]
-
-
-def _joined(paths: Sequence[str], found: Sequence[_RunSteps]) -> pd.DataFrame:
-    """One frame of all runs. Arrays of single runs are released column by column, to halve the memory."""
-    names = {"": 0}
-    rows = [each.columns["step"].size if each.columns else 0 for each in found]
-    for each in found:
-        codes = np.array([names.setdefault(host, len(names)) for host in each.hosts], dtype=np.int32)
-        if each.columns:
-            each.columns["host"] = codes[each.columns["host"]]
-    data: dict[str, Any] = {"run": pd.Categorical.from_codes(np.repeat(np.arange(len(rows)), rows), paths)}
-    for name, dtype in STEP_COLUMNS.items():
-        if name == "run":
-            continue
-        parts = [each.columns.pop(name) for each in found if each.columns]
-        whole = np.concatenate(parts) if parts else np.empty(0)
-        if name == "host":
-            data[name] = pd.Categorical.from_codes(whole.astype(np.int32), [*names])
-        else:
-            data[name] = whole.astype(dtype, copy=False)
-    return pd.DataFrame(data, copy=False)
+    _, starts = np.unique(steps["attempt"], return_index=True)
+    return [(int(first), int(first) + warmup - 1) for first in steps["step"][starts]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from analysis.runs.cache import cached
+from analysis.runs.collectives import files_by_number
+from analysis.runs.columns import Columns
 from analysis.runs.json_columns import read_columns
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 
-Columns = dict[str, NDArray[Any]]
-"""Arrays of one length, by name."""
 _NONE = np.iinfo(np.int32).min
+_NEVER = np.iinfo(np.int64).max
 
 SECONDS = ("start_s", "step_s", *PHASES, "comm_exposed_s")
 _RECORD = pa.schema(
@@ -51,7 +52,7 @@ def read_step_columns(run: RunDir, unreadable: list[str]) -> tuple[Columns, Path
     files = [
         (attempt.number, rank, path)
         for attempt in run.attempts()
-        for rank, path in _files_by_rank(attempt.path)
+        for rank, path in files_by_number(attempt.path, "steps-")
     ]
     if not files:
         return {name: _NO_ROWS[name].to_numpy() for name in _NO_ROWS.column_names}, None
@@ -60,24 +61,31 @@ def read_step_columns(run: RunDir, unreadable: list[str]) -> tuple[Columns, Path
     return {name: table[name].to_numpy() for name in table.column_names}, path
 
 
-def in_lineage(columns: Columns, last_attempt: int | None) -> NDArray[np.bool_]:
-    """Whether each row belongs to the final model, as in `step_records.read_steps`.
+def lineage_ends(steps: Columns, last_attempt: int | None) -> dict[tuple[int, int], int]:
+    """By attempt and rank, the first step that is not part of the final model, as in `read_steps`.
 
-    A row does not where a newer attempt of its rank, up to `last_attempt`, began at its step or before.
+    It is the first step of the newer attempts of the rank, up to `last_attempt`; 0 for attempts after it.
     """
-    attempt, rank, step = columns["attempt"], columns["rank"], columns["step"]
-    kept = np.zeros(step.size, dtype=np.bool_)
-    if not step.size:
-        return kept
-    starts = np.flatnonzero(np.r_[True, (attempt[1:] != attempt[:-1]) | (rank[1:] != rank[:-1])])
+    attempt, rank, step = steps["attempt"], steps["rank"], steps["step"]
+    starts = np.flatnonzero(np.r_[True, (attempt[1:] != attempt[:-1]) | (rank[1:] != rank[:-1])][: step.size])
+    ends: dict[tuple[int, int], int] = {}
     begun: dict[int, int] = {}  # by rank, the first step of the attempts after the present one
-    for start, end in reversed(list(zip(starts, [*starts[1:], step.size], strict=True))):
-        if last_attempt is not None and attempt[start] > last_attempt:
+    for start in starts[::-1]:
+        number, of_rank, first = int(attempt[start]), int(rank[start]), int(step[start])
+        if last_attempt is not None and number > last_attempt:
+            ends[number, of_rank] = 0
             continue
-        of_rank = int(rank[start])
-        kept[start:end] = step[start:end] < begun.get(of_rank, np.iinfo(np.int64).max)
-        begun[of_rank] = min(int(step[start]), begun.get(of_rank, int(step[start])))
-    return kept
+        ends[number, of_rank] = begun.get(of_rank, _NEVER)
+        begun[of_rank] = min(first, begun.get(of_rank, first))
+    return ends
+
+
+def in_lineage(columns: Columns, ends: Mapping[tuple[int, int], int]) -> NDArray[np.bool_]:
+    """Whether each row (attempt, rank, step) is part of the final model, by `lineage_ends`."""
+    attempt, rank, step = columns["attempt"], columns["rank"], columns["step"]
+    starts = np.flatnonzero(np.r_[True, (attempt[1:] != attempt[:-1]) | (rank[1:] != rank[:-1])][: step.size])
+    limits = [ends.get((int(attempt[start]), int(rank[start])), _NEVER) for start in starts]
+    return step < np.repeat(np.array(limits, dtype=np.int64), np.diff(np.r_[starts, step.size]))
 
 
 def in_ranges(step: NDArray[Any], ranges: Iterable[Sequence[int]]) -> NDArray[np.bool_]:
@@ -86,13 +94,6 @@ def in_ranges(step: NDArray[Any], ranges: Iterable[Sequence[int]]) -> NDArray[np
     for first, last in ranges:
         found |= (step >= first) & (step <= last)
     return found
-
-
-def _files_by_rank(attempt: Path) -> list[tuple[int, Path]]:
-    found = (
-        (path.stem.removeprefix("steps-"), path) for path in attempt.glob("steps-*.jsonl") if path.is_file()
-    )
-    return sorted((int(rank), path) for rank, path in found if rank.isdigit())
 
 
 def _parse(files: Sequence[tuple[int, int, Path]], unreadable: list[str]) -> pa.Table:

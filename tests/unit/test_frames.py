@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from analysis.runs.collectives import COLLECTIVE_COLUMNS
 from analysis.runs.frames import STEP_COLUMNS, Frames, load_frames
+from analysis.runs.hardware import HARDWARE_COLUMNS
 from analysis.runs.step_records import read_steps
 from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
@@ -76,3 +78,70 @@ def test_ranks_have_the_host_of_their_node(tmp_path: Path) -> None:
     run.attempt(0).record.unlink()
     write_json(run.attempt(0).node_record(1), {"host": "c09"})
     assert frames_of(run).steps["host"].tolist() == [""] * 4 + ["c09"] * 4
+
+
+def collective(kind: str, bucket: int, duration_s: float, **more: object) -> dict[str, object]:
+    return {
+        "kind": kind, "bucket": bucket, "bytes": 4096, "start_s": 0.1, "duration_s": duration_s,
+        "hidden_s": 0.25 * duration_s, "exposed_s": 0.75 * duration_s, **more,
+    }  # fmt: skip
+
+
+def test_a_collective_of_a_profiled_step_is_a_row(tmp_path: Path) -> None:
+    """Attempt 1 repeats the steps from 5, so the profiled step 7 of attempt 0 is not part of the model."""
+    run = fake_run(tmp_path / "s" / "run", nodes=2, hosts=["c07", "c08"])
+    sharded = collective("all_gather", 1, 0.4, ranks=1, dimension="shard") | {"bytes": None}
+    both = [collective("all_reduce", 0, 0.2), sharded]
+    for rank in (0, 1):
+        for attempt, steps in enumerate([range(1, 8), range(5, 11)]):
+            write_steps(run, attempt, rank, steps)
+            lines = [{"step": step, "collectives": both} for step in (3, 7, 9) if step in steps]
+            write_text(run.attempt(attempt).comm(rank), "".join(f"{json.dumps(line)}\n" for line in lines))
+    write_json(run.attempt(1).record, read_json(run.attempt(0).record))
+    write_json(run.metrics, read_json(run.metrics) | {"attempt": 1})
+    frame = frames_of(run).collectives
+    assert {name: str(frame[name].dtype) for name in frame} == COLLECTIVE_COLUMNS
+    assert len(frame) == 2 * 2 * (2 + 2)
+    assert sorted(set(frame.loc[frame["kept"], "step"])) == [3, 7, 9]
+    assert frame.loc[~frame["kept"], ["attempt", "step"]].drop_duplicates().to_numpy().tolist() == [[0, 7]]
+    first, second = frame.iloc[0], frame.iloc[1]
+    assert (first["kind"], first["bytes"], first["ranks"], first["dimension"]) == (
+        "all_reduce",
+        4096,
+        2,
+        "world",
+    )
+    assert (second["ranks"], second["dimension"], second["exposed_s"]) == (1, "shard", pytest.approx(0.3))
+    assert np.isnan(second["bytes"])
+    assert dict(zip(frame["rank"], frame["host"], strict=True)) == {0: "c07", 1: "c08"}
+
+
+def test_samples_of_gpus_and_processes_are_rows_in_base_units(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run", hosts=["c07"])
+    write_steps(run, 0, 0, range(1, 4))
+    gpu = {
+        "rank": 0,
+        "at_s": 1.5,
+        "time": 1.7e9,
+        "utilization": 0.9,
+        "memory_used_bytes": 2**30,
+        "sm_clock_mhz": 1410,
+    }
+    gpu |= {"power_w": 300.0, "energy_j": None, "throttle": ["power_cap", "sw_thermal"]}
+    write_text(run.attempt(0).gpu_samples(0), json.dumps(gpu) + "\n" + json.dumps(gpu | {"at_s": 9.0}) + "\n")
+    device = {"ranks": [0], "uuid": "GPU-1", "memory_total_bytes": 2**34, "sm_clock_max_mhz": 1980}
+    write_json(run.attempt(0).gpu_devices(0), {"gpus": [device]})
+    frame = frames_of(run).hardware
+    assert {name: str(frame[name].dtype) for name in frame} == HARDWARE_COLUMNS
+    sample, outside = frame[frame["kind"] == "gpu"].itertuples()
+    assert (sample.host, sample.device, sample.step, sample.clock_hz) == ("c07", "GPU-1", 2, 1410e6)
+    assert (sample.clock_max_hz, sample.memory_total_bytes, sample.throttle) == (
+        1980e6,
+        2**34,
+        "power_cap,sw_thermal",
+    )
+    assert np.isnan(sample.energy_j)
+    assert np.isnan(outside.step)
+    process = frame[frame["kind"] == "process"].iloc[1]
+    assert (process["host"], process["memory_bytes"]) == ("c07", 300 * 2**20)
+    assert process["utilization"] == pytest.approx(0.9 + 0.05 * np.sin(1))
