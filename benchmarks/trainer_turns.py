@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.bare import Order
+from benchmarks.own_time import own_time
 from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
@@ -196,18 +197,25 @@ def measure(arguments: argparse.Namespace, world: World, config: Config, folder:
     names = ["disttrain", *arguments.peers]
     first = arguments.launch % len(names)  # the order of building changes addresses, and with them speed
     turns = {name: makers[name]() for name in names[first:] + names[:first]}
-    for turn in turns.values():
-        turn(WARM_UP)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     order = random.Random(arguments.launch)
-    for _ in range(arguments.rounds):
-        order.shuffle(names)
-        for name in names:
+    with own_time() as clock:
+
+        def timed(name: str, steps: int) -> float:
             _synchronize(world)
             began = time.perf_counter()
-            turns[name](STEPS_OF_TURN)
+            turns[name](steps)
             _synchronize(world)
-            seconds[name].append(time.perf_counter() - began)
+            taken = time.perf_counter() - began
+            clock.others_s += taken if name != "disttrain" else 0.0
+            return taken
+
+        for name in turns:
+            timed(name, WARM_UP)
+        for _ in range(arguments.rounds):
+            order.shuffle(names)
+            for name in names:
+                seconds[name].append(timed(name, STEPS_OF_TURN))
     batch = config.train.local_batch_size or 1
     return {"seconds": seconds, "samples_per_round": batch * world.size * STEPS_OF_TURN}
 

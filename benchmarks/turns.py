@@ -24,6 +24,7 @@ from torch.utils.data import Dataset
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import bare, parts
+from benchmarks.own_time import OwnTime, own_time
 from disttrain.config.config_tree import Config
 from disttrain.data.source import Sample, Source
 from disttrain.records.dataset import DatasetRecord
@@ -70,18 +71,6 @@ def config_of(arguments: argparse.Namespace, steps: int) -> Config:
         "parallel": {"ddp": {"gradient_as_bucket_view": True}},
         "telemetry": {"flush_every_s": 1e9} if arguments.every_step else {},
     })  # fmt: skip
-
-
-class OwnTime:
-    """Replaces `time` in the telemetry: `monotonic` counts the turns of the instrumented loop alone."""
-
-    time = staticmethod(time.time)
-
-    def __init__(self) -> None:
-        self.others_s = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() - self.others_s
 
 
 class Ours:
@@ -136,15 +125,13 @@ class Bare:
         return seconds
 
 
-def measure(arguments: argparse.Namespace, world: World, folder: Path) -> dict[str, Any]:
+def measure(arguments: argparse.Namespace, world: World, folder: Path, clock: OwnTime) -> dict[str, Any]:
     """Logarithms of the ratios of one launch, step times in ms, and the seconds of the parts.
 
     The ratios are instrumented / geometric mean of the bare loops (mean over rounds, and of median turns) and
     one bare loop / the other.
     """
     warm, per_block = arguments.warmup, arguments.block_steps
-    clock = OwnTime()
-    vars(telemetry_run)["time"] = clock
     if arguments.every_step:
         telemetry_run.PROGRESS_EVERY_S = math.inf
     loops: dict[str, Ours | Bare] = {}
@@ -207,8 +194,12 @@ def main() -> None:
         "--launch", type=int, default=0, help="number of the launch: seed of the order of turns"
     )
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, open_world(config_of(arguments, 1).resources) as world:
-        result = measure(arguments, world, Path(folder))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_world(config_of(arguments, 1).resources) as world,
+        own_time() as clock,
+    ):
+        result = measure(arguments, world, Path(folder), clock)
         if world.rank == 0:
             print(json.dumps(result))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -38,6 +39,7 @@ class LiveProgress:
         self._steps_total: int = metrics_fields["steps_total"]
         self._global_batch: int = metrics_fields["global_batch_size"]
         self._sinks = [sinks.open_sink(name, attempt) for name in config.telemetry.sinks]
+        self._unsent: deque[tuple[int, dict[str, float]]] = deque()
         self.written_at = now
         self._step = 0
         self._loss_step: int | None = None
@@ -87,19 +89,20 @@ class LiveProgress:
             **hardware,
         )
         live = {"lr": lr} | ({"samples_per_s": self._samples_per_s} if self._samples_per_s else {})
-        self.send(step, live | {_scalar_name(name): value for name, value in hardware.items()})
+        self._queue(step, live | {_scalar_name(name): value for name, value in hardware.items()})
         if grad_norm:
             if grad_norm[0] != self._grad_norm_step:
-                self.send(grad_norm[0], {"grad_norm": grad_norm[1]})
+                self._queue(grad_norm[0], {"grad_norm": grad_norm[1]})
             self._grad_norm_step = grad_norm[0]
         if loss:
             if loss[0] != self._loss_step:
-                self.send(loss[0], {"loss/train": loss[1]})
+                self._queue(loss[0], {"loss/train": loss[1]})
             self._loss_step = loss[0]
             live |= {"loss": loss[1], "loss_step": loss[0]}
         self._writer.submit("progress", partial(self._write, progress, live))
 
     def _write(self, progress: Progress, live: Mapping[str, float]) -> None:
+        self._send_queued()
         if self._attempt.superseded() is not None:
             return  # the next stop agreement ends this attempt
         with drop_if_disk_full():
@@ -108,18 +111,27 @@ class LiveProgress:
 
     def send(self, step: int, values: Mapping[str, float | None]) -> None:
         """Send the values that are not null to every sink. A full disk ends a sink."""
-        given = {name: value for name, value in values.items() if value is not None}
-        self._writer.submit(object(), partial(self._send, step, given))
+        self._queue(step, values)
+        if self._unsent:
+            self._writer.submit(self, self._send_queued)
 
-    def _send(self, step: int, values: Mapping[str, float]) -> None:
-        for sink in self._sinks[:]:
-            try:
-                sink.scalars(step, values)
-            except OSError as error:
-                if not is_disk_full(error):
-                    raise
-                log.error("the disk is full: a sink ends", sink=type(sink).__module__)
-                self._sinks.remove(sink)
+    def _queue(self, step: int, values: Mapping[str, float | None]) -> None:
+        """Leave the values to the next write of the writer."""
+        if self._sinks:
+            given = {name: value for name, value in values.items() if value is not None}
+            self._unsent.append((step, given))
+
+    def _send_queued(self) -> None:
+        while self._unsent:
+            step, values = self._unsent.popleft()
+            for sink in self._sinks[:]:
+                try:
+                    sink.scalars(step, values)
+                except OSError as error:
+                    if not is_disk_full(error):
+                        raise
+                    log.error("the disk is full: a sink ends", sink=type(sink).__module__)
+                    self._sinks.remove(sink)
 
     def close(self) -> None:
         """Close the sinks, after all values have been sent."""
@@ -127,6 +139,7 @@ class LiveProgress:
         self._writer.wait()
 
     def _close(self) -> None:
+        self._send_queued()
         for sink in self._sinks:
             with drop_if_disk_full():
                 sink.close()

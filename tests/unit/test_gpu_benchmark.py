@@ -6,17 +6,20 @@ import argparse
 import json
 import math
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from benchmarks import trainer, trainer_turns
+from benchmarks import own_time, trainer, trainer_turns
 from benchmarks.gpu import training
 from benchmarks.gpu.__main__ import PARTS, Part, main, run_all
 from benchmarks.gpu.matmul import matmul_rates
 from disttrain.config.parsing import Draft, check
 from disttrain.runtime.process_group import open_world
+from disttrain.telemetry.run import RunTelemetry
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -55,6 +58,23 @@ def test_the_turns_of_the_trainer_and_a_bare_loop(tmp_path: Path) -> None:
     shown = trainer.figures({"strategies": {"single": [found, found]}})["single"]
     assert shown["samples_per_s"] > 0
     assert shown["bare"]["ratio"] == pytest.approx(math.exp(trainer.log_ratio(found["seconds"], "bare")))
+
+
+def test_turns_of_other_loops_make_no_log_line_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn of the other loop lasts 100 s by the clock of the machine, one of the trainer 0 s."""
+    machine = SimpleNamespace(now=0.0, time=time.time)
+    machine.monotonic = machine.perf_counter = lambda: machine.now
+    for module in (own_time, trainer_turns):
+        monkeypatch.setattr(module, "time", machine)
+    monkeypatch.setattr(trainer_turns, "bare", lambda _: lambda _: setattr(machine, "now", machine.now + 100))
+    written = []
+    monkeypatch.setattr(RunTelemetry, "_write_progress", lambda *_: written.append("line"))
+    arguments = argparse.Namespace(peers=["bare"], launch=0, rounds=2)
+    config = trainer_turns.config_of("single", "cpu", trainer_turns.WARM_UP + 8, tiny=True)
+    with open_world(config.resources) as world:
+        found = trainer_turns.measure(arguments, world, config, tmp_path)
+    assert found["seconds"] == {"disttrain": [0.0, 0.0], "bare": [100.0, 100.0]}
+    assert not written
 
 
 def test_matmul_rates() -> None:

@@ -230,6 +230,33 @@ def test_files_are_fresh_however_short_the_steps(telemetry, step_s):
         assert read_json(made.run.progress)["step"] > done - count
 
 
+class ListSink:
+    """A sink that keeps scalars in a list."""
+
+    def __init__(self):
+        self.sent = []
+
+    def scalars(self, step, values):
+        self.sent.append((step, *values))
+
+    def close(self):
+        pass
+
+
+def test_a_line_of_progress_is_one_write_with_all_its_scalars(telemetry, monkeypatch):
+    """Each write wakes a thread, which may take a processor from the training."""
+    made, clockwork = telemetry
+    sink, submitted = ListSink(), []
+    made._progress._sinks = [sink]
+    submit = made._writer.submit
+    monkeypatch.setattr(made._writer, "submit", lambda name, write: submitted.append(submit(name, write)))
+    take_steps(made, clockwork, 1, 12, 0.3)
+    made._writer.wait()
+    assert len(submitted) == 3
+    rates = [(step, "lr", "samples_per_s") for step in (4, 8, 12)]
+    assert sink.sent == [*rates, (10, "loss/train")]
+
+
 def test_no_step_waits_for_a_disk_that_does_not_answer(telemetry, monkeypatch):
     made, clockwork = telemetry
     answering = threading.Event()
