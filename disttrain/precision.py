@@ -81,7 +81,10 @@ class Precision:
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
         """Divide the gradients by the loss scale. Clipping follows."""
         if self.loss_scale is not None:
-            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], 1 / self.loss_scale.value)
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            if gradients:
+                factor = (1 / self.loss_scale.value).to(gradients[0].device)  # they may be in host memory
+                torch._foreach_mul_(gradients, factor)
 
     def step(self, optimizer: torch.optim.Optimizer, grad_norm: Tensor | None) -> Tensor | None:
         """Update the parameters, unless the global `grad_norm` is not finite.
@@ -142,7 +145,9 @@ def step_unless(skipped: Tensor, optimizer: torch.optim.Optimizer) -> None:
         if not skipped:
             optimizer.step()
         return
-    optimizer.found_inf = skipped.float()  # type: ignore[attr-defined]
+    # torch copies it to parameters in host memory without waiting for the copy
+    updated = optimizer.param_groups[0]["params"][0].device
+    optimizer.found_inf = skipped.float().to(updated)  # type: ignore[attr-defined]
     try:
         optimizer.step()
     finally:

@@ -22,6 +22,7 @@ from disttrain.optim.running_statistics import RunningStatistics
 from disttrain.optim.schedules import learning_rate
 from disttrain.parallel.base import Strategy
 from disttrain.precision import Precision
+from disttrain.runtime.fully_shard_hooks import compute_device
 from disttrain.step_result import StepResult
 from disttrain.task import Objective
 from disttrain.telemetry.step_clock import (
@@ -64,7 +65,7 @@ class StepRunner:
         # All rates are computed here, a million in one second, so that a step only reads one.
         self._rates = array("d", (learning_rate(s, steps, optim, plan.global_) for s in range(1, steps + 1)))
         self.clock = clock
-        self._device = next(model.parameters()).device
+        self._device = compute_device(model)
         self._model_hooks = hooks_of(self.unwrapped_model)
         self._statistics = (
             RunningStatistics(self.unwrapped_model) if self.precision.checks_gradients else None

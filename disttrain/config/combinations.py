@@ -220,6 +220,26 @@ def _sharding(config: Config) -> Refusal | None:
     return None
 
 
+def _cpu_offload(config: Config) -> Refusal | None:
+    strategy = config.parallel.strategy
+    if not config.parallel.fsdp.cpu_offload:
+        return None
+    if strategy not in ("fsdp", "hsdp"):
+        return (
+            "parallel.fsdp.cpu_offload",
+            "parallel.fsdp.cpu_offload=true needs parallel.strategy=fsdp or hsdp, which have shards to move, "
+            f"but it is {strategy}; use fsdp, or memory.offload_activations for a model that is whole on "
+            "each rank",
+        )
+    if config.resources.device == "cpu":
+        return (
+            "parallel.fsdp.cpu_offload",
+            "parallel.fsdp.cpu_offload=true needs a GPU: with resources.device=cpu, shards are in host "
+            "memory already; leave it out",
+        )
+    return None
+
+
 def _divisors(number: int) -> str:
     """`1, 2 or 4`"""
     *most, last = [str(size) for size in range(1, number + 1) if number % size == 0]
@@ -336,6 +356,7 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _pipeline,
     _gradient_communication,
     _sharding,
+    _cpu_offload,
     _learning_rate,
     _precision,
     _batch,

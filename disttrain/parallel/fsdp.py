@@ -9,12 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 
 from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
@@ -26,7 +33,13 @@ from disttrain.parallel.deferred_init import DeferredInit, NotDeferrable, record
 from disttrain.parallel.fully_shard_waits import comm_method, time_waits
 from disttrain.parallel.mesh import Mesh
 from disttrain.parallel.sharded_tensors import fill_shard
-from disttrain.runtime.fully_shard_hooks import Dimension, groups_of_mesh, param_groups, sharded_modules
+from disttrain.runtime.fully_shard_hooks import (
+    Dimension,
+    compute_device,
+    groups_of_mesh,
+    param_groups,
+    sharded_modules,
+)
 from disttrain.runtime.process_group import World, ensure_group, set_timeouts
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -62,17 +75,21 @@ class FSDP(Strategy):
         self._world = world
         device_mesh = self.device_mesh(mesh, world)
         set_timeouts(device_mesh, world)
-        policy = self.mixed_precision()
+        policies: dict[str, Any] = {
+            "mp_policy": self.mixed_precision(),
+            "offload_policy": offload_policy(self.options, world.device),
+        }
         reshard = self.options.reshard_after_forward
         blocks = [
-            fully_shard(block, mesh=device_mesh, reshard_after_forward=reshard, mp_policy=policy)
+            fully_shard(block, mesh=device_mesh, reshard_after_forward=reshard, **policies)
             for block in blocks_of(model).values()
         ]
-        fully_shard(model, mesh=device_mesh, mp_policy=policy)
+        fully_shard(model, mesh=device_mesh, **policies)
         set_prefetch(blocks, self.options.forward_prefetch, self.options.backward_prefetch)
         if self._initial is not None:
-            model.to_empty(device=world.device)
+            model.to_empty(device="cpu" if self.options.cpu_offload else world.device)
             fill(model, self._initial)
+            move_buffers(model, world.device)
             self._initial = None
         self.comm_method, self.comm_reason = comm_method(model, world)
         return model
@@ -130,7 +147,7 @@ class FSDP(Strategy):
         """L2 norm of the gradients; replicas have equal ones."""
         gradients = [p.grad for p in self.parameters(model) if p.grad is not None]
         own = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in gradients]
-        squared = nn.utils.get_total_norm(own).square()
+        squared = nn.utils.get_total_norm(own).square().to(compute_device(model))
         groups = groups_of_mesh(model)
         with self._timed("shard" if groups else None):
             dist.all_reduce(squared, group=groups.get("shard"))
@@ -143,6 +160,18 @@ class FSDP(Strategy):
 
     def comm_groups(self, model: nn.Module) -> Mapping[Dimension, dist.ProcessGroup]:
         return groups_of_mesh(model)
+
+
+def offload_policy(options: FSDPConfig, device: torch.device) -> OffloadPolicy:
+    """The policy for shards of a rank that computes on `device`. Raises `ConfigError` on a CPU."""
+    if not options.cpu_offload:
+        return OffloadPolicy()
+    if device.type != "cuda":
+        raise ConfigError(
+            f"parallel.fsdp.cpu_offload=true needs a GPU, and this rank computes on {device.type}, where "
+            "shards are in host memory already; leave it out"
+        )
+    return CPUOffloadPolicy()
 
 
 def set_prefetch(blocks: list[FSDPModule], forward: int, backward: int | None) -> None:
@@ -174,6 +203,16 @@ def fill(model: nn.Module, initial: DeferredInit) -> None:
             f"model.transforms: {added[0]} is not in the model before them, so its initial value is unknown; "
             "use parallel.fsdp.meta_device=false"
         )
+
+
+def move_buffers(model: nn.Module, device: torch.device) -> None:
+    """Move the buffers of `model` to `device`; parameters stay. One that modules share stays shared."""
+    moved: dict[int, tuple[Tensor, Tensor]] = {}  # the first of a pair keeps its identity alive
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                moved.setdefault(id(buffer), (buffer, buffer.to(device)))
+                module._buffers[name] = moved[id(buffer)][1]
 
 
 def build(config: ParallelConfig) -> FSDP:

@@ -22,6 +22,7 @@ from torch import nn
 from disttrain.parallel.base import Timed
 from disttrain.runtime.fully_shard_hooks import (
     Dimension,
+    compute_device,
     observe,
     param_groups,
     replicates,
@@ -56,7 +57,7 @@ def time_waits(
     `returned_early` is called after a collective that was still under way when its call returned. Returns a
     function that restores the model.
     """
-    on_gpu = next(model.parameters()).is_cuda
+    on_gpu = compute_device(model).type == "cuda"
     undo: list[Callable[[], None]] = []
     for module in sharded_modules(model):
         if on_gpu:

@@ -150,6 +150,14 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
     return [module for module in found if param_groups(module)]
 
 
+def compute_device(model: nn.Module) -> torch.device:
+    """The device of the passes: of gathered parameters, if the shards are kept in host memory."""
+    for module in sharded_modules(model):
+        for group in param_groups(module):
+            return torch.device(group.device)
+    return next(model.parameters()).device
+
+
 def groups_of_mesh(model: nn.Module) -> dict[Dimension, dist.ProcessGroup]:
     """This rank's process groups of a mesh with replicas; empty where all ranks share one copy."""
     for module in sharded_modules(model):

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+import torch.distributed as dist
 
 from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.config_tree import Config
 from disttrain.memory_estimate import estimate
 from disttrain.optim.optimizer import build_optimizer
+from disttrain.runtime.process_group import World
+from disttrain.runtime.run_output import RunOutput
+from disttrain.runtime.stop_signals import StopSignals
 from disttrain.task import Task
+from disttrain.train import finish, prepare, run_loop
 from disttrain.transforms import transforms_of
+from tests.support.stopping import config as run_config
+from tests.support.stopping import train_until
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -44,6 +53,40 @@ def test_the_estimate_is_within_a_tenth_of_the_measured_peak(mode: str) -> None:
         optimizer.zero_grad(set_to_none=True)
     measured = torch.cuda.max_memory_allocated() - before
     assert estimate(config).total_bytes == pytest.approx(measured, rel=0.1, abs=WORKSPACE)
+
+
+def test_offloaded_shards_leave_the_gpu_and_train_alike(tmp_path: Path) -> None:
+    """The losses differ by the rounding of the CPU's optimizer."""
+    device = torch.device("cuda", 0)
+    world = World(rank=0, size=1, local_rank=0, local_size=1, device=device, backend=None)
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=device)
+    held, losses = [], []
+    try:
+        for offload in (False, True):
+            made = run_config(
+                model={"kind": "gpt", "layers": 4, "width": 512, "heads": 8},
+                data={"kind": "synthetic", "task": "language", "vocab": 8192, "seq_len": 128, "samples": 64},
+                train={"steps": 6, "local_batch_size": 4, "global_batch_size": 8, "log_every": 1},
+                precision={"dtype": "fp16"},
+                parallel={"strategy": "fsdp", "fsdp": {"cpu_offload": offload}},
+                resources={"device": "cuda"},
+            )
+            folder = tmp_path / str(offload)
+            train_until(world, made, folder, 0, 3)
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_allocated()
+            run = prepare(made, RunOutput.of_job(folder, 1), world, StopSignals())  # resumes after step 3
+            held.append(torch.cuda.memory_allocated() - before)
+            run_loop(run)
+            metrics = finish(run, made, world, None)
+            assert metrics.resumed_step == 3
+            losses.append([point.loss for point in metrics.loss_history])
+            state = sum(parameter.nbytes for parameter in run.runner.model.parameters())
+            del run
+    finally:
+        dist.destroy_process_group()
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
+    assert held[0] - held[1] > 0.9 * 3 * state, "weights and both moments"
 
 
 def test_offload_and_chunks_lower_the_peak_and_keep_the_loss() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy
 from torch.distributed.tensor import DTensor
 
 from disttrain.build_by_kind import build_model, build_source
@@ -15,11 +17,12 @@ from disttrain.config.config_tree import Config
 from disttrain.config.sections.checkpoint import CheckpointConfig
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.resources import ResourcesConfig
+from disttrain.parallel import fsdp
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import build_mesh
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
-from tests.support.stopping import MODEL, config, train_until
+from tests.support.stopping import MODEL, Seen, config, train_until
 
 pytestmark = pytest.mark.multiprocess
 
@@ -112,6 +115,28 @@ def test_a_sharded_run_that_stops_and_resumes_is_the_run_that_never_stopped(thre
         parts = three_ranks.call(train_until, config, tmp_path / "parts", attempt, stop)
     assert parts[0].metrics.loss_history == whole[0].metrics.loss_history
     assert [seen.parameters for seen in parts] == [seen.parameters for seen in whole]
+
+
+def offloaded(world: World, config: Config, folder: Path, attempt: int, stop: int | None) -> Seen:
+    """Training in which `fully_shard` gets its policy of offload, which a CPU refuses."""
+    policy = CPUOffloadPolicy(pin_memory=False)
+    with patch.object(fsdp, "offload_policy", lambda options, device: policy):
+        seen = train_until(world, config, folder, attempt, stop)
+    return seen
+
+
+def test_offloaded_shards_are_clipped_scaled_saved_and_resumed_as_others(two_ranks, tmp_path) -> None:
+    base = placed(made("fsdp", 2, 2), two_ranks).as_dict() | {"precision": {"dtype": "fp16"}}
+    base["parallel"] = {"strategy": "fsdp", "fsdp": {"cpu_offload": True}}
+    whole = two_ranks.call(offloaded, Config.model_validate(base), tmp_path / "offloaded", 0, None)
+    for attempt, stop in enumerate([3, None]):
+        parts = two_ranks.call(offloaded, Config.model_validate(base), tmp_path / "parts", attempt, stop)
+    base["parallel"] = {"strategy": "fsdp"}
+    on_device = two_ranks.call(train_until, Config.model_validate(base), tmp_path / "on device", 0, None)
+    for found in (parts, on_device):
+        assert found[0].metrics.loss_history == whole[0].metrics.loss_history
+        assert found[0].metrics.grad_norm_history == whole[0].metrics.grad_norm_history
+        assert [seen.parameters for seen in found] == [seen.parameters for seen in whole]
 
 
 CHANGES = [

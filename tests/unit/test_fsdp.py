@@ -10,14 +10,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from disttrain.config.sections.parallel import ParallelConfig
+from disttrain.config.parsing import Draft, check
+from disttrain.config.sections.parallel import FSDPConfig, ParallelConfig
 from disttrain.errors import ConfigError
+from disttrain.parallel import fsdp
 from disttrain.parallel.base import Strategy, build_strategy
+from disttrain.parallel.fsdp import move_buffers, offload_policy
 from disttrain.parallel.mesh import build_mesh
+from disttrain.runtime.fully_shard_hooks import param_groups, sharded_modules
 from disttrain.runtime.process_group import World
 
 BLOCKS = 4
@@ -136,6 +141,70 @@ def test_a_model_that_cannot_be_recorded_is_refused_with_the_option_that_builds_
         made.build(Reads, device)
     whole = build_strategy("fsdp", ParallelConfig(fsdp={"meta_device": False})).build(Reads, device)
     assert whole.weight.device == device
+
+
+def test_the_shards_of_all_blocks_are_offloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fsdp, "offload_policy", lambda *_: CPUOffloadPolicy(pin_memory=False))
+    _, model = sharded(cpu_offload=True)
+    offloaded = [
+        p.offload_to_cpu for m in sharded_modules(model) for g in param_groups(m) for p in g.fsdp_params
+    ]
+    assert offloaded == [True] * 2 * GROUPS
+    assert {parameter.device for parameter in model.parameters()} == {torch.device("cpu")}
+
+
+def test_a_gpu_offloads_to_pinned_memory_and_a_cpu_refuses() -> None:
+    options = FSDPConfig(cpu_offload=True)
+    assert offload_policy(options, torch.device("cuda")) == CPUOffloadPolicy(pin_memory=True)
+    assert type(offload_policy(FSDPConfig(), torch.device("cuda"))) is OffloadPolicy
+    with pytest.raises(ConfigError, match="needs a GPU, and this rank computes on cpu"):
+        sharded(cpu_offload=True)
+
+
+def test_the_norm_of_offloaded_gradients_is_reduced_on_the_device_of_the_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NCCL reduces no tensors in host memory. `meta` stands for the GPU."""
+    made, model = sharded()
+    model(torch.ones(2, 8)).sum().backward()
+    reduced = []
+    monkeypatch.setattr(fsdp, "compute_device", lambda model: torch.device("meta"))
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: reduced.append(tensor.device.type))
+    assert made.grad_norm(model).device.type == "meta"
+    assert reduced == ["meta"]
+
+
+def test_buffers_move_and_parameters_stay() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2))
+    model[1].running_mean = model[0].running_mean
+    move_buffers(model, torch.device("meta"))
+    assert {buffer.device.type for buffer in model.buffers()} == {"meta"}
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+    assert model[1].running_mean is model[0].running_mean
+
+
+@pytest.mark.parametrize(
+    ("strategy", "device", "message"),
+    [
+        (
+            "ddp",
+            "auto",
+            "needs parallel.strategy=fsdp or hsdp.* but it is ddp; use fsdp, or memory.offload_act",
+        ),
+        ("auto", "auto", "needs parallel.strategy=fsdp or hsdp.* but it is auto"),
+        ("single", "auto", "but it is single"),
+        (
+            "hsdp",
+            "cpu",
+            "needs a GPU: with resources.device=cpu, shards are in host memory already; leave it",
+        ),
+    ],
+)
+def test_offload_without_shards_or_without_a_gpu_is_refused(strategy, device, message) -> None:
+    parallel = {"strategy": strategy, "fsdp": {"cpu_offload": True}}
+    train, resources = {"steps": 1, "local_batch_size": 1}, {"device": device}
+    with pytest.raises(ConfigError, match=message):
+        check(Draft({"train": train, "parallel": parallel, "resources": resources}))
 
 
 def test_a_validation_leaves_every_parameter_sharded() -> None:

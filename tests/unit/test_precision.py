@@ -7,6 +7,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.optim import OptimConfig
@@ -53,6 +54,35 @@ def test_gradients_are_unscaled_before_the_norm_is_taken():
     assert weight.grad.norm().item() == 5 * 2.0**16
     precision.unscale([weight])
     assert weight.grad.tolist() == [3.0, 4.0]
+
+
+class Factors(TorchDispatchMode):
+    """Devices of the factors of in-place products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.devices: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func._schema.name == "aten::_foreach_mul_":
+            self.devices.append(args[1].device.type)
+        return func(*args, **(kwargs or {}))
+
+
+def test_offloaded_gradients_are_unscaled_and_updated_on_their_own_device():
+    """Scale and norm are on the device of the passes. `meta` stands for that of the parameters."""
+    weight = nn.Parameter(torch.ones(2, device="meta"))
+    weight.grad = torch.ones(2, device="meta")
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    optimizer._step_supports_amp_scaling = True
+    seen = []
+    optimizer.step = lambda: seen.append(optimizer.found_inf.device.type)
+    precision = Precision(CPU, checks_gradients=True, loss_scale=LossScale(CPU))
+    with Factors() as factors:
+        precision.unscale([weight])
+    skipped = precision.step(optimizer, torch.tensor(torch.inf))
+    assert (factors.devices, seen, skipped.item()) == (["meta"], ["meta"], True)
+    assert precision.loss_scale.value.item() == 2.0**15
 
 
 @pytest.mark.parametrize("fused", [True, False])

@@ -64,6 +64,9 @@ class FSDPConfig(Section):
     meta_device: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = True
     """Build the model without memory, and give each rank its shard of the initial weights. False builds the
     whole model in host memory on every rank."""
+    cpu_offload: Annotated[bool, Field(json_schema_extra=KEYED_IF_SET)] = False
+    """Keep each rank's shard of parameters, gradients and optimizer state in pinned host memory. The CPU
+    updates the parameters. Needs a GPU; see [memory.md](memory.md)."""
 
 
 class HSDPConfig(Section):

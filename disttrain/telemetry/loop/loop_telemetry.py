@@ -29,7 +29,7 @@ from disttrain.parallel.fully_shard_waits import comm_method
 from disttrain.records.exit_causes import StopCause
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.metrics import Metrics
-from disttrain.runtime.fully_shard_hooks import groups_of_mesh
+from disttrain.runtime.fully_shard_hooks import compute_device, groups_of_mesh
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
@@ -84,7 +84,7 @@ class LoopTelemetry:
         self._began = False
         self._loss: Tensor | None = None  # of the step under way
         self._stepped = False
-        device = next(model.parameters()).device
+        device = compute_device(model)
         self._no_loss = torch.full((), torch.nan, device=device)
         group = dist.is_initialized()
         self._world = World(**vars(rank_info()), device=device, backend=dist.get_backend() if group else None)
