@@ -1,0 +1,168 @@
+"""Causes of lost compute time: from the evidence in the records of a run to a cause, or to `unknown`.
+
+Compute that takes longer than the base predicts has several causes that records can show. Two have a size:
+slow ranks (mean against median over ranks) and lower clocks. They are factors of the compute time,
+
+    ideal / actual = slow ranks x clocks x rest
+
+and their parts by `analysis.log_mean` sum exactly to the loss. The rest has two candidates without a size of
+their own: processors shared by more ranks, and kernels of a smaller local batch. Without a candidate the cause
+of the rest is unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.log_mean import additive_parts
+from analysis.units import number, percent, plural
+
+CauseName = Literal["slow_ranks", "lower_clocks", "shared_processors", "smaller_batch", "unknown"]
+
+SMALL = 0.1
+"""Sized causes below this share of the loss are counted in the rest."""
+
+
+@dataclass(frozen=True)
+class ComputeState:
+    """Records of one size that bear on its compute time; None where a value is not known."""
+
+    compute_s: float
+    """Compute of a step in seconds, mean over ranks."""
+    ranks: int
+    local_batch_size: int
+    """Samples of one pass over the model."""
+    hosts: int | None = None
+    processors: int | None = None
+    """Processors of one host that the ranks may use."""
+    on_cpu: bool = False
+    """Whether the processors do the compute, not a GPU."""
+    oversubscribed: bool = False
+    """More busy threads than processors on a host, or several ranks on one GPU."""
+    rank_compute_s: NDArray[np.float64] | None = None
+    """Mean compute per step of each rank in seconds, shape (ranks,)."""
+    clock: float | None = None
+    """SM clock as a fraction of its maximum, mean over GPUs."""
+
+    @property
+    def processors_per_rank(self) -> float | None:
+        if self.processors is None or self.hosts is None:
+            return None
+        return self.processors * self.hosts / self.ranks
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One part of the compute loss."""
+
+    names: tuple[CauseName, ...]
+    """More than one: candidates that the records cannot separate."""
+    seconds: float
+    """Seconds per step, mean over ranks; negative for a gain."""
+    text: str
+    """The evidence, as one clause."""
+
+
+def explain(point: ComputeState, base: ComputeState, work: float) -> tuple[Cause, ...]:
+    """Causes of compute beyond `work` x that of the base, the largest first.
+
+    Args:
+        work: samples per rank and step at the point / those at the base.
+
+    Returns:
+        Causes whose seconds sum exactly to the loss; empty without a loss.
+    """
+    ideal_s = work * base.compute_s
+    loss_s = point.compute_s - ideal_s
+    if loss_s <= 0 or ideal_s <= 0:
+        return ()
+    factors = {"slow_ranks": _rank_factor(point, base), "lower_clocks": _clock_factor(point, base)}
+    parts = additive_parts(
+        ideal_s, factors | {"rest": ideal_s / point.compute_s / np.prod([*factors.values()])}
+    )
+    texts = {"slow_ranks": _rank_text(point), "lower_clocks": _clock_text(point, base)}
+    causes = [
+        Cause((name,), parts[name], texts[name])
+        for name in ("slow_ranks", "lower_clocks")
+        if parts[name] >= SMALL * loss_s
+    ]
+    rest_s = loss_s - sum(cause.seconds for cause in causes)
+    if abs(rest_s) > 1e-9 * loss_s:
+        causes.append(_rest(point, base, rest_s))
+    return tuple(sorted(causes, key=lambda cause: -cause.seconds))
+
+
+def sentence(causes: tuple[Cause, ...]) -> str:
+    """The causes with their share of the loss, as one sentence; empty without causes."""
+    total_s = sum(cause.seconds for cause in causes)
+    if total_s <= 0:
+        return ""
+    if len(causes) == 1 and causes[0].seconds > 0:
+        return f"Compute takes longer: {causes[0].text}."
+    shares = [f"{percent(cause.seconds / total_s, 0)} {cause.text}" for cause in causes]
+    return f"Compute takes longer; of the lost compute time: {'; '.join(shares)}."
+
+
+def _rest(point: ComputeState, base: ComputeState, seconds: float) -> Cause:
+    if seconds < 0:
+        return Cause(("unknown",), seconds, "gained for a reason that the records do not show")
+    found: dict[CauseName, str] = {}
+    if shared := _processor_text(point, base):
+        found["shared_processors"] = shared
+    if point.local_batch_size < base.local_batch_size:
+        found["smaller_batch"] = (
+            f"smaller kernels, as a pass has {plural(point.local_batch_size, 'sample')} instead of "
+            f"{base.local_batch_size}"
+        )
+    if not found:
+        return Cause(("unknown",), seconds, "for a reason that the records do not show")
+    return Cause(tuple(found), seconds, " or ".join(found.values()))
+
+
+def _processor_text(point: ComputeState, base: ComputeState) -> str:
+    """Clause on processors shared by more ranks than at the base; empty without such sharing."""
+    own, before = point.processors_per_rank, base.processors_per_rank
+    if own is not None and before is not None:
+        if own >= before or not (point.on_cpu or point.oversubscribed):
+            return ""
+        return f"shared processors and memory, as a rank has {number(own)} processors instead of {number(before)}"
+    if point.oversubscribed and (not base.oversubscribed or point.ranks > base.ranks):
+        return "shared processors, as ranks or threads outnumber the processors or GPUs of a host"
+    return ""
+
+
+def _rank_factor(point: ComputeState, base: ComputeState) -> float:
+    """Median / mean over ranks, against that of the base: below 1 if some ranks are slower than most."""
+    return min(1.0, _balance(point) / _balance(base))
+
+
+def _balance(state: ComputeState) -> float:
+    found = state.rank_compute_s
+    if found is None or len(found) < 3 or not np.all(found > 0):  # of two ranks neither is the normal one
+        return 1.0
+    return float(np.median(found) / np.mean(found))
+
+
+def _rank_text(point: ComputeState) -> str:
+    if point.rank_compute_s is None:
+        return ""
+    ranks = point.rank_compute_s
+    slowest = int(np.argmax(ranks))
+    beyond = float(ranks[slowest] / np.median(ranks)) - 1
+    return f"slow ranks: rank {slowest} computes {percent(beyond, 0)} longer than the median rank"
+
+
+def _clock_factor(point: ComputeState, base: ComputeState) -> float:
+    return point.clock / base.clock if point.clock and base.clock else 1.0
+
+
+def _clock_text(point: ComputeState, base: ComputeState) -> str:
+    if point.clock is None or base.clock is None:
+        return ""
+    before = percent(base.clock, 0)
+    return f"lower clocks: {percent(point.clock, 0)} of the maximum instead of {before} at the base"

@@ -1,0 +1,93 @@
+"""Causes of lost compute: each is found from its evidence, and none is made up."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.compute_loss import ComputeState, explain, sentence
+
+BASE = ComputeState(1.0, 1, 8, hosts=1, processors=2, on_cpu=True)
+
+
+def names(point: ComputeState, base: ComputeState = BASE, work: float = 1.0) -> list[tuple[str, ...]]:
+    return [cause.names for cause in explain(point, base, work)]
+
+
+def test_ranks_that_share_processors_are_the_cause_on_one_machine() -> None:
+    point = ComputeState(1.6, 4, 8, hosts=1, processors=2, on_cpu=True, oversubscribed=True)
+    assert names(point) == [("shared_processors",)]
+    text = sentence(explain(point, BASE, 1.0))
+    assert text == (
+        "Compute takes longer: shared processors and memory, as a rank has 0.500 processors instead of 2.00."
+    )
+
+
+def test_processors_are_no_cause_where_each_rank_has_as_many() -> None:
+    assert names(ComputeState(1.6, 2, 8, hosts=2, processors=2, on_cpu=True)) == [("unknown",)]
+    gpu = ComputeState(1.0, 1, 8, hosts=1, processors=16)
+    assert names(ComputeState(1.6, 8, 8, hosts=1, processors=16), gpu) == [("unknown",)]
+
+
+def test_oversubscription_is_the_cause_where_hosts_are_not_known() -> None:
+    base = ComputeState(1.0, 1, 8)
+    assert names(ComputeState(1.6, 4, 8, oversubscribed=True), base) == [("shared_processors",)]
+    assert names(
+        ComputeState(1.6, 1, 8, oversubscribed=True), ComputeState(1.0, 1, 8, oversubscribed=True)
+    ) == [("unknown",)]
+
+
+def test_a_smaller_local_batch_is_a_candidate_in_strong_scaling() -> None:
+    point = ComputeState(0.4, 4, 2, hosts=4, processors=2, on_cpu=True)
+    assert names(point, work=0.25) == [("smaller_batch",)]
+    shared = ComputeState(0.4, 4, 2, hosts=1, processors=2, on_cpu=True)
+    assert names(shared, work=0.25) == [("shared_processors", "smaller_batch")]
+
+
+def test_one_slow_rank_of_eight_is_named_with_its_size() -> None:
+    ranks = np.array([1.0, 1.0, 1.0, 1.8, 1.0, 1.0, 1.0, 1.0])
+    (cause,) = explain(ComputeState(ranks.mean(), 8, 8, rank_compute_s=ranks), ComputeState(1.0, 1, 8), 1.0)
+    assert cause.names == ("slow_ranks",)
+    assert cause.seconds == pytest.approx(0.1)
+    assert "rank 3 computes 80 % longer" in cause.text
+
+
+def test_lower_clocks_are_named_with_their_size_and_the_rest_is_unknown() -> None:
+    found = explain(ComputeState(1.5, 2, 8, clock=0.8), ComputeState(1.0, 1, 8, clock=1.0), 1.0)
+    assert [cause.names for cause in found] == [("lower_clocks",), ("unknown",)]
+    assert found[0].seconds == pytest.approx(0.5 * math.log(1 / 0.8) / math.log(1.5))
+    assert "of the lost compute time: 55 % lower clocks: 80 % of the maximum" in sentence(found)
+
+
+def test_ranks_that_differ_as_little_as_at_the_base_are_not_blamed() -> None:
+    ranks = np.array([1.5, 1.52, 1.49, 1.51])
+    assert names(ComputeState(ranks.mean(), 4, 8, rank_compute_s=ranks), ComputeState(1.0, 1, 8)) == [
+        ("unknown",)
+    ]
+
+
+def test_no_cause_without_a_loss() -> None:
+    assert explain(ComputeState(0.9, 2, 8), ComputeState(1.0, 1, 8), 1.0) == ()
+    assert sentence(()) == ""
+
+
+@given(
+    st.floats(0.01, 10),
+    st.floats(0.01, 10),
+    st.floats(0.1, 4),
+    st.lists(st.floats(0.1, 10), min_size=1, max_size=8),
+    st.floats(0.3, 1),
+    st.floats(0.3, 1),
+)
+def test_causes_sum_to_the_loss(
+    actual_s: float, base_s: float, work: float, ranks: list[float], clock: float, base_clock: float
+) -> None:
+    shape = np.array(ranks) / np.mean(ranks) * actual_s
+    point = ComputeState(actual_s, len(ranks), 4, rank_compute_s=shape, clock=clock)
+    causes = explain(point, ComputeState(base_s, 1, 8, clock=base_clock), work)
+    loss_s = actual_s - work * base_s
+    assert sum(cause.seconds for cause in causes) == pytest.approx(max(loss_s, 0.0), abs=1e-8 * actual_s)
