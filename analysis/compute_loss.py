@@ -6,8 +6,8 @@ slow ranks (mean against median over ranks) and lower clocks. They are factors o
     ideal / actual = slow ranks x clocks x rest
 
 and their parts by `analysis.log_mean` sum exactly to the loss. The rest has two candidates without a size of
-their own: processors shared by more ranks, and kernels of a smaller local batch. Without a candidate the cause
-of the rest is unknown.
+their own: processors shared by more ranks, and kernels of a smaller local batch. Without a candidate the
+cause of the rest is unknown.
 """
 
 from __future__ import annotations
@@ -82,9 +82,8 @@ def explain(point: ComputeState, base: ComputeState, work: float) -> tuple[Cause
     if loss_s <= 0 or ideal_s <= 0:
         return ()
     factors = {"slow_ranks": _rank_factor(point, base), "lower_clocks": _clock_factor(point, base)}
-    parts = additive_parts(
-        ideal_s, factors | {"rest": ideal_s / point.compute_s / np.prod([*factors.values()])}
-    )
+    rest = ideal_s / point.compute_s / math.prod(factors.values())
+    parts = additive_parts(ideal_s, factors | {"rest": rest})
     texts = {"slow_ranks": _rank_text(point), "lower_clocks": _clock_text(point, base)}
     causes = [
         Cause((name,), parts[name], texts[name])
@@ -130,7 +129,8 @@ def _processor_text(point: ComputeState, base: ComputeState) -> str:
     if own is not None and before is not None:
         if own >= before or not (point.on_cpu or point.oversubscribed):
             return ""
-        return f"shared processors and memory, as a rank has {number(own)} processors instead of {number(before)}"
+        counts = f"{number(own)} processors instead of {number(before)}"
+        return f"shared processors and memory, as a rank has {counts}"
     if point.oversubscribed and (not base.oversubscribed or point.ranks > base.ranks):
         return "shared processors, as ranks or threads outnumber the processors or GPUs of a host"
     return ""
