@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from disttrain.config.config_tree import Config
+from disttrain.config.dotted_keys import get_key
 from disttrain.config.parsing import Draft, check, flag_pairs, load, parse_value, with_batch
 from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
@@ -64,7 +65,10 @@ def main(argv: list[str]) -> int:
         from disttrain.runtime.run_output import RunOutput
         from disttrain.train import train
 
-        with open_world(config.resources, config.job.collective_timeout_s, config.precision.dtype) as world:
+        with open_world(
+            config.resources, config.job.collective_timeout_s, config.precision.dtype,
+            gpus_per_rank=config.gpus_per_rank,
+        ) as world:  # fmt: skip
             if by_hand:
                 output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)
                 attempt = output.attempt
@@ -122,7 +126,9 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
         draft = load(arguments.config)
         # by hand, torchrun's command line sets the number of nodes and ranks
         draft.set("resources.nodes", rank_info().nodes, "torchrun")
-        draft.set("resources.gpus_per_node", rank_info().local_size, "torchrun")
+        strategy = dict(flags).get("parallel.strategy") or get_key(draft.data, "parallel.strategy")
+        if strategy != "dp":  # the only rank of dp computes on all GPUs of the node
+            draft.set("resources.gpus_per_node", rank_info().local_size, "torchrun")
     else:
         draft = _planned(arguments.run_dir)
     for key, text in flags:

@@ -65,8 +65,9 @@ def main() -> int:
     config = Config.model_validate(request["config"])
     try:
         with open_world(
-            config.resources, config.job.collective_timeout_s, config.precision.dtype, _store()
-        ) as world:
+            config.resources, config.job.collective_timeout_s, config.precision.dtype, _store(),
+            gpus_per_rank=config.gpus_per_rank,
+        ) as world:  # fmt: skip
             fit = _Probe(config, request, world, answers).run()
             _answer(answers, {"fit": fit.model_dump(mode="json")})
         return 0

@@ -74,9 +74,17 @@ class Precision:
             return nullcontext()
         return torch.autocast(self._device.type, self.autocast_dtype)
 
+    def scaled(self, loss: Tensor) -> Tensor:
+        """`loss`, a scalar, times the loss scale."""
+        return loss if self.loss_scale is None else loss * self.loss_scale.value
+
+    def unscaled(self, loss: Tensor) -> Tensor:
+        """`loss`, a scalar, divided by the loss scale."""
+        return loss if self.loss_scale is None else loss / self.loss_scale.value
+
     def backward(self, loss: Tensor) -> None:
         """Accumulate the gradients of `loss`, a scalar, times the loss scale."""
-        (loss if self.loss_scale is None else loss * self.loss_scale.value).backward()
+        self.scaled(loss).backward()
 
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
         """Divide the gradients by the loss scale. Clipping follows."""

@@ -113,13 +113,14 @@ class StepRunner:
         loaded = [self._load(batches) for _ in range(self.plan.accumulation)]
         self.clock.switch(COMM)
         this = weakref.proxy(self)  # the schedule keeps both functions
-        return self.strategy.run_schedule(
+        total = self.strategy.run_schedule(
             self.model,
             loaded,
-            lambda model, batch: this._share_of_loss(model, batch),
+            lambda model, batch: this.precision.scaled(this._share_of_loss(model, batch)),
             lambda: this._forward_pass(),
             lambda: this._computing(),
         )
+        return self.precision.unscaled(total)
 
     @contextmanager
     def _forward_pass(self) -> Iterator[None]:

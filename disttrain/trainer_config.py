@@ -54,7 +54,10 @@ def trainer_config(
     sections["model"] = {"kind": f"{model.__module__}:{model.__qualname__}", **sections.get("model", {})}
     sizes = {"local_batch_size": plan.local, "global_batch_size": plan.global_}
     sections["train"] = {**sections.get("train", {}), "steps": steps, **sizes}
-    shape = {"nodes": rank.nodes, "gpus_per_node": rank.local_size}
+    gpus = rank.local_size
+    if rank.size == 1 and sections.get("parallel", {}).get("strategy") == "dp":
+        gpus = max(1, torch.cuda.device_count())  # one process, all GPUs that it sees
+    shape = {"nodes": rank.nodes, "gpus_per_node": gpus}
     threads = {"threads_per_rank": torch.get_num_threads()}
     sections["resources"] = {**threads, **sections.get("resources", {}), **shape}
     config = Config.model_validate(sections)

@@ -39,13 +39,17 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 def join_world(config: Config) -> AbstractContextManager[World]:
     """A context with the `World`: of the process group that the script has joined, or of a new one."""
     if not dist.is_initialized():
-        return open_world(config.resources, config.job.collective_timeout_s, config.precision.dtype)
+        return open_world(
+            config.resources, config.job.collective_timeout_s, config.precision.dtype,
+            gpus_per_rank=config.gpus_per_rank,
+        )  # fmt: skip
     info = rank_info()
-    chosen = choose(config.resources.device, config.precision.dtype, info)
+    chosen = choose(config.resources.device, config.precision.dtype, info, config.gpus_per_rank)
     if chosen.problem:
         raise ConfigError(chosen.message)
     device = torch.device(chosen.device)
-    return nullcontext(World(**vars(info), device=device, backend=dist.get_backend()))
+    gpus = config.gpus_per_rank if device.type == "cuda" else 1
+    return nullcontext(World(**vars(info), device=device, backend=dist.get_backend(), gpus_per_rank=gpus))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
-from disttrain.config.config_tree import config_fields
+from disttrain.config.config_tree import config_fields, gpus_per_rank
 from disttrain.config.dotted_keys import flat_values, get_key
 from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.errors import ConfigError
@@ -254,7 +254,8 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
         return {}
     source, config = record.provenance, record.config
     code = source.command or source.code
-    nodes, ranks = get_key(config, "resources.nodes"), get_key(config, "resources.gpus_per_node")
+    nodes, gpus = get_key(config, "resources.nodes"), get_key(config, "resources.gpus_per_node")
+    ranks = gpus and gpus // gpus_per_rank(config)
     return {
         "repeat": record.repeat,
         "nodes": nodes,

@@ -10,7 +10,7 @@ def choose_strategy(wanted: str, world_size: int) -> tuple[str, str]:
     if wanted in ("single", "dp") and world_size > 1:
         raise ConfigError(f"parallel.strategy={wanted} needs 1 rank, not {world_size}; use ddp or auto")
     if wanted != "auto":
-        return wanted, "asked for"
+        return wanted, "requested"
     if world_size == 1:
         return "single", "a single rank has no other rank to communicate with"
     return "ddp", "every rank holds the whole model, so only gradients need to travel"

@@ -67,12 +67,23 @@ def _batch(config: Config) -> Refusal | None:
 
 def _strategy(config: Config) -> Refusal | None:
     resources, ddp = config.resources, config.parallel.ddp
-    if config.parallel.strategy in ("single", "dp") and config.world_size > 1:
+    if config.parallel.strategy == "single" and config.world_size > 1:
         return (
             "parallel.strategy",
-            f"parallel.strategy={config.parallel.strategy} needs 1 rank, but "
-            f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node} is "
-            f"{config.world_size}; use ddp or auto",
+            f"parallel.strategy=single needs 1 rank, but resources.nodes={resources.nodes} x "
+            f"resources.gpus_per_node={resources.gpus_per_node} is {config.world_size}; use ddp or auto",
+        )
+    if config.parallel.strategy == "dp" and resources.nodes > 1:
+        return (
+            "parallel.strategy",
+            f"parallel.strategy=dp is one process on the GPUs of one node, but resources.nodes="
+            f"{resources.nodes}; use ddp or auto",
+        )
+    if config.parallel.strategy == "dp" and resources.device == "shared" and resources.gpus_per_node > 1:
+        return (
+            "resources.device",
+            "resources.device=shared is one GPU, which parallel.strategy=dp cannot divide the batch among "
+            f"resources.gpus_per_node={resources.gpus_per_node}; use cuda or auto",
         )
     if ddp.sync_batch_norm and config.parallel.strategy not in ("auto", "ddp", "single"):
         return (
@@ -330,9 +341,6 @@ def _precision(config: Config) -> Refusal | None:
             "precision.dtype",
             "precision.dtype=tf32 needs a GPU, but resources.device=cpu; use fp32 or bf16",
         )
-    if dtype in ("auto", "bf16", "fp16") and config.parallel.strategy == "pipeline":
-        message = f"parallel.strategy=pipeline does not compute in precision.dtype={dtype}; use fp32 or tf32"
-        return "precision.dtype", message
     if dtype == "fp16" and policy != "skip":
         return (
             "precision.on_non_finite",

@@ -55,6 +55,10 @@ class _TimedStage(PipelineStage):
     forward_pass: Pass = nullcontext
     backward_pass: Pass = nullcontext
 
+    def _compute_outputs(self, *args: Any, **kwargs: Any) -> Any:
+        with self.forward_pass():  # dtypes of the activations that follow are those of autocast
+            return super()._compute_outputs(*args, **kwargs)
+
     def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
         with self.forward_pass():
             return super().forward_one_chunk(*args, **kwargs)

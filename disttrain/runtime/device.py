@@ -12,15 +12,15 @@ import torch
 from disttrain.errors import ConfigError
 
 
-def choose_device(requested: str, local_rank: int, local_size: int) -> torch.device:
+def choose_device(requested: str, local_rank: int, gpus: int) -> torch.device:
     """The device of a rank for `resources.device=requested`; a CUDA device becomes the current one.
 
-    `shared` puts every rank of a node on its first GPU. `auto` takes the CPU on a node with fewer GPUs than
-    its `local_size` ranks. Raises `ConfigError` on a node without the requested GPUs, and `RuntimeError` on a
-    node with GPUs that CUDA does not find.
+    `gpus` is the number that all ranks of the node need. `shared` puts every rank of a node on its first GPU.
+    `auto` takes the CPU on a node with fewer GPUs. Raises `ConfigError` on a node without the requested GPUs,
+    and `RuntimeError` on a node with GPUs that CUDA does not find.
     """
     count = torch.cuda.device_count() if requested != "cpu" else 0
-    needed = {"cpu": 0, "shared": 1}.get(requested, local_size)
+    needed = {"cpu": 0, "shared": 1}.get(requested, gpus)
     if count < needed and count < (expected := expected_gpus(os.environ, pci_gpus())):
         raise RuntimeError(
             f"CUDA finds {count} of {expected} NVIDIA GPUs: check `nvidia-smi` and the CUDA build of torch "
@@ -30,11 +30,11 @@ def choose_device(requested: str, local_rank: int, local_size: int) -> torch.dev
         if not count:
             raise ConfigError("resources.device=shared, but no CUDA device is visible")
         local_rank = 0
-    elif count < local_size:
+    elif count < gpus:
         if requested == "cuda":
             raise ConfigError(
-                f"resources.device=cuda, but {count} CUDA devices are visible to "
-                f"{local_size} ranks on this node"
+                f"resources.device=cuda, but {count} CUDA devices are visible on this node, where "
+                f"resources.gpus_per_node={gpus}"
             )
         return torch.device("cpu")
     device = torch.device("cuda", local_rank)

@@ -58,12 +58,12 @@ class Verdict:
         return ConfigError(self.message) if self.problem == "config" else NodeFault(self.message, self.rank)
 
 
-def choose(requested: str, precision: str, info: RankInfo) -> RankDevice:
+def choose(requested: str, precision: str, info: RankInfo, gpus_per_rank: int = 1) -> RankDevice:
     """Choose this rank's device for `resources.device=requested` and `precision.dtype=precision`. Raises
     nothing."""
     node = socket.gethostname()
     try:
-        device = choose_device(requested, info.local_rank, info.local_size)
+        device = choose_device(requested, info.local_rank, info.local_size * gpus_per_rank)
         resolved, _ = choose_precision(precision, device)
     except ConfigError as error:
         return RankDevice(node, problem="config", message=str(error))

@@ -20,7 +20,7 @@ def choose_precision(wanted: str, device: torch.device) -> tuple[str, str]:
     rounding, so both are allowed there.
     """
     if wanted == "fp32":
-        return "fp32", "asked for"
+        return "fp32", "requested"
     name = device_name(device)
     if wanted == "auto":
         if _has_bf16(device):
@@ -35,7 +35,7 @@ def choose_precision(wanted: str, device: torch.device) -> tuple[str, str]:
             f"precision.dtype={wanted}: {name} does not compute {wanted} in hardware; "
             f"use {' or '.join([*lower, 'fp32'])}"
         )
-    return wanted, "asked for"
+    return wanted, "requested"
 
 
 def use_tf32(enabled: bool) -> None:

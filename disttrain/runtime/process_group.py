@@ -43,6 +43,8 @@ class World(RankInfo):
     """Timeout of a collective, for further groups; None: PyTorch's own."""
     control: dist.ProcessGroup | None = field(default=None, kw_only=True)
     """Group of control collectives; None: the process group."""
+    gpus_per_rank: int = field(default=1, kw_only=True)
+    """GPUs that this rank computes on, from `device` on; 1 on the CPU."""
 
     def all_reduce(
         self,
@@ -147,28 +149,30 @@ def open_world(
     collective_timeout_s: float = JobConfig().collective_timeout_s,
     precision: str = "fp32",
     store: dist.Store | None = None,
+    *,
+    gpus_per_rank: int = 1,
 ) -> Iterator[World]:
     """Join the process group, and leave it at the end of the block.
 
     A collective that takes longer than the timeout raises. After an exception the group stays: its shutdown
     can wait for peers that sit in a collective, and the process must exit for torchrun to end them. `store`:
-    meet there, and not in torchrun's own store.
+    meet there, and not in torchrun's own store. `gpus_per_rank`: see `Config.gpus_per_rank`.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one. Raises
     `ConfigError` or `NodeFault` on all ranks when their devices or backends differ.
     """
     info = rank_info()
-    requested = (resources.nodes, resources.gpus_per_node)
+    requested = (resources.nodes, resources.gpus_per_node // gpus_per_rank)
     if (info.nodes, info.local_size) != requested:
         raise ConfigError(
             f"the world has {info.nodes} nodes x {info.local_size} ranks, but the config requests "
-            f"resources.nodes={requested[0]} x resources.gpus_per_node={requested[1]}"
+            f"resources.nodes={resources.nodes} x resources.gpus_per_node={resources.gpus_per_node}"
         )
     if info.nodes > 1:
         _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)
-    chosen = device_agreement.choose(resources.device, precision, info)
+    chosen = device_agreement.choose(resources.device, precision, info, gpus_per_rank)
     timeout = timedelta(seconds=collective_timeout_s)
     control = None
     with heartbeat.collective():
@@ -189,6 +193,9 @@ def open_world(
                 os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
                 control = dist.new_group(backend="gloo", timeout=timeout)
     backend = chosen.backend if info.size > 1 else None
-    yield World(**vars(info), device=device, backend=backend, collective_timeout=timeout, control=control)
+    yield World(
+        **vars(info), device=device, backend=backend, collective_timeout=timeout, control=control,
+        gpus_per_rank=gpus_per_rank if device.type == "cuda" else 1,
+    )  # fmt: skip
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -19,10 +19,11 @@ class CostBound:
 
 
 def cost_bound(run: RunPlan, scheduler: Scheduler) -> CostBound:
-    """Time limit of one attempt times its ranks."""
+    """Time limit of one attempt times its GPUs, or its ranks."""
     resources = run.config.resources
-    on_gpu = scheduler.uses_gpus(resources.device, run.config.world_size)
-    hours = run.config.world_size * run.config.job.time_limit_min / 60
+    gpus = resources.nodes * resources.gpus_per_node
+    on_gpu = scheduler.uses_gpus(resources.device, gpus)
+    hours = gpus * run.config.job.time_limit_min / 60
     return CostBound(hours, "GPU-hours" if on_gpu else "CPU rank-hours")
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from disttrain.config.config_tree import ranks_per_node
 from disttrain.records.collect_provenance import run_key
 from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
@@ -143,7 +144,7 @@ def _run_json(action: Action, plan: SweepPlan, place: _Place, *, commands: bool)
         "action": action.kind,
         "reason": action.reason,
         "nodes": nodes,
-        "ranks_per_node": planned.config.resources.gpus_per_node,
+        "ranks_per_node": ranks_per_node(config),
         "batch": _batch_sizes(planned),
         "steps": planned.config.train.steps,
         "epochs": planned.config.train.epochs,

@@ -95,7 +95,8 @@ def _config_and_axes(record: Mapping[str, Any]) -> Row:
 
 
 def _shape(config: Row) -> Row:
-    nodes, ranks = config.get("resources.nodes"), config.get("resources.gpus_per_node")
+    nodes, gpus = config.get("resources.nodes"), config.get("resources.gpus_per_node")
+    ranks = 1 if gpus and config.get("parallel.strategy") == "dp" else gpus
     return {"nodes": nodes, "ranks_per_node": ranks, "ranks": nodes * ranks if nodes and ranks else None}
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from disttrain.config.config_tree import ranks_per_node
 from disttrain.errors import message_of
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json_or_none, write_json
@@ -233,8 +234,8 @@ def _failed_hosts(run: RunDir, record: Mapping[str, Any], status: ExitStatus) ->
     if not status.failed_nodes and not status.failed_ranks:
         return []
     config = (read_run_json_or_none(run) or {}).get("config", {})
-    ranks_per_node = int(config.get("resources", {}).get("gpus_per_node", 1))
-    failed = {*status.failed_nodes, *(rank // ranks_per_node for rank in status.failed_ranks)}
+    ranks = ranks_per_node(config) if "resources" in config else 1
+    failed = {*status.failed_nodes, *(rank // ranks for rank in status.failed_ranks)}
     return [host for node, host in enumerate(record.get("nodes", ())) if node in failed]
 
 

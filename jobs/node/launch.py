@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from disttrain.config.config_tree import ranks_per_node
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import in_one_line, message_of
 from disttrain.records.heartbeat import FOLDER_VARIABLE
@@ -219,7 +220,7 @@ def launch_command(
     launcher = shlex.split(replacement) if replacement else own
     options = {
         "--nnodes": nodes,
-        "--nproc-per-node": config["resources"]["gpus_per_node"],
+        "--nproc-per-node": ranks_per_node(config),
         "--node-rank": node_rank,
         "--master-addr": endpoint.address,
         "--master-port": endpoint.port,

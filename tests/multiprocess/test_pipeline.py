@@ -18,7 +18,8 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.steps import PHASES, Step
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
-from disttrain.train import train
+from disttrain.runtime.stop_signals import StopSignals
+from disttrain.train import finish, prepare, run_loop, train
 from tests.support.ranks import RankFailed, Ranks
 from tests.support.stopping import alone, train_until
 
@@ -78,6 +79,43 @@ def test_four_ranks_compute_what_one_does(
 def test_compiled_blocks_compute_the_same(two_ranks: Ranks, one_rank: Metrics, tmp_path: Path) -> None:
     compiled = made(2, 2, compile={"scope": "blocks", "backend": "eager"})
     assert_same(two_ranks.call(train_on, compiled, tmp_path)[0], one_rank)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_stages_under_autocast_compute_what_one_rank_does(
+    four_ranks: Ranks, one_rank: Metrics, tmp_path: Path, dtype: str
+) -> None:
+    """Two replicas of two stages. The order of summation over replicas changes rounding."""
+    precision = {"dtype": dtype}
+    expected = train_on(alone(), made(1, precision=precision), tmp_path / "one")
+    metrics = four_ranks.call(train_on, made(4, 2, "1f1b", precision=precision), tmp_path / "four")[0]
+    assert (metrics.precision, metrics.skipped_steps) == (dtype, expected.skipped_steps)
+    assert curve(metrics) == pytest.approx(curve(expected), rel=1e-3)
+    assert metrics.eval_history[0].loss == pytest.approx(expected.eval_history[0].loss, rel=1e-3)
+    assert curve(metrics) == pytest.approx(curve(one_rank), rel=0.01)
+    assert curve(metrics) != pytest.approx(curve(one_rank), rel=1e-6), "the stages compute in float32"
+
+
+def overflow_on(world: World, config: Config, folder: Path) -> tuple[int, list[float], bool]:
+    """Train with a loss scale that overflows on the first steps: skipped steps, scale, finite weights."""
+    output = RunOutput.of_job(folder, 0)
+    output.attempt.path.mkdir(parents=True, exist_ok=True)
+    run = prepare(config, output, world, StopSignals())
+    scale = run.runner.precision.loss_scale
+    assert scale is not None
+    scale.value.fill_(2.0**40)
+    metrics = finish(run, config, world, run_loop(run))
+    finite = all(bool(p.isfinite().all()) for p in run.runner.model.parameters())
+    return metrics.skipped_steps if world.rank == 0 else -1, [scale.value.item()], finite
+
+
+def test_an_overflow_is_skipped_by_all_stages(two_ranks: Ranks, tmp_path: Path) -> None:
+    config = made(2, 2, precision={"dtype": "fp16"}, train={"steps": 30})
+    first, last = two_ranks.call(overflow_on, config, tmp_path)
+    assert first[0] > 0
+    assert first[1] == last[1] == [2.0 ** (40 - first[0])]
+    assert first[2]
+    assert last[2]
 
 
 def assert_same(metrics: Metrics, one_rank: Metrics) -> None:

@@ -59,4 +59,4 @@ def test_a_precision_without_hardware_is_refused(gpu, wanted, capability, messag
 
 @pytest.mark.parametrize("wanted", ["fp32", "bf16", "fp16"])
 def test_a_processor_computes_them_all(wanted):
-    assert choose_precision(wanted, CPU) == (wanted, "asked for")
+    assert choose_precision(wanted, CPU) == (wanted, "requested")

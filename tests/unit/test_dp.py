@@ -2,40 +2,95 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 import pytest
 import torch
 from torch import nn
 
 from disttrain.config.auto_strategy import choose_strategy
-from disttrain.config.config_tree import Config
+from disttrain.config.config_tree import Config, ranks_per_node
+from disttrain.config.parsing import Draft, check
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.errors import ConfigError
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
-from disttrain.runtime.process_group import World
+from disttrain.records.gpu_hours import devices_of
+from disttrain.records.run_directory import Attempt, RunDir
+from disttrain.runtime.process_group import World, open_world
 from disttrain.strategy_choice import resolve_strategy
+from disttrain.telemetry.hardware import node
+from disttrain.telemetry.hardware.gpu_reader import GpuId
+from disttrain.telemetry.throughput import throughput, utilisation
+from jobs.node.launch import launch_command
+from jobs.node.rendezvous import Endpoint
+from jobs.schedulers.slurm import batch_script
+from jobs.schedulers.slurm.site_profile import Profile
 
 
-def world(device: str = "cpu") -> World:
-    return World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device(device), backend=None)
+def world(device: str = "cpu", gpus: int = 1) -> World:
+    place = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "backend": None}
+    return World(**place, device=torch.device(device), gpus_per_rank=gpus)
+
+
+def dp_config(gpus: int, **resources) -> Config:
+    sections = {"parallel": {"strategy": "dp"}, "resources": {"gpus_per_node": gpus, **resources}}
+    return check(Draft({**sections, "train": {"steps": 1, "local_batch_size": 8}}))
 
 
 def test_on_the_cpu_it_is_single_and_the_reason_names_it():
     config = Config.model_validate({"parallel": {"strategy": "dp"}})
     name, reason = resolve_strategy(config, world())
-    assert (name, reason.partition(":")[0]) == ("dp", "asked for, but dp is single on the CPU")
+    assert (name, reason.partition(":")[0]) == ("dp", "requested, but dp is single on the CPU")
     model = nn.Linear(2, 2)
     strategy = build_strategy("dp", ParallelConfig())
     assert strategy.unwrap(strategy.apply(model, Mesh(0), world())) is model
 
 
-@pytest.mark.parametrize(("gpus", "said"), [(1, "is single with one GPU"), (4, "DataParallel over 4 GPUs")])
-def test_the_reason_counts_the_gpus_that_the_process_sees(gpus, said):
-    config = Config.model_validate({"parallel": {"strategy": "dp"}})
-    with patch("torch.cuda.device_count", return_value=gpus):
-        assert said in resolve_strategy(config, world("cuda"))[1]
+@pytest.mark.parametrize(("gpus", "form"), [(1, "is single with one GPU"), (4, "DataParallel over 4 GPUs")])
+def test_the_reason_counts_the_gpus_of_the_job(gpus, form):
+    assert form in resolve_strategy(dp_config(gpus), world("cuda", gpus))[1]
+
+
+def test_the_job_requests_the_gpus_of_one_process():
+    config = dp_config(4)
+    assert (config.world_size, ranks_per_node(config.as_dict())) == (1, 1)
+    record = {"config": config.as_dict(), "run_key": "k"}
+    run = RunDir("/runs/s/r")
+    endpoint = Endpoint("node0", 2000)
+    words = launch_command(run, Attempt("/runs/s/r", 0), record, 0, 1, endpoint)
+    assert words[words.index("--nproc-per-node") + 1] == "1"
+    assert "#SBATCH --gpus-per-node=4" in batch_script.by_hand(
+        config.as_dict(), Profile(name="site", gpus="gpus-per-node")
+    )
+    assert devices_of(record) == 4, "GPU-hours"
+
+
+def test_the_process_takes_the_gpus_or_the_cpu(monkeypatch):
+    resources = dp_config(4).resources
+    for visible, expected in ((4, ("cuda", 4)), (2, ("cpu", 1))):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda visible=visible: visible)
+        monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+        monkeypatch.setattr("disttrain.runtime.device_agreement.choose_precision", lambda *_: ("fp32", ""))
+        with open_world(resources, gpus_per_rank=4) as opened:
+            assert (opened.device.type, opened.gpus_per_rank) == expected
+
+
+def test_the_figures_count_the_gpus_of_data_parallel(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(node, "identify", lambda device: GpuId(f"GPU-{device.index or 0}", None))
+    telemetry = node.NodeTelemetry(Attempt(tmp_path, 0), world("cuda", 4), every_s=0)
+    telemetry.start(lambda: None, lambda: True)
+    assert (telemetry.devices, telemetry.device) == (4, "GPU-0")
+    fields, _ = throughput(800.0, 1, telemetry.devices, tokens_per_sample=None, images=False)
+    assert fields["samples_per_second_per_gpu"] == 200
+    fields, _ = utilisation(800.0, 1, 4, flops_per_sample=10, peak_flops=4000.0, peak_reason="")
+    assert fields["mfu"] == 0.5
+
+
+def test_several_nodes_and_a_shared_gpu_are_refused():
+    with pytest.raises(ConfigError, match=r"dp is one process on the GPUs of one node.*use ddp or auto"):
+        dp_config(4, nodes=2)
+    with pytest.raises(ConfigError, match=r"resources.device=shared is one GPU"):
+        dp_config(2, device="shared")
 
 
 def test_several_ranks_are_refused():

@@ -93,8 +93,8 @@ def test_a_good_file_is_a_config(write):
         ),
         (
             "train:",
-            "parallel: {strategy: dp}\nresources: {gpus_per_node: 2}\ntrain:",
-            "parallel.strategy=dp needs 1 rank, but resources.nodes=1 x resources.gpus_per_node=2 is 2",
+            "parallel: {strategy: dp}\nresources: {nodes: 2}\ntrain:",
+            "parallel.strategy=dp is one process on the GPUs of one node, but resources.nodes=2",
         ),
         (
             "train:",

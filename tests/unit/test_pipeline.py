@@ -50,7 +50,6 @@ def test_a_sweep_scales_the_batch_by_the_replicas_of_a_stage() -> None:
         ({"model": {"layers": 3}}, "parallel.pipeline.stages=4 is more than model.layers=3"),
         ({"model": {"tie_weights": True}}, "needs model.tie_weights=false"),
         ({"model": {"kind": "mlp"}}, "cannot split model.kind=mlp; use model.kind=gpt"),
-        ({"precision": {"dtype": "fp16"}}, "does not compute in precision.dtype=fp16; use fp32 or tf32"),
         ({"resources": {"device": "shared"}}, "gloo, which sends no GPU tensors"),
         ({"telemetry": {"layer_passes": 2}}, "it excludes parallel.strategy=pipeline"),
         ({"train": {"local_batch_size": 4}}, "needs at least 4 micro-batches in a step, one a stage, but 8"),

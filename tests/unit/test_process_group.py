@@ -80,7 +80,11 @@ def test_the_device_and_what_ranks_talk_through(opened, wanted, gpus, rank, rank
     ("wanted", "gpus", "message"),
     [
         ("shared", 0, "resources.device=shared, but no CUDA device is visible"),
-        ("cuda", 1, "resources.device=cuda, but 1 CUDA devices are visible to 2 ranks on this node"),
+        (
+            "cuda",
+            1,
+            "resources.device=cuda, but 1 CUDA devices are visible on this node, where resources.gpus_per",
+        ),
     ],
 )
 def test_a_device_that_is_not_there_is_refused(monkeypatch, wanted, gpus, message):

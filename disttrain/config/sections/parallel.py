@@ -80,12 +80,12 @@ class ParallelConfig(Section):
     """How the ranks work together."""
 
     strategy: Literal["auto", "single", "dp", "ddp", "fsdp", "hsdp", "pipeline"] = "auto"
-    """`single`: one rank. `dp`: one rank and DataParallel over all GPUs that it sees, else `single`. `ddp`:
-    all ranks hold the model. `fsdp`: all ranks share one copy of the model, sharded by block. `hsdp`:
-    ranks of a node share one copy, and every node holds one. `pipeline`: each rank holds some of the layers.
-    `auto`: single on one rank; on more, the first of ddp, hsdp and fsdp whose estimated memory fits the
-    device. The log and `strategy_reason` hold the arithmetic. Run names have ddp for it, because the login
-    node does not see the devices."""
+    """`single`: one rank. `dp`: one process, and DataParallel over its `resources.gpus_per_node` GPUs, else
+    `single`. `ddp`: all ranks hold the model. `fsdp`: all ranks share one copy of the model, sharded by
+    block. `hsdp`: ranks of a node share one copy, and every node holds one. `pipeline`: each rank holds
+    some of the layers. `auto`: single on one rank; on more, the first of ddp, hsdp and fsdp whose estimated
+    memory fits the device. The log and `strategy_reason` hold the arithmetic. Run names have ddp for it,
+    because the login node does not see the devices."""
     ddp: DDPConfig = DDPConfig()
     """Options of `strategy` ddp."""
     fsdp: FSDPConfig = FSDPConfig()

@@ -10,12 +10,14 @@ from disttrain.config.sections.base import Section
 
 
 class ResourcesConfig(Section):
-    """Nodes, ranks and devices of the job. The world size is `nodes * gpus_per_node`."""
+    """Nodes, ranks and devices of the job. The world size is `nodes * gpus_per_node`; for strategy dp,
+    `nodes`."""
 
     nodes: PositiveInt = 1
     """Number of nodes; on the local cluster each node is a process group on this machine."""
     gpus_per_node: PositiveInt = 1
-    """Ranks per node: one per GPU, or one process each on the CPU."""
+    """Ranks per node: one per GPU, or one process each on the CPU. With `parallel.strategy=dp`: GPUs of the
+    only rank."""
     device: Literal["auto", "cpu", "cuda", "shared"] = "auto"
     """`auto`: cuda where every local rank has its own GPU, else cpu. A start ends at once if its nodes
     differ, or if a node has GPUs that CUDA does not find. `shared`: all ranks of a node use its first GPU and

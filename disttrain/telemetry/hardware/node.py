@@ -42,10 +42,15 @@ class NodeTelemetry:
         origin_s = time.monotonic()
         start_clock()
         node = self._world.rank // self._world.local_size
-        own = LocalRank(self._world.rank, node, os.getpid(), identify(device), origin_s)
+        others = tuple(
+            gpu
+            for index in range(1, self._world.gpus_per_rank)
+            if (gpu := identify(torch.device("cuda", index)))
+        )
+        own = LocalRank(self._world.rank, node, os.getpid(), identify(device), origin_s, others)
         ranks: list[LocalRank] = self._world.all_gather_object(own)
         self.device = own.device
-        self.devices = len({rank.device for rank in ranks})
+        self.devices = len({device for rank in ranks for device in rank.devices})
         if self._every_s and self._world.local_rank == 0:
 
             def segment() -> int | None:

@@ -46,14 +46,25 @@ class LocalRank:
     gpu: GpuId | None
     origin_s: float
     """The monotonic clock when the rank's loop began; all processes of a host share that clock."""
+    other_gpus: tuple[GpuId, ...] = ()
+    """GPUs beside `gpu` that a rank of DataParallel computes on."""
 
     @property
     def device(self) -> str:
-        """The device's name within the run, equal for ranks that share a GPU, also across nodes: one machine
-        may stand for several nodes."""
+        """The name of the rank's first device (`device_name`)."""
+        return self.devices[0]
+
+    @property
+    def devices(self) -> list[str]:
+        """The names of the rank's devices."""
         if self.gpu is None:
-            return f"rank {self.rank}"
-        return self.gpu.uuid or f"{self.gpu.pci_bus_id} of node {self.node}"
+            return [f"rank {self.rank}"]
+        return [self.device_name(gpu) for gpu in (self.gpu, *self.other_gpus)]
+
+    def device_name(self, gpu: GpuId) -> str:
+        """The GPU's name within the run, equal for ranks that share it, also across nodes: one machine may
+        stand for several nodes."""
+        return gpu.uuid or f"{gpu.pci_bus_id} of node {self.node}"
 
 
 @dataclass
@@ -204,8 +215,8 @@ class _GpuReader:
         self._gpus: list[tuple[LocalRank, GpuReader, GpuAccumulator]] = []
         users: dict[GpuId, list[LocalRank]] = {}
         for rank in ranks:
-            if rank.gpu:
-                users.setdefault(rank.gpu, []).append(rank)
+            for gpu in (rank.gpu, *rank.other_gpus) if rank.gpu else ():
+                users.setdefault(gpu, []).append(rank)
         if users:
             try:
                 self._open(users)
@@ -257,7 +268,7 @@ class _GpuReader:
                 reasons.append(f"{gpu.uuid or gpu.pci_bus_id}: {in_one_line(error)}")
                 continue
             constants = {"sm_clock_max_mhz": reader.device.sm_clock_max_mhz}
-            accumulator = GpuAccumulator(constants, device=ranks[0].device)
+            accumulator = GpuAccumulator(constants, device=ranks[0].device_name(gpu))
             self._gpus.append((ranks[0], reader, accumulator))
             self._into.gpus.append(accumulator)
         if reasons:
