@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from disttrain.config.config_tree import Config
+from disttrain.parallel.base import build_strategy
+from disttrain.parallel.mesh import build_mesh
 from disttrain.records.metrics import Metrics
 from disttrain.runtime.process_group import World
 from disttrain.runtime.run_output import RunOutput
 from disttrain.runtime.stop_signals import StopSignals
+from disttrain.telemetry.profiled_steps import _profiler, mark
+from disttrain.telemetry.step_clock import COMPUTE
+from disttrain.telemetry.trace_file import export_trace
+from disttrain.telemetry.trace_parsing import END, parse_trace
 from disttrain.train import finish, prepare, run_loop
 from tests.support.ranks import Ranks
 from tests.support.stopping import config
@@ -126,3 +133,28 @@ def train_on_nan(world: World, config: Config, folder: Path) -> tuple[int, bool]
 
 def test_a_bad_batch_of_one_rank_is_skipped_by_all_ranks(three_ranks, tmp_path) -> None:
     assert three_ranks.call(train_on_nan, config(ranks=3), tmp_path) == [(1, True)] * 3
+
+
+def profiled_bytes(world: World, reduce_dtype: str) -> list[tuple[str, int | None]]:
+    """Kind and bytes of each collective of a backward pass, by the telemetry's reading of the profiler."""
+    config = made("fsdp", reduce_dtype=reduce_dtype)
+    strategy = build_strategy("fsdp", config.parallel)
+    strategy.autocast_dtype = torch.bfloat16
+    mesh = build_mesh("fsdp", config.parallel, world)
+    model = strategy.apply(strategy.build(lambda: nn.Linear(6, 5, bias=False), world.device), mesh, world)
+    loss = model(torch.ones(1, 6, dtype=torch.bfloat16)).sum()
+    profiler = _profiler(world.device)
+    with profiler:
+        mark(COMPUTE)
+        loss.backward()
+        mark(END)
+    [step] = parse_trace(export_trace(profiler, for_collectives=True))
+    return [(each.kind, each.bytes) for each in step.collectives]
+
+
+def test_gradients_reduced_in_bf16_are_half_the_bytes(three_ranks: Ranks) -> None:
+    whole = three_ranks.call(profiled_bytes, "fp32")[0]
+    half = three_ranks.call(profiled_bytes, "bf16")[0]
+    gradient = 6 * 6 * 4  # 5 rows of float32, padded to 2 for each rank
+    assert whole == [("all_reduce", gradient)], "gloo's form of a reduce-scatter"
+    assert half == [("all_reduce", gradient / 2)]

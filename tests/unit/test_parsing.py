@@ -245,10 +245,3 @@ def test_values_are_read_as_people_mean_them(text, value):
     read = parse_value(text, "--set")
     assert read == value
     assert type(read) is type(value)
-
-
-def test_a_pipeline_computes_in_float32(write):
-    gpt = GOOD.replace("mlp", "gpt\n  tie_weights: false").replace("digits", "text")
-    text = gpt + "precision: {dtype: auto}\nparallel: {strategy: pipeline}\nresources: {nodes: 2}\n"
-    expected = "parallel.strategy=pipeline does not compute in precision.dtype=auto; use fp32 or tf32"
-    assert expected in refusal(write(text))
