@@ -16,7 +16,9 @@ from analysis import utilization
 from analysis.efficiency import Curve, Point
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.runs import step_records, training_curves
+from analysis.runs.load import read_metrics
 from analysis.runs.step_records import RunId
+from disttrain.records.metrics import Metrics
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,20 @@ class Study:
     def overlaps(self) -> Sequence[Overlap]:
         """Runs that were at work on one node at the same time."""
         return overlaps_of(map(Path, self.runs["path"]))
+
+    @cached_property
+    def metrics(self) -> Mapping[RunId, Metrics]:
+        """`metrics.json` of each included run."""
+        found = {}
+        for row in self.included.itertuples():
+            metrics, _ = read_metrics(row.path)
+            if metrics is not None:
+                found[(row.sweep, row.run)] = metrics
+        return found
+
+    @cached_property
+    def sweeps(self) -> list[str]:
+        return sorted(self.runs["sweep"].unique())
 
     @cached_property
     def unreadable(self) -> list[str]:

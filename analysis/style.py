@@ -41,6 +41,19 @@ PHASE_NAMES = {
 CURVE_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1c1c1c")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X")
 
+PHASE_CLASSES = {
+    "compute_s": "ph-compute",
+    "input_s": "ph-input",
+    "comm_wait_s": "ph-wait",
+    "comm_transfer_s": "ph-transfer",
+    "optimizer_s": "ph-optimizer",
+    "checkpoint_s": "ph-checkpoint",
+    "other_s": "ph-other",
+}
+"""CSS class of each phase's colour on the page."""
+SIZE_CLASSES = 8
+"""Classes `q0` (dark) to `q7` (light): the sizes of a single curve."""
+
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -64,6 +77,16 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.5,
     "figure.facecolor": "white",
 }
+
+
+def curve_class(index: int) -> str:
+    """CSS class of the colour of one of several curves."""
+    return f"c{index % len(CURVE_COLOURS)}"
+
+
+def size_class(index: int, sizes: int) -> str:
+    """CSS class of the colour of one of the sizes of a single curve."""
+    return f"q{round(index * (SIZE_CLASSES - 1) / max(sizes - 1, 1))}"
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:

@@ -8,14 +8,16 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from analysis import plots
 from analysis.efficiency import scaling_curves
-from analysis.overlaps import overlaps_of
-from analysis.report import figures, render
+from analysis.report import render
+from analysis.report.section import Section
+from analysis.report.sections import build_all
 from analysis.report.summary import summarize
 from analysis.runs.load import KnownState, load
-from analysis.runs.step_records import unreadable_steps
+from analysis.study import Study
 from disttrain.errors import ConfigError, is_disk_full, message_of
-from disttrain.records.json_files import write_json, write_text
+from disttrain.records.json_files import CorruptFile, read_json, write_json, write_text
 
 __all__ = ["KnownState", "check", "write"]
 
@@ -59,20 +61,37 @@ def write(
     """
     out = Path(out)
     table = load(sweeps, states, only)
-    curves = scaling_curves(table, base)
+    study = Study(table, scaling_curves(table, base))
     try:
         out.mkdir(parents=True, exist_ok=True)
-        specs = figures.draw(table, curves, out)
-        generated = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        overlaps = overlaps_of(map(Path, table["path"]))
-        report = summarize(table, curves, specs, generated, unreadable_steps(table), overlaps)
-        images = {spec.file: (out / spec.file).read_bytes() for spec in specs}
+        sections = build_all(study)
+        report = summarize(study, sections, datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"))
+        _draw_pngs(sections, out)
         write_json(out / "report.json", report.model_dump(mode="json"))
-        write_text(out / "report.md", render.markdown(report))
-        write_text(out / "report.html", render.page(report, images))
+        write_text(out / "report.md", render.markdown(report, sections))
+        write_text(out / "report.html", render.page(report, sections, out))
     except OSError as error:
         raise _not_written(out, message_of(error) if is_disk_full(error) else error.strerror) from None
     return out / "report.html"
+
+
+def _draw_pngs(sections: Sequence[Section], out: Path) -> None:
+    """Draw the PNG twins of the figures, and remove those of an earlier report."""
+    for file in _earlier_pngs(out):
+        file.unlink()
+    for section in sections:
+        for figure in section.figures:
+            if figure.draw_png is not None:
+                plots.save(figure.draw_png(), out / f"{figure.name}.png")
+
+
+def _earlier_pngs(out: Path) -> list[Path]:
+    """PNG files in `out` that the `report.json` there lists."""
+    try:
+        listed = read_json(out / "report.json")["figures"]
+        return [path for each in listed if each["file"] and (path := out / Path(each["file"]).name).is_file()]
+    except (OSError, CorruptFile, KeyError, TypeError):
+        return []
 
 
 def _not_written(out: Path | str, reason: str | None) -> ConfigError:

@@ -96,11 +96,45 @@ _ALL = (
         "Hoefler and Belli, SC 2015, rule 8",
     ),
     Definition(
+        "variation",
+        "Variation",
+        "standard deviation / mean of step times",
+        "Coefficient of variation over the measured steps of rank 0, all repeats pooled.",
+    ),
+    Definition(
         "utilization",
         "Utilization",
         "share of sampling periods in which a kernel ran",
         "NVML's utilization: a running kernel that only waits for the network counts as busy, so it is no "
         "efficiency. On a CPU: number of processors that the rank's process kept busy.",
+    ),
+    Definition(
+        "mfu",
+        "Model FLOPs utilization (MFU)",
+        "FLOPs per sample · X / (peak FLOP/s · devices)",
+        "FLOPs that the model needs, recomputation not counted, against the dense peak of the matmul dtype.",
+        "Chowdhery et al., PaLM, 2022",
+    ),
+    Definition(
+        "traffic",
+        "NVLink and PCIe traffic",
+        "bytes / time between samples",
+        "NVML's counters over all links of a GPU; PCIe rates are the driver's occasional measurement where "
+        "there is no counter.",
+    ),
+    Definition(
+        "loss",
+        "Loss",
+        "mean over the global batch, or over the validation samples",
+        "Cross-entropy in nats. Bits per byte: the same in bits, per byte of text. The unigram "
+        "entropy is the "
+        "loss of a model of byte frequencies alone.",
+    ),
+    Definition(
+        "device-hours",
+        "GPU-hours",
+        "Σ over attempts: devices · elapsed time",
+        "By Slurm's accounting where it was read, else by the attempts' own times. On CPUs: rank-hours.",
     ),
     Definition(
         "peak-memory",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from analysis.efficiency import Curve, Unit
 from analysis.overlaps import SharedGpus
 
-REPORT_SCHEMA_VERSION = 3
+REPORT_SCHEMA_VERSION = 4
 
 
 class ReportPart(BaseModel):
@@ -103,9 +103,70 @@ class FigureSpec(ReportPart):
 
     file: str
     title: str
-    reading: str
-    """One line on how to read the figure."""
+    conclusion: str
+    """Caption: the conclusion, then how to read the figure."""
     alt: str
+    emulated: bool
+    """Whether it shows emulated runs."""
+
+
+class Answer(ReportPart):
+    """One sentence of the first screen, with its question."""
+
+    question: str
+    text: str
+
+
+class ColumnPart(ReportPart):
+    """One column of a table."""
+
+    name: str
+    heading: str
+    unit: str
+    """Unit of the raw values; shares are between 0 and 1."""
+    formula_id: str | None
+    """Definition of the metric, in `definitions`."""
+
+
+class TablePart(ReportPart):
+    """A table of the page with raw values; an estimate is an object with value, low, high and repeats."""
+
+    name: str
+    caption: str
+    columns: list[ColumnPart]
+    rows: list[list[Any]]
+    sources: list[list[str]]
+    """Runs that the numbers of each row come from; empty where rows name their run."""
+
+
+class SectionPart(ReportPart):
+    """One section of the page."""
+
+    id: str
+    title: str
+    conclusion: str
+    paragraphs: list[str]
+    tables: list[TablePart]
+
+
+class DefinitionPart(ReportPart):
+    """One metric: formula, meaning, source."""
+
+    id: str
+    name: str
+    formula: str
+    text: str
+    source: str
+
+
+class RuleStatus(ReportPart):
+    """One of the twelve rules of Hoefler and Belli (SC 2015) and whether this report follows it."""
+
+    rule: int
+    text: str
+    met: bool
+    missing: str
+    """What is missing; empty for a rule that is met."""
 
 
 class ProvenanceItem(ReportPart):
@@ -126,10 +187,17 @@ class Report(ReportPart):
     confidence: float
     headline: list[str]
     """One sentence a curve."""
+    answers: list[Answer]
+    """The three sentences of the first screen."""
+    emulated: bool
+    """Whether a run in the figures is emulated."""
+    rules: list[RuleStatus]
     notices: list[Notice]
     curves: list[Curve]
     training_quality: list[TrainingQuality]
     figures: list[FigureSpec]
+    sections: list[SectionPart]
+    definitions: list[DefinitionPart]
     runs: list[Run]
     excluded_runs: list[ExcludedRun]
     run_costs: list[RunCost]

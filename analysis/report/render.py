@@ -1,58 +1,59 @@
-"""Render a `Report` as a self-contained HTML page and as Markdown; text from runs is escaped."""
+"""Render a report as a self-contained HTML page and as Markdown; text from runs is escaped."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from analysis import units
-from analysis.report import narrative, overlap_text
+from analysis.report import views
 from analysis.report.model import Report
+from analysis.report.section import Section, Table
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|MiB|GiB|KiB|B|nodes?|ranks?|samples/s|tokens/s)\b|%)")
 
 
-def page(report: Report, images: Mapping[str, bytes]) -> str:
-    """The HTML page with inlined figures; it makes no network request."""
-    inlined = {
-        name: "data:image/png;base64," + base64.b64encode(data).decode() for name, data in images.items()
-    }
+def page(report: Report, sections: Sequence[Section], out: Path | None = None) -> str:
+    """The HTML page with inline figures, style and script; it makes no network request.
+
+    Links to runs are relative to the folder `out`. The content-security policy allows the page's own style
+    and script by their SHA-256 and nothing else.
+    """
+    style, script = _template("report.css"), _template("report.js")
     environment = _environment(autoescape=True)
     environment.filters["keep"] = keep_units
-    return environment.get_template("report.html.j2").render(report=report, images=inlined)
+    environment.globals["table_view"] = lambda table: views.table_view(table, out)
+    policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        sections=sections,
+        first=_first_figure(sections),
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        safe=Markup,
+    )
 
 
-def markdown(report: Report) -> str:
+def markdown(report: Report, sections: Sequence[Section]) -> str:
     """The Markdown text; figures are links to files beside it."""
     environment = _environment(autoescape=False)
     environment.filters["cell"] = cell
-    return environment.get_template("report.md.j2").render(report=report)
+    environment.globals |= {"table_view": views.table_view, "one_line": views.one_line, "aligned": aligned}
+    return environment.get_template("report.md.j2").render(report=report, sections=sections)
 
 
-def quality_table(report: Report) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of the training quality; measures without values get no column."""
-    measures: dict[str, tuple[str, Callable[[float], str]]] = {
-        "train_loss": ("training loss", "{:.4f}".format),
-        "valid_loss": ("validation loss", "{:.4f}".format),
-        "bits_per_byte": ("bits per byte", "{:.3f}".format),
-        "unigram_entropy_bits": ("unigram entropy", "{:.3f}".format),
-        "accuracy": ("accuracy", units.percent),
-    }
-    present = [
-        name for name in measures if any(getattr(row, name) is not None for row in report.training_quality)
-    ]
-    several = len(report.curves) > 1
-    rows = []
-    for row in report.training_quality:
-        size = units.plural(row.size, row.unit)
-        values = [(measures[name][1], getattr(row, name)) for name in present]
-        texts = ["\N{EN DASH}" if value is None else show(value) for show, value in values]
-        rows.append([f"{row.curve}, {size}" if several else size, units.count(row.steps), *texts])
-    return ["runs", "steps", *(measures[name][0] for name in present)], rows
+def aligned(table: Table) -> str:
+    """The line of a Markdown table that aligns its columns."""
+    return "|".join(["", *("--:" if head.numeric else "---" for head in views.table_view(table).heads), ""])
 
 
 def keep_units(text: str) -> str:
@@ -66,8 +67,23 @@ def cell(value: object) -> str:
     return re.sub(r"([\\`*_\[\]|])", r"\\\1", flat)
 
 
+def _first_figure(sections: Sequence[Section]) -> str:
+    """Name of the figure beside the answers."""
+    names = [figure.name for section in sections for figure in section.figures]
+    return "scaling" if "scaling" in names else ""
+
+
+@cache
+def _template(name: str) -> str:
+    return files("analysis.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
 def _environment(autoescape: bool) -> Environment:
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("analysis.report"),
         autoescape=autoescape,
         undefined=StrictUndefined,
@@ -75,10 +91,3 @@ def _environment(autoescape: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {
-        "units": units,
-        "narrative": narrative,
-        "overlap_text": overlap_text,
-        "quality_table": quality_table,
-    }
-    return environment

@@ -13,6 +13,7 @@ from typing import Literal
 
 from matplotlib.figure import Figure as PngFigure
 
+from analysis.report.model import Notice
 from analysis.stats.estimates import Estimate
 
 Unit = Literal[
@@ -30,6 +31,7 @@ Unit = Literal[
     "B/s",
     "FLOP/s",
     "h",
+    "loss",  # four digits after the point
     "J",
     "J/sample",
     "W",
@@ -110,6 +112,7 @@ class Section:
     title: str
     conclusion: str
     """One sentence: what a reader may conclude. Empty where there is nothing to conclude."""
+    notices: Sequence[Notice] = ()
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()

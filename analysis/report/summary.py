@@ -3,149 +3,96 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
-import pandas as pd
-
-from analysis.efficiency import Curve
-from analysis.overlaps import Overlap
-from analysis.report import narrative
+from analysis.report import checklist, first_screen, method_text, notices, scaling_text
+from analysis.report.definitions import DEFINITIONS
 from analysis.report.model import (
+    ColumnPart,
+    DefinitionPart,
     ExcludedRun,
     FigureSpec,
-    ProvenanceItem,
     Report,
     Run,
-    RunCost,
-    RunOverlap,
-    TrainingQuality,
+    SectionPart,
+    TablePart,
 )
-from analysis.stats.estimates import CONFIDENCE
+from analysis.report.run_records import none_if_missing, provenance, run_costs, run_overlaps, training_quality
+from analysis.report.section import Figure, RunLink, Section, Table, Value
+from analysis.stats.estimates import CONFIDENCE, Estimate
+from analysis.study import Study
 
 NOTHING = "No finished run to report on"
 
-_PROVENANCE = {
-    "tags": "Tags",
-    "user_note": "Note",
-    "code_hash": "Code (hash)",
-    "git_commit": "Commit",
-    "command": "Command",
-    "host": "Host",
-    "device": "Device",
-    "backend": "Backend",
-    "torch": "torch",
-    "python": "Python",
-    "model": "Model",
-    "parameters": "Parameters",
-    "dataset": "Data",
-    "dataset_version": "Data version",
-    "dataset_sha256": "Data (SHA-256)",
-    "strategy": "Strategy",
-    "created": "Planned",
-    "updated": "Measured",
-}
 
-
-def summarize(
-    table: pd.DataFrame,
-    curves: Sequence[Curve],
-    specs: Sequence[FigureSpec],
-    generated: str,
-    unreadable: Sequence[str] = (),
-    overlaps: Sequence[Overlap] = (),
-) -> Report:
-    """The content of the report; `generated` is its time in UTC (ISO 8601), `unreadable` the messages on step
-    records that cannot be read."""
-    included = table[table["included"]]
-    overlapping = _overlaps(overlaps, included)
-    sweeps = sorted(table["sweep"].unique())
+def summarize(study: Study, sections: Sequence[Section], generated: str) -> Report:
+    """The content of `report.json`; `generated` is the time of the report in UTC (ISO 8601)."""
+    table, curves = study.runs, study.curves
+    included = study.included
+    overlapping = run_overlaps(study.overlaps, included)
     return Report(
-        title="Scaling report: " + ", ".join(sweeps),
-        sweeps=sweeps,
+        title="Scaling report: " + ", ".join(study.sweeps),
+        sweeps=study.sweeps,
         generated=generated,
         confidence=CONFIDENCE,
-        headline=[narrative.headline(curve, len(curves)) for curve in curves] or [NOTHING],
-        notices=narrative.notices(table, curves, unreadable, overlapping),
+        headline=[scaling_text.headline(curve, len(curves)) for curve in curves] or [NOTHING],
+        answers=first_screen.answers(study),
+        emulated=study.emulated,
+        rules=checklist.rules(study, sections),
+        figures=[_figure(study, figure) for section in sections for figure in section.figures],
+        sections=[_section(section) for section in sections],
+        definitions=[DefinitionPart(**asdict(each)) for each in DEFINITIONS.values()],
+        notices=notices.notices(table, curves, study.unreadable, overlapping),
         curves=list(curves),
-        training_quality=[row for curve in curves for row in _training_quality(curve, included)],
-        figures=list(specs),
+        training_quality=[row for curve in curves for row in training_quality(curve, included)],
         runs=[Run(**_fields(Run, row)) for row in included.to_dict("records")],
         excluded_runs=[
             ExcludedRun(sweep=row["sweep"], run=row["run"], state=row["state"], reason=row["note"])
             for row in table[~table["included"]].to_dict("records")
         ],
-        run_costs=[_run_cost(row) for row in table[table["hours"].notna()].to_dict("records")],
+        run_costs=run_costs(table),
         overlaps=overlapping,
-        method=narrative.method(table) if curves else [],
-        provenance=_provenance(included if len(included) else table),
+        method=method_text.method(table) if curves else [],
+        provenance=provenance(included if len(included) else table),
     )
 
 
-def _training_quality(curve: Curve, included: pd.DataFrame) -> list[TrainingQuality]:
-    found = []
-    for point in curve.points:
-        repeats = included[(included["sweep"] == curve.sweep) & included["run"].isin(point.runs)]
-        for steps, runs in repeats.groupby("steps"):  # losses after other numbers of steps do not compare
-            means = {
-                name: _none(runs[name].mean())
-                for name in ("train_loss", "valid_loss", "bits_per_byte", "unigram_entropy_bits", "accuracy")
-            }
-            if any(value is not None for value in means.values()):
-                found.append(
-                    TrainingQuality(
-                        curve=curve.label,
-                        unit=curve.unit,
-                        size=point.size,
-                        repeats=len(runs),
-                        steps=int(steps),
-                        **means,
-                    )
-                )
-    return found
+def _figure(study: Study, figure: Figure) -> FigureSpec:
+    file = f"{figure.name}.png" if figure.draw_png else ""
+    return FigureSpec(
+        file=file, title=figure.title, conclusion=figure.conclusion, alt=figure.alt, emulated=study.emulated
+    )
 
 
-def _overlaps(found: Sequence[Overlap], included: pd.DataFrame) -> list[RunOverlap]:
-    """The overlaps of runs that count in the figures, with each other or with other runs."""
-    counted = set(included["path"])
-    return [
-        RunOverlap(
-            run=_full_name(each.runs[0]),
-            other=_full_name(each.runs[1]),
-            hosts=each.hosts,
-            seconds=each.seconds,
-            gpus=each.gpus,
-        )
-        for each in found
-        if not counted.isdisjoint(map(str, each.runs))
-    ]
+def _section(section: Section) -> SectionPart:
+    return SectionPart(
+        id=section.id,
+        title=section.title,
+        conclusion=section.conclusion,
+        paragraphs=list(section.paragraphs),
+        tables=[_table(table) for table in section.tables],
+    )
 
 
-def _full_name(run: Path) -> str:
-    return f"{run.parent.name}/{run.name}"
+def _table(table: Table) -> TablePart:
+    return TablePart(
+        name=table.name,
+        caption=table.caption,
+        columns=[ColumnPart(**asdict(column)) for column in table.columns],
+        rows=[[_raw(value) for value in row] for row in table.rows],
+        sources=[[link.name for link in links] for links in table.sources],
+    )
 
 
-def _run_cost(row: dict[Any, Any]) -> RunCost:
-    names = {"unit": "hours_unit", "source": "usage_source"}
-    return RunCost(**{name: _none(row[names.get(name, name)]) for name in RunCost.model_fields})
-
-
-def _provenance(runs: pd.DataFrame) -> list[ProvenanceItem]:
-    items = []
-    for column, name in _PROVENANCE.items():
-        values = list(dict.fromkeys(str(value) for value in runs[column].dropna().sort_values()))
-        if column in ("created", "updated") and len(values) > 2:
-            values = [f"{values[0]} to {values[-1]}"]
-        if column == "git_commit" and runs["git_dirty"].fillna(False).any():
-            values = [f"{value} with uncommitted changes (see run.json)" for value in values]
-        if values:
-            items.append(ProvenanceItem(name=name, values=values))
-    return items
+def _raw(value: Value) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Estimate):
+        return asdict(value)
+    if isinstance(value, RunLink):
+        return value.name
+    return none_if_missing(value)
 
 
 def _fields(model: type[Run], row: dict[Any, Any]) -> dict[str, Any]:
-    return {name: _none(row[name]) for name in model.model_fields}
-
-
-def _none(value: Any) -> Any:
-    return None if pd.isna(value) else value
+    return {name: none_if_missing(row[name]) for name in model.model_fields}

@@ -47,10 +47,14 @@ class Plot:
     categories: bool = False
     """Whether the vertical axis has names of rows in place of ticks (`analysis.svg.bars`)."""
     marks: list[str] = field(default_factory=list)
+    head: float | None = None
+    """Top of the marks of a plot that is one row of several; below label and legend by default."""
 
     @property
     def top(self) -> float:
         """Height of the legend and of the label of the vertical axis, above the marks."""
+        if self.head is not None:
+            return self.head - 8
         label = 18.0 if self.y.label and not self.categories else 4.0
         return label + _LEGEND_ROW * len(self._legend_rows())
 
@@ -70,6 +74,17 @@ class Plot:
         """Add marks above those that are there."""
         self.marks.extend(marks)
         return self
+
+    def caption(self, left: str, right: str, y: float) -> None:
+        """Texts at both ends of a line."""
+        self.add(
+            text(left, self.left, y, class_="strong"),
+            text(right, self.width - self.right, y, class_="tick end"),
+        )
+
+    def rule(self, y: float) -> None:
+        """A horizontal line over the width of the plot."""
+        self.add(element("line", x1=self.left, x2=self.width - self.right, y1=y, y2=y, class_="axis"))
 
     def svg(self) -> str:
         """The `<svg>` element."""

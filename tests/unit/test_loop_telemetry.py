@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import submit
 from analysis.efficiency import scaling_curves
-from analysis.report.narrative import notices
+from analysis.report.notices import notices
 from analysis.runs.load import load
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, read_jsonl, write_json

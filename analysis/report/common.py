@@ -1,0 +1,69 @@
+"""Parts that several sections share: names of points, their colours, links to their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.efficiency import Curve, Point
+from analysis.report.section import Column, RunLink, Value
+from analysis.study import Study
+from analysis.style import curve_class, size_class
+from analysis.svg.plot import LegendItem
+from analysis.units import plural
+
+
+def all_points(study: Study) -> list[tuple[Curve, Point]]:
+    """Points of all curves, smallest first within a curve."""
+    return [(curve, point) for curve in study.curves for point in curve.points]
+
+
+def coloured_points(study: Study) -> list[tuple[Curve, Point, str]]:
+    """Points with the CSS class of their colour: by size on a single curve, else by curve."""
+    curves = study.curves
+    if len(curves) == 1:
+        points = curves[0].points
+        return [(curves[0], point, size_class(i, len(points))) for i, point in enumerate(points)]
+    return [(curve, point, curve_class(i)) for i, curve in enumerate(curves) for point in curve.points]
+
+
+def point_name(study: Study, curve: Curve, point: Point) -> str:
+    """`4 nodes`, with the label of the curve if there are several."""
+    size = plural(point.size, curve.unit)
+    return size if len(study.curves) == 1 else f"{curve.label}, {size}"
+
+
+def size_columns(study: Study) -> list[Column]:
+    """Columns that name a point."""
+    heads = [Column("curve", "configuration")] if len(study.curves) > 1 else []
+    units = {curve.unit for curve in study.curves}
+    heading = f"{units.pop()}s" if len(units) == 1 else "nodes or ranks"
+    return [*heads, Column("size", heading, "count")]
+
+
+def size_values(study: Study, curve: Curve, point: Point) -> list[Value]:
+    """Values of `size_columns`."""
+    return [*([curve.label] if len(study.curves) > 1 else []), point.size]
+
+
+def sources(study: Study, curve: Curve, point: Point) -> list[RunLink]:
+    """The repeats of a point."""
+    return [RunLink(row["run"], row["path"]) for row in study.runs_of(curve, point)]
+
+
+def point_legend(study: Study) -> list[LegendItem]:
+    """Legend of the lines of runs: sizes of a single curve, else curves."""
+    items: dict[str, LegendItem] = {}
+    for curve, point, colour in coloured_points(study):
+        name = plural(point.size, curve.unit) if len(study.curves) == 1 else curve.label
+        items.setdefault(name, LegendItem(name, colour, "line", name))
+    return list(items.values())
+
+
+def run_key(sweep: str, run: str) -> str:
+    """Key by which all marks of a run are highlighted together."""
+    return f"{sweep}/{run}"
+
+
+def sentence(parts: Sequence[str]) -> str:
+    """Non-empty parts, separated by spaces."""
+    return " ".join(part for part in parts if part)

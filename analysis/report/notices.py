@@ -1,0 +1,140 @@
+"""Notices: reasons for which the numbers of a report could mislead."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analysis.efficiency import Curve
+from analysis.report import overlap_text
+from analysis.report.model import Notice, RunOverlap
+from analysis.units import percent, plural
+
+FEW_STEPS = 30
+"""Runs with fewer measured steps draw a warning."""
+
+LATE_SHARE = 0.01
+"""Emulated passes draw a warning if they end later than planned by more than this share of the step."""
+
+NAMED_RECORDS = 5
+"""Unreadable records that a warning names."""
+
+EMULATED = (
+    "Emulated: ranks waited in place of compute or data loading. These numbers show how the software "
+    "overlaps and communicates, not how hardware performs."
+)
+
+_SAME = {
+    "code_hash": "code",
+    "device": "device",
+    "torch": "version of torch",
+    "warmup_steps": "warm-up length",
+    "dataset_sha256": "data",
+    "cpu_count": "number of processors",
+}
+"""Columns that should be equal in all compared runs, and their names in a sentence."""
+
+
+def notices(
+    table: pd.DataFrame,
+    curves: Sequence[Curve],
+    unreadable: Sequence[str] = (),
+    overlaps: Sequence[RunOverlap] = (),
+) -> list[Notice]:
+    """Reasons for which these numbers could mislead, most serious first.
+
+    `unreadable`: messages on step records that cannot be read.
+    """
+    included = table[table["included"]]
+    if included.empty:
+        return []
+    warnings = [*_shared_processors(included), *overlap_text.warning(overlaps, table["sweep"].nunique())]
+    warnings += [*_differences(included, curves), *_short_runs(included)]
+    notes = [f"{row['sweep']}/{row['run']} {row['note']}." for row in _with_a_note(included)]
+    if any(len(point.runs) == 1 for curve in curves for point in curve.points):
+        notes.append(
+            "Some sizes have one repeat and therefore no interval. "
+            "Run each size at least 3 times (--repeats 3)."
+        )
+    if (included["device"] == "cpu").all() and not included["emulated"].any():
+        backends = " and ".join(sorted(included["backend"].dropna().unique()))
+        through = f", communicating through {backends}" if backends else ""
+        notes.append(f"Measured on CPU{through}. These numbers do not predict GPUs or a fast network.")
+    warnings += [*_late_emulation(included), *_unreadable_records(unreadable)]
+    found = []
+    if included["emulated"].any():
+        some = int(included["emulated"].sum())
+        which = (
+            ""
+            if some == len(included)
+            else f" This holds for {some} of {len(included)} runs, not for the others."
+        )
+        found = [Notice(kind="emulated", text=EMULATED + which)]
+    found += [Notice(kind="warning", text=text) for text in warnings]
+    return found + [Notice(kind="note", text=text) for text in notes]
+
+
+def _with_a_note(included: pd.DataFrame) -> list[dict[Hashable, Any]]:
+    return included[included["note"].fillna("") != ""].to_dict("records")
+
+
+def _shared_processors(included: pd.DataFrame) -> list[str]:
+    shared = included[included["oversubscribed"]]
+    if shared.empty:
+        return []
+    which = "all runs" if len(shared) == len(included) else f"{len(shared)} of {len(included)} runs"
+    most = shared.loc[shared["world_size"].idxmax()]
+    ranks, processors = plural(int(most["world_size"]), "rank"), plural(int(most["cpu_count"]), "processor")
+    what = f"processors in {which}: up to {ranks} on {processors}"
+    if most["device"] != "cpu":
+        what = f"a GPU in {which}: up to {ranks} on one {most['device']}"
+    return [f"Ranks shared {what}. The curve describes this host, not scaling over machines."]
+
+
+def _unreadable_records(messages: Sequence[str]) -> list[str]:
+    if not messages:
+        return []
+    named = "; ".join(messages[:NAMED_RECORDS])
+    more = f"; and {len(messages) - NAMED_RECORDS} more" if len(messages) > NAMED_RECORDS else ""
+    return [f"Unreadable step records are left out of the figures: {named}{more}."]
+
+
+def _late_emulation(included: pd.DataFrame) -> list[str]:
+    late = included[included["emulation_late_s"] > LATE_SHARE * included["step_s"]]
+    if late.empty:
+        return []
+    share = float((late["emulation_late_s"] / late["step_s"]).max())
+    return [
+        f"Emulated layers ended late in {len(late)} of {len(included)} runs, by up to {percent(share)} of "
+        "the step. The machine was too busy for this number of ranks, so step times are too long by about "
+        "as much."
+    ]
+
+
+def _short_runs(included: pd.DataFrame) -> list[str]:
+    few = included[included["measured_steps"] < FEW_STEPS]
+    if few.empty:
+        return []
+    shortest = plural(int(few["measured_steps"].min()), "measured step")
+    which = "All runs are" if len(few) == len(included) else f"{len(few)} of {len(included)} runs are"
+    return [f"{which} short: fewer than {FEW_STEPS} measured steps (the shortest has {shortest})."]
+
+
+def _differences(included: pd.DataFrame, curves: Sequence[Curve]) -> list[str]:
+    """One sentence for each column of `_SAME` that differs between compared runs."""
+    texts = []
+    for column, noun in _SAME.items():
+        found: dict[str, list[str]] = {}
+        for curve in curves:
+            names = [run for point in curve.points for run in point.runs]
+            runs = included[(included["sweep"] == curve.sweep) & included["run"].isin(names)]
+            values = sorted({str(value) for value in runs[column].dropna()})
+            if len(values) > 1:
+                found[curve.label] = values
+        if found:
+            values = sorted(set().union(*found.values()))
+            where = f" (in {'; '.join(found)})" if len(curves) > 1 else ""
+            texts.append(f"Compared runs differ in {noun}{where}: {', '.join(values)}.")
+    return texts

@@ -1,0 +1,107 @@
+"""Facts on runs that the report lists: quality, cost, overlaps, provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.efficiency import Curve
+from analysis.overlaps import Overlap
+from analysis.report.model import ProvenanceItem, RunCost, RunOverlap, TrainingQuality
+
+_PROVENANCE = {
+    "tags": "Tags",
+    "user_note": "Note",
+    "code_hash": "Code (hash)",
+    "git_commit": "Commit",
+    "command": "Command",
+    "host": "Host",
+    "device": "Device",
+    "backend": "Backend",
+    "torch": "torch",
+    "python": "Python",
+    "model": "Model",
+    "parameters": "Parameters",
+    "dataset": "Data",
+    "dataset_version": "Data version",
+    "dataset_sha256": "Data (SHA-256)",
+    "strategy": "Strategy",
+    "created": "Planned",
+    "updated": "Measured",
+}
+
+
+def run_costs(runs: pd.DataFrame) -> list[RunCost]:
+    """Device-hours of each started run."""
+    return [_run_cost(row) for row in runs[runs["hours"].notna()].to_dict("records")]
+
+
+def training_quality(curve: Curve, included: pd.DataFrame) -> list[TrainingQuality]:
+    """Losses of the runs of each point at their last validation."""
+    found = []
+    for point in curve.points:
+        repeats = included[(included["sweep"] == curve.sweep) & included["run"].isin(point.runs)]
+        for steps, runs in repeats.groupby("steps"):  # losses after other numbers of steps do not compare
+            means = {
+                name: none_if_missing(runs[name].mean())
+                for name in ("train_loss", "valid_loss", "bits_per_byte", "unigram_entropy_bits", "accuracy")
+            }
+            if any(value is not None for value in means.values()):
+                found.append(
+                    TrainingQuality(
+                        curve=curve.label,
+                        unit=curve.unit,
+                        size=point.size,
+                        repeats=len(runs),
+                        steps=int(steps),
+                        **means,
+                    )
+                )
+    return found
+
+
+def run_overlaps(found: Sequence[Overlap], included: pd.DataFrame) -> list[RunOverlap]:
+    """The overlaps of runs that count in the figures, with each other or with other runs."""
+    counted = set(included["path"])
+    return [
+        RunOverlap(
+            run=_full_name(each.runs[0]),
+            other=_full_name(each.runs[1]),
+            hosts=each.hosts,
+            seconds=each.seconds,
+            gpus=each.gpus,
+        )
+        for each in found
+        if not counted.isdisjoint(map(str, each.runs))
+    ]
+
+
+def _full_name(run: Path) -> str:
+    return f"{run.parent.name}/{run.name}"
+
+
+def _run_cost(row: dict[Any, Any]) -> RunCost:
+    names = {"unit": "hours_unit", "source": "usage_source"}
+    return RunCost(**{name: none_if_missing(row[names.get(name, name)]) for name in RunCost.model_fields})
+
+
+def provenance(runs: pd.DataFrame) -> list[ProvenanceItem]:
+    """Properties of runs with all their values."""
+    items = []
+    for column, name in _PROVENANCE.items():
+        values = list(dict.fromkeys(str(value) for value in runs[column].dropna().sort_values()))
+        if column in ("created", "updated") and len(values) > 2:
+            values = [f"{values[0]} to {values[-1]}"]
+        if column == "git_commit" and runs["git_dirty"].fillna(False).any():
+            values = [f"{value} with uncommitted changes (see run.json)" for value in values]
+        if values:
+            items.append(ProvenanceItem(name=name, values=values))
+    return items
+
+
+def none_if_missing(value: Any) -> Any:
+    """None for a missing value of pandas."""
+    return None if pd.isna(value) else value

@@ -1,0 +1,104 @@
+"""Sentences on one scaling curve: headline, interval, loss by phase, base."""
+
+from __future__ import annotations
+
+from analysis.efficiency import Curve, Point
+from analysis.stats.estimates import CONFIDENCE, Estimate
+from analysis.style import PHASE_NAMES
+from analysis.units import interval, percent, plural, rate, seconds, times
+
+WIDE = 1.5
+"""Intervals whose bounds differ by more than this factor leave the headline unsettled."""
+
+
+def headline(curve: Curve, curves: int = 1) -> str:
+    """Speed-up and efficiency of the largest size against the base, as one sentence."""
+    name = f"{curve.label}: " if curves > 1 else ""
+    base, point = curve.base, _headline_point(curve)
+    if base is None:
+        return f"{name}no run of the requested base size, so no speed-up; {_rates(curve.points[-1], curve)}"
+    if point is None or point.speedup is None or point.efficiency is None:
+        one = f"{plural(base.size, curve.unit)}: {rate(base.samples_per_s.value)}"
+        return f"{name}{one}; no other size to compare with"
+    verb = "runs" if point.size == 1 else "run"
+    speedup = (
+        f"{plural(point.size, curve.unit)} {verb} {times(point.speedup.value, 1)} as fast as {base.size}"
+    )
+    return f"{name}{speedup}: {percent(point.efficiency.value, 0)} efficiency"
+
+
+def precision(curve: Curve) -> str:
+    """Interval of the headline's efficiency, and its difference from 100 % by phase if settled."""
+    base, point = curve.base, _headline_point(curve)
+    if base is None or point is None or point.efficiency is None:
+        return ""
+    if point.efficiency.low is None:
+        return f"One repeat ({interval(point.efficiency)})."
+    counts = list(dict.fromkeys([len(base.runs), len(point.runs)]))
+    each = f"{counts[0]} repeats each" if len(counts) == 1 else f"{counts[0]} and {counts[1]} repeats"
+    sentence = f"{percent(CONFIDENCE, 0)} interval {interval(point.efficiency, 100, 0)} % from {each}."
+    if _unsettled(point.efficiency):
+        return f"Not settled: {sentence} More repeats, or a quieter machine, would narrow the interval."
+    return f"{sentence} {_net_by_phase(point)}".rstrip()
+
+
+def _net_by_phase(point: Point) -> str:
+    """Net loss or gain and its phases, in percentage points of the step; empty if its sign is not settled.
+
+    Phases below one percentage point are left out.
+    """
+    efficiency = point.efficiency
+    if efficiency is None or efficiency.low is None or efficiency.high is None or not point.loss_by_phase:
+        return ""
+    if efficiency.low <= 1 <= efficiency.high:
+        return ""
+    shares = sorted(((100 * share, name) for name, share in point.loss_by_phase.items()), reverse=True)
+    parts = [f"{PHASE_NAMES[name]} costs {share:.0f}" for share, name in shares if share >= 1]
+    parts += [f"{PHASE_NAMES[name]} saves {-share:.0f}" for share, name in reversed(shares) if share <= -1]
+    net = 100 * (1 - efficiency.value)
+    if abs(net) < 1 or not parts:
+        return ""
+    kind = "loss" if net > 0 else "gain"
+    return f"Net {kind} of {abs(net):.0f} percentage points: {', '.join(parts)}."
+
+
+def base_line(curve: Curve) -> str:
+    """The base with its absolute numbers; the report prints no efficiency without the base."""
+    base = curve.base
+    if base is None:
+        return "No base: this curve has no finished run of the requested base size."
+    return f"Base: {_rates(base, curve)}."
+
+
+def scaling_line(curve: Curve) -> str:
+    """Weak or strong scaling, and the batch size that stays the same."""
+    point = curve.points[0]
+    per_rank = plural(point.global_batch_size // point.world_size, "sample")
+    in_all = plural(point.global_batch_size, "sample")
+    return {
+        "weak": f"Weak scaling: {per_rank} per rank and step, so the global batch grows with the ranks.",
+        "strong": f"Strong scaling: {in_all} per step over all ranks, at every size.",
+        "mixed": "Neither weak nor strong: samples per rank and global batch both change with the size; "
+        "efficiency compares throughput per rank.",
+        "one size": f"One size: {in_all} per step over all ranks.",
+    }[curve.scaling]
+
+
+def _unsettled(estimate: Estimate) -> bool:
+    """Whether the interval is too wide to support the estimate."""
+    return estimate.low is not None and estimate.high is not None and estimate.high > WIDE * estimate.low
+
+
+def _headline_point(curve: Curve) -> Point | None:
+    """The largest point, or the smallest if the largest is the base; None without both."""
+    others = [point for point in curve.points if curve.base is not None and point.size != curve.base_size]
+    largest = curve.points[-1]
+    return largest if largest in others else others[0] if others else None
+
+
+def _rates(point: Point, curve: Curve) -> str:
+    size = plural(point.size, curve.unit)
+    ranks = plural(point.world_size, "rank")
+    shape = f"{size} ({ranks})" if curve.unit == "node" else size
+    tokens = f" ({rate(point.tokens_per_s, 'tokens/s')})" if point.tokens_per_s else ""
+    return f"{shape}, {seconds(point.step_s.value)} a step, {rate(point.samples_per_s.value)}{tokens}"

@@ -1,0 +1,42 @@
+"""Sections of the report, one module each, in the order of the page."""
+
+from __future__ import annotations
+
+from analysis.report.section import Section
+from analysis.report.sections import (
+    batch_size,
+    communication,
+    composition,
+    cost,
+    distributions,
+    memory,
+    reproduction,
+    runs,
+    scaling,
+    traffic,
+    training,
+    utilization,
+    validity,
+)
+from analysis.study import Study
+
+ORDER = (
+    validity,
+    scaling,
+    composition,
+    communication,
+    distributions,
+    utilization,
+    memory,
+    traffic,
+    training,
+    batch_size,
+    cost,
+    runs,
+    reproduction,
+)
+
+
+def build_all(study: Study) -> list[Section]:
+    """All sections that have something to show."""
+    return [section for module in ORDER if (section := module.build(study)) is not None]

@@ -1,0 +1,111 @@
+"""Composition of the step: seconds of each phase by size."""
+
+from __future__ import annotations
+
+from analysis import plots
+from analysis.efficiency import Curve, Point
+from analysis.report.common import all_points, point_name, size_columns, size_values, sources
+from analysis.report.section import Column, Figure, Section, Table
+from analysis.study import Study
+from analysis.style import PHASE_CLASSES, PHASE_NAMES
+from analysis.svg.bars import Row, bars, stacked
+from analysis.svg.plot import LegendItem
+from analysis.svg.scales import Axis
+from analysis.units import percent, plural, seconds, time_scale
+from disttrain.records.steps import PHASES
+
+
+def build(study: Study) -> Section | None:
+    """Bars and table of phases; None if no run has them."""
+    points = [(curve, point) for curve, point in all_points(study) if any(point.composition.values())]
+    if not points:
+        return None
+    rows = [
+        [*size_values(study, curve, point), point.step_s.value, *(point.composition[name] for name in PHASES)]
+        for curve, point in points
+    ]
+    heads = [Column(name, PHASE_NAMES[name], "s", "phases") for name in PHASES]
+    table = Table(
+        "composition",
+        "Mean seconds of a step in each phase, over ranks, measured steps and repeats.",
+        [*size_columns(study), Column("step_s", "step", "s", "step-time"), *heads],
+        rows,
+        [sources(study, curve, point) for curve, point in points],
+    )
+    conclusion = growth(study)
+    return Section(
+        "composition",
+        "Step time by phase",
+        conclusion,
+        tables=[table],
+        figures=[_figure(study, points, conclusion)],
+    )
+
+
+def growth(study: Study) -> str:
+    """Name the phase that grows most from the base to the largest size of the first curve with a base."""
+    for curve in study.curves:
+        base, point = curve.base, curve.points[-1]
+        if base is None or point is base or not point.loss_by_phase:
+            continue
+        name, share = max(point.loss_by_phase.items(), key=lambda item: item[1])
+        label = f"{curve.label}: " if len(study.curves) > 1 else ""
+        sizes = f"from {plural(base.size, curve.unit)} to {point.size}"
+        if share < 0.01:
+            return f"{label}No phase takes a larger part of the ideal step {sizes}."
+        return (
+            f"{label}{PHASE_NAMES[name].capitalize()} grows most {sizes}: it takes "
+            f"{percent(share, 0)} of the "
+            "step more than at the base."
+        )
+    largest = study.curves[0].points[-1]
+    known = {name: value for name, value in largest.composition.items() if value}
+    if not known:
+        return ""
+    name = max(known, key=lambda each: known[each])
+    share = percent(known[name] / sum(known.values()), 0)
+    return f"{PHASE_NAMES[name].capitalize()} takes most of a step: {share}."
+
+
+def _figure(study: Study, points: list[tuple[Curve, Point]], conclusion: str) -> Figure:
+    longest = max(point.step_s.value for _, point in points)
+    factor, unit = time_scale(longest)
+    present = [name for name in PHASES if any(point.composition[name] for _, point in points)]
+    rows = []
+    heading = None
+    for curve, point in points:
+        if len(study.curves) > 1 and curve is not heading:
+            rows.append(Row(curve.label))
+            heading = curve
+        parts = [
+            (
+                (point.composition[name] or 0.0) * factor,
+                PHASE_CLASSES[name],
+                f"{point_name(study, curve, point)}: {PHASE_NAMES[name]} "
+                f"{seconds(point.composition[name] or 0.0)}"
+                f" ({percent((point.composition[name] or 0.0) / point.step_s.value)})",
+            )
+            for name in present
+        ]
+        rows.append(Row(plural(point.size, curve.unit), stacked(parts), seconds(point.step_s.value)))
+    description = "; ".join(
+        f"{point_name(study, curve, point)}: "
+        + ", ".join(f"{PHASE_NAMES[name]} {seconds(point.composition[name] or 0.0)}" for name in present)
+        for curve, point in points
+    )
+    svg = bars(
+        rows,
+        Axis(f"mean time of a step ({unit})", 0.0, 1.2 * longest * factor),
+        name="composition",
+        title="Step time by phase",
+        description=description,
+        legend=[LegendItem(PHASE_NAMES[name], PHASE_CLASSES[name]) for name in present],
+    )
+    return Figure(
+        "composition",
+        "Step time by phase",
+        f"{conclusion} Each bar is the mean step, divided into phases without gap or overlap.",
+        svg,
+        description,
+        lambda: plots.composition_figure(study.curves),
+    )

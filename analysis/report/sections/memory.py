@@ -1,0 +1,88 @@
+"""Peak memory by size."""
+
+from __future__ import annotations
+
+from analysis.report.common import all_points, point_name, size_columns, size_values, sources
+from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.study import Study
+from analysis.svg.bars import Row, Segment, bars
+from analysis.svg.scales import Axis
+from analysis.units import binary_bytes
+
+_MIB = 2**20
+
+
+def build(study: Study) -> Section | None:
+    """None if no run measured memory."""
+    points = [(curve, point) for curve, point in all_points(study) if point.peak_memory_bytes]
+    if not points:
+        return None
+    rows: list[list[Value]] = []
+    for curve, point in points:
+        metrics = [found for run in point.runs if (found := study.metrics.get((curve.sweep, run)))]
+        reserved = [each.peak_reserved_memory_bytes for each in metrics if each.peak_reserved_memory_bytes]
+        shares = [each.gpu_memory_utilization for each in metrics if each.gpu_memory_utilization]
+        rows.append(
+            [
+                *size_values(study, curve, point),
+                point.peak_memory_bytes,
+                max(reserved, default=None),
+                max(shares, default=None),
+            ]
+        )
+    table = Table(
+        "memory",
+        "Peak memory of one rank: maximum over ranks and repeats.",
+        [
+            *size_columns(study),
+            Column("peak_bytes", "peak", "B", "peak-memory"),
+            Column("reserved_bytes", "reserved by the allocator", "B", "peak-memory"),
+            Column("device_share", "share of the device", "share", "peak-memory"),
+        ],
+        rows,
+        [sources(study, curve, point) for curve, point in points],
+    )
+    sizes = [point.peak_memory_bytes or 0 for _, point in points]
+    conclusion = _conclusion(study)
+    return Section(
+        "memory", "Memory", conclusion, tables=[table], figures=[_figure(study, max(sizes), conclusion)]
+    )
+
+
+def _conclusion(study: Study) -> str:
+    """Change of the peak from the smallest to the largest size of the first curve with two sizes."""
+    for curve in study.curves:
+        known = [point for point in curve.points if point.peak_memory_bytes]
+        if len(known) > 1:
+            first, last = known[0].peak_memory_bytes or 0, known[-1].peak_memory_bytes or 0
+            change = last / first - 1
+            verb = (
+                "stays within 1 %"
+                if abs(change) < 0.01
+                else f"{'grows' if change > 0 else 'falls'} by {abs(change):.0%}".replace("%", " %")
+            )
+            label = f"{curve.label}: " if len(study.curves) > 1 else ""
+            return (
+                f"{label}The peak of a rank {verb} from {known[0].size} to {known[-1].size} {curve.unit}s "
+                f"({binary_bytes(first)} to {binary_bytes(last)})."
+            )
+    most = max(point.peak_memory_bytes or 0 for _, point in all_points(study))
+    return f"A rank used at most {binary_bytes(most)}."
+
+
+def _figure(study: Study, most: int, conclusion: str) -> Figure:
+    rows = []
+    for curve, point in all_points(study):
+        if point.peak_memory_bytes:
+            name, text = point_name(study, curve, point), binary_bytes(point.peak_memory_bytes)
+            rows.append(
+                Row(name, [Segment(0, point.peak_memory_bytes / _MIB, "c0", f"{name}: {text}")], text)
+            )
+    svg = bars(
+        rows,
+        Axis("peak memory of a rank (MiB)", 0.0, 1.25 * most / _MIB),
+        name="memory-figure",
+        title="Peak memory",
+        description=conclusion,
+    )
+    return Figure("memory", "Peak memory", f"{conclusion} Maximum over ranks and repeats.", svg, conclusion)

@@ -1,0 +1,70 @@
+"""All runs: those that count, those left out with the reason, and those that overlapped on one node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from analysis.report import overlap_text
+from analysis.report.run_records import none_if_missing, run_overlaps
+from analysis.report.section import Column, RunLink, Section, Table, Value
+from analysis.study import Study
+from analysis.units import plural
+
+
+def build(study: Study) -> Section | None:
+    """None without a run."""
+    if study.runs.empty:
+        return None
+    left = study.runs[~study.runs["included"]]
+    tables = []
+    if not left.empty:
+        tables.append(_excluded(study, left.to_dict("records")))
+    overlaps = run_overlaps(study.overlaps, study.included)
+    paragraphs = [overlap_text.heading_line(overlaps)] if overlaps else []
+    if overlaps:
+        rows: list[list[Value]] = [list(row) for row in overlap_text.rows(overlaps, len(study.sweeps))]
+        heads = [("run", "run"), ("other", "and"), ("nodes", "nodes"), ("time", "time"), ("gpus", "GPUs")]
+        columns = [Column(name, heading) for name, heading in heads]
+        tables.append(Table("overlaps", "Runs at the same time on one node.", columns, rows))
+    if not study.included.empty:
+        tables.append(_included(study))
+    count = plural(len(study.included), "run")
+    conclusion = f"{count} in the figures" + (
+        f"; {len(left)} left out, with the reason." if len(left) else "."
+    )
+    return Section(
+        "runs", "Runs", conclusion, paragraphs=paragraphs, tables=tables, folded=left.empty and not overlaps
+    )
+
+
+def _name(study: Study, row: dict[Any, Any]) -> RunLink:
+    name = row["run"] if len(study.sweeps) == 1 else f"{row['sweep']}/{row['run']}"
+    return RunLink(name, row["path"])
+
+
+def _excluded(study: Study, rows: list[dict[Any, Any]]) -> Table:
+    return Table(
+        "excluded_runs",
+        "Runs left out, with the reason.",
+        [Column("run", "run"), Column("state", "state"), Column("reason", "reason")],
+        [[_name(study, row), row["state"], row["note"]] for row in rows],
+    )
+
+
+def _included(study: Study) -> Table:
+    columns = [
+        Column("nodes", "nodes", "count"),
+        Column("ranks_per_node", "ranks per node", "count"),
+        Column("samples_per_s", "throughput", "samples/s", "throughput"),
+        Column("step_s", "mean step", "s", "step-time"),
+        Column("step_p50_s", "median", "s", "percentiles"),
+        Column("step_p95_s", "p95", "s", "percentiles"),
+        Column("step_p99_s", "p99", "s", "percentiles"),
+        Column("measured_steps", "measured steps", "count"),
+        Column("peak_memory_bytes", "peak memory", "B", "peak-memory"),
+    ]
+    rows: list[list[Value]] = [
+        [_name(study, row), *(none_if_missing(row[column.name]) for column in columns)]
+        for row in study.included.to_dict("records")
+    ]
+    return Table("runs", "Runs in the figures.", [Column("run", "run"), *columns], rows)

@@ -1,0 +1,236 @@
+"""Scaling: throughput, speed-up and efficiency by size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis import plots
+from analysis.efficiency import Curve, Point
+from analysis.report import scaling_text
+from analysis.report.common import all_points, sentence, size_columns, size_values, sources
+from analysis.report.section import Column, Figure, Section, Table
+from analysis.stats.estimates import CONFIDENCE
+from analysis.study import Study
+from analysis.style import curve_class
+from analysis.svg.lines import line, points
+from analysis.svg.plot import LegendItem, Plot
+from analysis.svg.scales import Axis
+from analysis.units import interval, number, percent, plural, rate
+
+_MANY = 8
+"""Ratio of the largest to the smallest size above which axes are logarithmic."""
+
+
+def build(study: Study) -> Section | None:
+    """Table of all curves, and the figure of efficiency; None without a finished run."""
+    if not study.curves:
+        return None
+    many = len(study.curves)
+    texts = []
+    for curve in study.curves:
+        name = f"{curve.label}: " if many > 1 else ""
+        texts.append(name + sentence([scaling_text.base_line(curve), scaling_text.scaling_line(curve)]))
+    figures = [figure for figure in (throughput_figure(study), _efficiency_figure(study)) if figure]
+    return Section(
+        "scaling",
+        "Scaling",
+        sentence(
+            [
+                sentence([scaling_text.headline(each, many) + ".", scaling_text.precision(each)])
+                for each in study.curves
+            ]
+        ),
+        paragraphs=texts,
+        tables=[_table(study)],
+        figures=figures,
+    )
+
+
+def _table(study: Study) -> Table:
+    columns = [
+        *size_columns(study),
+        Column("ranks", "ranks", "count"),
+        Column("step_s", "step", "s", "step-time"),
+        Column("samples_per_s", "throughput", "samples/s", "throughput"),
+        Column("speedup", "speed-up", "ratio", "speed-up"),
+        Column("efficiency", "efficiency", "share", "efficiency"),
+        Column("global_batch_size", "global batch", "count"),
+        Column("repeats", "repeats", "count"),
+    ]
+    rows, bases = [], []
+    for index, (curve, point) in enumerate(all_points(study)):
+        base = point.size == curve.base_size
+        speedup, efficiency = (1.0, 1.0) if base else (point.speedup, point.efficiency)
+        if base:
+            bases.append(index)
+        rows.append(
+            [
+                *size_values(study, curve, point),
+                point.world_size,
+                point.step_s,
+                point.samples_per_s,
+                speedup,
+                efficiency,
+                point.global_batch_size,
+                len(point.runs),
+            ]
+        )
+    return Table(
+        "scaling",
+        f"Scaling by size: estimates over repeats with {percent(CONFIDENCE, 0)} intervals. The base "
+        "is in bold.",
+        columns,
+        rows,
+        [sources(study, curve, point) for curve, point in all_points(study)],
+        bases,
+    )
+
+
+def throughput_figure(study: Study) -> Figure | None:
+    """Throughput by size with the ideal line; None for one size alone."""
+    if max(len(curve.points) for curve in study.curves) < 2:
+        return None
+    values = [point.samples_per_s for _, point in all_points(study)]
+    ideals = [
+        curve.base.samples_per_s.value * curve.points[-1].size / curve.base.size
+        for curve in study.curves
+        if curve.base is not None
+    ]
+    highest = max([*(value.high or value.value for value in values), *ideals])
+    highest = min(highest, 1.5 * max([*(value.value for value in values), *ideals]))
+    x = size_axis(study.curves)
+    lowest = min(value.low or value.value for value in values)
+    y = (
+        Axis("throughput (samples/s)", 0.85 * lowest, 1.15 * highest, log=True)
+        if x.log
+        else Axis("throughput (samples/s)", 0.0, 1.05 * highest)
+    )
+    plot = Plot("throughput", "Throughput by size", _description(study.curves), x, y, _legend(study.curves))
+    for index, curve in enumerate(study.curves):
+        sizes = [float(point.size) for point in curve.points]
+        if curve.base is not None and len(sizes) > 1:
+            per_unit = curve.base.samples_per_s.value / curve.base.size
+            plot.add(line(plot, sizes, [per_unit * size for size in sizes], "faint", style="dashes"))
+        colour = curve_class(index)
+        plot.add(
+            line(
+                plot,
+                sizes,
+                [point.samples_per_s.value for point in curve.points],
+                colour,
+                style="pale",
+                key=curve.label,
+            )
+        )
+        titles = [_tooltip(curve, point) for point in curve.points]
+        plot.add(
+            points(
+                plot, sizes, [point.samples_per_s for point in curve.points], colour, titles, key=curve.label
+            )
+        )
+    return Figure(
+        "scaling",
+        "Throughput",
+        scaling_text.headline(study.curves[0], len(study.curves))
+        + ". The dashed line is the base times the size, the most that these ranks could reach; bars are "
+        f"{percent(CONFIDENCE, 0)} intervals over repeats. Pale lines guide the eye.",
+        plot.svg(),
+        _description(study.curves),
+        lambda: plots.scaling_figure(study.curves),
+    )
+
+
+def _efficiency_figure(study: Study) -> Figure | None:
+    compared = [curve for curve in study.curves if curve.base is not None and len(curve.points) > 1]
+    if not compared:
+        return None
+    values = [point.efficiency for curve in compared for point in curve.points if point.efficiency]
+    highest = min(
+        max([1.0, *(each.high or each.value for each in values)]),
+        1.4 * max([1.0, *(each.value for each in values)]),
+    )
+    y = Axis("efficiency", 0.0, 1.06 * highest, form=lambda value: percent(value, 0))
+    description = "; ".join(
+        f"{curve.label}: "
+        + ", ".join(
+            f"{percent(point.efficiency.value, 0)} on {plural(point.size, curve.unit)}"
+            for point in curve.points
+            if point.efficiency
+        )
+        for curve in compared
+    )
+    plot = Plot(
+        "efficiency", "Efficiency by size", description, size_axis(compared), y, _legend(study.curves)
+    )
+    plot.add(line(plot, [plot.x.low, plot.x.high], [1.0, 1.0], "faint", style="dashes"))
+    for index, curve in enumerate(study.curves):
+        if curve not in compared:
+            continue
+        found = [(point, each) for point in curve.points if (each := point.efficiency) is not None]
+        sizes, estimates = [float(point.size) for point, _ in found], [each for _, each in found]
+        titles = [_tooltip(curve, point) for point, _ in found]
+        plot.add(
+            line(
+                plot,
+                sizes,
+                [each.value for each in estimates],
+                curve_class(index),
+                style="pale",
+                key=curve.label,
+            )
+        )
+        plot.add(points(plot, sizes, estimates, curve_class(index), titles, key=curve.label))
+    worst = min(values, key=lambda each: each.value)
+    return Figure(
+        "efficiency",
+        "Efficiency",
+        f"The lowest efficiency is {percent(worst.value, 0)} "
+        f"({interval(worst, 100, 0)}{' %' if worst.low is not None else ''}). "
+        "Share of the ideal throughput at each size; the axis starts at zero.",
+        plot.svg(),
+        description,
+        lambda: plots.efficiency_figure(study.curves),
+    )
+
+
+def size_axis(curves: Sequence[Curve]) -> Axis:
+    """Axis of sizes; logarithmic if the largest is more than 8 times the smallest."""
+    sizes = sorted({point.size for curve in curves for point in curve.points})
+    units = {curve.unit for curve in curves}
+    label = f"{units.pop()}s" if len(units) == 1 else "nodes or ranks"
+    ticks = [float(size) for size in sizes]
+    if sizes[-1] > _MANY * sizes[0]:
+        return Axis(label, sizes[0] / 1.15, sizes[-1] * 1.15, True, ticks, _whole)
+    low = 0.0 if sizes[0] <= 2 else sizes[0] - 0.05 * sizes[-1]
+    return Axis(label, low, sizes[-1] * 1.05, False, ticks, _whole)
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _legend(curves: Sequence[Curve]) -> list[LegendItem]:
+    ideal = LegendItem("ideal", "faint", "dashes")
+    if len(curves) == 1:
+        return [LegendItem("measured", curve_class(0)), ideal]
+    return [
+        *(LegendItem(curve.label, curve_class(i), key=curve.label) for i, curve in enumerate(curves)),
+        ideal,
+    ]
+
+
+def _tooltip(curve: Curve, point: Point) -> str:
+    x = point.samples_per_s
+    bounds = "" if x.low is None or x.high is None else f" [{number(x.low)}, {number(x.high)}]"
+    share = f", efficiency {percent(point.efficiency.value)}" if point.efficiency else ""
+    return f"{curve.label}, {plural(point.size, curve.unit)}: {rate(x.value)}{bounds}{share}, n={x.repeats}"
+
+
+def _description(curves: Sequence[Curve]) -> str:
+    return "Throughput by size, with the ideal line. " + "; ".join(
+        f"{curve.label}: "
+        + ", ".join(
+            f"{rate(point.samples_per_s.value)} on {plural(point.size, curve.unit)}" for point in curve.points
+        )
+        for curve in curves
+    )

@@ -1,0 +1,88 @@
+"""Traffic of GPUs over NVLink and PCIe."""
+
+from __future__ import annotations
+
+import statistics
+
+from analysis.report.common import all_points, point_name, size_columns, size_values, sources
+from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.study import Study
+from analysis.svg.bars import Row, Segment, bars
+from analysis.svg.plot import LegendItem
+from analysis.svg.scales import Axis
+from analysis.units import number
+
+_RATES = {
+    "nvlink_tx_bytes_per_s": ("NVLink sent", "c0"),
+    "nvlink_rx_bytes_per_s": ("NVLink received", "c5"),
+    "pcie_tx_bytes_per_s": ("PCIe sent", "c1"),
+    "pcie_rx_bytes_per_s": ("PCIe received", "c4"),
+}
+
+
+def build(study: Study) -> Section | None:
+    """None if no GPU reported traffic."""
+    rows: list[list[Value]] = []
+    points, links = [], []
+    for curve, point in all_points(study):
+        metrics = [study.metrics.get((curve.sweep, run)) for run in point.runs]
+        gpus = [each.gpu for each in metrics if each is not None and each.gpu is not None]
+        values: list[float | None] = []
+        for name in _RATES:
+            known = [value for each in gpus if (value := getattr(each, name)) is not None]
+            values.append(statistics.fmean(known) if known else None)
+        if any(value is not None for value in values):
+            rows.append([*size_values(study, curve, point), *values])
+            points.append((point_name(study, curve, point), values))
+            links.append(sources(study, curve, point))
+    if not rows:
+        return None
+    table = Table(
+        "traffic",
+        "Rate of one GPU: mean over GPUs, samples of measured steps, and repeats.",
+        [
+            *size_columns(study),
+            *(Column(name, label, "B/s", "traffic") for name, (label, _) in _RATES.items()),
+        ],
+        rows,
+        links,
+    )
+    name, fastest, rate = max(
+        (
+            (name, label, value)
+            for name, values in points
+            for (label, _), value in zip(_RATES.values(), values, strict=True)
+            if value is not None
+        ),
+        key=lambda each: each[2],
+    )
+    conclusion = f"The busiest path is {fastest} on {name}: {number(rate / 1e9)} GB/s for each GPU."
+    return Section(
+        "traffic",
+        "NVLink and PCIe traffic",
+        conclusion,
+        tables=[table],
+        figures=[_figure(points, rate, conclusion)],
+    )
+
+
+def _figure(points: list[tuple[str, list[float | None]]], highest: float, conclusion: str) -> Figure:
+    rows = []
+    for name, values in points:
+        rows.append(Row(name))
+        for (label, colour), value in zip(_RATES.values(), values, strict=True):
+            if value is not None:
+                text = f"{number(value / 1e9)} GB/s"
+                rows.append(Row(label, [Segment(0, value / 1e9, colour, f"{name}, {label}: {text}")], text))
+    svg = bars(
+        rows,
+        Axis("mean rate of a GPU (GB/s)", 0.0, 1.25 * highest / 1e9),
+        name="traffic-figure",
+        title="NVLink and PCIe traffic",
+        description=conclusion,
+        legend=[LegendItem(label, colour) for label, colour in _RATES.values()],
+        row_height=22.0,
+    )
+    return Figure(
+        "traffic", "NVLink and PCIe traffic", f"{conclusion} Mean over measured steps.", svg, conclusion
+    )

@@ -1,0 +1,213 @@
+"""Training: loss and gradient norm by step, and what the runs reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from analysis import plots
+from analysis.report.common import coloured_points, point_legend, point_name, run_key
+from analysis.report.model import TrainingQuality
+from analysis.report.run_records import training_quality
+from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.study import Study
+from analysis.svg.elements import mark
+from analysis.svg.lines import line
+from analysis.svg.plot import Plot
+from analysis.svg.scales import Axis
+from analysis.units import number, plural
+
+_MOST_POINTS = 120
+"""Points of one run's line; every k-th is drawn, and the last."""
+_MOST_RUNS = 60
+"""Lines of a figure; of more runs, the first repeats."""
+
+
+def build(study: Study) -> Section | None:
+    """None if no run has losses."""
+    rows = [row for curve in study.curves for row in training_quality(curve, study.included)]
+    if study.losses.empty and not rows:
+        return None
+    tables = [_table(study, rows)] if rows else []
+    figures = [figure for figure in (_loss_figure(study), _norm_figure(study)) if figure is not None]
+    paragraphs = [_skipped(study)]
+    return Section(
+        "training",
+        "Training quality",
+        quality_line(rows) or _spread(rows),
+        paragraphs=[text for text in paragraphs if text],
+        tables=tables,
+        figures=figures,
+    )
+
+
+def quality_line(rows: Sequence[TrainingQuality]) -> str:
+    """Distance of text models from the unigram entropy of their corpus; empty for other tasks."""
+    gains = [
+        row.unigram_entropy_bits - row.bits_per_byte
+        for row in rows
+        if row.unigram_entropy_bits is not None and row.bits_per_byte is not None
+    ]
+    if not gains:
+        return ""
+    entropy = "the unigram entropy of the corpus, the loss of a model of byte frequencies alone"
+    if min(gains) <= 0:
+        return f"Some runs did not learn: they end {number(-min(gains))} bits per byte above {entropy}."
+    return f"All runs end at least {number(min(gains))} bits per byte below {entropy}."
+
+
+def _spread(rows: list[TrainingQuality]) -> str:
+    """Range of the last training losses."""
+    found = [row.train_loss for row in rows if row.train_loss is not None]
+    if not found:
+        return ""
+    return f"The last training loss lies between {min(found):.3f} and {max(found):.3f}."
+
+
+def _skipped(study: Study) -> str:
+    """Runs with skipped steps."""
+    counts = {run: each.skipped_steps for (_, run), each in study.metrics.items() if each.skipped_steps}
+    if not counts:
+        return ""
+    named = ", ".join(f"{run} ({count})" for run, count in list(counts.items())[:5])
+    more = f" and {len(counts) - 5} more" if len(counts) > 5 else ""
+    steps = plural(sum(counts.values()), "step")
+    return f"{steps} skipped, because the gradient norm was not finite: {named}{more}."
+
+
+def _table(study: Study, rows: list[TrainingQuality]) -> Table:
+    measures = {
+        "train_loss": Column("train_loss", "training loss", "loss", "loss"),
+        "valid_loss": Column("valid_loss", "validation loss", "loss", "loss"),
+        "bits_per_byte": Column("bits_per_byte", "bits per byte", "loss", "loss"),
+        "unigram_entropy_bits": Column("unigram_entropy_bits", "unigram entropy (bits)", "loss", "loss"),
+        "accuracy": Column("accuracy", "accuracy", "share"),
+    }
+    present = [name for name in measures if any(getattr(row, name) is not None for row in rows)]
+    several = len(study.curves) > 1
+    values: list[list[Value]] = []
+    for row in rows:
+        size = plural(row.size, row.unit)
+        name = f"{row.curve}, {size}" if several else size
+        values.append([name, row.steps, *(getattr(row, each) for each in present), row.repeats])
+    columns = [
+        Column("runs", "runs"),
+        Column("steps", "steps", "count"),
+        *(measures[name] for name in present),
+    ]
+    caption = "Losses at the last validation; means over repeats."
+    return Table("training_quality", caption, [*columns, Column("repeats", "n", "count")], values)
+
+
+def _lines(
+    study: Study,
+    plot: Plot,
+    frame: pd.DataFrame,
+    column: str,
+    rings: Callable[[pd.DataFrame], pd.DataFrame] | None,
+) -> None:
+    """One line for each run of `frame`, and rings for its validations."""
+    by_run = {key: each for key, each in frame.groupby(["sweep", "run"])}
+    drawn = 0
+    first_only = len(by_run) > _MOST_RUNS
+    for curve, point, colour in coloured_points(study):
+        for run in point.runs[: 1 if first_only else None]:
+            found = by_run.get((curve.sweep, run))
+            if found is None or drawn >= _MOST_RUNS:
+                continue
+            drawn += 1
+            key, title = run_key(curve.sweep, run), f"{run}, {point_name(study, curve, point)}"
+            shown = _thinned(found[found["split"] == "train"] if "split" in found else found)
+            plot.add(
+                line(
+                    plot, list(shown["step"]), list(shown[column]), colour, title=title, key=key, style="thin"
+                )
+            )
+            if rings is not None:
+                for row in rings(found).itertuples():
+                    text = f"{run}: validation loss {row.loss:.3f} after step {row.step}"
+                    at = {"cx": plot.xs(row.step), "cy": plot.ys(row.loss)}
+                    plot.add(mark("circle", text, key, **at, r=3.5, class_=f"stroke ring {colour}"))
+
+
+def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    if len(frame) <= _MOST_POINTS:
+        return frame
+    return frame.iloc[np.unique(np.linspace(0, len(frame) - 1, _MOST_POINTS).astype(int))]
+
+
+def _loss_figure(study: Study) -> Figure | None:
+    losses = study.losses.dropna(subset=["loss"])
+    if losses.empty:
+        return None
+    low, high = float(losses["loss"].min()), float(losses["loss"].max())
+    pad = 0.05 * (high - low) or 0.1
+    x = Axis("optimizer step", 0.0, float(losses["step"].max()))
+    description = (
+        f"Loss by optimizer step of {plural(losses['run'].nunique(), 'run')}, from {high:.3g} to {low:.3g}"
+    )
+    plot = Plot(
+        "loss", "Loss", description, x, Axis("loss", max(0.0, low - pad), high + pad), point_legend(study)
+    )
+    _lines(study, plot, losses, "loss", lambda frame: frame[frame["split"] == "valid"])
+    entropy = study.included["unigram_entropy_bits"].dropna().unique()
+    return Figure(
+        "training",
+        "Loss",
+        f"{_agreement(study)} Lower is better. One line for each run"
+        + (", rings are validation." if (losses["split"] == "valid").any() else "."),
+        plot.svg(),
+        description,
+        lambda: plots.training_figure(
+            study.curves, study.losses, float(entropy[0]) if len(entropy) == 1 else None
+        ),
+    )
+
+
+def _agreement(study: Study) -> str:
+    """Whether runs of one batch size and seed reached the same loss."""
+    rows = [row for curve in study.curves for row in training_quality(curve, study.included)]
+    found = [
+        value
+        for row in rows
+        if (value := row.valid_loss if row.valid_loss is not None else row.train_loss) is not None
+    ]
+    if len(found) < 2:
+        return ""
+    spread = max(found) - min(found)
+    if spread < 0.01 * abs(max(found)):
+        return f"All sizes end within 1 % of one loss ({number(min(found))} to {number(max(found))})."
+    return (
+        f"The sizes end at losses from {number(min(found))} to {number(max(found))}; with one seed "
+        "and one global "
+        "batch they would coincide."
+    )
+
+
+def _norm_figure(study: Study) -> Figure | None:
+    norms = study.gradient_norms
+    known = norms[norms["grad_norm"] > 0]
+    if known.empty:
+        return None
+    low, high = float(known["grad_norm"].min()), float(known["grad_norm"].max())
+    description = f"Gradient norm by optimizer step, from {number(low)} to {number(high)}"
+    x = Axis("optimizer step", 0.0, float(norms["step"].max()))
+    y = Axis("gradient norm", 0.8 * low, 1.25 * high, log=True)
+    plot = Plot("gradient-norm", "Gradient norm", description, x, y, point_legend(study))
+    _lines(study, plot, norms, "grad_norm", None)
+    gaps = int(norms["grad_norm"].isna().sum())
+    lead = (
+        f"{plural(gaps, 'step')} without a finite norm."
+        if gaps
+        else "The norm is finite at every recorded step."
+    )
+    return Figure(
+        "gradient_norm",
+        "Gradient norm",
+        f"{lead} L2 norm of the gradients of the global batch before clipping, on a logarithmic axis.",
+        plot.svg(),
+        description,
+        lambda: plots.gradient_norm_figure(study.curves, study.gradient_norms),
+    )

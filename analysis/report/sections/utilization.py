@@ -1,0 +1,132 @@
+"""Utilization of GPUs or processors."""
+
+from __future__ import annotations
+
+import statistics
+
+from analysis import plots
+from analysis.report.common import (
+    all_points,
+    coloured_points,
+    point_legend,
+    point_name,
+    run_key,
+    size_columns,
+    size_values,
+    sources,
+)
+from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.study import Study
+from analysis.svg.lines import line
+from analysis.svg.plot import Plot
+from analysis.svg.scales import Axis
+from analysis.units import number, percent
+from disttrain.records.metrics import Metrics
+
+
+def build(study: Study) -> Section | None:
+    """None if no run has samples."""
+    frame = study.utilization
+    table = _table(study)
+    if frame.empty and not table.rows:
+        return None
+    conclusion = _conclusion(study)
+    figure = _figure(study, conclusion) if not frame.empty else None
+    return Section(
+        "utilization",
+        "Utilization",
+        conclusion,
+        tables=[table] if table.rows else [],
+        figures=[figure] if figure else [],
+    )
+
+
+def _metrics(study: Study, sweep: str, runs: tuple[str, ...]) -> list[Metrics]:
+    return [found for run in runs if (found := study.metrics.get((sweep, run))) is not None]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _table(study: Study) -> Table:
+    rows: list[list[Value]] = []
+    links = []
+    for curve, point in all_points(study):
+        metrics = _metrics(study, curve.sweep, point.runs)
+        gpus = [each.gpu for each in metrics if each.gpu is not None]
+        processes = [each.processes for each in metrics if each.processes is not None]
+        values = [
+            _mean([each.utilization for each in gpus]),
+            _mean([each.power_mean_w for each in gpus]),
+            _mean([each.sm_clock_ratio_mean for each in gpus]),
+            _mean([each.mfu for each in metrics]),
+            _mean([None if each.cpu_percent is None else each.cpu_percent / 100 for each in processes]),
+        ]
+        if any(value is not None for value in values):
+            rows.append([*size_values(study, curve, point), *values])
+            links.append(sources(study, curve, point))
+    return Table(
+        "utilization",
+        "Means over GPUs or ranks, measured steps and repeats.",
+        [
+            *size_columns(study),
+            Column("gpu_utilization", "GPU busy", "share", "utilization"),
+            Column("power_w", "power of a GPU", "W"),
+            Column("sm_clock_ratio", "clock of maximum", "share"),
+            Column("mfu", "MFU", "share", "mfu"),
+            Column("processors", "busy processors per rank", "number", "utilization"),
+        ],
+        rows,
+        links,
+    )
+
+
+def _on_gpu(study: Study) -> bool:
+    return bool((study.utilization["device"] == "gpu").any())
+
+
+def _conclusion(study: Study) -> str:
+    if study.utilization.empty:
+        return "Means of each size are in the table; there were too few samples for a figure."
+    on_gpu = _on_gpu(study)
+    shown = study.utilization[study.utilization["device"] == ("gpu" if on_gpu else "processors")]
+    low, high = (float(value) for value in shown.groupby("run")["utilization"].mean().agg(["min", "max"]))
+    if on_gpu:
+        return f"A kernel ran on rank 0's GPU for {percent(low, 0)} to {percent(high, 0)} of the time."
+    text = f"The process of rank 0 kept {number(low)} to {number(high)} processors busy."
+    return text if low < high else f"The process of rank 0 kept {number(low)} processors busy."
+
+
+def _figure(study: Study, conclusion: str) -> Figure:
+    on_gpu = _on_gpu(study)
+    shown = study.utilization[study.utilization["device"] == ("gpu" if on_gpu else "processors")]
+    top = max(1.0, float(shown["utilization"].max()))
+    label = "time with a running kernel" if on_gpu else "busy processors"
+    form = (lambda value: percent(value, 0)) if on_gpu else number
+    x = Axis("optimizer step", 0.0, float(shown["step"].max()))
+    y = Axis(label, 0.0, 1.06 * top, form=form)
+    plot = Plot("utilization-figure", "Utilization on rank 0", conclusion, x, y, point_legend(study))
+    by_run = {key: frame for key, frame in shown.groupby(["sweep", "run"])}
+    for curve, point, colour in coloured_points(study):
+        for run in point.runs:
+            if (frame := by_run.get((curve.sweep, run))) is not None:
+                title = f"{run}, {point_name(study, curve, point)}"
+                key = run_key(curve.sweep, run)
+                plot.add(
+                    line(plot, list(frame["step"]), list(frame["utilization"]), colour, title=title, key=key)
+                )
+    reading = (
+        "A kernel that waits for the network counts as busy, so this is no efficiency."
+        if on_gpu
+        else "Processor time of the process, without its loader processes."
+    )
+    return Figure(
+        "utilization",
+        "Utilization on rank 0",
+        f"{conclusion} {reading} One line for each run.",
+        plot.svg(),
+        conclusion,
+        lambda: plots.utilization_figure(study.curves, study.utilization),
+    )

@@ -1,0 +1,100 @@
+"""Tables as text for templates: formatted cells, links to definitions and to run files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.report.cells import Cell, cell
+from analysis.report.definitions import anchor
+from analysis.report.section import Column, RunLink, Table
+
+MOST_ROWS = 200
+"""Rows of a table on the page; `report.json` has all."""
+_MOST_SOURCES = 5
+
+
+@dataclass(frozen=True)
+class Head:
+    """Heading of a column."""
+
+    text: str
+    numeric: bool
+    href: str
+    """Anchor of the definition; empty without one."""
+
+
+@dataclass(frozen=True)
+class CellView:
+    """One cell: its text, and the file that it links to."""
+
+    cell: Cell
+    numeric: bool
+    href: str = ""
+    key: str = ""
+    """Key of a run, by which its marks in figures are highlighted."""
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table for a template."""
+
+    name: str
+    caption: str
+    heads: list[Head]
+    rows: list[list[CellView]]
+    sources: list[list[tuple[str, str]]]
+    """Address and name of the runs behind each row."""
+    left_out: int
+    """Rows that the page does not show."""
+    emphasized: frozenset[int]
+
+
+def table_view(table: Table, out: Path | None = None) -> TableView:
+    """Format a table; columns without any value are dropped. Links are relative to the folder `out`."""
+    kept = [
+        index
+        for index in range(len(table.columns))
+        if not table.rows or any(row[index] is not None for row in table.rows)
+    ]
+    columns = [table.columns[index] for index in kept]
+    rows = [
+        [_cell(row[index], table.columns[index], out) for index in kept] for row in table.rows[:MOST_ROWS]
+    ]
+    sources = [
+        [(run_href(link, out), link.name) for link in links[:_MOST_SOURCES]]
+        for links in table.sources[:MOST_ROWS]
+    ]
+    return TableView(
+        table.name,
+        table.caption,
+        [Head(c.heading, bool(c.unit), f"#{anchor(c.formula_id)}" if c.formula_id else "") for c in columns],
+        rows,
+        sources,
+        max(0, len(table.rows) - MOST_ROWS),
+        frozenset(table.emphasized),
+    )
+
+
+def _cell(value: object, column: Column, out: Path | None) -> CellView:
+    numeric = bool(column.unit)
+    if isinstance(value, RunLink):
+        path = Path(value.path)
+        return CellView(cell(value, ""), False, run_href(value, out), f"{path.parent.name}/{path.name}")
+    return CellView(cell(value, column.unit), numeric)  # type: ignore[arg-type]
+
+
+def run_href(link: RunLink, out: Path | None) -> str:
+    """Address of a run's `metrics.json`, or of its `run.json` without one, relative to `out`."""
+    run = Path(link.path)
+    file = run / "metrics.json"
+    if not file.exists():
+        file = run / "run.json"
+    return os.path.relpath(file.absolute(), (out or Path()).absolute())
+
+
+def one_line(row: Sequence[CellView]) -> list[str]:
+    """Texts of a row with intervals, for Markdown."""
+    return [view.cell.line for view in row]
