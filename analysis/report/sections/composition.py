@@ -63,8 +63,8 @@ def growth(study: Study) -> str:
     if not known:
         return ""
     name = max(known, key=lambda each: known[each])
-    share = percent(known[name] / sum(known.values()), 0)
-    return f"{PHASE_NAMES[name].capitalize()} takes most of a step: {share}."
+    most = percent(known[name] / sum(known.values()), 0)
+    return f"{PHASE_NAMES[name].capitalize()} takes most of a step: {most}."
 
 
 def _figure(study: Study, points: list[tuple[Curve, Point]], conclusion: str) -> Figure:
