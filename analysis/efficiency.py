@@ -92,7 +92,7 @@ def scaling_curves(table: pd.DataFrame, base: str | None = None) -> list[Curve]:
     """
     included = table[table["included"]]
     curves: list[Curve] = []
-    for sweep, runs in included.groupby("sweep", sort=True):
+    for sweep, runs in included.groupby("sweep"):
         unit: Unit = "node" if runs["nodes"].nunique() > 1 or runs["world_size"].nunique() == 1 else "rank"
         size_keys = {"resources.nodes"} | ({"resources.gpus_per_node"} if unit == "rank" else set())
         keys = [key for key in swept_keys(table) if key not in size_keys and runs[key].notna().any()]

@@ -9,6 +9,7 @@ runs again, so that slow drift of a machine (temperature, other jobs) affects al
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import shlex
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
+from disttrain.config.dotted_keys import get_key
 from disttrain.config.parsing import Draft, check, with_batch
 from disttrain.config.run_key import hash_values, keyed_values, under_first_names
 from disttrain.errors import ConfigError, nearest
@@ -219,10 +221,12 @@ def _matches(point: Point, draft: Draft, entry: Mapping[str, Any]) -> bool:
 def _value(draft: Draft, key: str) -> Any:
     """Value of a key in an unchecked config: an excluded combination need not be valid."""
     value = draft.get(key)
-    section, _, name = key.partition(".")
-    if value is None and section in Config.model_fields:
-        return getattr(getattr(Config(), section), name, None)
-    return value
+    return get_key(_defaults(), key) if value is None else value
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return Config().as_dict()
 
 
 def _filled(

@@ -49,8 +49,7 @@ class GlobalOrder:
         self.samples = samples
         self.seed = seed
         self.order = order or choose_sample_order(samples)
-        self._epoch = -1
-        self._permutation: TablePermutation | FeistelPermutation | None = None
+        self._of_newest_epoch: dict[int, TablePermutation | FeistelPermutation] = {}
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """Sample indices at positions of the stream, both of shape (n,)."""
@@ -62,11 +61,11 @@ class GlobalOrder:
         return indices
 
     def _of_epoch(self, epoch: int) -> TablePermutation | FeistelPermutation:
-        if self._permutation is None or epoch != self._epoch:  # positions only increase: one epoch is kept
-            self._permutation = None  # frees the table before the next one is built
+        if epoch not in self._of_newest_epoch:  # positions only increase: one epoch is kept
+            self._of_newest_epoch.clear()  # frees the table before the next one is built
             kind = TablePermutation if self.order == "table" else FeistelPermutation
-            self._permutation, self._epoch = kind(self.samples, (self.seed, epoch)), epoch
-        return self._permutation
+            self._of_newest_epoch[epoch] = kind(self.samples, (self.seed, epoch))
+        return self._of_newest_epoch[epoch]
 
 
 class RankBatches:

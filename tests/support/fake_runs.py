@@ -15,6 +15,7 @@ import numpy as np
 
 from disttrain.config.batch_plan import scale_batch
 from disttrain.config.config_tree import Config
+from disttrain.config.dotted_keys import get_key
 from disttrain.config.run_key import config_key
 from disttrain.records.attempt import AttemptRecord, Outcome
 from disttrain.records.base import Record
@@ -132,8 +133,8 @@ def _config(
     data["resources"] |= {"nodes": nodes, "gpus_per_node": gpus_per_node}
     data["train"] |= {"steps": steps, "local_batch_size": local, "global_batch_size": global_}
     for key, value in axes.items():
-        section, leaf = key.split(".")
-        data[section][leaf] = value
+        section, _, leaf = key.rpartition(".")
+        get_key(data, section)[leaf] = value
     return Config.model_validate(data)
 
 

@@ -18,7 +18,7 @@ from jobs.core import environment
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.profile_files import SHIPPED
 from jobs.schedulers.slurm import report_script
-from jobs.schedulers.slurm.batch_script import by_hand, render
+from jobs.schedulers.slurm.batch_script import by_hand, render, shape_options
 from jobs.schedulers.slurm.profile_selection import resolve
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 from tests.support.scripts import SHARED as ROOT
@@ -398,3 +398,17 @@ def test_a_failed_empty_step_does_not_end_a_restart(tmp_path: Path) -> None:
     srun = '[ "${!#}" != true ]'  # the empty steps alone fail
     done, calls = run_with_stub(tmp_path, srun, profile, SLURM_RESTART_COUNT="2")
     assert (done.returncode, len(calls)) == (0, 3)
+
+
+def test_the_options_of_a_shape_are_those_of_the_script_without_names(tmp_path: Path) -> None:
+    site = GENERIC.model_copy(update={"partition": "gpu"})
+    array = batch(tmp_path, site, runs=3, at_once=2)
+    options = shape_options(array)
+    written = [line.removeprefix("#SBATCH ") for line in render(array).splitlines() if "#SBATCH" in line]
+    assert [line for line in written if line in options] == options
+    assert {line.partition("=")[0] for line in set(written) - set(options)} == {
+        "--job-name",
+        "--comment",
+        "--output",
+    }
+    assert {"--array=0-2%2", "--nodes=2", "--partition=gpu"} <= set(options)

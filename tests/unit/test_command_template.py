@@ -9,7 +9,7 @@ import pytest
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.errors import ConfigError
-from sweeps.command_template import literal
+from sweeps.command_template import filled, is_free, literal
 from sweeps.expand import SweepPlan, expand
 from sweeps.overrides import Override, parse_set
 
@@ -89,6 +89,32 @@ def test_a_bad_command_is_refused_in_one_line(command: str, sets: list[str], mes
         expanded(command, *sets)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("{", "command: '{': single '{' encountered in format string; a literal brace is {{ or }}"),
+        ("{lr!r}", "command: '{lr!r}': braces hold a name alone; a literal brace is {{ or }}"),
+        ("{}", "command: '{}': braces hold a name alone; a literal brace is {{ or }}"),
+        ("{x}", "command: {x} is neither an axis nor a config key; a literal brace is {{ or }}"),
+        ("{command}", "command: {command} is neither an axis nor a config key; a literal brace is {{ or }}"),
+        ("{rate}", "rates is no config key, and the command has no {rates}; did you mean 'rate'?"),
+    ],
+)
+def test_a_refusal_names_the_place_of_the_command(word: str, message: str) -> None:
+    config = check(Draft({"command": ["train.py", word]}))
+    axes = {"rate": 1, "rates": 2} if word == "{rate}" else {}
+    with pytest.raises(ConfigError) as refused:
+        filled(config, axes, 0, at="sweep.yaml, line 3")
+    assert str(refused.value) == str(ConfigError(message, at="sweep.yaml, line 3"))
+    assert "line 3" in str(refused.value)
+
+
+def test_keys_of_sections_are_not_free() -> None:
+    assert not any(is_free(key) for key in ("optim.lr", "parallel.ddp.bucket_mb", "sweep.repeats"))
+    assert is_free("lr")
+    assert is_free("own.lr")
 
 
 def test_a_name_without_a_command_is_an_unknown_key() -> None:

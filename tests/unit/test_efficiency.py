@@ -10,6 +10,7 @@ from analysis.efficiency import as_table, scaling_curves
 from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
 from disttrain.errors import ConfigError
+from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_run, fake_sweep
 
 
@@ -205,3 +206,29 @@ def test_real_and_emulated_curves_are_labelled_as_such(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
     fake_run(sweep / "waited", nodes=4, overrides={"emulated": True})
     assert [curve.label for curve in scaling_curves(load([sweep]))] == ["real", "emulated"]
+
+
+def test_curves_of_several_sweeps_are_labelled_by_sweep_and_by_differing_keys(tmp_path: Path) -> None:
+    axes = [{"parallel.ddp.bucket_mb": 1}, {"parallel.ddp.bucket_mb": 2}]
+    sweeps = [fake_sweep(tmp_path, name, nodes=(1,), axes=axes) for name in ("b", "a")]
+    curves = scaling_curves(load(sweeps))
+    assert [curve.label for curve in curves] == [
+        f"{sweep}, bucket_mb {size}" for sweep in "ab" for size in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize("base", [None, "2", "4"])
+def test_losses_of_strong_scaling_refer_to_a_base_of_several_ranks(tmp_path: Path, base: str | None) -> None:
+    sweep = fake_sweep(tmp_path, repeats=1, scaling="strong", nodes=(2, 4, 8))
+    (curve,) = scaling_curves(load([sweep]), base)
+    for point in curve.points:
+        assert sum(point.loss_by_phase.values()) == pytest.approx(1 - point.efficiency.value)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_point_without_phases_has_no_losses_by_phase(tmp_path: Path, nodes: int) -> None:
+    for size in (1, 2):
+        phases = dict.fromkeys(PHASES) if size == nodes else {}
+        fake_run(tmp_path / "s" / f"n{size}", nodes=size, overrides={"composition": phases} if phases else {})
+    (curve,) = scaling_curves(load([tmp_path / "s"]))
+    assert curve.points[1].loss_by_phase is None

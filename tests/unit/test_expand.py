@@ -233,9 +233,13 @@ def test_exclusion_comes_before_the_check_of_combinations() -> None:
     assert len(expanded(base, "parallel.strategy=single,ddp", nodes="1 2").runs) == 3
 
 
-def test_exclusion_matches_default_values() -> None:
-    base = draft(sweep={"exclude": [{"resources.nodes": 2, "optim.lr": 0.001}]})
+@pytest.mark.parametrize(
+    ("key", "default", "other"), [("optim.lr", 0.001, 0.1), ("parallel.pipeline.schedule", "1f1b", "gpipe")]
+)
+def test_exclusion_matches_default_values(key: str, default: Any, other: Any) -> None:
+    base = draft(sweep={"exclude": [{"resources.nodes": 2, key: default}]})
     assert len(expanded(base, nodes="1 2").runs) == 1
+    assert len(expanded(base, f"{key}={other}", nodes="1 2").runs) == 2
 
 
 @pytest.mark.parametrize("scaling", ["weak", "strong"])
