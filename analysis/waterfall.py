@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,9 @@ from scipy.stats import t as student_t
 
 from analysis.efficiency import Curve, Point
 from analysis.stats.estimates import CONFIDENCE, Estimate, geometric_mean
+from disttrain.records.gpu_hours import devices_of
+from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import read_run_json_or_none
 from disttrain.records.steps import PHASES
 
 Floats = NDArray[np.float64]
@@ -55,6 +59,8 @@ class PhaseTimes:
     ranks: int
     samples: int
     """Samples per step over all ranks."""
+    devices: int
+    """GPUs of the run, or ranks where it has none."""
 
     @property
     def mean_step_s(self) -> float:
@@ -93,7 +99,8 @@ class Waterfall:
     actual_s: float
     parts: tuple[Part, ...]
     """In `ORDER`."""
-    ranks: int
+    devices: int
+    """GPUs of the run, or ranks where it has none."""
     samples: int
     """Samples per step over all ranks."""
     base_parts_s: Mapping[str, float]
@@ -129,7 +136,17 @@ def phase_times(point: Point, curve: Curve, table: pd.DataFrame) -> PhaseTimes:
     rows = rows.set_index("run").loc[list(point.runs)]
     step_s = point.global_batch_size / rows["samples_per_s"].to_numpy(dtype=np.float64)
     phases = {name: rows[name].fillna(0.0).to_numpy(dtype=np.float64) for name in PHASES}
-    return PhaseTimes(step_s, phases, point.world_size, point.global_batch_size)
+    return PhaseTimes(step_s, phases, point.world_size, point.global_batch_size, devices_of_run(rows))
+
+
+def devices_of_run(rows: pd.DataFrame) -> int:
+    """GPUs of the repeats in these rows, or ranks where they have none; ranks where `run.json` is missing."""
+    first = rows.iloc[0]
+    record = read_run_json_or_none(RunDir(Path(first["path"])))
+    try:
+        return devices_of(record) if record else int(first["world_size"])
+    except (KeyError, TypeError, ValueError):
+        return int(first["world_size"])
 
 
 def waterfall(point: PhaseTimes, base: PhaseTimes) -> Waterfall:
@@ -145,7 +162,7 @@ def waterfall(point: PhaseTimes, base: PhaseTimes) -> Waterfall:
         share = delta_s / actual_s  # a ratio: its variance by linearization
         linear = (own - share * point.step_s) / actual_s
         parts.append(Part(name, seconds, _with_interval(share, linear, others / actual_s)))
-    return Waterfall(ideal_s, actual_s, tuple(parts), point.ranks, point.samples, ideal_parts)
+    return Waterfall(ideal_s, actual_s, tuple(parts), point.devices, point.samples, ideal_parts)
 
 
 def scales(
@@ -155,10 +172,10 @@ def scales(
 
     Args:
         steps: number of steps that device-hours, money and joules count.
-        price_per_hour: of one device (one rank's GPU, or one CPU rank); None leaves money out.
+        price_per_hour: of one device; None leaves money out.
         watts: mean power of one device; None leaves joules out.
     """
-    hours = found.ranks * steps / 3600
+    hours = found.devices * steps / 3600
     units = [
         Scale("seconds", "s per step", 1.0),
         Scale("percent", "% of the step", 100 / found.actual_s),
@@ -168,7 +185,7 @@ def scales(
     if price_per_hour is not None:
         units.append(Scale("money", f"per {steps:,} steps", hours * price_per_hour))
     if watts is not None:
-        units.append(Scale("energy", f"J per {steps:,} steps", found.ranks * steps * watts))
+        units.append(Scale("energy", f"J per {steps:,} steps", found.devices * steps * watts))
     return units
 
 
@@ -181,14 +198,14 @@ def from_peak(found: Waterfall, model_flops_per_sample: float, peak_flops: float
 
     Args:
         model_flops_per_sample: FLOPs of training on one sample.
-        peak_flops: peak dense FLOP/s of one rank's device.
+        peak_flops: peak dense FLOP/s of one device.
 
     Raises:
         ValueError: a rate is not positive.
     """
     if model_flops_per_sample <= 0 or peak_flops <= 0:
         raise ValueError("FLOPs per sample and peak FLOP/s must be positive")
-    peak_s = model_flops_per_sample * found.samples / (found.ranks * peak_flops)
+    peak_s = model_flops_per_sample * found.samples / (found.devices * peak_flops)
     base = dict(found.base_parts_s)
     bars = {"peak": peak_s, "kernels": base.pop("compute_s") - peak_s}
     bars |= {f"base.{name}": seconds for name, seconds in base.items()}

@@ -28,7 +28,7 @@ def times(draw: st.DrawFn) -> PhaseTimes:
     uncovered = draw(st.lists(st.floats(0.01, 10), min_size=repeats, max_size=repeats).map(np.array))
     ranks = draw(st.integers(1, 64))
     samples = ranks * draw(st.integers(1, 32))
-    return PhaseTimes(np.sum(list(phases.values()), axis=0) + uncovered, phases, ranks, samples)
+    return PhaseTimes(np.sum(list(phases.values()), axis=0) + uncovered, phases, ranks, samples, 2 * ranks)
 
 
 @given(times(), times())
@@ -45,9 +45,9 @@ def test_parts_sum_to_the_loss_in_every_unit(point: PhaseTimes, base: PhaseTimes
         "seconds": found.actual_s - found.ideal_s,
         "percent": 100 * (1 - found.efficiency),
         "throughput": ideal_rate - rate,
-        "device_hours": found.ranks * 1000 * (found.actual_s - found.ideal_s) / 3600,
-        "money": 2 * found.ranks * 1000 * (found.actual_s - found.ideal_s) / 3600,
-        "energy": 300 * found.ranks * 1000 * (found.actual_s - found.ideal_s),
+        "device_hours": found.devices * 1000 * (found.actual_s - found.ideal_s) / 3600,
+        "money": 2 * found.devices * 1000 * (found.actual_s - found.ideal_s) / 3600,
+        "energy": 300 * found.devices * 1000 * (found.actual_s - found.ideal_s),
     }
     for unit in scales(found, price_per_hour=2.0, watts=300.0):
         total = math.fsum(unit.factor * part.seconds.value for part in found.parts)
@@ -62,13 +62,13 @@ def test_bars_from_the_peak_sum_to_the_step(
     bars = from_peak(found, flops, peak)
     largest_s = max(map(abs, bars.values()))
     assert math.fsum(bars.values()) == pytest.approx(found.actual_s, abs=1e-11 * largest_s)
-    assert bars["peak"] == pytest.approx(flops * point.samples / point.ranks / peak)
+    assert bars["peak"] == pytest.approx(flops * point.samples / point.devices / peak)
 
 
 def test_a_gain_and_the_uncovered_time_are_shown() -> None:
     zero = {name: np.zeros(2) for name in PHASES}
-    base = PhaseTimes(np.full(2, 1.0), {**zero, "compute_s": np.full(2, 0.8)}, 1, 8)
-    point = PhaseTimes(np.full(2, 1.0), {**zero, "compute_s": np.full(2, 0.5)}, 2, 16)
+    base = PhaseTimes(np.full(2, 1.0), {**zero, "compute_s": np.full(2, 0.8)}, 1, 8, 1)
+    point = PhaseTimes(np.full(2, 1.0), {**zero, "compute_s": np.full(2, 0.5)}, 2, 16, 2)
     parts = {part.name: part for part in waterfall(point, base).parts}
     assert tuple(parts) == ORDER
     assert parts["compute_s"].seconds.value == pytest.approx(-0.3)
@@ -97,8 +97,8 @@ def test_intervals_cover_the_true_share() -> None:
     for _ in range(count):
         compute, before = (1.0 * (1 + 0.02 * generator.standard_normal(3)) for _ in range(2))
         wait = 0.2 * (1 + 0.1 * generator.standard_normal(3))
-        base = PhaseTimes(before, {**zero, "compute_s": before}, 1, 8)
-        point = PhaseTimes(compute + wait, {**zero, "compute_s": compute, "comm_wait_s": wait}, 2, 16)
+        base = PhaseTimes(before, {**zero, "compute_s": before}, 1, 8, 1)
+        point = PhaseTimes(compute + wait, {**zero, "compute_s": compute, "comm_wait_s": wait}, 2, 16, 2)
         share = next(p.share for p in waterfall(point, base).parts if p.name == "comm_wait_s")
         covered += share.low <= truth <= share.high
     assert 0.93 <= covered / count <= 0.985

@@ -1,0 +1,86 @@
+"""Cost of training at each measured size: time, device-hours and money; Pareto set; cheapest size in time.
+
+With X(N) the throughput and D the number of devices at N, training on n samples takes n / X(N) seconds and
+D n / X(N) / 3600 device-hours. Start-up, validation and repeated work are not part of either
+(`analysis.goodput`). The bounds are those of the throughput. Sizes between measured ones are not estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from analysis.efficiency import Curve
+from analysis.stats.estimates import Estimate
+
+Meets = Literal["yes", "no", "undecided"]
+
+
+@dataclass(frozen=True)
+class SizeCost:
+    """Cost of the training at one size."""
+
+    size: int
+    """Nodes or ranks, as `Curve.unit`."""
+    devices: int
+    time_s: Estimate
+    device_hours: Estimate
+    money: Estimate | None
+    """In the currency of the price list; None without a price."""
+    pareto: bool
+    """No other size is both as fast and as cheap, and better in one of the two."""
+    meets: Meets | None
+    """Whether the training ends within the deadline; `undecided` where the deadline lies in the interval.
+    One repeat has no interval and counts as it is. None without a deadline."""
+
+
+def size_costs(
+    curve: Curve,
+    samples: float,
+    devices: Mapping[int, int],
+    *,
+    price_per_hour: float | None = None,
+    deadline_s: float | None = None,
+) -> list[SizeCost]:
+    """Cost of training on `samples` samples at each size of the curve, smallest first.
+
+    Args:
+        devices: number of devices by `Point.size`.
+        price_per_hour: of one device; None without a price.
+        deadline_s: seconds that the training may take.
+    """
+    times = [point.samples_per_s.inverse(samples) for point in curve.points]
+    counts = [devices[point.size] for point in curve.points]
+    hours = [time.scaled(count / 3600) for time, count in zip(times, counts, strict=True)]
+    best = pareto([(time.value, spent.value) for time, spent in zip(times, hours, strict=True)])
+    return [
+        SizeCost(
+            size=point.size,
+            devices=count,
+            time_s=time,
+            device_hours=spent,
+            money=None if price_per_hour is None else spent.scaled(price_per_hour),
+            pareto=good,
+            meets=None if deadline_s is None else _meets(time, deadline_s),
+        )
+        for point, count, time, spent, good in zip(curve.points, counts, times, hours, best, strict=True)
+    ]
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Whether no other point is at most as large in both coordinates and smaller in one."""
+    return [not any(a <= x and b <= y and (a < x or b < y) for a, b in points) for x, y in points]
+
+
+def cheapest(costs: Sequence[SizeCost]) -> SizeCost | None:
+    """The size of fewest device-hours that meets the deadline for certain; None without one."""
+    in_time = [cost for cost in costs if cost.meets == "yes"]
+    return min(in_time, key=lambda cost: (cost.device_hours.value, cost.time_s.value), default=None)
+
+
+def _meets(time: Estimate, deadline_s: float) -> Meets:
+    low, high = time.low, time.high
+    if low is None or high is None:
+        return "yes" if time.value <= deadline_s else "no"
+    return "yes" if high <= deadline_s else "no" if low > deadline_s else "undecided"

@@ -1,0 +1,59 @@
+"""Energy and carbon of training, where the power of GPUs was measured.
+
+The energy is that of the GPUs alone: hosts, network and cooling are not measured. With P the mean power
+of one GPU over the measured steps, D the GPUs and X the throughput in samples/s,
+
+    energy per sample e = P D / X                            (J)
+    carbon per sample   = e / 3.6e6 x grid intensity         (g; intensity in g CO2 per kWh)
+
+Between two sizes the energy of a step grows by the losses of the waterfall at the power of N, and by the
+change of power over the ideal step:
+
+    P(N) D T(N) - P(N0) D T*(N) = sum over k of P(N) D delta_k + (P(N) - P(N0)) D T*(N)      (exact)
+"""
+
+from __future__ import annotations
+
+from analysis.stats.estimates import Estimate, geometric_mean
+from analysis.waterfall import Waterfall
+from disttrain.records.metrics import Metrics
+
+J_PER_KWH = 3.6e6
+POWER = "power"
+"""Name of the part that changes with the power of a GPU, not with the time of a step."""
+
+
+def joules_per_sample(metrics: Metrics) -> float | None:
+    """Energy of all GPUs per sample of the measured steps of one run; None where it was not measured.
+
+    The GPUs' energy counters count where they exist, else the mean of the power samples.
+    """
+    gpu, rate = metrics.gpu, metrics.samples_per_s
+    if gpu is None or not rate:
+        return None
+    if gpu.energy_j is not None and gpu.sampled_s > 0:
+        return gpu.energy_j / gpu.sampled_s / rate
+    return None if gpu.power_mean_w is None else gpu.power_mean_w * gpu.gpus / rate
+
+
+def energy_per_sample(runs: list[Metrics]) -> Estimate | None:
+    """Geometric mean of `joules_per_sample` over repeats; None if a repeat has none."""
+    found = [joules_per_sample(metrics) for metrics in runs]
+    measured = [value for value in found if value]
+    return geometric_mean(measured) if measured and len(measured) == len(found) else None
+
+
+def grams_per_sample(energy: Estimate, grid_g_per_kwh: float) -> Estimate:
+    """Carbon dioxide per sample in grams; `energy` in joules per sample."""
+    return energy.scaled(grid_g_per_kwh / J_PER_KWH)
+
+
+def energy_parts(found: Waterfall, watts: float, base_watts: float) -> dict[str, float]:
+    """Joules per step that each part of a waterfall, and the change of power, add to the ideal step.
+
+    Args:
+        watts: mean power of one device at the size of the waterfall.
+        base_watts: the same at the base.
+    """
+    parts = {part.name: watts * found.devices * part.seconds.value for part in found.parts}
+    return parts | {POWER: (watts - base_watts) * found.devices * found.ideal_s}

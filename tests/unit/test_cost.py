@@ -1,0 +1,61 @@
+"""Cost by size: cheapest in time, and the Pareto set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.cost import cheapest, pareto, size_costs
+from analysis.efficiency import Curve, scaling_curves
+from analysis.runs.load import load
+from tests.support.fake_runs import fake_sweep
+
+pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1)
+
+
+@given(pairs)
+def test_the_pareto_set_dominates_the_rest(points: list[tuple[int, int]]) -> None:
+    best = [point for point, good in zip(points, pareto(points), strict=True) if good]
+    assert best
+    for x, y in points:
+        assert any(a <= x and b <= y for a, b in best)
+    for x, y in best:
+        assert not any((a < x and b <= y) or (a <= x and b < y) for a, b in points)
+
+
+@pytest.fixture
+def curve(tmp_path: Path) -> Curve:
+    """1, 2 and 4 nodes of 2 GPUs, 0.85 efficiency a doubling."""
+    sweep = fake_sweep(tmp_path, gpus_per_node=(2,), scaling="strong")
+    (found,) = scaling_curves(load([sweep]))
+    return found
+
+
+def test_time_hours_and_money_follow_from_the_throughput(curve: Curve) -> None:
+    costs = size_costs(curve, 1e6, {1: 2, 2: 4, 4: 8}, price_per_hour=3.0)
+    for cost, point in zip(costs, curve.points, strict=True):
+        assert cost.time_s.value == pytest.approx(1e6 / point.samples_per_s.value)
+        assert cost.device_hours.value == pytest.approx(cost.devices * cost.time_s.value / 3600)
+        assert cost.money.value == pytest.approx(3 * cost.device_hours.value)
+        assert cost.meets is None
+    assert [cost.pareto for cost in costs] == [True, True, True]  # each doubling is faster and dearer
+    assert size_costs(curve, 1e6, {1: 2, 2: 4, 4: 8})[0].money is None
+
+
+def test_the_cheapest_size_within_the_deadline(curve: Curve) -> None:
+    devices = {1: 2, 2: 4, 4: 8}
+    one, two, four = (cost.time_s for cost in size_costs(curve, 1e6, devices))
+
+    def found(deadline_s: float) -> int | None:
+        best = cheapest(size_costs(curve, 1e6, devices, deadline_s=deadline_s))
+        return best and best.size
+
+    assert found(one.high) == 1
+    assert found(one.value) == 2  # one node may take longer: its interval includes the deadline
+    assert found(two.high) == 2
+    assert found(four.low / 2) is None
+    meets = [cost.meets for cost in size_costs(curve, 1e6, devices, deadline_s=two.value)]
+    assert meets == ["no", "undecided", "yes"]

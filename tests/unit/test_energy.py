@@ -1,0 +1,65 @@
+"""Energy per sample, and the energy of a waterfall, which closes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.energy import (
+    POWER,
+    energy_parts,
+    energy_per_sample,
+    grams_per_sample,
+    joules_per_sample,
+)
+from analysis.runs.load import read_metrics
+from analysis.waterfall import PhaseTimes, waterfall
+from disttrain.records.hardware import GpuSummary
+from disttrain.records.metrics import Metrics
+from disttrain.records.steps import PHASES
+from tests.support.fake_runs import fake_run
+
+powers = st.floats(0, 1000)
+
+
+def measured(folder: Path, **gpu: float | None) -> Metrics:
+    none = dict.fromkeys(set(GpuSummary.model_fields) - {"schema_version"})
+    summary = GpuSummary.model_validate(
+        none | {"gpus": 4, "gpus_lost": 0, "samples": 9, "sampled_s": 20.0} | gpu
+    )
+    metrics, _ = read_metrics(fake_run(folder / "sweep" / "run").path)
+    assert metrics is not None
+    return metrics.model_copy(update={"gpu": summary, "samples_per_s": 50.0})
+
+
+def test_counters_count_before_samples_of_power(tmp_path: Path) -> None:
+    assert joules_per_sample(measured(tmp_path, energy_j=20_000.0, power_mean_w=1.0)) == pytest.approx(20)
+    assert joules_per_sample(measured(tmp_path, power_mean_w=300.0)) == pytest.approx(300 * 4 / 50)
+    assert joules_per_sample(measured(tmp_path)) is None
+
+
+def test_carbon_follows_the_grid_and_a_repeat_without_power_hides_the_mean(tmp_path: Path) -> None:
+    known, unknown = measured(tmp_path, power_mean_w=300.0), measured(tmp_path)
+    energy = energy_per_sample([known, known])
+    assert energy is not None
+    assert grams_per_sample(energy, 400.0).value == pytest.approx(24 * 400 / 3.6e6)
+    assert energy_per_sample([known, unknown]) is None
+
+
+@given(st.floats(0.1, 10), st.floats(0.1, 10), powers, powers, st.integers(1, 64))
+def test_parts_sum_to_the_difference_of_energy(
+    base_s: float, step_s: float, watts: float, base_watts: float, devices: int
+) -> None:
+    zero = {name: np.zeros(1) for name in PHASES}
+    base = PhaseTimes(np.array([base_s]), {**zero, "compute_s": np.array([base_s])}, 1, 8, 1)
+    point = PhaseTimes(np.array([step_s]), {**zero, "compute_s": np.array([0.1])}, 2, 8, devices)
+    found = waterfall(point, base)
+    parts = energy_parts(found, watts, base_watts)
+    spent = watts * devices * found.actual_s - base_watts * devices * found.ideal_s
+    assert math.fsum(parts.values()) == pytest.approx(spent, abs=1e-9 * devices * 1e4)
+    assert (parts[POWER] >= 0) == (watts >= base_watts)
