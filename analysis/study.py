@@ -16,6 +16,7 @@ from analysis import utilization
 from analysis.efficiency import Curve, Point
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.runs import step_records, training_curves
+from analysis.runs.frames import Frames, read_frames
 from analysis.runs.load import read_metrics
 from analysis.runs.step_records import RunId
 from disttrain.records.metrics import Metrics
@@ -28,6 +29,13 @@ class Study:
     runs: pd.DataFrame
     """The table of `analysis.load.load`, one row a run; excluded runs too."""
     curves: Sequence[Curve]
+    whole_sweeps: bool = False
+    """Whether `runs` has all runs of its sweeps; cached frames that none of them uses are then deleted."""
+
+    @cached_property
+    def frames(self) -> Frames:
+        """Steps, collectives and hardware samples of all runs."""
+        return read_frames(self.runs, whole_sweeps=self.whole_sweeps)
 
     @cached_property
     def included(self) -> pd.DataFrame:

@@ -61,7 +61,7 @@ def write(
     """
     out = Path(out)
     table = load(sweeps, states, only)
-    study = Study(table, scaling_curves(table, base))
+    study = Study(table, scaling_curves(table, base), whole_sweeps=only is None)
     try:
         out.mkdir(parents=True, exist_ok=True)
         sections = build_all(study)
