@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 from disttrain.config.builder_options import BUILT_SECTIONS, check_options
 from disttrain.config.config_tree import OF_A_COMMAND, Config, config_fields
 from disttrain.config.dotted_keys import ABSENT, flat_values
-from disttrain.config.parsing import Draft, check
+from disttrain.config.parsing import SWEEP_SECTIONS, Draft, check
 from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.errors import ConfigError
 
@@ -33,7 +33,7 @@ def base_config(
     base_ranks : number of ranks that the batch sizes of the base refer to; None: each run's own ranks
     has_command : whether the runs have a `command`, in the base or as an axis
     """
-    data = {name: value or {} for name, value in draft.data.items() if name != "sweep"}
+    data = {name: value or {} for name, value in draft.data.items() if name not in SWEEP_SECTIONS}
     try:
         plain = Config.model_validate(data).as_dict()
     except ValidationError:

@@ -9,6 +9,7 @@ from typing import Any
 
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import flat_values
+from disttrain.config.parsing import SWEEP_SECTIONS
 from disttrain.errors import ConfigError, nearest
 
 REPEAT = "repeat"
@@ -17,7 +18,7 @@ REPEAT = "repeat"
 
 def is_free(key: str) -> bool:
     """Whether an axis is no config key, so that only a command can use its value."""
-    return key.partition(".")[0] not in {*Config.model_fields, "sweep"}
+    return key.partition(".")[0] not in {*Config.model_fields, *SWEEP_SECTIONS}
 
 
 def literal(words: Iterable[str]) -> tuple[str, ...]:

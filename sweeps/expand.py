@@ -20,14 +20,16 @@ from typing import Any, Literal
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.dotted_keys import get_key
-from disttrain.config.parsing import Draft, check, with_batch
+from disttrain.config.parsing import SWEEP_SECTIONS, Draft, check, with_batch
 from disttrain.config.run_key import hash_values, keyed_values, under_first_names
 from disttrain.errors import ConfigError, nearest
+from disttrain.records.planned import Target
 from sweeps import command_template
 from sweeps.base_config import base_config
 from sweeps.overrides import Override, check_distinct
 from sweeps.run_names import readable_name, unique_names
 from sweeps.sweep_section import SweepSection, check_exclude_keys, read_section
+from sweeps.targets_section import read_targets
 
 NODES, GPUS = "resources.nodes", "resources.gpus_per_node"
 Axes = dict[str, list[Any]]
@@ -65,6 +67,8 @@ class SweepPlan:
     name: str
     base: dict[str, Any]
     runs: tuple[RunPlan, ...]
+    targets: tuple[Target, ...] | None = None
+    """None: the file has no `targets` section."""
 
     @property
     def scaling(self) -> Literal["weak", "strong"]:
@@ -122,7 +126,7 @@ def expand(
     for override in overrides:
         if not override.axis:
             base.set(override.key, override.values[0], override.origin)
-    section = read_section(base)
+    section, targets = read_section(base), read_targets(base)
     products = [_with_overrides(axes, overrides) for axes in _chosen_grids(section, grids, base)]
     origins = _axis_origins(section, base, overrides)
     _check_axes(products, origins)
@@ -147,6 +151,7 @@ def expand(
         name,
         base_config(base, scaling=section.scaling, base_ranks=base_ranks, has_command=has_command),
         _runs(_filled(resolved, section.repeats, base, origins), existing),
+        targets,
     )
 
 
@@ -188,7 +193,7 @@ def _axis_origins(section: SweepSection, draft: Draft, overrides: Sequence[Overr
 def _check_axes(products: list[Axes], origins: Mapping[str, str]) -> None:
     for axes in products:
         for key, values in axes.items():
-            if key.split(".")[0] == "sweep":
+            if key.split(".")[0] in SWEEP_SECTIONS:
                 raise ConfigError(f"{key} cannot be an axis", at=origins[key])
             texts = [_json(value) for value in values]
             twice = next((text for text in texts if texts.count(text) > 1), None)

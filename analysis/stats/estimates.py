@@ -107,6 +107,20 @@ def geometric_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimat
     return _estimate(mean_bounds(values, confidence), np.size(values))
 
 
+def share_mean(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+    """Arithmetic mean of shares over repeats with Student's t; a share may be zero, so without logarithms.
+
+    The interval ends at 0.
+    """
+    shares = np.asarray(values, dtype=np.float64)
+    centre = float(shares.mean())
+    if shares.size == 1:
+        return Estimate(centre, None, None, 1)
+    half = float(student_t.ppf(0.5 + confidence / 2, shares.size - 1) * shares.std(ddof=1))
+    half /= float(np.sqrt(shares.size))
+    return Estimate(centre, max(0.0, centre - half), centre + half, shares.size)
+
+
 def ratio(values: ArrayLike, base: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     """`ratio_bounds` of one pair of series."""
     return _estimate(ratio_bounds(values, base, confidence), min(np.size(values), np.size(base)))

@@ -32,6 +32,9 @@ from disttrain.config.dotted_keys import get_key
 from disttrain.config.renamed_keys import refusal, renamed_in
 from disttrain.errors import ConfigError, nearest
 
+SWEEP_SECTIONS = ("sweep", "targets")
+"""Sections of a sweep file that are no part of a run's config."""
+
 
 class _Loader(yaml.SafeLoader):
     """YAML in which `1e-3` is a number (YAML 1.1 requires a dot) and a date is text."""
@@ -157,11 +160,11 @@ def known_keys() -> list[str]:
 
 
 def check(draft: Draft) -> Config:
-    """The checked config. A `sweep` section is ignored, so that the trainer can read a sweep file.
+    """The checked config. `SWEEP_SECTIONS` are ignored, so that the trainer can read a sweep file.
 
     Raises `ConfigError`, one line, for an unknown key, a wrong type or an impossible combination.
     """
-    data = {name: value for name, value in draft.data.items() if name != "sweep"}
+    data = {name: value for name, value in draft.data.items() if name not in SWEEP_SECTIONS}
     for name, value in data.items():
         if value is None and name != "command":  # an empty section in YAML
             data[name] = {}
@@ -310,7 +313,7 @@ def _one_line(detail: ErrorDetails, draft: Draft) -> ConfigError:
     kind, value = detail["type"], detail["input"]
     context = detail.get("ctx", {})
     if kind == "extra_forbidden":
-        sections, section = [*Config.model_fields, "sweep"], key.split(".")[0]
+        sections, section = [*Config.model_fields, *SWEEP_SECTIONS], key.split(".")[0]
         allowed = [k for k in known_keys() if k.split(".")[0] == section] if "." in key else sections
         is_section = "." not in key and (value is None or isinstance(value, dict))
         hint = (nearest(key, sections) if is_section else "") or nearest(key, known_keys())

@@ -57,10 +57,28 @@ class EnvRecord(Record):
     variables: dict[str, EnvVariable]
 
 
+TargetMetric = Literal["efficiency", "gpu_utilization", "mfu", "communication_share", "throughput"]
+SHARES = frozenset({"efficiency", "gpu_utilization", "mfu", "communication_share"})
+"""Target metrics between 0 and 1."""
+
+
+class Target(Record):
+    """One target of a sweep file: a figure that runs of one size have to reach."""
+
+    metric: TargetMetric
+    """`communication_share` is exposed communication / step time, an upper bound; all others are lower
+    bounds. `gpu_utilization` is the mean that NVML reports, `throughput` is in samples/s."""
+    value: float
+    at: int | None = None
+    """Size in nodes, or in ranks where the sweep does not vary the nodes; null for the largest planned."""
+
+
 class SweepRecord(Record):
-    """`sweep.json`, in the sweep's folder: the base config of all its runs."""
+    """`sweep.json`, in the sweep's folder: the base config of all its runs, and its targets."""
 
     name: str
     base: dict[str, Any]
     """The config without the axes, and `scaling`."""
     created: str
+    targets: list[Target] = []
+    """Replaced by each `sweep` whose file has a `targets` section."""

@@ -59,7 +59,11 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "scale": "compute time of the measured steps, divided by that of the isolated layer passes",
         "table": "the layer table",
     },
-    "report": {"page": "the HTML page", "report": "`report.json`"},
+    "report": {
+        "page": "the HTML page",
+        "report": "`report.json`",
+        "targets": "`--check`: each target with the achieved figure and the verdict",
+    },
     "cluster up": {"clusters": "the new cluster"},
     "cluster status": {"clusters": "nodes, partitions and links of each cluster"},
     "cluster down": {"removed": "name of the cluster"},

@@ -55,6 +55,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
     "report": {
         "report": "the newest sweep",
         "report small large --out compared": "two sweeps in one report",
+        "report --check": "and compare with the targets of the sweep file",
     },
     "open": {
         "open": "the report of the newest sweep",

@@ -13,6 +13,7 @@ from jobs.cli import run_lookup, sweep_end
 from jobs.cli.command_output import add_json
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.progress_bar import progress, progress_bar
+from jobs.cli.report_check import check_targets
 from jobs.cli.selection import with_tags
 from jobs.cli.status_table import state_note
 from jobs.status.gpu_hours import record_usage
@@ -28,8 +29,13 @@ def run(args: argparse.Namespace) -> int:
     sweeps = sweeps or [newest_sweep(args.runs)]
     if args.sweep_end is not None:
         return sweep_end.run_report_job(args, lambda: _write_as_given(args, sweeps))
+    if not args.check:
+        _write_as_given(args, sweeps)
+        return 0
+    folders, only = [args.runs / sweep for sweep in sweeps], _tagged(args.runs, sweeps, args.tags)
+    check_targets(folders, base=args.base, only=only, print_results=False)  # refuses before a file is written
     _write_as_given(args, sweeps)
-    return 0
+    return check_targets(folders, base=args.base, only=only)
 
 
 def _write_as_given(args: argparse.Namespace, sweeps: list[str]) -> Path:
@@ -51,7 +57,7 @@ def write(
     out = out or root / sweeps[0] / "-".join(["report", *tags]).replace("/", "-")
     with progress_bar("writing the report"):
         found = [state for sweep in sweeps for state in read_runs(root, sweep)]
-        only = {_resolved(state) for state in with_tags(found, tags)} if tags else None
+        only = _tagged(root, sweeps, tags)
         page, states = _write([root / sweep for sweep in sweeps], out, base, found, only)
     if as_json:
         add_json(states, page=str(page), report=read_json(page.with_name("report.json")))
@@ -77,6 +83,13 @@ def _write(
         for state in states
     }
     return report.write(folders, out, base=base, states=known, only=only), states
+
+
+def _tagged(root: Path, sweeps: Sequence[str], tags: Sequence[str]) -> set[Path] | None:
+    """Resolved folders of the runs with these tags; None without tags."""
+    if not tags:
+        return None
+    return {_resolved(state) for sweep in sweeps for state in with_tags(read_runs(root, sweep), tags)}
 
 
 def _resolved(state: RunState) -> Path:

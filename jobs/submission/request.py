@@ -134,18 +134,22 @@ def _hook(args: argparse.Namespace) -> list[Override]:
 
 def write_sweep_record(root: Path, plan: SweepPlan) -> bool:
     """Create `sweep.json` if missing; whether it was. The first `sweep` adds its `base_ranks`, which `run`
-    leaves null.
+    leaves null. Targets are those of the latest file that has some.
 
     The caller holds `sweep_lock`.
     """
     path = root / plan.name / "sweep.json"
     recorded = read_json_or_none(path)
+    targets = {} if plan.targets is None else {"targets": [each.model_dump() for each in plan.targets]}
     if recorded is None:
         record = {"schema_version": 1, "name": plan.name, "base": mask_config(plan.base)[0]}
-        return create_exclusive(path, {**record, "created": utc_now()})
+        return create_exclusive(path, {**record, "created": utc_now(), **targets})
+    changed = recorded | targets
     if recorded["base"]["sweep"]["base_ranks"] is None and plan.base_ranks is not None:
-        recorded["base"]["sweep"]["base_ranks"] = plan.base_ranks
-        write_json(path, recorded)
+        base = recorded["base"]
+        changed["base"] = {**base, "sweep": {**base["sweep"], "base_ranks": plan.base_ranks}}
+    if changed != recorded:
+        write_json(path, changed)
     return False
 
 

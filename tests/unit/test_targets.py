@@ -1,0 +1,137 @@
+"""Targets against figures: met, missed, or not settled by the runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis import targets
+from analysis.efficiency import scaling_curves
+from analysis.runs.load import load
+from disttrain.errors import ConfigError
+from disttrain.records.json_files import write_json
+from tests.support.fake_runs import WHEN, fake_run, fake_sweep
+
+
+def sweep_with(tmp_path: Path, wanted: list[dict[str, Any]], **options: Any) -> Path:
+    sweep = fake_sweep(tmp_path, **options)
+    write_json(sweep / "sweep.json", {"name": sweep.name, "base": {}, "created": WHEN, "targets": wanted})
+    return sweep
+
+
+def verdict_of(sweep: Path) -> tuple[str, str]:
+    (result,) = targets.check([sweep])
+    return result.verdict, result.reason
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "verdict"),
+    [
+        ("efficiency", 0.65, "met"),
+        ("efficiency", 0.8, "missed"),
+        ("efficiency", 0.7225, "cannot tell"),
+        ("throughput", 200, "met"),
+        ("throughput", 400, "missed"),
+        ("communication_share", 0.4, "met"),
+        ("communication_share", 0.2, "missed"),
+        ("mfu", 0.3, "met"),
+        ("mfu", 0.5, "missed"),
+    ],
+)
+def test_the_interval_decides(tmp_path: Path, metric: str, value: float, verdict: str) -> None:
+    overrides = {"communication_overhead_percent": 28.0, "mfu": 0.4}
+    sweep = sweep_with(tmp_path, [{"metric": metric, "value": value}], **overrides)
+    (result,) = targets.check([sweep])
+    assert (result.verdict, result.size, result.unit) == (verdict, 4, "node")
+    assert result.achieved is not None
+    assert len(result.runs) == 3
+
+
+def test_a_target_holds_at_its_size(tmp_path: Path) -> None:
+    sweep = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.8, "at": 2}])
+    (result,) = targets.check([sweep])
+    assert (result.verdict, result.size) == ("met", 2)
+
+
+def test_one_repeat_cannot_tell(tmp_path: Path) -> None:
+    sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 1}], repeats=1)
+    assert verdict_of(sweep) == ("cannot tell", "one repeat: no interval between repeats")
+
+
+def test_the_base_cannot_tell_its_own_efficiency(tmp_path: Path) -> None:
+    sweep = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.5, "at": 1}])
+    assert verdict_of(sweep) == ("cannot tell", "this size is the base, whose efficiency is 1 by definition")
+
+
+def test_a_planned_size_without_a_finished_run_cannot_tell(tmp_path: Path) -> None:
+    sweep = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.5}])
+    fake_run(sweep / "n8x1-r0", nodes=8, end="failed", message="out of memory")
+    assert verdict_of(sweep) == ("cannot tell", "no finished run of 8 nodes")
+
+
+def test_a_figure_that_was_not_measured_cannot_tell(tmp_path: Path) -> None:
+    sweep = sweep_with(tmp_path, [{"metric": "gpu_utilization", "value": 0.5}])
+    assert verdict_of(sweep) == ("cannot tell", "gpu_utilization was not measured in 3 runs")
+
+
+def test_a_sweep_without_finished_runs_cannot_tell(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "n2x1-r0", nodes=2, end="running")
+    write_json(tmp_path / "s" / "sweep.json", {"targets": [{"metric": "mfu", "value": 0.5}]})
+    assert verdict_of(tmp_path / "s") == ("cannot tell", "no finished run")
+    assert targets.exit_code(targets.check([tmp_path / "s"])) == 3
+
+
+def test_every_curve_has_its_own_result(tmp_path: Path) -> None:
+    axes = [{"optim.fused": True}, {"optim.fused": False}]
+    sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 270, "at": 4}], axes=axes, step_s=0.08)
+    found = targets.check([sweep])
+    assert {result.curve: result.verdict for result in found} == {
+        "fused True": "met",
+        "fused False": "missed",
+    }
+    assert len({result.achieved.value for result in found if result.achieved}) == 2
+
+
+def test_two_sweeps_have_their_own_targets(tmp_path: Path) -> None:
+    one = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.6}], name="one")
+    other = sweep_with(tmp_path, [{"metric": "efficiency", "value": 0.95}], name="other")
+    found = {result.curve: result.verdict for result in targets.check([one, other])}
+    assert found == {"one": "met", "other": "missed"}
+
+
+def test_exit_codes_put_a_missed_target_first(tmp_path: Path) -> None:
+    def code(*values: float) -> int:
+        sweep = sweep_with(tmp_path, [{"metric": "efficiency", "value": value} for value in values])
+        return targets.exit_code(targets.check([sweep]))
+
+    assert code(0.6) == 0
+    assert code(0.6, 0.9) == 1
+    assert code(0.6, 0.7225) == 3
+    assert code(0.7225, 0.9) == 1
+
+
+def test_sentences_have_value_interval_target_and_reason(tmp_path: Path) -> None:
+    wanted = [{"metric": "efficiency", "value": 0.8}, {"metric": "gpu_utilization", "value": 0.9, "at": 2}]
+    sweep = sweep_with(tmp_path, [*wanted, {"metric": "throughput", "value": 200.0}])
+    table = load([sweep])
+    missed, unknown, met = map(targets.sentence, targets.results(table, scaling_curves(table)))
+    assert missed.startswith("missed: efficiency at 4 nodes is 0.7")
+    assert missed.endswith("], target at least 0.800")
+    assert unknown == (
+        "cannot tell: gpu_utilization at 2 nodes is unknown, target at least 0.900 (gpu_utilization was not "
+        "measured in 3 runs)"
+    )
+    assert met.startswith("met: throughput at 4 nodes is 229 [")
+    assert met.endswith("] samples/s, target at least 200 samples/s")
+
+
+def test_no_targets_and_corrupt_targets_are_refused(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    with pytest.raises(ConfigError, match="no targets in default: add a section `targets`"):
+        targets.check([sweep])
+    for content in ("{", "[]", '{"targets": [{"metric": "speed", "value": 1}]}'):
+        (sweep / "sweep.json").write_text(content)
+        with pytest.raises(ConfigError, match=r"cannot read the targets in .*sweep.json"):
+            targets.check([sweep])
