@@ -1,0 +1,212 @@
+"""The rank, node or link that costs a run most, with its size in seconds, or nobody.
+
+Three kinds of evidence, each with its own test: a rank or all ranks of a node slower than the others in most
+of the run (`outliers`), or for a while (`episodes`), and a slow link (`links`) under transfer that is long on
+every rank alike. Jitter that hits all ranks equally names nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from analysis.stats.estimates import Floats
+from analysis.stragglers import persistence
+from analysis.stragglers.blame import equal_blame
+from analysis.stragglers.episodes import find_episodes
+from analysis.stragglers.intervals import SecondsInterval, mean_interval
+from analysis.stragglers.links import LinkRate, SlowLink, find_slow_links
+from analysis.stragglers.noise_floor import NoiseFloor, noise_floor
+from analysis.stragglers.outliers import median_of_others, slow_ranks
+from analysis.stragglers.rank_steps import RankSteps
+
+LEAST_COST = 0.01
+"""Smallest cost that is named, as a fraction of the step."""
+LONG_TRANSFER = 0.1
+"""Fraction of the step from which unexplained transfer is pointed out."""
+
+Kind = Literal["rank", "node", "link"]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A part of the machine that makes all ranks slower. Seconds per step."""
+
+    kind: Kind
+    name: str
+    """As `rank 3 on c04`, `node c04`, `the link of node c04`."""
+    ranks: tuple[int, ...]
+    """Ranks that are slow; of a link none."""
+    phase: str
+    """Phase of the step that is longer."""
+    excess_s: SecondsInterval
+    """Seconds above the median of the other ranks, over the steps from `first_step` to `last_step`; of a
+    link, transfer above that at the usual rate."""
+    cost_s: float
+    """Seconds by which a step would be shorter with this part as fast as the others, mean over all measured
+    steps: a ceiling of the gain."""
+    share: float
+    """`cost_s` / mean seconds of a step."""
+    persistent: bool
+    first_step: int
+    last_step: int
+    last_share: float | None = None
+    """Share of these steps in which one of the ranks arrives last; None for a link."""
+    link: SlowLink | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Stragglers of one run; seconds per step."""
+
+    culprits: tuple[Culprit, ...]
+    """Largest cost first; empty if nobody is slower than the others."""
+    step_s: float
+    loss: persistence.StragglerLoss
+    """Waiting for the last rank, mean over ranks, persistent and transient."""
+    blame: Floats
+    """Rank-seconds of waiting per step that each rank is charged with: (ranks,)."""
+    wait_s: float | None
+    """Measured waiting, mean over ranks, as recorded; None where not measured."""
+    transfer_s: float | None
+    floor: NoiseFloor | None
+    """Waiting that noise alone produces; None where communication was not measured."""
+    unexplained_transfer: bool
+    """Transfer takes a tenth of the step or more, and no rates of links were measured."""
+
+
+def diagnose(found: RankSteps, links: Sequence[LinkRate] = ()) -> Diagnosis:
+    """Find the culprits of one run. `links`: rates between its nodes, if measured."""
+    blame = equal_blame(found.own_s)
+    step_s = float(found.step_s.mean())
+    measured = bool(np.isfinite(found.wait_s).all() and np.isfinite(found.transfer_s).all())
+    floor = noise_floor(found.own_s, found.wait_s + found.transfer_s) if measured else None
+    transfer_s = float(found.transfer_s.mean()) + floor.floor_s if floor else None
+    culprits = [*_slow_ranks(found, blame, step_s), *_slow_links(found, links, floor, step_s)]
+    return Diagnosis(
+        tuple(sorted(culprits, key=lambda each: -each.cost_s)),
+        step_s,
+        persistence.unbiased_loss(found.own_s),
+        blame.mean(axis=1),
+        float(found.wait_s.mean()) if measured else None,
+        float(found.transfer_s.mean()) if measured else None,
+        floor,
+        not links and transfer_s is not None and transfer_s > LONG_TRANSFER * step_s,
+    )
+
+
+def _slow_ranks(found: RankSteps, blame: Floats, step_s: float) -> list[Culprit]:
+    whole = (0, found.own_s.shape[1] - 1)
+    persistent = slow_ranks(found.own_s, found.nodes)
+    ranges = dict.fromkeys(persistent, whole)
+    for episode in find_episodes(found.own_s):
+        ranges.setdefault(episode.rank, (episode.first, episode.last))
+    costs = _costs(found, ranges, blame)
+    groups = _by_node(found, ranges, set(persistent))
+    made = [
+        _culprit(found, ranks, ranges, costs, step_s, kind=kind, persistent=ranks[0] in persistent)
+        for kind, ranks in groups
+    ]
+    return [each for each in made if each.share >= LEAST_COST]
+
+
+def _costs(found: RankSteps, ranges: dict[int, tuple[int, int]], blame: Floats) -> dict[int, float]:
+    """Seconds per step that all these ranks cost together, divided among them by their blame."""
+    if not ranges:
+        return {}
+    usual = median_of_others(found.own_s)
+    mended, charged = found.own_s.copy(), {}
+    for rank, (first, last) in ranges.items():
+        part = slice(first, last + 1)
+        mended[rank, part] = np.minimum(mended[rank, part], usual[rank, part])
+        charged[rank] = float(blame[rank, part].sum())
+    saved = float((found.own_s.max(axis=0) - mended.max(axis=0)).mean())
+    total = sum(charged.values()) or 1.0
+    return {rank: saved * seconds / total for rank, seconds in charged.items()}
+
+
+def _by_node(
+    found: RankSteps, ranges: dict[int, tuple[int, int]], persistent: set[int]
+) -> list[tuple[Kind, list[int]]]:
+    """Slow ranks grouped: all of a node with several ranks at the same time, and single ones."""
+    groups: list[tuple[Kind, list[int]]] = []
+    left = dict(ranges)
+    for ranks in found.nodes.values():
+        together = len(ranks) > 1 and all(rank in ranges for rank in ranks)
+        if together and (persistent.issuperset(ranks) or _overlap([ranges[rank] for rank in ranks])):
+            groups.append(("node", ranks))
+            for rank in ranks:
+                del left[rank]
+    return groups + [("rank", [rank]) for rank in left]
+
+
+def _overlap(ranges: list[tuple[int, int]]) -> bool:
+    """Whether these ranges of columns share at least half of their union."""
+    shared = min(last for _, last in ranges) - max(first for first, _ in ranges) + 1
+    union = max(last for _, last in ranges) - min(first for first, _ in ranges) + 1
+    return 2 * shared >= union
+
+
+def _culprit(
+    found: RankSteps,
+    ranks: list[int],
+    ranges: dict[int, tuple[int, int]],
+    costs: dict[int, float],
+    step_s: float,
+    *,
+    kind: Kind,
+    persistent: bool,
+) -> Culprit:
+    first, last = min(ranges[rank][0] for rank in ranks), max(ranges[rank][1] for rank in ranks)
+    part = slice(first, last + 1)
+    own = found.own_s[:, part]
+    excess = _above_others(own, ranks)
+    cost_s = sum(costs[rank] for rank in ranks)
+    longer = {
+        name: float(_above_others(each[:, part], ranks).mean()) for name, each in found.phases_s.items()
+    }
+    host = found.hosts[ranks[0]]
+    on_host = f" on {host}" if host else ""
+    return Culprit(
+        kind,
+        f"node {host}" if kind == "node" else f"rank {ranks[0]}{on_host}",
+        tuple(ranks),
+        max(longer, key=longer.__getitem__) if longer else "step_s",
+        mean_interval(excess),
+        cost_s,
+        cost_s / step_s,
+        persistent,
+        int(found.steps[first]),
+        int(found.steps[last] + found.counts[last] - 1),
+        float(np.isin(own.argmax(axis=0), ranks).mean()),
+    )
+
+
+def _above_others(seconds: Floats, ranks: list[int]) -> Floats:
+    """Mean over these ranks minus the median of all others, by step."""
+    return np.asarray(seconds[ranks].mean(axis=0) - np.median(np.delete(seconds, ranks, axis=0), axis=0))
+
+
+def _slow_links(
+    found: RankSteps, links: Sequence[LinkRate], floor: NoiseFloor | None, step_s: float
+) -> list[Culprit]:
+    """Slow links under exposed transfer. A collective is as slow as its slowest link: that one is charged.
+
+    At the usual rate R instead of r, transfer would take r / R of its time, if all of it is exposed. Transfer
+    that is hidden behind compute would end earlier too, so the excess is a lower bound with overlap.
+    """
+    if floor is None:
+        return []
+    transfer = found.transfer_s.mean(axis=0) + floor.floor_s
+    steps = (int(found.steps[0]), int(found.steps[-1] + found.counts[-1] - 1))
+    made = []
+    for link in find_slow_links(links)[:1]:
+        excess = mean_interval(transfer * (1 - link.bytes_per_s / link.usual_bytes_per_s))
+        cost_s, phase = excess.value, "comm_transfer_s"
+        made.append(
+            Culprit("link", link.name, (), phase, excess, cost_s, cost_s / step_s, True, *steps, link=link)
+        )
+    return [each for each in made if each.share >= LEAST_COST]

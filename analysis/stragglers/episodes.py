@@ -1,0 +1,102 @@
+"""Ranks that are slower than the others for a while: one range of steps each.
+
+The deviation of a rank from the median of the others, minus its mean over the run, is cut to its segment with
+the largest sum (maximum subarray, Kadane). The segment counts when its sum exceeds what the same deviations
+reach in random order: steps are permuted in blocks, jointly for all ranks, and the largest sum over all ranks
+is compared. A rank that is slow throughout has no such segment, because its mean is subtracted.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.stats.estimates import Floats
+from analysis.stragglers.intervals import SecondsInterval, correlation, mean_interval
+from analysis.stragglers.outliers import LEAST_EXCESS, LEAST_WINDOWS, median_of_others
+
+LEAST_STEPS = 5
+SIGNIFICANCE = 0.02
+_MOST_COLUMNS = 200
+"""More steps are averaged in groups first, so that a large run takes below a second."""
+_WORK = 4e6
+"""Elements that are permuted at most; it bounds the permutations of many ranks."""
+
+
+class Episode(NamedTuple):
+    """A rank is slow in the columns `first` to `last` of its matrix."""
+
+    rank: int
+    first: int
+    last: int
+    excess_s: SecondsInterval
+    """Own seconds above the median of the other ranks, mean over these columns."""
+
+
+def find_episodes(own_s: Floats, seed: int = 0) -> list[Episode]:
+    """Segments of at least five steps in which a rank is slow, largest sum first. `own_s`: (ranks, steps)."""
+    steps = own_s.shape[1]
+    if steps < 4 * LEAST_STEPS:
+        return []
+    deviation = own_s - median_of_others(own_s)
+    least_s = LEAST_EXCESS * float(np.median(own_s))
+    groups = np.array_split(np.arange(steps), min(steps, _MOST_COLUMNS))
+    grouped = np.stack([deviation[:, group].mean(axis=1) for group in groups], axis=1)
+    centred = grouped - grouped.mean(axis=1, keepdims=True)
+    sums = _largest_sums(centred)
+    limit = _limit(centred, correlation(_without_segments(centred)), np.random.default_rng(seed))
+    found = []
+    for rank in np.flatnonzero(sums > limit):
+        begin, end = _segment(centred[rank])
+        # half-way between the two levels, so that jitter at the ends is not taken for the segment
+        begin, end = _segment(grouped[rank] - grouped[rank, begin : end + 1].mean() / 2)
+        slow = (grouped[rank, begin : end + 1] > least_s).mean() >= LEAST_WINDOWS
+        first, last = int(groups[begin][0]), int(groups[end][-1])
+        inside = deviation[rank, first : last + 1]
+        if slow and len(inside) >= LEAST_STEPS and inside.mean() > least_s:
+            found.append(Episode(int(rank), first, last, mean_interval(inside)))
+    return sorted(found, key=lambda each: -each.excess_s.value * (each.last - each.first + 1))
+
+
+def _largest_sums(values: Floats) -> Floats:
+    """Largest sum of consecutive values in each row; 0 where all are negative."""
+    total = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+    return np.asarray((total - np.minimum.accumulate(total, axis=1)).max(axis=1))
+
+
+def _without_segments(values: Floats) -> Floats:
+    """Each row without the change of its level in its segment, which would count as correlation."""
+    level = np.empty_like(values)
+    for row, out in zip(values, level, strict=True):
+        begin, end = _segment(row)
+        inside = np.zeros(len(row), dtype=bool)
+        inside[begin : end + 1] = True
+        for part in (inside, ~inside):
+            if part.any():
+                out[part] = row[part].mean()
+    return np.asarray(values - level)
+
+
+def _segment(values: Floats) -> tuple[int, int]:
+    """First and last index of the consecutive values with the largest sum."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    last = int(np.argmax(total - np.minimum.accumulate(total)))
+    return int(np.argmin(total[: last + 1])), last - 1
+
+
+def _limit(values: Floats, lag_1: float, random: np.random.Generator) -> float:
+    """Sum that the largest segment of any rank exceeds in random order with probability `SIGNIFICANCE`.
+
+    Blocks are several times as long as the correlation of the steps.
+    """
+    steps = values.shape[1]
+    times = int(np.clip(_WORK / values.size, 1 / SIGNIFICANCE, 400))
+    length = max(steps ** (1 / 3), 3 * (1 + lag_1) / (1 - lag_1))
+    blocks = np.array_split(np.arange(steps), int(np.clip(steps / length, 4, steps)))
+    largest = []
+    for _ in range(times):
+        order: NDArray[np.intp] = np.concatenate([blocks[index] for index in random.permutation(len(blocks))])
+        largest.append(_largest_sums(values[:, order]).max())
+    return float(np.quantile(largest, 1 - SIGNIFICANCE))

@@ -1,0 +1,53 @@
+"""Correlated steps: mean with an interval, and the number of independent steps they are worth."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from analysis.stats.estimates import CONFIDENCE, Floats
+
+BATCHES = 10
+_BATCH_STEPS = 4
+"""Smallest batch in steps, where five batches are left."""
+
+
+class SecondsInterval(NamedTuple):
+    """Seconds, with the bounds of a 95 % interval; None with fewer than four steps."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+def mean_interval(series_s: Floats, confidence: float = CONFIDENCE) -> SecondsInterval:
+    """Mean of the steps of one run by batch means: Student's t over at most ten means of consecutive steps.
+
+    The mean may be negative, so the interval is of the seconds, not of their logarithms.
+    """
+    value, steps = float(np.mean(series_s)), len(series_s)
+    if steps < 4:
+        return SecondsInterval(value, None, None)
+    batches = min(BATCHES, steps // 2, max(5, steps // _BATCH_STEPS))
+    means = np.array([part.mean() for part in np.array_split(series_s, batches)])
+    half = student_t.ppf(0.5 + confidence / 2, batches - 1) * means.std(ddof=1) / np.sqrt(batches)
+    return SecondsInterval(value, value - float(half), value + float(half))
+
+
+def correlation(series_s: Floats) -> float:
+    """Autocorrelation at lag 1 of each row (ranks, steps), median over the rows; from 0 to 0.95.
+
+    The median ignores the few rows that change their level, such as a rank that is slow for a while.
+    """
+    centred = series_s - series_s.mean(axis=1, keepdims=True)
+    total = (centred**2).sum(axis=1)
+    lagged = (centred[:, 1:] * centred[:, :-1]).sum(axis=1)
+    return float(np.clip(np.median(lagged / np.maximum(total, np.finfo(float).tiny)), 0.0, 0.95))
+
+
+def independent_steps(steps: int, lag_1: float) -> int:
+    """Number of independent steps with the variance of the mean of this many steps: first-order
+    autoregression, n (1 - r) / (1 + r)."""
+    return max(1, round(steps * (1 - lag_1) / (1 + lag_1)))

@@ -1,0 +1,148 @@
+"""Known delays in generated records: the culprit is named with its size, or nobody is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from analysis.stragglers.culprit import Culprit, Diagnosis, diagnose
+from analysis.stragglers.links import LinkRate, find_slow_links
+from analysis.stragglers.rank_steps import rank_steps
+from tests.support.straggler_records import TRANSFER_S, delays, generate
+
+USUAL = 125e6
+
+
+def ring(nodes: int, slow: dict[tuple[int, int], float] | None = None) -> list[LinkRate]:
+    """Rates between neighbours in both directions; `slow`: factors of single directions."""
+    pairs = {(node, (node + 1) % nodes) for node in range(nodes)}
+    directions = sorted(pairs | {(b, a) for a, b in pairs})
+    random = np.random.default_rng(0)
+    return [
+        LinkRate(f"c{a:02d}", f"c{b:02d}", USUAL * (slow or {}).get((a, b), 1.0) * random.uniform(0.9, 1.1))
+        for a, b in directions
+    ]
+
+
+def of_node(node: int, nodes: int, factor: float) -> dict[tuple[int, int], float]:
+    """All directions of one node."""
+    near = {(node + 1) % nodes, (node - 1) % nodes}
+    return {pair: factor for other in near for pair in ((node, other), (other, node))}
+
+
+def diagnosis(rows, links: list[LinkRate] | None = None) -> Diagnosis:
+    found = rank_steps(rows)
+    assert found is not None
+    return diagnose(found, links or [])
+
+
+def only(rows, links: list[LinkRate] | None = None) -> Culprit:
+    (culprit,) = diagnosis(rows, links).culprits
+    return culprit
+
+
+def assert_within(culprit: Culprit, seconds: float) -> None:
+    low, high = culprit.excess_s.low, culprit.excess_s.high
+    assert low is not None
+    assert high is not None
+    assert low - 0.01 * seconds < seconds < high + 0.01 * seconds
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
+@pytest.mark.parametrize("phase", ["compute_s", "input_s", "optimizer_s"])
+def test_one_slow_rank(ranks, phase):
+    culprit = only(generate(delays(ranks, 60, slow=[1], slow_s=0.05, jitter_s=0.004), phase=phase))
+    assert (culprit.kind, culprit.name, culprit.phase) == ("rank", "rank 1 on c01", phase)
+    assert culprit.persistent
+    assert_within(culprit, 0.05)
+    assert culprit.cost_s == pytest.approx(0.05, rel=0.25)  # jitter of the others hides a part
+    assert culprit.last_share == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("nodes", [2, 4, 16])
+def test_one_slow_node(nodes):
+    rows = generate(delays(4 * nodes, 60, slow=[4, 5, 6, 7], slow_s=0.05, jitter_s=0.004), ranks_per_node=4)
+    culprit = only(rows)
+    assert (culprit.kind, culprit.name, culprit.ranks) == ("node", "node c01", (4, 5, 6, 7))
+    assert_within(culprit, 0.05)
+
+
+def test_one_slow_rank_of_a_node_is_not_its_node():
+    rows = generate(delays(8, 60, slow=[5], slow_s=0.05, jitter_s=0.004), ranks_per_node=4)
+    assert only(rows).name == "rank 5 on c01"
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 8, 16])
+def test_one_slow_link_is_named_and_not_its_rank(nodes):
+    """The rank computes as fast as any, and transfer takes ten times as long on all."""
+    rows = generate(delays(nodes, 60, jitter_s=0.004), transfer_s=10 * TRANSFER_S)
+    culprit = only(rows, ring(nodes, of_node(2, nodes, 0.1)))
+    assert (culprit.kind, culprit.name, culprit.ranks) == ("link", "the link of node c02", ())
+    assert culprit.excess_s.value == pytest.approx(9 * TRANSFER_S, rel=0.05)
+    assert culprit.phase == "comm_transfer_s"
+
+
+def test_without_rates_long_transfer_is_pointed_out_and_nobody_is_named():
+    found = diagnosis(generate(delays(4, 60, jitter_s=0.004), transfer_s=10 * TRANSFER_S))
+    assert found.culprits == ()
+    assert found.unexplained_transfer
+
+
+def test_a_slow_link_that_costs_nothing_is_not_named():
+    rows = generate(delays(4, 60), transfer_s=0.0005)
+    assert diagnosis(rows, ring(4, of_node(2, 4, 0.1))).culprits == ()
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
+def test_jitter_on_all_ranks_names_nobody(ranks):
+    found = diagnosis(generate(delays(ranks, 100, jitter_s=0.02)), ring(ranks))
+    assert found.culprits == ()
+    assert found.loss.transient_s > 10 * found.loss.persistent_s
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
+def test_a_rank_that_is_slow_for_a_while(ranks):
+    rows = generate(delays(ranks, 200, slow=[1], slow_s=0.06, jitter_s=0.004, between=(101, 140)))
+    culprit = only(rows)
+    assert (culprit.name, culprit.persistent) == ("rank 1 on c01", False)
+    assert abs(culprit.first_step - 101) <= 2
+    assert abs(culprit.last_step - 140) <= 2
+    assert culprit.excess_s.value == pytest.approx(0.06, rel=0.1)
+    assert culprit.cost_s == pytest.approx(0.06 * 40 / 200, rel=0.25)
+
+
+def test_two_culprits_are_listed_by_their_cost():
+    added = delays(8, 60, slow=[1], slow_s=0.05, jitter_s=0.002)
+    added[6] += 0.02
+    found = diagnosis(generate(added, transfer_s=10 * TRANSFER_S), ring(8, of_node(3, 8, 0.1))).culprits
+    assert [each.name for each in found] == ["the link of node c03", "rank 1 on c01", "rank 6 on c06"]
+    assert sum(each.cost_s for each in found[1:]) == pytest.approx(0.05, rel=0.1)
+
+
+def test_records_without_communication_still_name_a_slow_rank():
+    rows = generate(delays(4, 60, slow=[2], slow_s=0.05)).assign(comm_wait_s=np.nan, comm_transfer_s=np.nan)
+    found = diagnosis(rows)
+    assert [each.name for each in found.culprits] == ["rank 2 on c02"]
+    assert found.floor is None
+
+
+@pytest.mark.parametrize(
+    ("nodes", "slow", "name"),
+    [
+        (4, {(1, 2): 0.1}, "the link from node c01 to node c02"),
+        (4, {(1, 2): 0.1, (2, 1): 0.1}, "the link between node c01 and node c02"),
+        (4, {(2, 1): 0.1, (2, 3): 0.1}, "sending on the link of node c02"),
+        (4, {(1, 2): 0.1, (3, 2): 0.1}, "receiving on the link of node c02"),
+        (2, {(0, 1): 0.1}, "the link from node c00 to node c01"),
+    ],
+)
+def test_the_slow_direction_of_a_link(nodes, slow, name):
+    (link,) = find_slow_links(ring(nodes, slow))
+    assert link.name == name
+    assert link.bytes_per_s == pytest.approx(0.1 * USUAL, rel=0.1)
+
+
+def test_no_link_is_slow_where_rates_differ_little_or_both_of_two_are_equally_slow():
+    assert find_slow_links(ring(8)) == []
+    assert find_slow_links(ring(2, of_node(1, 2, 0.1))) == []
+    assert find_slow_links([]) == []

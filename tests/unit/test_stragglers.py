@@ -1,0 +1,188 @@
+"""Identities of the loss to stragglers, tests of late ranks, and the bias of the minimum over ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from analysis.stragglers.blame import by_node, equal_blame, waiting
+from analysis.stragglers.episodes import find_episodes
+from analysis.stragglers.heat_map import heat_map
+from analysis.stragglers.intervals import mean_interval
+from analysis.stragglers.late_share import late_share
+from analysis.stragglers.noise_floor import corrected_wait, noise_floor
+from analysis.stragglers.outliers import find_outliers, median_of_others
+from analysis.stragglers.persistence import split_loss, unbiased_loss
+from analysis.stragglers.rank_steps import RankSteps, rank_steps
+from tests.support.straggler_records import delays, generate
+
+MATRICES = arrays(
+    np.float64,
+    array_shapes(min_dims=2, max_dims=2, min_side=2, max_side=12),
+    elements=st.floats(0, 100, allow_subnormal=False),
+)
+
+
+def read(rows: pd.DataFrame) -> RankSteps:
+    found = rank_steps(rows)
+    assert found is not None
+    return found
+
+
+@given(MATRICES)
+def test_the_parts_of_the_loss_sum_to_the_loss_and_are_not_negative(own_s):
+    lost_s = (own_s.max(axis=0) - own_s.mean(axis=0)).mean()
+    for parts in (split_loss(own_s), unbiased_loss(own_s)):
+        assert parts.total_s == pytest.approx(lost_s, abs=1e-9)
+        assert parts.persistent_s >= -1e-9
+        assert parts.transient_s >= -1e-9
+
+
+@given(MATRICES)
+def test_blame_sums_to_waiting_in_each_step(arrival_s):
+    blame = equal_blame(arrival_s)
+    assert blame.sum(axis=0) == pytest.approx(waiting(arrival_s).sum(axis=0), abs=1e-7)
+    assert (blame >= 0).all()
+    nodes = {"a": [0], "b": list(range(1, len(arrival_s)))}
+    assert sum(by_node(blame, nodes).values()) == pytest.approx(blame.sum(axis=0).mean(), abs=1e-7)
+
+
+def test_blame_is_for_the_time_before_the_own_arrival():
+    """During the first gap one rank waits for two; during the second, two wait for one."""
+    blame = equal_blame(np.array([[0.0], [3.0], [5.0]]))
+    assert blame[:, 0] == pytest.approx([0.0, 1.5, 1.5 + 4.0])
+
+
+@given(MATRICES)
+def test_the_median_of_the_others_leaves_out_the_rank_itself(values):
+    expected = [np.median(np.delete(values, rank, axis=0), axis=0) for rank in range(len(values))]
+    assert median_of_others(values) == pytest.approx(np.array(expected))
+
+
+def test_half_sampling_finds_no_persistent_loss_where_ranks_are_equal():
+    found = [
+        (split_loss(own_s).persistent_s, unbiased_loss(own_s).persistent_s)
+        for own_s in (1 + delays(16, 40, jitter_s=0.05, seed=seed) for seed in range(40))
+    ]
+    biased, unbiased = np.mean(found, axis=0)
+    assert biased > 0.012  # 1.77 standard deviations of the mean of 40 steps
+    assert unbiased < 0.3 * biased  # the limit at 0 leaves a rest
+
+
+def test_a_rank_that_is_always_slow_is_persistent_loss():
+    own_s = 1 + delays(8, 50, slow=[3], slow_s=0.2, jitter_s=0.01)
+    loss = unbiased_loss(own_s)
+    assert loss.persistent_s == pytest.approx(0.2 * 7 / 8, rel=0.05)
+    assert loss.transient_s < 0.02
+
+
+def test_the_late_share_of_equal_ranks_is_not_significant_and_of_a_late_rank_is():
+    jitter = delays(8, 200, jitter_s=0.05)
+    assert late_share(jitter).adjusted_p.min() > 0.05
+    jitter[5] += 0.03
+    found = late_share(jitter)
+    assert found.share.argmax() == 5
+    assert np.flatnonzero(found.adjusted_p < 0.05).tolist() == [5]
+    assert late_share(np.zeros((4, 10))).share.sum() == 0  # all arrive together
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
+def test_jitter_on_all_ranks_makes_none_an_outlier(ranks):
+    named = 0
+    for seed in range(20):
+        own_s = 0.12 + delays(ranks, 60, jitter_s=0.015, seed=seed)
+        named += bool(find_outliers(own_s).slow.any()) + bool(find_episodes(own_s))
+    assert named <= 2
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
+def test_one_slow_rank_is_an_outlier_of_its_size(ranks):
+    own_s = 0.12 + delays(ranks, 60, slow=[1], slow_s=0.02, jitter_s=0.005)
+    found = find_outliers(own_s)
+    assert np.flatnonzero(found.slow).tolist() == [1]
+    excess = found.excess_s[1]
+    assert excess.low is not None
+    assert excess.high is not None
+    assert excess.low - 0.001 < 0.02 < excess.high + 0.001
+    assert not find_episodes(own_s)  # slow throughout, not for a while
+
+
+def test_a_rank_that_is_slow_for_a_while_is_an_episode_in_its_steps():
+    own_s = 0.12 + delays(8, 200, slow=[6], slow_s=0.05, jitter_s=0.01, between=(81, 120))
+    assert not find_outliers(own_s).slow.any()
+    (episode,) = find_episodes(own_s)
+    assert episode.rank == 6
+    assert abs(episode.first - 80) <= 3
+    assert abs(episode.last - 119) <= 3
+    assert episode.excess_s.value == pytest.approx(0.05, rel=0.15)
+
+
+def test_an_interval_of_correlated_steps_covers():
+    covered = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        series = np.zeros(200)
+        for step in range(1, 200):
+            series[step] = 0.5 * series[step - 1] + random.standard_normal()
+        _, low, high = mean_interval(series)
+        assert low is not None
+        assert high is not None
+        covered += low < 0 < high
+    assert covered > 175
+    assert mean_interval(np.ones(3)).low is None
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64, 512])
+def test_waiting_from_noise_alone_is_the_floor_at_any_number_of_ranks(ranks):
+    """Nobody waits: recorded waiting grows with the ranks, and the floor takes it away."""
+    found = read(generate(np.zeros((ranks, 100)), noise_s=0.001))
+    floor = noise_floor(found.own_s, found.wait_s + found.transfer_s)
+    recorded_s = found.wait_s.mean()
+    expected = {2: 0.564, 8: 1.424, 64: 2.377, 512: 3.04}[ranks]  # E[max] of so many standard normal values
+    assert recorded_s == pytest.approx(0.001 * expected, rel=0.1)
+    assert floor.noise_s == pytest.approx(0.001, rel=0.15)
+    assert abs(corrected_wait(found.wait_s, floor).mean()) < 0.00008
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64, 512])
+def test_real_waiting_is_left_when_the_floor_is_subtracted(ranks):
+    for added in (delays(ranks, 100, jitter_s=0.0005), delays(ranks, 100, slow=[1], slow_s=0.02)):
+        found = read(generate(added, noise_s=0.001))
+        floor = noise_floor(found.own_s, found.wait_s + found.transfer_s)
+        true_s = waiting(added).mean()
+        assert corrected_wait(found.wait_s, floor).mean() == pytest.approx(true_s, abs=0.00012, rel=0.02)
+
+
+def test_a_heat_map_of_many_ranks_and_steps_keeps_one_slow_rank_visible():
+    found = read(generate(delays(200, 300, slow=[77], slow_s=0.05)))
+    made = heat_map(found, rows=50, columns=60)
+    assert made.excess_s.shape == (50, 60)
+    (row,) = [index for index, (first, last) in enumerate(made.ranks) if first <= 77 <= last]
+    assert made.excess_s[row] == pytest.approx(np.full(60, 0.05), rel=0.01)
+    assert np.delete(made.excess_s, row, axis=0).max() < 0.001
+    assert (made.steps[0][0], made.steps[-1][1]) == (1, 300)
+
+
+def test_steps_that_a_rank_did_not_record_are_left_out():
+    rows = generate(np.zeros((3, 20)))
+    rows = rows[~((rows["rank"] == 1) & (rows["step"] > 15))]
+    rows.loc[rows["step"] <= 2, "measured"] = False
+    found = read(rows)
+    assert found.steps.tolist() == list(range(3, 16))
+    assert found.nodes == {"c00": [0], "c01": [1], "c02": [2]}
+    assert rank_steps(rows[rows["rank"] == 0]) is None
+
+
+def test_an_aggregate_counts_as_the_mean_of_its_steps():
+    rows = generate(np.zeros((2, 6)))
+    seconds = [name for name in rows if name.endswith("_s")]
+    late = rows["step"] > 4
+    rows.loc[late, seconds] *= 100
+    rows.loc[late, "steps"] = 100
+    found = read(rows)
+    assert found.counts.tolist() == [1, 1, 1, 1, 100, 100]
+    assert found.own_s == pytest.approx(np.full((2, 6), found.own_s[0, 0]))
