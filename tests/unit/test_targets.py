@@ -9,7 +9,10 @@ import pytest
 
 from analysis import targets
 from analysis.efficiency import scaling_curves
+from analysis.report.section import Section
+from analysis.report.sections import targets as targets_section
 from analysis.runs.load import load
+from analysis.study import Study
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_json
 from tests.support.fake_runs import WHEN, fake_run, fake_sweep
@@ -135,3 +138,29 @@ def test_no_targets_and_corrupt_targets_are_refused(tmp_path: Path) -> None:
         (sweep / "sweep.json").write_text(content)
         with pytest.raises(ConfigError, match=r"cannot read the targets in .*sweep.json"):
             targets.check([sweep])
+
+
+def section_of(sweep: Path) -> Section | None:
+    table = load([sweep])
+    return targets_section.build(Study(table, scaling_curves(table)))
+
+
+def test_section_has_a_row_for_each_target_and_concludes(tmp_path: Path) -> None:
+    assert section_of(fake_sweep(tmp_path, "without")) is None
+    wanted = [{"metric": "efficiency", "value": 0.6}, {"metric": "efficiency", "value": 0.9}]
+    section = section_of(sweep_with(tmp_path, [*wanted, {"metric": "throughput", "value": 1}]))
+    assert section is not None
+    assert section.conclusion == "2 of 3 targets met. Missed: efficiency at 4 nodes."
+    shares, rates = section.tables
+    assert [row[-2] for row in shares.rows] == ["met", "missed"]
+    assert shares.emphasized == [1]
+    assert [row[-2] for row in rates.rows] == ["met"]
+    assert [link.name for link in rates.sources[0]] == ["n4x1-r0", "n4x1-r1", "n4x1-r2"]
+
+
+def test_section_of_corrupt_targets_names_the_file(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    (sweep / "sweep.json").write_text("{")
+    section = section_of(sweep)
+    assert section is not None
+    assert "sweep.json" in section.conclusion

@@ -13,6 +13,7 @@ from analysis.report.sections import (
     reproduction,
     runs,
     scaling,
+    targets,
     traffic,
     training,
     utilization,
@@ -22,6 +23,7 @@ from analysis.study import Study
 
 ORDER = (
     validity,
+    targets,
     scaling,
     composition,
     communication,
