@@ -86,7 +86,7 @@ def _options(section: str, kind: str) -> str:
         [
             f"`{section}.{name}`",
             type_name(annotation),
-            "required" if default is ... else f"`{json.dumps(default)}`",
+            "see meaning" if name in builder.signature.computed else _default(default),
             meaning.get(name, ""),
         ]
         for name, (annotation, default) in builder.options.items()
@@ -97,6 +97,10 @@ def _options(section: str, kind: str) -> str:
         rows.insert(0, [f"`{section}.size`", names, "`null`", f"A name that sets {values}."])
     summary = " ".join(builder.doc.split("\n\n")[0].split())
     return f"{heading}\n{summary}\n\n{table(['key', 'type', 'default', 'meaning'], rows)}"
+
+
+def _default(value: Any) -> str:
+    return "required" if value is ... else f"`{json.dumps(value)}`"
 
 
 def _parameters(doc: str) -> dict[str, str]:

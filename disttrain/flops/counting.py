@@ -18,7 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 METHOD = "3 x counted forward matmul and convolution FLOPs"
 """Backward costs twice the forward: one product for the inputs' gradient, one for the weights' (PaLM,
 arXiv 2204.02311, appendix B). A multiply-add is 2 FLOPs; attention counts as if it were not causal;
-element-wise work, norms, look-ups and recomputation do not count."""
+padding of a vocabulary counts, as in Megatron-LM; element-wise work, norms, look-ups and recomputation do not
+count."""
 
 MATMUL, CONVOLUTION = "matmul", "convolution"
 """Kinds of counted work; a device may compute them in different precision."""

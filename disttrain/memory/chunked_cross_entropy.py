@@ -17,25 +17,31 @@ IGNORED = -100
 """Target of a token without a loss, as in `F.cross_entropy`."""
 
 
-def chunked_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+def chunked_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, classes: int | None = None
+) -> Tensor:
     """Mean cross-entropy of the logits `hidden @ weight.T`, a float32 scalar.
 
-    hidden: (tokens, width); weight: (classes, width); targets: (tokens,) of class indices. The result and its
+    hidden: (tokens, width); weight: (padded classes, width), of which the first `classes` count, by default
+    all; targets: (tokens,) of class indices. The result and its
     gradients equal those of `F.cross_entropy`, up to the order of summation. Under autocast, products are
     computed in its dtype, and the softmax in float32.
     """
+    classes = len(weight) if classes is None else classes
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         hidden, weight = hidden.to(dtype), weight.to(dtype)
     with torch.autocast(device, enabled=False):
-        loss: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk)
+        loss: Tensor = _ChunkedCrossEntropy.apply(hidden, weight, targets, chunk, classes)
     return loss
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, chunk: int, classes: int
+    ) -> Tensor:
         for_hidden, for_weight = ctx.needs_input_grad[:2]
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         hidden_grad = torch.empty_like(hidden) if for_hidden else None
@@ -46,6 +52,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             kept = (targets[begin : begin + chunk] != IGNORED).unsqueeze(1)
             target = targets[begin : begin + chunk].unsqueeze(1).clamp(min=0)
             logits = (part @ weight.T).float()
+            logits[:, classes:] = -torch.inf
             normalizer = logits.logsumexp(1, keepdim=True)
             total += ((normalizer - logits.gather(1, target)) * kept).sum()
             if not (for_hidden or for_weight):
@@ -65,9 +72,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         hidden_grad, weight_grad, count = ctx.saved_tensors
         scale = gradient / count
         of_hidden = None if hidden_grad is None else (hidden_grad * scale).to(hidden_grad.dtype)
         of_weight = None if weight_grad is None else (weight_grad * scale).to(ctx.dtype)
-        return of_hidden, of_weight, None, None
+        return of_hidden, of_weight, None, None, None
