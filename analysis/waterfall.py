@@ -212,6 +212,11 @@ def from_peak(found: Waterfall, model_flops_per_sample: float, peak_flops: float
     return bars | {part.name: part.seconds.value for part in found.parts}
 
 
+def mean_with_interval(values: Floats) -> Estimate:
+    """Arithmetic mean over repeats with a t interval; `values` may be negative."""
+    return _with_interval(float(np.mean(values)), values, np.zeros_like(values))
+
+
 def _with_interval(value: float, own: Floats, base: Floats) -> Estimate:
     """`value` with the t interval of mean(own) - mean(base); degrees of freedom by Welch (1947)."""
     repeats = min(len(own), len(base))
@@ -221,6 +226,7 @@ def _with_interval(value: float, own: Floats, base: Floats) -> Estimate:
     total = sum(variances)
     if total == 0:
         return Estimate(value, value, value, repeats)
-    freedom = total**2 / sum(v**2 / (len(each) - 1) for v, each in zip(variances, (own, base), strict=True))
+    sizes = (len(own), len(base))
+    freedom = total**2 / sum(v**2 / (size - 1) for v, size in zip(variances, sizes, strict=True))
     half = float(student_t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(total)
     return Estimate(value, value - half, value + half, repeats)

@@ -1,0 +1,85 @@
+"""Bottlenecks: a ceiling of the gain, and none without significance."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analysis.advice import advice
+from analysis.bottlenecks import MATERIAL, bottlenecks
+from analysis.compute_loss import CauseName
+from analysis.waterfall import PhaseTimes
+from disttrain.config.config_tree import config_fields
+from disttrain.records.steps import PHASES
+
+
+def times(repeats: int = 3, ranks: int = 2, **phases: float) -> PhaseTimes:
+    """Compute of 1 s, further phases as given; repeats differ by 1 %."""
+    spread = 1 + 0.01 * (np.arange(repeats) - (repeats - 1) / 2)
+    found = {name: np.zeros(repeats) for name in PHASES}
+    found |= {name: value * spread for name, value in ({"compute_s": 1.0} | phases).items()}
+    return PhaseTimes(np.sum(list(found.values()), axis=0), found, ranks, 8 * ranks, ranks)
+
+
+def test_phases_are_ranked_by_the_gain_without_them() -> None:
+    point = times(comm_transfer_s=0.5, input_s=0.25)
+    first, second = bottlenecks(point, None)
+    assert (first.phase, second.phase) == ("comm_transfer_s", "input_s")
+    assert first.significant
+    assert first.ceiling.value == pytest.approx(0.5 / 1.25)
+    assert first.ceiling.low <= first.ceiling.value <= first.ceiling.high
+
+
+def test_only_compute_beyond_the_base_counts() -> None:
+    base = times(ranks=1)
+    assert bottlenecks(times(), base) == []
+    (found,) = bottlenecks(times(compute_s=1.3), base)
+    assert found.phase == "compute_s"
+    assert found.ceiling.value == pytest.approx(0.3)
+
+
+def test_nothing_is_significant_in_one_repeat_or_in_noise() -> None:
+    (alone,) = bottlenecks(times(repeats=1, input_s=0.3), None)
+    assert (alone.significant, alone.ceiling.low) == (False, None)
+    noisy = {name: np.zeros(3) for name in PHASES} | {"input_s": np.array([0.0, 0.01, 0.4])}
+    (found,) = bottlenecks(PhaseTimes(1 + noisy["input_s"], noisy, 2, 16, 2), None)
+    assert not found.significant
+    assert found.ceiling.low == 0
+
+
+def test_noise_around_nothing_is_rarely_significant() -> None:
+    generator, count, wrong = np.random.default_rng(3), 600, 0
+    for _ in range(count):
+        phases = {name: np.zeros(3) for name in PHASES}
+        phases["other_s"] = MATERIAL * (1 + 0.5 * generator.standard_normal(3))
+        wrong += any(each.significant for each in bottlenecks(PhaseTimes(np.ones(3), phases, 2, 16, 2), None))
+    assert wrong / count <= 0.04
+
+
+@given(st.dictionaries(st.sampled_from(PHASES), st.floats(0, 10)), st.floats(0.1, 10))
+def test_the_ceiling_is_the_gain_of_a_step_without_the_phase(found: dict[str, float], rest: float) -> None:
+    point = times(repeats=2, **(found | {"compute_s": rest}))
+    for each in bottlenecks(point, None):
+        without = point.step_s - point.phases[each.phase]
+        if np.all(without > 0.01 * point.step_s):
+            assert 1 + each.ceiling.value == pytest.approx(float(np.mean(point.step_s) / np.mean(without)))
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp", "pipeline", "single", "dp", None])
+def test_advice_names_options_that_exist(strategy: str | None) -> None:
+    known = {key for key, _ in config_fields()}
+    sections = {key.split(".")[0] for key in known if "." in key}
+    causes: list[CauseName] = ["shared_processors", "smaller_batch", "slow_ranks", "lower_clocks", "unknown"]
+    lines = [advice(phase, strategy) for phase in PHASES]
+    lines += [advice("compute_s", strategy, [cause]) for cause in causes]
+    for line in lines:
+        named = re.findall(r"\b[a-z_]+(?:\.[a-z_]+)+", line)
+        named = [name for name in named if name.split(".")[0] in sections]
+        assert set(named) <= known, line
+    assert all("\n" not in line for line in lines)
+    with_option = [line for line in lines if re.search(r"[a-z]\.[a-z_]", line)]
+    assert len(with_option) >= 9
