@@ -14,6 +14,16 @@ TIME = "Where does the time go?"
 HELPS = "What would help most?"
 
 
+NOTHING = "No finished run to report on"
+
+
+def lead(study: Study) -> str:
+    """Headline of the page."""
+    if not study.curves:
+        return NOTHING
+    return scaling_text.headline(leading_curve(study), len(study.curves))
+
+
 def answers(study: Study) -> list[Answer]:
     """Three answers on the leading curve; none without a finished run."""
     if not study.curves:

@@ -187,6 +187,8 @@ class Report(ReportPart):
     confidence: float
     headline: list[str]
     """One sentence a curve."""
+    lead: str
+    """The sentence of the curve with the highest throughput."""
     answers: list[Answer]
     """The three sentences of the first screen."""
     emulated: bool

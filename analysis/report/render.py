@@ -20,6 +20,9 @@ from analysis.report.section import Section, Table
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|MiB|GiB|KiB|B|nodes?|ranks?|samples/s|tokens/s)\b|%)")
 
+_NARROW = 5
+"""Columns of a table that fits beside a figure."""
+
 
 def page(report: Report, sections: Sequence[Section], out: Path | None = None) -> str:
     """The HTML page with inline figures, style and script; it makes no network request.
@@ -36,6 +39,8 @@ def page(report: Report, sections: Sequence[Section], out: Path | None = None) -
         report=report,
         sections=sections,
         first=_first_figure(sections),
+        said=_said,
+        captioned_beside=_captioned_beside,
         policy=policy,
         style=Markup(style),
         script=Markup(script),
@@ -71,6 +76,19 @@ def _first_figure(sections: Sequence[Section]) -> str:
     """Name of the figure beside the answers."""
     names = [figure.name for section in sections for figure in section.figures]
     return "scaling" if "scaling" in names else ""
+
+
+def _said(section: Section, first: str) -> bool:
+    """Whether the caption of a figure in the section begins with the section's conclusion."""
+    shown = [figure for figure in section.figures if figure.name != first]
+    return any(figure.conclusion.startswith(section.conclusion) for figure in shown)
+
+
+def _captioned_beside(section: Section, first: str) -> bool:
+    """Whether the section has one figure, and no table that is narrow enough to stand beside the figure."""
+    shown = [figure for figure in section.figures if figure.name != first and not figure.wide]
+    widths = [len(views.table_view(table).heads) for table in section.tables]
+    return len(shown) == 1 and min(widths, default=_NARROW + 1) > _NARROW
 
 
 @cache

@@ -23,8 +23,6 @@ from analysis.report.section import Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import CONFIDENCE, Estimate
 from analysis.study import Study
 
-NOTHING = "No finished run to report on"
-
 
 def summarize(study: Study, sections: Sequence[Section], generated: str) -> Report:
     """The content of `report.json`; `generated` is the time of the report in UTC (ISO 8601)."""
@@ -36,7 +34,8 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
         sweeps=study.sweeps,
         generated=generated,
         confidence=CONFIDENCE,
-        headline=[scaling_text.headline(curve, len(curves)) for curve in curves] or [NOTHING],
+        headline=[scaling_text.headline(curve, len(curves)) for curve in curves] or [first_screen.NOTHING],
+        lead=first_screen.lead(study),
         answers=first_screen.answers(study),
         emulated=study.emulated,
         rules=checklist.rules(study, sections),

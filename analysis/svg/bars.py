@@ -87,8 +87,8 @@ def bars(
         plot.add(
             text(row.text, at if room else width - 2, middle + 4, class_="value" if room else "value end")
         )
-    zero = plot.xs(max(0.0, x.low))
-    plot.add(element("line", x1=zero, x2=zero, y1=plot.top + 8, y2=plot.bottom, class_="axis"))
+        zero, half = plot.xs(max(0.0, x.low)), row_height / 2
+        plot.add(element("line", x1=zero, x2=zero, y1=middle - half, y2=middle + half, class_="axis"))
     return plot.svg()
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 
-FONT_PX = 12.5
-"""Size of the text of a figure, in units of its view box."""
-_CHARACTER = 0.55
+FONT_PX = 15.0
+"""Largest size of the text of a figure, in units of its view box: on narrow screens."""
+_CHARACTER = 0.53
 """Mean width of a character as a share of the size of the font."""
 
 

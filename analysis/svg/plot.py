@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analysis.svg.elements import FONT_PX, document, element, text, text_width
+from analysis.svg.elements import document, element, text, text_width
 from analysis.svg.scales import Axis, Scale
 
 HALF, WIDE = 480.0, 980.0
@@ -125,7 +125,7 @@ class Plot:
         rows: list[list[tuple[float, LegendItem]]] = []
         at = 0.0
         for item in self.legend:
-            width = _SWATCH + 6 + text_width(item.label, FONT_PX * 1.06) + 14
+            width = _SWATCH + 6 + text_width(item.label) + 14
             if not rows or at + width > self.width:
                 rows.append([])
                 at = 2.0

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from analysis.units import number
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -20,7 +18,7 @@ class Axis:
     log: bool = False
     ticks: Sequence[float] | None = None
     """Positions of ticks; round numbers by default."""
-    form: Callable[[float], str] = number
+    form: Callable[[float], str] = "{:,.6g}".format
     """Text of a tick."""
 
     @property
@@ -52,7 +50,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
 
-def round_ticks(low: float, high: float, most: int = 5) -> list[float]:
+def round_ticks(low: float, high: float, most: int = 6) -> list[float]:
     """At most `most` + 1 multiples of 1, 2 or 5 times a power of ten, within [`low`, `high`]."""
     if not high > low:
         return [low]

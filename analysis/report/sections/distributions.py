@@ -18,6 +18,7 @@ from analysis.report.common import (
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.study import Study
 from analysis.svg.distributions import ecdf_points, histogram
+from analysis.svg.elements import text
 from analysis.svg.lines import line
 from analysis.svg.plot import Plot
 from analysis.svg.scales import Axis
@@ -102,16 +103,20 @@ def _ecdf(study: Study, found: list[Pooled], conclusion: str) -> Figure:
         for curve, point, _, times in found
     )
     plot = Plot("ecdf", "Distribution of step times", description, x, y, point_legend(study))
+    numbered = len(study.curves) > 1 and len(found) <= _MOST_HISTOGRAMS  # one colour for all sizes of a curve
     for curve, point, colour, times in found:
         values, shares = ecdf_points(times * factor)
         name = point_name(study, curve, point)
         key = name if len(study.curves) == 1 else curve.label
         plot.add(line(plot, values, shares, colour, title=name, key=key))
+        if numbered:
+            middle = plot.xs(float(np.median(times)) * factor)
+            plot.add(text(str(point.size), middle + 4, plot.ys(0.5) + 4, class_="value strong"))
     return Figure(
         "ecdf",
         "Cumulative distribution",
         f"{conclusion} Share of steps up to each duration: a steep line is a steady step, a long foot to the "
-        "right are slow steps.",
+        "right are slow steps." + (" Numbers are sizes." if numbered else ""),
         plot.svg(),
         description,
         None,
@@ -123,7 +128,7 @@ def _histograms(study: Study, found: list[Pooled]) -> Figure:
     factor, unit = time_scale(edge_s)
     low = 0.95 * min(float(times.min()) for *_, times in found) * factor
     edges = np.linspace(low, edge_s * factor, _BINS + 1)
-    row_height = 74.0
+    row_height = 80.0
     x = Axis(f"duration of a step ({unit})", low, edge_s * factor)
     frame = Plot("latency", "Histogram of step times", "One row for each size.", x, Axis("", 0, 1))
     frame.left, frame.grid, frame.categories = 8.0, "", True
@@ -139,7 +144,7 @@ def _histograms(study: Study, found: list[Pooled]) -> Figure:
         row = Plot("", "", "", x, Axis("", 0, float(counts.max())), left=frame.left, categories=True)
         bottom = 12 + row_height * (index + 1)
         row.height = bottom + 42
-        row.head = bottom - row_height + 24
+        row.head = bottom - row_height + 30
         frame.add(histogram(row, edges, counts, colour, titles))
         p50, p99 = (seconds(float(np.percentile(times, at))) for at in (50, 99))
         frame.caption(

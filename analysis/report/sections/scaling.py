@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from analysis import plots
 from analysis.efficiency import Curve, Point
 from analysis.report import scaling_text
-from analysis.report.common import all_points, sentence, size_columns, size_values, sources
+from analysis.report.common import all_points, point_name, sentence, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
@@ -15,7 +15,7 @@ from analysis.style import curve_class
 from analysis.svg.lines import line, points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis
-from analysis.units import interval, number, percent, plural, rate
+from analysis.units import number, percent, plural, rate
 
 _MANY = 8
 """Ratio of the largest to the smallest size above which axes are logarithmic."""
@@ -28,21 +28,38 @@ def build(study: Study) -> Section | None:
     many = len(study.curves)
     texts = []
     for curve in study.curves:
-        name = f"{curve.label}: " if many > 1 else ""
-        texts.append(name + sentence([scaling_text.base_line(curve), scaling_text.scaling_line(curve)]))
+        parts = [scaling_text.base_line(curve), scaling_text.scaling_line(curve)]
+        if many > 1:  # of a single curve, the first screen has them
+            parts = [scaling_text.headline(curve, many) + ".", scaling_text.precision(curve), *parts]
+        texts.append(sentence(parts))
     figures = [figure for figure in (throughput_figure(study), _efficiency_figure(study)) if figure]
     return Section(
         "scaling",
         "Scaling",
-        sentence(
-            [
-                sentence([scaling_text.headline(each, many) + ".", scaling_text.precision(each)])
-                for each in study.curves
-            ]
-        ),
+        _conclusion(study),
         paragraphs=texts,
         tables=[_table(study)],
         figures=figures,
+    )
+
+
+def _conclusion(study: Study) -> str:
+    """Range of efficiency beyond the base."""
+    found = [
+        (point.efficiency.value, curve, point)
+        for curve in study.curves
+        for point in curve.points
+        if point.efficiency is not None and point.size != curve.base_size
+    ]
+    if not found:
+        return "One size: there is nothing to compare with."
+    low, curve, point = min(found, key=lambda each: each[0])
+    if len(found) == 1:
+        return f"Efficiency is {percent(low, 0)} on {point_name(study, curve, point)}."
+    high, best_curve, best = max(found, key=lambda each: each[0])
+    return (
+        f"Efficiency lies between {percent(low, 0)} ({point_name(study, curve, point)}) and "
+        f"{percent(high, 0)} ({point_name(study, best_curve, best)})."
     )
 
 
@@ -180,13 +197,10 @@ def _efficiency_figure(study: Study) -> Figure | None:
             )
         )
         plot.add(points(plot, sizes, estimates, curve_class(index), titles, key=curve.label))
-    worst = min(values, key=lambda each: each.value)
     return Figure(
         "efficiency",
         "Efficiency",
-        f"The lowest efficiency is {percent(worst.value, 0)} "
-        f"({interval(worst, 100, 0)}{' %' if worst.low is not None else ''}). "
-        "Share of the ideal throughput at each size; the axis starts at zero.",
+        f"{_conclusion(study)} Share of the ideal throughput at each size; the axis starts at zero.",
         plot.svg(),
         description,
         lambda: plots.efficiency_figure(study.curves),
