@@ -6,6 +6,7 @@ from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.attempt import AttemptRecord, Outcome, RankError
 from disttrain.records.base import Record
 from disttrain.records.checkpoint import Checkpoint
+from disttrain.records.comm_bench import CommBench
 from disttrain.records.communication import CommSample
 from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
@@ -37,6 +38,7 @@ FILES: dict[str, type[Record]] = {
     "comm-sample": CommSample,
     "profile": ProfileRecord,
     "metrics": Metrics,
+    "comm-bench": CommBench,
     "layers": Layers,
     "checkpoint": Checkpoint,
     "packed-tokens": PackedTokens,

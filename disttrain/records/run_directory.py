@@ -164,6 +164,11 @@ class RunDir:
         return self.path / "metrics.json"
 
     @property
+    def comm_bench(self) -> Path:
+        """Result of `python -m disttrain.comm_bench`."""
+        return self.path / "comm-bench.json"
+
+    @property
     def progress(self) -> Path:
         """Live state of the run, rewritten by rank 0: step, samples per second, loss."""
         return self.path / "progress.json"

@@ -107,12 +107,35 @@ def build_parser() -> argparse.ArgumentParser:
     )
     emulate.add_argument("--out", type=Path, metavar="FILE", help="output file (RUN-table.yaml)")
     _add_report(verb("report", "write the efficiency report of a sweep"))
+    _add_bench(subparsers, [json_option, runs_option])
     _add_page(verb("open", "show the report of a sweep in a browser, or serve it to one", json=False))
     _add_page(verb("tensorboard", "serve the logs of a sweep with TensorBoard", json=False))
     _add_completion(subparsers)
     text = "run a real Slurm on this machine, with network namespaces as nodes"
     _add_minicluster(subparsers.add_parser("cluster", help=text, description=text), json_option)
     return parser
+
+
+def _add_bench(subparsers: argparse._SubParsersAction[_Parser], parents: list[_Parser]) -> None:
+    text = "benchmark a part of the cluster"
+    parser = subparsers.add_parser("bench", help=text, description=text)
+    actions = parser.add_subparsers(dest="action", metavar="WHAT", required=True)
+    text = "measure collectives and forms of gradient communication, one job for each shape"
+    comm = actions.add_parser("comm", help=text, description=text, parents=parents)
+    comm.add_argument("--nodes", nargs="+", metavar="N", default=["2"], help="node counts (2)")
+    comm.add_argument("--gpus-per-node", nargs="+", metavar="N", help="ranks on each node (1)")
+    comm.add_argument(
+        "--device", choices=["auto", "cpu", "cuda", "shared"], default="auto", help="resources.device (auto)"
+    )
+    comm.add_argument("--max-mb", type=float, default=16.0, metavar="MIB", help="largest message in MiB (16)")
+    comm.add_argument("--rounds", type=int, default=15, metavar="N", help="repeats of each measurement (15)")
+    comm.add_argument(
+        "--width", type=int, default=1024, metavar="N", help="width of the model's layers (1024)"
+    )
+    comm.add_argument("--layers", type=int, default=8, metavar="N", help="layers of the model (8)")
+    comm.add_argument("--rows", type=int, default=16, metavar="N", help="samples of a rank in a step (16)")
+    _add_annotation(comm, "the sweep")
+    _add_submission(comm)
 
 
 def _add_completion(subparsers: argparse._SubParsersAction[_Parser]) -> None:

@@ -29,6 +29,11 @@ _SUBMISSION = {
 VERB_KEYS: dict[str, dict[str, str]] = {
     "sweep": _SUBMISSION,
     "run": _SUBMISSION,
+    "bench comm": {
+        **_SUBMISSION,
+        "page": "page of the tables and the figure, once a run has ended",
+        "comm_bench": "`comm-bench.json` of each finished run",
+    },
     "resume": {"actions": _SUBMISSION["actions"]},
     "status": {
         "usage": "`--long`: GPU-hours and queue time of each run that has started",

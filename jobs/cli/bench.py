@@ -1,0 +1,54 @@
+"""`bench comm`: submit a communication benchmark for each shape, and print the tables of finished ones."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from jobs.cli import submitting
+from jobs.cli.command_output import add_json
+from jobs.cli.formatting import table
+from jobs.status.run_folders import runs_of
+from jobs.submission import request
+
+MODULE = "disttrain.comm_bench"
+_SIZES = ("max_mb", "width", "layers", "rows")
+
+
+def run(args: argparse.Namespace) -> int:
+    exit_code = submitting.submit_plan(with_command(args), request.sweep_plan)
+    if not (args.dry_run or args.test_only or args.memory):
+        print_results(args.runs, args.name, as_json=args.json)
+    return exit_code
+
+
+def with_command(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of a `sweep` whose runs are the command of the benchmark."""
+    words = ["-m", MODULE, "--device", args.device, "--repeats", str(args.rounds)]
+    for name in _SIZES:
+        words += [f"--{name.replace('_', '-')}", f"{getattr(args, name):g}"]
+    args.command, args.file, args.name = words, None, args.name or "comm-bench"
+    args.set = [f"resources.device={args.device}"]
+    args.repeats, args.scaling, args.grid = None, None, []
+    args.no_report = True  # the report is about training
+    return args
+
+
+def print_results(root: Path, sweep: str, as_json: bool = False) -> None:
+    """Print the tables of the sweep's finished runs, and write them with their figure below `report/`."""
+    measured = [run for run in runs_of(root, sweep) if run.comm_bench.exists()]
+    if not measured:
+        return
+    # imports matplotlib, which takes seconds
+    from analysis import comm_bench
+
+    results = {run.name: comm_bench.read(run) for run in measured}
+    page = comm_bench.write(results, root / sweep / "report")
+    if as_json:
+        plain = {name: result.model_dump(mode="json") for name, result in results.items()}
+        add_json(page=str(page), comm_bench=plain)
+        return
+    for part in comm_bench.tables(results):
+        print(f"\n{part.title}\n{table(part.head, part.rows, right=frozenset(part.head[1:]))}")
+        print(*part.notes, sep="\n")
+    print(f"\nwith a figure: {page}")

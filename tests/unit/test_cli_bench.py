@@ -1,0 +1,47 @@
+"""`bench comm`: one job for each shape, and tables of what has been measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import RunDir
+from tests.support.comm_bench import result
+from tests.support.verbs import RUNS, ask, ask_json, end, states
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def test_a_job_is_submitted_for_each_shape(capsys):
+    out = ask(capsys, "bench comm --nodes 2 4 --gpus-per-node 2 --device cpu --max-mb 64")
+    assert "2 runs: 2 submitted" in out
+    assert states() == {"n2-g2-r0": "queued", "n4-g2-r0": "queued"}
+    config = read_json(RunDir(RUNS / "comm-bench" / "n4-g2-r0").run_json)["config"]
+    assert config["resources"]["nodes"] == 4
+    assert config["resources"]["device"] == "cpu"
+    words = " ".join(config["command"])
+    assert words.startswith("-m disttrain.comm_bench --device cpu --repeats 15 --max-mb 64")
+    again = ask_json(capsys, "bench comm --nodes 2 4 --gpus-per-node 2 --device cpu --max-mb 64")
+    assert {each["action"] for each in again["actions"]} == {"in_progress"}
+
+
+def test_finished_runs_are_printed_and_written(capsys):
+    command = "bench comm --nodes 2 --device cpu"
+    ask(capsys, command)
+    run = RunDir(RUNS / "comm-bench" / "n2-r0")
+    write_json(run.comm_bench, result().model_dump(mode="json"))
+    end(run, "finished")
+    out = ask(capsys, command)
+    assert "n2-r0: collectives (CPU, 2 nodes x 2 ranks" in out
+    assert "118.5" in out
+    assert Path("runs/comm-bench/report/communication.md").exists()
+    found = ask_json(capsys, command)
+    assert found["comm_bench"]["n2-r0"]["gradient_bytes"] == 8_000_000
+
+
+def test_a_dry_run_writes_nothing(capsys):
+    out = ask(capsys, "bench comm --nodes 2 --dry-run --cluster local")
+    assert "-m disttrain.comm_bench" in out
+    assert not RUNS.exists()

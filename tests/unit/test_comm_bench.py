@@ -1,0 +1,48 @@
+"""Tables and figure of the communication benchmark."""
+
+from __future__ import annotations
+
+from analysis import comm_bench
+from tests.support.comm_bench import result
+
+
+def rows(table: comm_bench.Table) -> dict[str, dict[str, str]]:
+    return {row[0]: dict(zip(table.head, row, strict=True)) for row in table.rows}
+
+
+def test_the_conditions_are_stated():
+    title = comm_bench.tables({"n2": result()})[0].title
+    assert "CPU, 2 nodes x 2 ranks, all on one machine" in title
+    assert "gloo" in title
+    title = comm_bench.tables({"n2": result(device="NVIDIA H100", backend="nccl", nccl="2.27")})[0].title
+    assert "GPU NVIDIA H100" in title
+    assert "NCCL 2.27" in title
+
+
+def test_steps_stand_beside_quoted_figures():
+    steps = rows(comm_bench.tables({"n2": result()})[1])
+    topk = steps["topk"]
+    assert (topk["step ms"], topk["exposed ms"], topk["MB/step"], topk["speed-up"]) == (
+        "20",
+        "10",
+        "0.16",
+        "2.50x",
+    )
+    assert topk["95 % of it"] == "2.40 to 2.60"
+    assert (topk["GB/s"], topk["by exposed"]) == ("0.8", "4x")
+    assert (topk["quoted GB/s"], topk["quoted ms"], topk["quoted"]) == ("118.5", "4.7", "9.6x")
+    assert steps["hierarchical"]["step ms"] == comm_bench.NONE
+
+
+def test_a_form_without_a_measurement_has_its_reason():
+    notes = comm_bench.tables({"n2": result()})[1].notes
+    assert "hierarchical not measured: 1 x 2 ranks" in notes
+
+
+def test_the_page_has_all_tables_and_the_figure(tmp_path):
+    page = comm_bench.write({"n2": result(), "n4": result(nodes=4)}, tmp_path / "report").read_text()
+    assert page.count("\n## ") == 4
+    assert "| all-reduce | 1 MiB | 10 | 9 to 12 | 150 |" in page
+    image = (tmp_path / "report" / "communication.svg").read_text()
+    assert "communication.svg" in page
+    assert image.count("<svg") == 1
