@@ -14,6 +14,9 @@ from disttrain.telemetry.trace_parsing import bus_factor
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter")
 _WARM_UP = 2
+# torch 2.13 deprecates the older names
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def measure_collectives(world: World, sizes: Sequence[int], repeats: int) -> list[CollectiveTiming]:
@@ -44,5 +47,5 @@ def _call(kind: str, elements: int, world: World) -> Callable[[], object]:
     if kind == "all_reduce":
         return lambda: dist.all_reduce(whole)
     if kind == "all_gather":
-        return lambda: dist.all_gather_into_tensor(whole, part)
-    return lambda: dist.reduce_scatter_tensor(part, whole)
+        return lambda: _ALL_GATHER(whole, part)
+    return lambda: _REDUCE_SCATTER(part, whole)

@@ -102,10 +102,8 @@ def measure_steps(world: World, model: Model, rounds: int) -> tuple[Timing, list
     turns: dict[str, _Turns] = {}
     skipped: dict[str, str] = {}
     for name in [NO_COMMUNICATION, *FORMS]:
-        if name == "hierarchical" and (world.nodes == 1 or world.local_size == 1):
-            skipped[name] = (
-                f"{world.nodes} x {world.local_size} ranks: it needs several on each of several nodes"
-            )
+        if reason := why_not_measured(name, world.nodes, world.local_size):
+            skipped[name] = reason
             continue
         turns[name] = _Turns(name, world, model)
     seconds = {name: slowest(world, values) for name, values in _in_turns(world, turns, rounds).items()}
@@ -132,6 +130,13 @@ def measure_steps(world: World, model: Model, rounds: int) -> tuple[Timing, list
             )
         )
     return compute, found
+
+
+def why_not_measured(name: str, nodes: int, ranks_per_node: int) -> str | None:
+    """The reason why a form has no meaning on this shape; None if it has one."""
+    if name == "hierarchical" and (nodes == 1 or ranks_per_node == 1):
+        return f"{nodes} x {ranks_per_node} ranks: it needs several on each of several nodes"
+    return None
 
 
 def _in_turns(world: World, turns: dict[str, _Turns], rounds: int) -> dict[str, list[float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analysis import comm_bench
+from disttrain.comm_bench.ddp_steps import FORMS, why_not_measured
 from tests.support.comm_bench import result
 
 
@@ -46,3 +47,9 @@ def test_the_page_has_all_tables_and_the_figure(tmp_path):
     image = (tmp_path / "report" / "communication.svg").read_text()
     assert "communication.svg" in page
     assert image.count("<svg") == 1
+
+
+def test_one_rank_a_node_has_no_hierarchy():
+    assert "2 x 1 ranks: it needs several" in why_not_measured("hierarchical", 2, 1)
+    assert [name for name in FORMS if why_not_measured(name, 1, 4)] == ["hierarchical"]
+    assert why_not_measured("hierarchical", 2, 2) is None
