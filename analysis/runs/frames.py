@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from os import sched_getaffinity
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from analysis.runs import cache
-from analysis.runs.collectives import COLLECTIVE_COLUMNS, read_collectives
-from analysis.runs.columns import Columns, frame_of_runs
-from analysis.runs.hardware import HARDWARE_COLUMNS, read_hardware
-from analysis.runs.hosts import RunHosts
-from analysis.runs.load import KnownState, load, read_metrics
-from analysis.runs.step_columns import SECONDS, in_lineage, in_ranges, lineage_ends, read_step_columns
-from disttrain.config.dotted_keys import get_key
-from disttrain.errors import in_one_line
-from disttrain.records.metrics import Metrics
-from disttrain.records.run_directory import RunDir
-from disttrain.records.run_json import read_run_json_or_none
+from analysis.runs.collectives import COLLECTIVE_COLUMNS
+from analysis.runs.columns import FrameOfRuns
+from analysis.runs.hardware import HARDWARE_COLUMNS
+from analysis.runs.load import KnownState, load
+from analysis.runs.run_records import map_runs, read_run
+from analysis.runs.step_columns import SECONDS
 
 STEP_COLUMNS: dict[str, str] = {
     "run": "category",  # `path` of the run
@@ -57,16 +47,6 @@ class Frames:
     """One line for each record or file that is missing or could not be read."""
 
 
-class _RunRecords(NamedTuple):
-    steps: Columns
-    collectives: Columns
-    hardware: Columns
-    hosts: list[str]
-    """Names for the codes in the columns `host`."""
-    cached: Path | None
-    problems: list[str]
-
-
 def load_frames(
     sweeps: Iterable[Path | str],
     states: Mapping[Path, KnownState] | None = None,
@@ -83,55 +63,17 @@ def read_frames(runs: pd.DataFrame, *, whole_sweeps: bool = False) -> Frames:
         runs: a table of `load`.
         whole_sweeps: the table has all runs of its sweeps. Cached tables that none of them uses are deleted.
     """
-    paths = [Path(path) for path in runs["path"]]
-    with ThreadPoolExecutor(len(sched_getaffinity(0))) as threads:
-        found = list(threads.map(_read_run, paths))
+    steps, collectives, hardware = map(FrameOfRuns, (STEP_COLUMNS, COLLECTIVE_COLUMNS, HARDWARE_COLUMNS))
+    problems: list[str] = []
+    used: set[Path] = set()
+    for found in map_runs(read_run, runs):
+        steps.append(found.steps, found.hosts)
+        collectives.append(found.collectives, found.hosts)
+        hardware.append(found.hardware, found.hosts)
+        problems += found.problems
+        used |= {found.cached} if found.cached else set()
     if whole_sweeps:
-        used = {each.cached for each in found if each.cached is not None}
-        for sweep in {path.parent for path in paths}:
+        for sweep in {Path(path).parent for path in runs["path"]}:
             cache.remove_unused(sweep, used)
-    names, hosts = runs["path"].tolist(), [each.hosts for each in found]
-    return Frames(
-        runs,
-        frame_of_runs(names, [each.steps for each in found], hosts, STEP_COLUMNS),
-        frame_of_runs(names, [each.collectives for each in found], hosts, COLLECTIVE_COLUMNS),
-        frame_of_runs(names, [each.hardware for each in found], hosts, HARDWARE_COLUMNS),
-        tuple(itertools.chain.from_iterable(each.problems for each in found)),
-    )
-
-
-def _read_run(path: Path) -> _RunRecords:
-    run, problems = RunDir(path), list[str]()
-    steps, collectives, hardware, cached = Columns(), Columns(), Columns(), None
-    metrics, _ = read_metrics(path)
-    config = (read_run_json_or_none(run) or {}).get("config", {})
-    hosts = RunHosts(run, _ranks_per_node(metrics, config))
-    try:
-        steps, cached = read_step_columns(run, problems)
-        ends = lineage_ends(steps, metrics.attempt if metrics else None)
-        steps["kept"] = in_lineage(steps, ends)
-        steps["measured"] = steps["kept"] & ~in_ranges(steps["step"], _excluded(metrics, config, steps))
-        steps["host"] = hosts.of_ranks(steps["attempt"], steps["rank"])
-        hardware = read_hardware(run, steps, hosts, problems)
-        collectives = read_collectives(run, metrics.world_size if metrics else None, problems)
-        if collectives:
-            collectives["host"] = hosts.of_ranks(collectives["attempt"], collectives["rank"])
-            collectives["kept"] = in_lineage(collectives, ends)
-    except Exception as error:  # a damaged file of one run must not hide the others
-        problems.append(f"records of {path}: {in_one_line(error)}")
-    return _RunRecords(steps, collectives, hardware, hosts.names, cached, problems)
-
-
-def _ranks_per_node(metrics: Metrics | None, config: dict[str, object]) -> int | None:
-    return metrics.ranks_per_node if metrics else get_key(config, "resources.gpus_per_node")
-
-
-def _excluded(
-    metrics: Metrics | None, config: dict[str, object], steps: Columns
-) -> Sequence[tuple[int, int]]:
-    """Ranges of warm-up and profiled steps: by `metrics.json`, or else by the configured warm-up."""
-    if metrics is not None:
-        return metrics.left_out or [(1, metrics.warmup_steps)]
-    warmup = get_key(config, "telemetry.warmup_steps") or 0
-    _, starts = np.unique(steps["attempt"], return_index=True)
-    return [(int(first), int(first) + warmup - 1) for first in steps["step"][starts]]
+    paths = runs["path"].tolist()
+    return Frames(runs, steps.frame(paths), collectives.frame(paths), hardware.frame(paths), tuple(problems))

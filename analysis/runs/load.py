@@ -60,6 +60,8 @@ COLUMNS: dict[str, str] = {
     "steps_total": "Int64",
     "warmup_steps": "Int64",
     "sampled_steps": "Int64",  # under the profiler
+    "left_out": "string",  # ranges of steps that the figures exclude, as JSON: [[first, last], ...]
+    "last_attempt": "Int64",  # the attempt that wrote metrics.json
     "measured_steps": "Int64",
     "measured_s": "Float64",
     "seconds_total": "Float64",
@@ -98,6 +100,13 @@ COLUMNS: dict[str, str] = {
     "path": "string",
 }
 """Fixed columns and their types; swept keys follow."""
+
+_SAME_IN_METRICS = set(COLUMNS) & set(Metrics.model_fields) - {"sweep", "dataset", "left_out"}
+
+_CURVES = ("loss_history", "grad_norm_history", "eval_history", "communication_computation_history")
+
+_RUN_FILES = ("run.json", "metrics.json", "attempts")
+"""A folder with one of them is a run, so that a damaged run is listed."""
 
 R = TypeVar("R", bound=Record)
 
@@ -155,9 +164,7 @@ def _sweep_rows(
 ) -> list[dict[str, Any]]:
     if not sweep.is_dir():
         raise ConfigError(f"no sweep at {str(sweep)!r}: no such folder")
-    runs = sorted(
-        run for run in sweep.iterdir() if (run / "run.json").exists() or (run / "metrics.json").exists()
-    )
+    runs = sorted(run for run in sweep.iterdir() if any((run / name).exists() for name in _RUN_FILES))
     if not runs:
         raise ConfigError(f"no runs in {str(sweep)!r}: a run is a folder with run.json or metrics.json")
     return [_row(RunDir(run), states.get(run)) for run in runs if only is None or run in only]
@@ -165,12 +172,12 @@ def _sweep_rows(
 
 def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
     record, run_note = _read(run.run_json, RunRecord)
-    metrics, metrics_note = _read(run.metrics, Metrics)
+    metrics, metrics_note = _read(run.metrics, Metrics, curves=False)
     reported = read_reported(run) if record and "command" in record.config else None
     if reported is not None and metrics is None:
         metrics_note = _reported_note(reported)
     state, included, note = _state(run, metrics, metrics_note)
-    notes = [note] if note else []
+    notes = [text for text in (note, run_note if record else "", metrics_note if metrics else "") if text]
     if known is not None:
         state = known.state
         if known.reason and not included and not run.failed.exists():
@@ -190,7 +197,7 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
         "config": config,
     }
     row["samples_per_s"] = (reported or {}).get("samples_per_s")
-    row |= _planned(record) | _measured(metrics) | _cost(run, record)
+    row |= _planned(record) | _measured(metrics) | _cost(run, record, metrics)
     return row if known is None else row | {"attempts": known.attempts}
 
 
@@ -264,6 +271,7 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
         "model": get_key(config, "model.kind"),
         "dataset": get_key(config, "data.kind"),
         "steps_total": get_key(config, "train.steps"),
+        "warmup_steps": get_key(config, "telemetry.warmup_steps"),
         "python": source.python,
         "host": source.host,
         "code_hash": code.hash,
@@ -277,8 +285,9 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
 def _measured(metrics: Metrics | None) -> dict[str, Any]:
     if metrics is None:
         return {}
-    same = set(COLUMNS) & set(Metrics.model_fields) - {"sweep", "dataset"}
-    row = {name: getattr(metrics, name) for name in same}
+    row = {name: getattr(metrics, name) for name in _SAME_IN_METRICS}
+    row["last_attempt"] = metrics.attempt
+    row["left_out"] = json.dumps(metrics.left_out or [(1, metrics.warmup_steps)])
     if metrics.dataset is not None:
         row |= {
             "dataset": metrics.dataset.name,
@@ -302,15 +311,18 @@ def _measured(metrics: Metrics | None) -> dict[str, Any]:
     return row
 
 
-def _cost(run: RunDir, record: RunRecord | None) -> dict[str, Any]:
+def _cost(run: RunDir, record: RunRecord | None, metrics: Metrics | None) -> dict[str, Any]:
     """Hours and queue time of all attempts, and the hours that the time limit allows for one."""
-    used = gpu_hours.read(run)
+    planned: dict[str, Any] | None = None
+    if record is not None:
+        planned = {"config": record.config, "cluster": record.cluster}
+    used = gpu_hours.read(run, planned, metrics.device if metrics else None)
     row: dict[str, Any] = {"attempts": len(run.attempts())}
     if used is not None:
         row |= {"attempts": used.attempts, "hours": used.hours, "hours_unit": used.unit}
         row |= {"queue_wait_s": used.queue_wait_s, "usage_source": used.source}
-    if record is not None and get_key(record.config, "job.time_limit_min") is not None:
-        row["hours_bound"] = gpu_hours.bound_hours(record.model_dump())
+    if planned is not None and get_key(planned["config"], "job.time_limit_min") is not None:
+        row["hours_bound"] = gpu_hours.bound_hours(planned)
     return row
 
 
@@ -336,9 +348,16 @@ def _axis_values(axes: list[str], own: dict[str, Any], config: dict[str, Any]) -
     return {k: json.dumps(v) if isinstance(v, list | dict) else v for k, v in values.items()}
 
 
-def _read(path: Path, model: type[R]) -> tuple[R | None, str]:
+def _read(path: Path, model: type[R], *, curves: bool = True) -> tuple[R | None, str]:
+    """A record with a caveat (or ""), or None with the problem.
+
+    Without `curves`, of each list of points only the last is read.
+    """
     try:
-        return model.model_validate(read_json(path)), ""
+        content = read_json(path)
+        if not curves:  # validating a thousand points takes longer than all the rest
+            content |= {name: content[name][-1:] for name in _CURVES if isinstance(content.get(name), list)}
+        return _validated(path.name, content, model)
     except FileNotFoundError:
         return None, f"{path.name} is missing"
     except ValidationError as error:
@@ -347,3 +366,20 @@ def _read(path: Path, model: type[R]) -> tuple[R | None, str]:
         return None, f"{path.name} does not fit its schema: {where}: {first['msg']}"
     except (CorruptFile, OSError):
         return None, f"{path.name} cannot be read"
+
+
+def _validated(name: str, content: dict[str, Any], model: type[R]) -> tuple[R, str]:
+    """The record, and a caveat if a newer version wrote fields that this one does not have."""
+    try:
+        return model.model_validate(content), ""
+    except ValidationError as error:
+        unknown = [each["loc"] for each in error.errors() if each["type"] == "extra_forbidden"]
+        for *section, key in unknown:
+            holder: Any = content
+            for part in section:
+                holder = holder[part]
+            holder.pop(key, None)
+        record = model.model_validate(content)
+        names = ", ".join(".".join(map(str, place)) for place in unknown[:3])
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        return record, f"{name} has fields that this version does not read: {names}{more}"

@@ -45,10 +45,14 @@ def renamed_in(config: Mapping[str, Any]) -> list[str]:
 def translate(config: Mapping[str, Any]) -> dict[str, Any]:
     """A recorded nested config under today's keys: renamed keys moved, removed keys dropped.
 
-    A value under a new key wins over one under its old key. Returns a copy; `config` stays as it is.
+    A value under a new key wins over one under its old key. Returns a copy, which shares its sections with
+    `config` where no key changes; `config` stays as it is.
     """
+    changed = renamed_in(config)
+    if not changed:
+        return dict(config)  # a deep copy takes longer than reading the file
     translated = copy.deepcopy(dict(config))
-    for key in renamed_in(config):
+    for key in changed:
         value = pop_key(translated, key)
         if key in RENAMED:
             set_default(translated, RENAMED[key], value)

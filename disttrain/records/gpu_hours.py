@@ -56,8 +56,12 @@ class RunGpuHours(Record):
     starts: list[StartGpuHours]
 
 
-def read(run: RunDir) -> RunGpuHours | None:
+def read(
+    run: RunDir, record: Mapping[str, Any] | None = None, device: str | None = None
+) -> RunGpuHours | None:
     """The run's GPU-hours: from `usage.json` if it is up to date, else from its attempts' timestamps.
+
+    `record` (of `run.json`) and `device` (of `metrics.json`) are read from their files if None.
 
     None without an attempt and without such a file, or if `run.json` cannot be read.
     """
@@ -69,11 +73,12 @@ def read(run: RunDir) -> RunGpuHours | None:
         and noted.submissions in (None, submission_count(run))
     ):
         return noted
-    record = read_run_json_or_none(run)
+    record = read_run_json_or_none(run) if record is None else record
     if record is None or not attempts:
         return None
     try:
-        return from_attempts(attempts, devices_of(record), unit_of(record, _device(run)), last_progress(run))
+        unit = unit_of(record, _device(run) if device is None else device)
+        return from_attempts(attempts, devices_of(record), unit, last_progress(run))
     except (KeyError, TypeError, ValueError):
         return None
 

@@ -215,3 +215,14 @@ def test_an_axis_of_a_script_with_the_name_of_a_column_has_a_column_of_its_own(t
         3,
         0.5,
     ]
+
+
+def test_fields_of_a_newer_version_are_a_caveat(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    metrics = read_json(run.metrics)
+    metrics["step_time"]["skew"] = 0.5
+    write_json(run.metrics, metrics | {"schema_version": 2, "future": 1})
+    row = only_row(tmp_path / "s")
+    assert row["included"]
+    assert row["samples_per_s"] == metrics["samples_per_s"]
+    assert row["note"] == "metrics.json has fields that this version does not read: step_time.skew, future"

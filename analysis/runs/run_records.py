@@ -1,0 +1,100 @@
+"""Steps, collectives and hardware samples of one run as columns."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from os import sched_getaffinity
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from analysis.runs.collectives import read_collectives
+from analysis.runs.columns import Columns
+from analysis.runs.hardware import read_hardware
+from analysis.runs.hosts import RunHosts
+from analysis.runs.step_columns import in_lineage, in_ranges, lineage_ends, read_step_columns
+from disttrain.errors import in_one_line
+from disttrain.records.run_directory import RunDir
+
+T = TypeVar("T")
+
+
+@dataclass
+class RunRecords:
+    """Columns of one run; `host` holds codes. Columns without rows may be absent."""
+
+    steps: Columns = field(default_factory=dict)
+    collectives: Columns = field(default_factory=dict)
+    hardware: Columns = field(default_factory=dict)
+    hosts: list[str] = field(default_factory=list)
+    """The name for each code of a host."""
+    cached: Path | None = None
+    """The cached table of the steps."""
+    problems: list[str] = field(default_factory=list)
+    """One line for each record or file that is missing or could not be read."""
+
+
+def map_runs(read: Callable[[pd.Series], T], runs: pd.DataFrame) -> Iterator[T]:
+    """`read` of each row of a table of `load`, in order; parsing and hashing run in parallel threads."""
+    workers = len(sched_getaffinity(0))
+    with ThreadPoolExecutor(workers) as threads:
+        under_way: deque[Future[T]] = deque()
+        for _, row in runs.iterrows():
+            under_way.append(threads.submit(read, row))
+            if len(under_way) > 2 * workers:  # bounds the results that wait in memory
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+
+
+def read_run(row: pd.Series) -> RunRecords:
+    """Everything recorded in the directory of a run, given its row in a table of `load`."""
+    return _read(row, steps_only=False)
+
+
+def read_run_steps(row: pd.Series) -> RunRecords:
+    """The step records of a run, given its row in a table of `load`."""
+    return _read(row, steps_only=True)
+
+
+def _read(row: pd.Series, *, steps_only: bool) -> RunRecords:
+    run, found = RunDir(Path(row["path"])), RunRecords()
+    hosts = RunHosts(run, _int(row["ranks_per_node"]))
+    try:
+        steps, found.cached = read_step_columns(run, found.problems)
+        ends = lineage_ends(steps, _int(row["last_attempt"]))
+        steps["kept"] = in_lineage(steps, ends)
+        steps["measured"] = steps["kept"] & ~in_ranges(steps["step"], _excluded(row, steps))
+        steps["host"] = hosts.of_ranks(steps["attempt"], steps["rank"])
+        found.steps = steps
+        if not steps_only:
+            found.hardware = read_hardware(run, steps, hosts, found.problems)
+            collectives = read_collectives(run, _int(row["world_size"]), found.problems)
+            if collectives:
+                collectives["host"] = hosts.of_ranks(collectives["attempt"], collectives["rank"])
+                collectives["kept"] = in_lineage(collectives, ends)
+            found.collectives = collectives
+    except Exception as error:  # a damaged file of one run must not hide the others
+        found.problems.append(f"records of {run.path}: {in_one_line(error)}")
+    found.hosts = hosts.names
+    return found
+
+
+def _excluded(row: pd.Series, steps: Columns) -> Sequence[Sequence[int]]:
+    """Ranges of warm-up and profiled steps; without metrics, the configured warm-up of each attempt."""
+    if pd.notna(row["left_out"]):
+        ranges: list[list[int]] = json.loads(row["left_out"])
+        return ranges
+    warmup = _int(row["warmup_steps"]) or 0
+    _, starts = np.unique(steps["attempt"], return_index=True)
+    return [(int(first), int(first) + warmup - 1) for first in steps["step"][starts]]
+
+
+def _int(value: Any) -> int | None:
+    return None if pd.isna(value) else int(value)

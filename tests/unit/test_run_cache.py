@@ -1,0 +1,150 @@
+"""The cache of parsed step records, damaged files, and sums of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.runs import cache, step_columns
+from analysis.runs.frames import load_frames
+from analysis.runs.json_columns import read_columns
+from analysis.runs.load import load
+from analysis.runs.rank_summaries import RANK_COLUMNS, summarize_ranks
+from disttrain.records.json_files import write_text
+from disttrain.records.run_directory import RunDir
+from tests.support.fake_runs import fake_run, fake_sweep
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that are parsed, in order; every table is large enough for the cache."""
+    monkeypatch.setattr(cache, "SMALLEST_BYTES", 0)
+    files: list[Path] = []
+
+    def spy(path: Path, *arguments: object):
+        files.append(path)
+        return read_columns(path, *arguments)
+
+    monkeypatch.setattr(step_columns, "read_columns", spy)
+    return files
+
+
+def cached_files(sweep: Path) -> list[Path]:
+    return sorted((sweep / cache.FOLDER).glob("*"))
+
+
+def test_unchanged_step_records_are_parsed_once(tmp_path: Path, parsed: list[Path]) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=2)
+    before = load_frames([sweep])
+    assert len(parsed) == 4
+    parsed.clear()
+    again = load_frames([sweep])
+    assert parsed == []
+    pd.testing.assert_frame_equal(before.steps, again.steps)
+
+
+def test_a_changed_file_is_parsed_anew_and_its_old_table_deleted(tmp_path: Path, parsed: list[Path]) -> None:
+    """The time of the change and the size of the file stay, so that only its content differs."""
+    run = fake_run(tmp_path / "s" / "run")
+    path = run.attempt(0).steps(0)
+    load_frames([tmp_path / "s"])
+    (old,) = cached_files(tmp_path / "s")
+    taken = path.stat()
+    path.write_text(path.read_text().replace('"samples":8', '"samples":9', 1))
+    os.utime(path, ns=(taken.st_atime_ns, taken.st_mtime_ns))
+    assert load_frames([tmp_path / "s"]).steps["samples"].tolist()[:2] == [9, 8]
+    (new,) = cached_files(tmp_path / "s")
+    assert new != old
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1 not parquet", None])
+def test_a_damaged_or_deleted_cache_is_made_again(
+    tmp_path: Path, parsed: list[Path], damage: bytes | None
+) -> None:
+    fake_run(tmp_path / "s" / "run")
+    before = load_frames([tmp_path / "s"]).steps
+    (file,) = cached_files(tmp_path / "s")
+    content = file.read_bytes()
+    file.unlink() if damage is None else file.write_bytes(damage)
+    pd.testing.assert_frame_equal(load_frames([tmp_path / "s"]).steps, before)
+    assert file.read_bytes() == content
+
+
+def test_a_reader_without_write_permission_works_without_the_cache(
+    tmp_path: Path, parsed: list[Path]
+) -> None:
+    fake_run(tmp_path / "s" / "run")
+    (tmp_path / "s" / cache.FOLDER).write_text("")  # a file: also root cannot write below it
+    assert len(load_frames([tmp_path / "s"]).steps) == 110
+    assert len(load_frames([tmp_path / "s"]).steps) == 110
+    assert len(parsed) == 2
+
+
+def test_problems_are_listed_with_file_and_line_also_from_the_cache(
+    tmp_path: Path, parsed: list[Path]
+) -> None:
+    run = fake_run(tmp_path / "s" / "run")
+    path = run.attempt(0).steps(0)
+    lines = path.read_text().splitlines()
+    lines[3:3] = ["not json", '{"step": "three"}', '{"start_s": 1.0}', "[]"]
+    write_text(path, "\n".join(lines) + '\n{"step": 11')
+    for _ in range(2):
+        frames = load_frames([tmp_path / "s"])
+        assert len(frames.steps) == 110
+        expected = (
+            "does not fit its schema: JSON parse error: Column(/step) changed from number to string in row 0"
+        )
+        assert [problem.removeprefix(f"{path}:") for problem in frames.problems] == [
+            "4 is not a JSON record",
+            f"5 {expected}",
+            "7 is not a JSON record",
+            " 1 records without `step` or `step_s`",
+        ]
+    assert len(parsed) == 1
+
+
+def test_a_damaged_run_is_listed_and_hides_no_other(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "good")
+    bad = fake_run(tmp_path / "s" / "bad")
+    bad.run_json.unlink()
+    bad.metrics.unlink()
+    bad.done.unlink()
+    bad.attempt(0).steps(0).unlink()
+    bad.attempt(0).steps(0).mkdir()
+    frames = load_frames([tmp_path / "s"])
+    assert dict(zip(frames.runs["run"], frames.runs["note"], strict=True)) == {
+        "bad": "no metrics yet; run.json is missing",
+        "good": "",
+    }
+    assert len(frames.steps) == 110
+    (problem,) = frames.problems
+    assert (
+        problem
+        == f"records of {bad.path}: IsADirectoryError: [Errno 21] Is a directory: '{bad.attempt(0).steps(0)}'"
+    )
+
+
+def test_sums_and_percentiles_of_ranks(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "s" / "run", nodes=2, hosts=["c07", "c08"])
+    fake_run(tmp_path / "s" / "waiting", end="planned")
+    for rank in (0, 1):
+        lines = [{"step": step, "step_s": 1.0 + rank + step / 1000, "samples": 4} for step in range(1, 111)]
+        write_text(
+            RunDir(run.path).attempt(0).steps(rank), "".join(f"{json.dumps(line)}\n" for line in lines)
+        )
+    ranks, problems = summarize_ranks(load([tmp_path / "s"]))
+    assert {name: str(ranks[name].dtype) for name in ranks} == RANK_COLUMNS
+    assert problems == ()
+    assert ranks["rank"].tolist() == [0, 1]
+    assert ranks["host"].tolist() == ["c07", "c08"]
+    assert ranks["steps"].tolist() == [100, 100]
+    assert ranks["samples"].tolist() == [400, 400]
+    mean = 1 + sum(range(11, 111)) / 100 / 1000
+    assert ranks["step_s"].tolist() == pytest.approx([100 * mean, 100 * (mean + 1)])
+    assert ranks["step_p50_s"].tolist() == pytest.approx([mean, mean + 1])
+    assert ranks["step_max_s"].tolist() == pytest.approx([1.110, 2.110])
+    assert ranks["compute_s"].isna().all()
