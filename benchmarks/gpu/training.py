@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.attention import attention_operators
 from benchmarks.gpu.idle_gaps import idle_gaps
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
@@ -111,7 +112,8 @@ def config_of(name: str, device: str, tiny: bool) -> Config:
 
 
 def figures_of(metrics: Metrics, output: RunOutput) -> dict[str, Any]:
-    """Figures of a run, NVML fields without a value and, of a profiled run, the idle gaps of the device."""
+    """Figures of a run, NVML fields without a value and, of a profiled run, the idle gaps of the device and
+    the attention operators."""
     found: dict[str, Any] = metrics.model_dump(mode="json", include={
         "device", "precision", "world_size", "local_batch_size", "accumulation", "parameters",
         "measured_steps", "samples_per_s", "tokens_per_s", "model_flops_per_s_per_rank", "peak_flops", "mfu",
@@ -125,6 +127,7 @@ def figures_of(metrics: Metrics, output: RunOutput) -> dict[str, Any]:
     trace = output.attempt.trace(0)
     if trace.exists():
         found["profile"] = idle_gaps(trace)
+        found["attention"] = attention_operators(trace)
     return found
 
 

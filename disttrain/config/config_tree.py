@@ -65,7 +65,7 @@ class Config(Section):
     @property
     def gpus_per_rank(self) -> int:
         """1, except for strategy dp: one process computes on all GPUs of its node."""
-        return gpus_per_rank(self.model_dump(include={"parallel": {"strategy"}, "resources": True}))
+        return self.resources.gpus_per_node if self.parallel.strategy == "dp" else 1
 
     @property
     def world_size(self) -> int:

@@ -95,28 +95,32 @@ def _environment_text(runs: list[dict[str, Any]], sweep: Path) -> str:
 
     The run directory of each of several runs is that of `RUN`.
     """
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
     for run in runs:
-        values = {name: each["value"] for name, each in run["env"].items()}
-        if len(runs) > 1:
-            values = {name: _in_folder_of_run(value, sweep, run["run"]) for name, value in values.items()}
-        rows = [
-            (f"  {name}={values[name]}", each["reason"], f"({each['source']})")
+        folder = f"{sweep}/{run['run']}" if len(runs) > 1 else None
+        rows = tuple(
+            (
+                f"  {name}={_in_folder_of_run(each['value'], folder, sweep)}",
+                each["reason"],
+                f"({each['source']})",
+            )
             for name, each in run["env"].items()
-        ]
-        lines = table(("", "", ""), rows).splitlines()[1:]
-        groups.setdefault("\n".join(lines), []).append(run["run"])
+        )
+        groups.setdefault(rows, []).append(run["run"])
     return "\n\n".join(
-        f"added to the environment of {'every rank' if len(groups) == 1 else some_of(names)}:\n{lines}"
-        for lines, names in groups.items()
-    )
+        "\n".join([
+            f"added to the environment of {'every rank' if len(groups) == 1 else some_of(names)}:",
+            *table(("", "", ""), rows).splitlines()[1:],
+        ])
+        for rows, names in groups.items()
+    )  # fmt: skip
 
 
-def _in_folder_of_run(value: str, sweep: Path, name: str) -> str:
-    """The value of a variable, with `RUN` in place of the name of the run in its run directory."""
-    folder = f"{sweep / name}"
-    same = value == folder or value.startswith(f"{folder}/")
-    return f"{sweep / 'RUN'}{value.removeprefix(folder)}" if same else value
+def _in_folder_of_run(value: str, folder: str | None, sweep: Path) -> str:
+    """The value of a variable, with `RUN` in place of the name of the run in its run directory `folder`."""
+    if folder is None or not (value == folder or value.startswith(f"{folder}/")):
+        return value
+    return f"{sweep}/RUN{value.removeprefix(folder)}"
 
 
 def _commands_text(runs: list[dict[str, Any]]) -> str:

@@ -237,25 +237,29 @@ def snapshot_problem(run: RunDir, record: Mapping[str, Any]) -> str | None:
 def missing_modules(config: Mapping[str, Any], code: Path) -> list[str]:
     """Modules that a config names as `package.module:callable` and that the snapshot at `code` lacks."""
     found = {}
-    for text in _config_strings(config):
+    for text in _strings_with_colon(config):
         match = _PLUG_IN.fullmatch(text)
         if match and not ((code / match[1]).is_dir() or (code / f"{match[1]}.py").is_file()):
             found[text.partition(":")[0]] = True
     return sorted(found)
 
 
-def _config_strings(config: Mapping[str, Any]) -> list[str]:
-    """All strings of a config, except variables of `job.env`, which are passed on unread."""
+def _strings_with_colon(config: Mapping[str, Any]) -> list[str]:
+    """Strings of a config that contain a colon, except variables of `job.env`, which are passed on unread."""
     found: list[str] = []
     pending: list[Any] = [config]
-    while pending:  # no recursion: a large sweep has millions of values
-        value = pending.pop()
-        if isinstance(value, str):
-            found.append(value)
-        elif isinstance(value, dict):
-            pending += [item for name, item in value.items() if name != "env"]
-        elif isinstance(value, list | tuple):
-            pending += value
+    while pending:  # no recursion, and only containers on the stack: a large sweep has millions of values
+        container = pending.pop()
+        if isinstance(container, dict):
+            values = [value for name, value in container.items() if name != "env"]
+        else:
+            values = container
+        for value in values:
+            if isinstance(value, str):
+                if ":" in value:
+                    found.append(value)
+            elif isinstance(value, dict | list | tuple):
+                pending.append(value)
     return found
 
 

@@ -40,6 +40,7 @@ def test_each_training_run_works_in_its_tiny_version(name: str, tmp_path: Path) 
         (step,) = found["profile"]["steps"]
         assert 0 < step["idle_s"] < step["step_s"]
         assert step["longest_gaps_s"][0][1] <= step["idle_s"]
+        assert found["attention"]["_scaled_dot_product_flash_attention_for_cpu"] == 2
     json.dumps(found)
 
 

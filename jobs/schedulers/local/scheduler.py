@@ -6,6 +6,7 @@ Jobs are detached processes, not children of the submitter, and continue when it
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -150,8 +151,9 @@ def ticket_label(run: RunDir, submission: int) -> dict[str, Any]:
     return {"run": str(run.path), "submission": submission, "settled_by": str(claim)}
 
 
+@functools.cache
 def count_gpus() -> int:
-    """NVIDIA GPUs of this machine."""
+    """NVIDIA GPUs of this machine. Cached: a sweep checks thousands of runs."""
     return sum(name.removeprefix("nvidia").isdigit() for name in os.listdir("/dev"))
 
 
