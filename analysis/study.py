@@ -31,6 +31,8 @@ class Study:
     curves: Sequence[Curve]
     whole_sweeps: bool = False
     """Whether `runs` has all runs of its sweeps; cached frames that none of them uses are then deleted."""
+    against: Study | None = None
+    """Another sweep to compare with."""
 
     @cached_property
     def frames(self) -> Frames:

@@ -47,6 +47,7 @@ def write(
     base: str | None = None,
     states: Mapping[Path, KnownState] | None = None,
     only: Collection[Path] | None = None,
+    against: Path | str | None = None,
 ) -> Path:
     """Write `report.html`, its Markdown and JSON, and the figures into `out`; return the path of the page.
 
@@ -55,13 +56,18 @@ def write(
         base: size that speed-up and efficiency refer to (`2`, `n2`), or a run of that size; the smallest by
             default.
         states, only: states of runs, and the runs to include (`analysis.runs.load.load`).
+        against: folder of another sweep to compare with.
 
     Raises:
         ConfigError: a sweep does not exist, no run matches `base`, or `out` cannot be written.
     """
     out = Path(out)
     table = load(sweeps, states, only)
-    study = Study(table, scaling_curves(table, base), whole_sweeps=only is None)
+    other = None
+    if against is not None:
+        others = load([against])
+        other = Study(others, scaling_curves(others), whole_sweeps=True)
+    study = Study(table, scaling_curves(table, base), whole_sweeps=only is None, against=other)
     try:
         out.mkdir(parents=True, exist_ok=True)
         sections = build_all(study)

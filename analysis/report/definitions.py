@@ -47,6 +47,21 @@ _ALL = (
         "Speed-up as a share of the ideal, with N ranks: one formula for weak and strong scaling.",
     ),
     Definition(
+        "throughput-ratio",
+        "Ratio of throughputs",
+        "X / X(base)",
+        "Throughput against that of the compared runs of the same number of nodes and ranks.",
+    ),
+    Definition(
+        "verdict",
+        "Verdict",
+        "equivalent: 1/1.02 < X / X(base) < 1.02",
+        "Equivalent: two one-sided t tests on logarithms place the ratio within the margin. Faster, slower: "
+        "Welch's t test on logarithms finds a difference. Unsettled: neither. The verdicts of one section "
+        "together have a share of false findings of at most 5 %.",
+        "Schuirmann, J. Pharmacokinetics and Biopharmaceutics 1987; Benjamini and Hochberg, JRSS B 1995",
+    ),
+    Definition(
         "interval",
         "Interval",
         "exp(mean log X ± t · standard error)",

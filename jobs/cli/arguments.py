@@ -152,6 +152,8 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report; with --tag report-TAG)"
     )
+    text = "another sweep to compare with: which is faster, and what differs"
+    parser.add_argument("--against", metavar="SWEEP", help=text)
     text = "compare with the sweep's targets; exit code 1 if one is missed, 3 if the runs cannot tell"
     parser.add_argument("--check", action="store_true", help=text)
     parser.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission

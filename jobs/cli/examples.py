@@ -59,6 +59,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
     "report": {
         "report": "the newest sweep",
         "report small large --out compared": "two sweeps in one report",
+        "report new --against old": "is it faster, and what differs",
         "report --check": "and compare with the targets of the sweep file",
     },
     "open": {

@@ -27,19 +27,38 @@ def run(args: argparse.Namespace) -> int:
         every = with_tags(read_runs(args.runs, progress=progress), args.tags)
         sweeps = list(dict.fromkeys(state.sweep for state in every))
     sweeps = sweeps or [newest_sweep(args.runs)]
+    against = None if args.against is None else _other_sweep(args.runs, args.against, sweeps)
     if args.sweep_end is not None:
-        return sweep_end.run_report_job(args, lambda: _write_as_given(args, sweeps))
+        return sweep_end.run_report_job(args, lambda: _write_as_given(args, sweeps, against))
     if not args.check:
-        _write_as_given(args, sweeps)
+        _write_as_given(args, sweeps, against)
         return 0
     folders, only = [args.runs / sweep for sweep in sweeps], _tagged(args.runs, sweeps, args.tags)
     check_targets(folders, base=args.base, only=only, print_results=False)  # refuses before a file is written
-    _write_as_given(args, sweeps)
+    _write_as_given(args, sweeps, against)
     return check_targets(folders, base=args.base, only=only)
 
 
-def _write_as_given(args: argparse.Namespace, sweeps: list[str]) -> Path:
-    return write(args.runs, sweeps, out=args.out, base=args.base, tags=args.tags, as_json=args.json)
+def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path | None) -> Path:
+    return write(
+        args.runs,
+        sweeps,
+        out=args.out,
+        base=args.base,
+        tags=args.tags,
+        against=against,
+        as_json=args.json,
+    )
+
+
+def _other_sweep(root: Path, name: str, sweeps: Sequence[str]) -> Path:
+    """Folder of the sweep to compare with: a name in the runs folder, or a path to a sweep elsewhere."""
+    if "/" in name.rstrip("/") and Path(name).is_dir():
+        return Path(name)
+    found = run_lookup.find_sweep(root, name)
+    if found in sweeps:
+        raise ConfigError(f"--against {name}: a sweep cannot be compared with itself; name another one")
+    return root / found
 
 
 def write(
@@ -49,6 +68,7 @@ def write(
     out: Path | None = None,
     base: str | None = None,
     tags: Sequence[str] = (),
+    against: Path | None = None,
     as_json: bool = False,
 ) -> Path:
     """Write the report and print its path; the path."""
@@ -58,7 +78,7 @@ def write(
     with progress_bar("writing the report"):
         found = [state for sweep in sweeps for state in read_runs(root, sweep)]
         only = _tagged(root, sweeps, tags)
-        page, states = _write([root / sweep for sweep in sweeps], out, base, found, only)
+        page, states = _write([root / sweep for sweep in sweeps], out, base, found, only, against)
     if as_json:
         add_json(states, page=str(page), report=read_json(page.with_name("report.json")))
     else:
@@ -67,7 +87,12 @@ def write(
 
 
 def _write(
-    folders: list[Path], out: Path, base: str | None, found: list[RunState], only: set[Path] | None
+    folders: list[Path],
+    out: Path,
+    base: str | None,
+    found: list[RunState],
+    only: set[Path] | None,
+    against: Path | None,
 ) -> tuple[Path, list[RunState]]:
     """Write the report of the runs `found`, or of those with the paths `only`; its page, and their states."""
     # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
@@ -82,7 +107,7 @@ def _write(
         _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
         for state in states
     }
-    return report.write(folders, out, base=base, states=known, only=only), states
+    return report.write(folders, out, base=base, states=known, only=only, against=against), states
 
 
 def _tagged(root: Path, sweeps: Sequence[str], tags: Sequence[str]) -> set[Path] | None:

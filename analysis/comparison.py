@@ -1,0 +1,109 @@
+"""Curves of a sweep against those of another sweep, and strategies of one sweep against each other.
+
+Points of equal shape (nodes and ranks) are compared by the ratio of their throughputs. All ratios of one
+comparison are judged together (`analysis.stats.verdicts`), because among many comparisons some differ by
+chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.efficiency import Curve, Point
+from analysis.stats.estimates import Estimate
+from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict, compare, verdicts
+
+STRATEGY = "parallel.strategy"
+
+BASE_STRATEGIES = ("ddp", "dp", "single")
+"""Strategies that others are compared with, the first that the sweep has."""
+
+
+@dataclass(frozen=True)
+class PointComparison:
+    """One point against another of the same shape."""
+
+    curve: Curve
+    point: Point
+    base_curve: Curve
+    base: Point
+    ratio: Estimate
+    """Throughput of `point` / throughput of `base`."""
+    verdict: Verdict
+    reason: str
+    """Reason for `unsettled`; else empty."""
+
+
+def against(
+    curves: Sequence[Curve], others: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN
+) -> list[PointComparison]:
+    """Points of `curves` against points of the same shape of the matching curve among `others`.
+
+    Curves match if they agree in all axes that both have, and if both are emulated or neither is. A single
+    curve on either side matches in spite of other values: then the axes are what is compared.
+    """
+    pairs = []
+    for curve in curves:
+        found = [other for other in others if _matches(curve, other)]
+        alone = len(curves) == 1 or len(others) == 1
+        candidates = found or ([each for each in others if each.emulated == curve.emulated] if alone else [])
+        pairs += [(curve, other) for other in candidates]
+    return _compared(pairs, margin)
+
+
+def unmatched(curves: Sequence[Curve], compared: Sequence[PointComparison]) -> list[str]:
+    """Labels of the curves without any point that was compared."""
+    known = {id(each.curve) for each in compared} | {id(each.base_curve) for each in compared}
+    return [curve.label for curve in curves if id(curve) not in known]
+
+
+def strategies(curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN) -> list[PointComparison]:
+    """Curves of one sweep that differ in the strategy alone, against the curve of the base strategy."""
+    groups: dict[tuple[Any, ...], list[Curve]] = {}
+    for curve in curves:
+        if curve.axes.get(STRATEGY) is not None:
+            rest = tuple(sorted((key, str(value)) for key, value in curve.axes.items() if key != STRATEGY))
+            groups.setdefault((curve.sweep, curve.emulated, rest), []).append(curve)
+    pairs = []
+    for group in groups.values():
+        names = [str(curve.axes[STRATEGY]) for curve in group]
+        base = next((name for name in BASE_STRATEGIES if name in names), names[0])
+        reference = group[names.index(base)]
+        pairs += [(curve, reference) for curve in group if curve is not reference]
+    return _compared(pairs, margin)
+
+
+def _matches(curve: Curve, other: Curve) -> bool:
+    common = curve.axes.keys() & other.axes.keys()
+    return curve.emulated == other.emulated and all(curve.axes[key] == other.axes[key] for key in common)
+
+
+def _compared(pairs: Sequence[tuple[Curve, Curve]], margin: float) -> list[PointComparison]:
+    found = [
+        (curve, point, other, base)
+        for curve, other in pairs
+        for point in curve.points
+        for base in other.points
+        if (point.nodes, point.world_size) == (base.nodes, base.world_size)
+    ]
+    comparisons = [
+        compare(point.samples_per_s_by_run, base.samples_per_s_by_run, margin) for _, point, _, base in found
+    ]
+    judged = verdicts(comparisons)
+    rows = []
+    for (curve, point, other, base), comparison, verdict in zip(found, comparisons, judged, strict=True):
+        unstable = "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis)
+        settled: Verdict = "unsettled" if unstable else verdict
+        reason = _reason(point, base, unstable=unstable) if settled == "unsettled" else ""
+        rows.append(PointComparison(curve, point, other, base, comparison.ratio, settled, reason))
+    return rows
+
+
+def _reason(point: Point, base: Point, *, unstable: bool) -> str:
+    if unstable:
+        return "not stationary"
+    if min(len(point.runs), len(base.runs)) == 1:
+        return "one repeat"
+    return "the interval is too wide"

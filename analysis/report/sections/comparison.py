@@ -1,0 +1,90 @@
+"""Comparison with another sweep: which is faster, curve by curve, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from analysis import comparison
+from analysis.comparison import PointComparison
+from analysis.differences import Difference, differences
+from analysis.report import comparison_parts
+from analysis.report.common import sources
+from analysis.report.section import Column, Section, Table
+from analysis.study import Study
+from analysis.units import plural
+
+
+def build(study: Study) -> Section | None:
+    """Ratios of throughput, and differences in config, code and environment; None without another sweep."""
+    other = study.against
+    if other is None:
+        return None
+    name = ", ".join(other.sweeps)
+    compared = comparison.against(study.curves, other.curves)
+    if not compared:
+        text = f"Nothing to compare with {name}: no finished runs of the same number of nodes and ranks."
+        return Section("comparison", "Comparison", text)
+    several = len({each.curve.label for each in compared}) > 1
+    text = comparison_parts.conclusion(compared, lambda each: _point(each, several=several))
+    alone = [
+        *comparison.unmatched(study.curves, compared),
+        *(f"{label} of {name}" for label in comparison.unmatched(other.curves, compared)),
+    ]
+    paragraphs = [comparison_parts.verdict_text()]
+    paragraphs += [f"Compared with nothing: {', '.join(alone)}."] if alone else []
+    found = _differences(study, other, compared)
+    paragraphs += [_difference_text(found, name)]
+    figure = comparison_parts.figure(
+        "comparison", "Ratio of throughputs", f"Against {name}: {text}.", compared
+    )
+    rows = comparison_parts.table(
+        "comparison",
+        f"Throughput against {name} at equal numbers of nodes and ranks.",
+        compared,
+        lambda each: [
+            *sources(study, each.curve, each.point),
+            *sources(other, each.base_curve, each.base),
+        ],
+    )
+    tables = [rows, *([_difference_table(found, name)] if found else [])]
+    figures = [figure] if figure else []
+    return Section("comparison", "Comparison", f"Against {name}: {text}.", (), paragraphs, tables, figures)
+
+
+def _point(each: PointComparison, *, several: bool) -> str:
+    size = plural(each.point.size, each.curve.unit)
+    return f"{each.curve.label}, {size}" if several else size
+
+
+def _differences(study: Study, other: Study, compared: Sequence[PointComparison]) -> list[Difference]:
+    """Differences of the runs of the compared points."""
+    ours: dict[str, dict[str, Any]] = {}
+    theirs: dict[str, dict[str, Any]] = {}
+    for each in compared:
+        ours |= {row["path"]: row for row in study.runs_of(each.curve, each.point)}
+        theirs |= {row["path"]: row for row in other.runs_of(each.base_curve, each.base)}
+    return differences(list(ours.values()), list(theirs.values()))
+
+
+def _difference_text(found: Sequence[Difference], name: str) -> str:
+    if not found:
+        return f"No difference from {name} is recorded in config, code and environment."
+    if len(found) == 1:
+        each = found[0]
+        return f"One recorded difference from {name}: {each.name} is {each.value} here and {each.base} there."
+    return (
+        f"{len(found)} recorded differences from {name}, listed below: this comparison does not separate "
+        "their effects."
+    )
+
+
+def _difference_table(found: Sequence[Difference], name: str) -> Table:
+    columns = [
+        Column("part", "part"),
+        Column("name", "property"),
+        Column("value", "here"),
+        Column("base", f"in {name}"),
+    ]
+    rows = [[each.part, each.name, each.value, each.base] for each in found]
+    return Table("differences", f"Recorded differences from {name}.", columns, rows)

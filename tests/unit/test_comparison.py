@@ -1,0 +1,166 @@
+"""Sweeps and strategies compared, on generated sweeps with known ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis import comparison
+from analysis.comparison import PointComparison
+from analysis.differences import differences
+from analysis.efficiency import Curve, scaling_curves
+from analysis.report.sections import comparison as comparison_section
+from analysis.report.sections import strategies as strategies_section
+from analysis.runs.load import load
+from analysis.study import Study
+from disttrain.records.json_files import read_json, write_json
+from tests.support.fake_runs import fake_run, fake_sweep
+
+STRATEGIES = [{"parallel.strategy": "ddp"}, {"parallel.strategy": "fsdp"}]
+
+
+def curves_of(sweep: Path) -> list[Curve]:
+    return scaling_curves(load([sweep]))
+
+
+def study_of(sweep: Path, against: Path | None = None) -> Study:
+    other = None if against is None else study_of(against)
+    table = load([sweep])
+    return Study(table, scaling_curves(table), against=other)
+
+
+def steady(root: Path, name: str, step_s: Sequence[float], **options: Any) -> Path:
+    """A sweep on 1 and 2 nodes; its repeats have these mean step times at each size."""
+    for nodes in (1, 2):
+        for repeat, mean_s in enumerate(step_s):
+            run = root / name / f"n{nodes}-r{repeat}"
+            fake_run(run, nodes=nodes, repeat=repeat, mean_s=mean_s, **options)
+    return root / name
+
+
+def verdicts(found: Sequence[PointComparison]) -> list[tuple[str, str, int, str]]:
+    return [(each.curve.label, each.base_curve.label, each.point.size, each.verdict) for each in found]
+
+
+def test_a_sweep_that_is_a_tenth_faster_is_faster_at_each_size(tmp_path: Path) -> None:
+    new = steady(tmp_path, "new", [0.0900, 0.0902, 0.0898])
+    old = steady(tmp_path, "old", [0.1000, 0.1003, 0.0997])
+    found = comparison.against(curves_of(new), curves_of(old))
+    assert verdicts(found) == [("new", "old", 1, "faster"), ("new", "old", 2, "faster")]
+    assert [each.ratio.value for each in found] == pytest.approx([1 / 0.9] * 2, rel=1e-3)
+    back = comparison.against(curves_of(old), curves_of(new))
+    assert [each.verdict for each in back] == ["slower", "slower"]
+
+
+def test_equal_sweeps_are_equivalent_and_noisy_ones_unsettled(tmp_path: Path) -> None:
+    new = steady(tmp_path, "new", [0.1000, 0.1002, 0.0998])
+    same = steady(tmp_path, "same", [0.1001, 0.0999, 0.1003])
+    noisy = steady(tmp_path, "noisy", [0.08, 0.1, 0.12])
+    alone = steady(tmp_path, "alone", [0.05])
+    assert {each.verdict for each in comparison.against(curves_of(new), curves_of(same))} == {"equivalent"}
+    unsettled = comparison.against(curves_of(new), curves_of(noisy))
+    assert {(each.verdict, each.reason) for each in unsettled} == {("unsettled", "the interval is too wide")}
+    once = comparison.against(curves_of(new), curves_of(alone))
+    assert {(each.verdict, each.reason) for each in once} == {("unsettled", "one repeat")}
+
+
+def test_curves_match_by_their_common_axes_and_points_by_shape(tmp_path: Path) -> None:
+    new = fake_sweep(tmp_path, "new", nodes=(2, 4), axes=STRATEGIES)
+    old = fake_sweep(tmp_path, "old", nodes=(1, 2), axes=STRATEGIES)
+    found = comparison.against(curves_of(new), curves_of(old))
+    assert [each[:3] for each in verdicts(found)] == [
+        ("strategy ddp", "strategy ddp", 2),
+        ("strategy fsdp", "strategy fsdp", 2),
+    ]
+    plain = fake_sweep(tmp_path, "plain", nodes=(2,))
+    assert [each.base_curve.label for each in comparison.against(curves_of(new), curves_of(plain))] == [
+        "plain",
+        "plain",
+    ]
+
+
+def test_an_emulated_curve_is_never_compared_with_a_real_one(tmp_path: Path) -> None:
+    real = fake_sweep(tmp_path, "real")
+    emulated = fake_sweep(tmp_path, "emulated", emulated=True)
+    assert comparison.against(curves_of(real), curves_of(emulated)) == []
+    section = comparison_section.build(study_of(real, emulated))
+    assert section is not None
+    assert section.conclusion.startswith("Nothing to compare with emulated")
+
+
+def test_strategies_of_one_sweep_are_compared_with_ddp(tmp_path: Path) -> None:
+    axes = [{"parallel.strategy": name} for name in ("fsdp", "ddp")]
+    found = comparison.strategies(curves_of(fake_sweep(tmp_path, nodes=(2, 4), axes=axes)))
+    assert [each[:3] for each in verdicts(found)] == [
+        ("strategy fsdp", "strategy ddp", 2),
+        ("strategy fsdp", "strategy ddp", 4),
+    ]
+    assert {each.verdict for each in found} == {"faster"}
+    assert comparison.strategies(curves_of(fake_sweep(tmp_path, "none"))) == []
+
+
+def test_strategies_are_compared_only_where_all_else_is_equal(tmp_path: Path) -> None:
+    axes = [{"parallel.strategy": name, "train.seed": seed} for name in ("ddp", "fsdp") for seed in (0, 1)]
+    found = comparison.strategies(curves_of(fake_sweep(tmp_path, nodes=(2,), axes=axes)))
+    assert [(each.curve.axes["train.seed"], each.base_curve.axes["train.seed"]) for each in found] == [
+        (0, 0),
+        (1, 1),
+    ]
+
+
+def test_differences_name_config_code_and_environment(tmp_path: Path) -> None:
+    new, old = (
+        fake_sweep(tmp_path, "new", nodes=(1,)),
+        fake_sweep(tmp_path, "old", nodes=(1,), torch="2.12.0"),
+    )
+    for run in new.iterdir():
+        record = read_json(run / "run.json")
+        record["config"]["optim"]["lr"] = 0.5
+        record["config"]["train"]["log_every"] = 7  # changes neither results nor speed
+        record["provenance"]["code"]["git_commit"] = "a" * 40
+        write_json(run / "run.json", record)
+        variable = {"value": "eth0", "reason": "", "source": "site"}
+        write_json(run / "env.json", {"schema_version": 1, "variables": {"NCCL_SOCKET_IFNAME": variable}})
+    ours, theirs = (load([sweep]).to_dict("records") for sweep in (new, old))
+    found = {(each.part, each.name): (each.value, each.base) for each in differences(ours, theirs)}
+    lr = str(read_json(old / "n1x1-r0" / "run.json")["config"]["optim"]["lr"])
+    assert found == {
+        ("config", "optim.lr"): ("0.5", lr),
+        ("code", "commit"): ("a" * 40, "f" * 40),
+        ("environment", "torch"): ("2.13.0", "2.12.0"),
+        ("environment", "NCCL_SOCKET_IFNAME"): ("eth0", "\N{EN DASH}"),
+    }
+    assert differences(ours, ours) == []
+
+
+def test_runs_without_their_records_still_compare(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1,))
+    rows = load([sweep]).to_dict("records")
+    for run in sweep.iterdir():
+        (run / "run.json").write_text("{")
+    assert all(each.value == "\N{EN DASH}" for each in differences(rows, []) if each.part == "config")
+
+
+def test_section_concludes_and_names_the_one_difference(tmp_path: Path) -> None:
+    new = steady(tmp_path, "new", [0.0900, 0.0902, 0.0898])
+    old = steady(tmp_path, "old", [0.1000, 0.1003, 0.0997], overrides={"torch": "2.12.0"})
+    section = comparison_section.build(study_of(new, old))
+    assert section is not None
+    assert section.conclusion == "Against old: faster: 1 node (1.11×), 2 nodes (1.11×)."  # noqa: RUF001
+    assert (
+        section.paragraphs[-1] == "One recorded difference from old: torch is 2.13.0 here and 2.12.0 there."
+    )
+    assert [table.name for table in section.tables] == ["comparison", "differences"]
+    assert len(section.tables[0].sources[0]) == 6
+    assert section.figures[0].svg.startswith("<svg")
+    assert comparison_section.build(study_of(new)) is None
+
+
+def test_section_of_strategies(tmp_path: Path) -> None:
+    section = strategies_section.build(study_of(fake_sweep(tmp_path, nodes=(4,), axes=STRATEGIES)))
+    assert section is not None
+    assert section.conclusion == "Against ddp: slower: fsdp on 4 nodes (0.91×)."  # noqa: RUF001
+    assert strategies_section.build(study_of(fake_sweep(tmp_path, "one"))) is None
