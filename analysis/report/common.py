@@ -8,6 +8,7 @@ from analysis.efficiency import Curve, Point
 from analysis.report.section import Column, RunLink, Value
 from analysis.study import Study
 from analysis.style import curve_class, size_class
+from analysis.svg.bars import Row, Segment
 from analysis.svg.plot import LegendItem
 from analysis.units import plural
 
@@ -57,6 +58,18 @@ def point_legend(study: Study) -> list[LegendItem]:
         name = plural(point.size, curve.unit) if len(study.curves) == 1 else curve.label
         items.setdefault(name, LegendItem(name, colour, "line", name))
     return list(items.values())
+
+
+def grouped_rows(study: Study, rows: Sequence[tuple[Curve, Point, Sequence[Segment], str]]) -> list[Row]:
+    """Rows of bars named by size; of several curves, under a heading for each."""
+    found: list[Row] = []
+    heading: Curve | None = None
+    for curve, point, segments, text in rows:
+        if len(study.curves) > 1 and curve is not heading:
+            found.append(Row(curve.label))
+            heading = curve
+        found.append(Row(plural(point.size, curve.unit), segments, text))
+    return found
 
 
 def run_key(sweep: str, run: str) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analysis.efficiency import Curve
 from analysis.report import scaling_text
 from analysis.report.common import sentence
 from analysis.report.model import Answer
+from analysis.report.section import Section
 from analysis.report.sections import composition
 from analysis.study import Study
 
@@ -24,15 +27,21 @@ def lead(study: Study) -> str:
     return scaling_text.headline(leading_curve(study), len(study.curves))
 
 
-def answers(study: Study) -> list[Answer]:
-    """Three answers on the leading curve; none without a finished run."""
+def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
+    """Up to three answers; none without a finished run.
+
+    The second names the culprit that the section of stragglers found; the third is the conclusion of the
+    section of bottlenecks.
+    """
     if not study.curves:
         return []
-    curve = leading_curve(study)
-    return [
-        Answer(question=SCALES, text=_scales(study, curve)),
-        Answer(question=TIME, text=composition.growth(study)),
-    ]
+    conclusions = {section.id: section.conclusion for section in sections}
+    found = {
+        SCALES: _scales(study, leading_curve(study)),
+        TIME: sentence([composition.growth(study), conclusions.get("stragglers", "")]),
+        HELPS: conclusions.get("bottlenecks", ""),
+    }
+    return [Answer(question=question, text=text) for question, text in found.items() if text]
 
 
 def leading_curve(study: Study) -> Curve:

@@ -81,9 +81,7 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise ValueError(
-                    f"table {self.name}: a row has {len(row)} values, {len(self.columns)} columns"
-                )
+                raise ValueError(f"table {self.name}: {len(row)} values for {len(self.columns)} columns")
         if self.sources and len(self.sources) != len(self.rows):
             raise ValueError(f"table {self.name}: {len(self.sources)} sources, {len(self.rows)} rows")
 

@@ -36,7 +36,7 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
         confidence=CONFIDENCE,
         headline=[scaling_text.headline(curve, len(curves)) for curve in curves] or [first_screen.NOTHING],
         lead=first_screen.lead(study),
-        answers=first_screen.answers(study),
+        answers=first_screen.answers(study, sections),
         emulated=study.emulated,
         rules=checklist.rules(study, sections),
         figures=[_figure(study, figure) for section in sections for figure in section.figures],

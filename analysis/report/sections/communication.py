@@ -6,10 +6,18 @@ import statistics
 from collections.abc import Sequence
 
 from analysis.efficiency import Curve, Point
-from analysis.report.common import all_points, point_name, sentence, size_columns, size_values, sources
+from analysis.report.common import (
+    all_points,
+    grouped_rows,
+    point_name,
+    sentence,
+    size_columns,
+    size_values,
+    sources,
+)
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.study import Study
-from analysis.svg.bars import Row, bars, stacked
+from analysis.svg.bars import bars, stacked
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
 from analysis.units import percent, plural, seconds, time_scale
@@ -156,9 +164,9 @@ def _figure(
             (float(values[at] or 0) * factor, colour, f"{name}: {label} {seconds(float(values[at] or 0))}")  # type: ignore[arg-type]
             for at, label, colour in kinds
         ]
-        rows.append(Row(name, stacked(parts), seconds(total)))
+        rows.append((curve, point, stacked(parts), seconds(total)))
     svg = bars(
-        rows,
+        grouped_rows(study, rows),
         Axis(f"communication in a step ({unit})", 0.0, 1.2 * longest * factor),
         name="communication-figure",
         title="Communication of a step",

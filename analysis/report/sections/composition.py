@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from analysis import plots
 from analysis.efficiency import Curve, Point
-from analysis.report.common import all_points, point_name, size_columns, size_values, sources
+from analysis.report.common import all_points, grouped_rows, point_name, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.study import Study
 from analysis.style import PHASE_CLASSES, PHASE_NAMES
-from analysis.svg.bars import Row, bars, stacked
+from analysis.svg.bars import bars, stacked
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
 from analysis.units import percent, plural, seconds, time_scale
@@ -72,11 +72,7 @@ def _figure(study: Study, points: list[tuple[Curve, Point]], conclusion: str) ->
     factor, unit = time_scale(longest)
     present = [name for name in PHASES if any(point.composition[name] for _, point in points)]
     rows = []
-    heading = None
     for curve, point in points:
-        if len(study.curves) > 1 and curve is not heading:
-            rows.append(Row(curve.label))
-            heading = curve
         parts = [
             (
                 (point.composition[name] or 0.0) * factor,
@@ -87,14 +83,14 @@ def _figure(study: Study, points: list[tuple[Curve, Point]], conclusion: str) ->
             )
             for name in present
         ]
-        rows.append(Row(plural(point.size, curve.unit), stacked(parts), seconds(point.step_s.value)))
+        rows.append((curve, point, stacked(parts), seconds(point.step_s.value)))
     description = "; ".join(
         f"{point_name(study, curve, point)}: "
         + ", ".join(f"{PHASE_NAMES[name]} {seconds(point.composition[name] or 0.0)}" for name in present)
         for curve, point in points
     )
     svg = bars(
-        rows,
+        grouped_rows(study, rows),
         Axis(f"mean time of a step ({unit})", 0.0, 1.2 * longest * factor),
         name="composition",
         title="Step time by phase",

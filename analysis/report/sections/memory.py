@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from analysis.report.common import all_points, point_name, size_columns, size_values, sources
+from analysis.report.common import all_points, grouped_rows, point_name, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.study import Study
-from analysis.svg.bars import Row, Segment, bars
+from analysis.svg.bars import Segment, bars
 from analysis.svg.scales import Axis
 from analysis.units import binary_bytes
 
@@ -75,11 +75,10 @@ def _figure(study: Study, most: int, conclusion: str) -> Figure:
     for curve, point in all_points(study):
         if point.peak_memory_bytes:
             name, text = point_name(study, curve, point), binary_bytes(point.peak_memory_bytes)
-            rows.append(
-                Row(name, [Segment(0, point.peak_memory_bytes / _MIB, "c0", f"{name}: {text}")], text)
-            )
+            bar = Segment(0, point.peak_memory_bytes / _MIB, "c0", f"{name}: {text}")
+            rows.append((curve, point, [bar], text))
     svg = bars(
-        rows,
+        grouped_rows(study, rows),
         Axis("peak memory of a rank (MiB)", 0.0, 1.25 * most / _MIB),
         name="memory-figure",
         title="Peak memory",

@@ -1,0 +1,63 @@
+"""Table values as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.report.cells import Cell, cell
+from analysis.report.section import Column, RunLink, Table
+from analysis.report.views import table_view
+from analysis.stats.estimates import Estimate
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "s", "\N{EN DASH}"),
+        (float("nan"), "share", "\N{EN DASH}"),
+        (True, "", "yes"),
+        ("text", "", "text"),
+        (1234, "count", "1,234"),
+        (0.0412, "s", "41.2 ms"),
+        (90.0, "span", "1.50 min"),
+        (0.913, "share", "91.3 %"),
+        (-0.02, "points", "-2.0 pp"),
+        (2.871, "ratio", "2.87\N{MULTIPLICATION SIGN}"),
+        (5.1e8, "B/s", "510 MB/s"),
+        (9.89e14, "FLOP/s", "989 TFLOP/s"),
+        (2**30, "B", "1.00 GiB"),
+        (1.23456, "loss", "1.2346"),
+        (RunLink("n1-r0", "/x/n1-r0"), "", "n1-r0"),
+    ],
+)
+def test_values_have_their_unit(value, unit, text):
+    assert cell(value, unit) == Cell(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "line"),
+    [
+        (Estimate(0.913, 0.901, 0.924, 3), "share", "91.3 % [90.1, 92.4], n=3"),
+        (Estimate(0.1, 0.09, 0.11, 3), "s", "100 ms [90.0, 110], n=3"),
+        (Estimate(5e9, 4e9, 6e9, 4), "B/s", "5.00 GB/s [4.00, 6.00], n=4"),
+        (Estimate(90, 60, 120, 2), "span", "1.50 min [1.00, 2.00], n=2"),
+        (Estimate(0.5, 0.4, 0.6, 1, "within run"), "share", "50.0 % [40.0, 60.0], n=1, within run"),
+        (Estimate(2, None, None, 1), "ratio", "2.00\N{MULTIPLICATION SIGN}, n=1, no interval"),
+        (Estimate(2, None, None, 3), "ratio", "2.00\N{MULTIPLICATION SIGN}, no interval, n=3"),
+    ],
+)
+def test_estimates_have_interval_and_repeats_in_the_unit_of_the_value(value, unit, line):
+    assert cell(value, unit).line == line
+
+
+def test_a_table_drops_empty_columns_and_limits_its_rows():
+    columns = [Column("a", "a", "count"), Column("b", "b", "s"), Column("c", "c", "s", "step-time")]
+    view = table_view(Table("t", "caption", columns, [[i, None, 1.0] for i in range(300)]))
+    assert [head.text for head in view.heads] == ["a", "c"]
+    assert view.heads[1].href == "#def-step-time"
+    assert (len(view.rows), view.left_out) == (200, 100)
+
+
+def test_a_table_refuses_rows_of_another_length():
+    with pytest.raises(ValueError, match="table t: 1 values for 2 columns"):
+        Table("t", "", [Column("a", "a"), Column("b", "b")], [["x"]])

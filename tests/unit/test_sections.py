@@ -1,0 +1,166 @@
+"""Sections: each concludes, leads to formulas and runs, and vanishes where there is nothing to show."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+
+from analysis.efficiency import scaling_curves
+from analysis.report import render, write
+from analysis.report.definitions import DEFINITIONS
+from analysis.report.section import Section
+from analysis.report.sections import batch_size, build_all, communication, traffic, training
+from analysis.report.summary import summarize
+from analysis.runs.load import load
+from analysis.study import Study
+from disttrain.records.hardware import GpuSummary
+from disttrain.records.json_files import read_json, write_json
+from tests.support.fake_runs import fake_run, fake_sweep
+
+PAGE_BYTES = 1_000_000
+SCRIPT_BYTES = 15_000
+
+
+def study_of(*sweeps: Path) -> Study:
+    table = load(sweeps)
+    return Study(table, scaling_curves(table))
+
+
+def edit_metrics(sweep: Path, **fields: object) -> None:
+    for path in sweep.glob("*/metrics.json"):
+        write_json(path, read_json(path) | fields)
+
+
+def test_every_figure_concludes_and_every_table_has_a_caption(tmp_path: Path) -> None:
+    sections = build_all(study_of(fake_sweep(tmp_path)))
+    figures = [figure for section in sections for figure in section.figures]
+    tables = [table for section in sections for table in section.tables]
+    assert all(re.match(r".{20,}\.", figure.conclusion) for figure in figures)
+    assert all(table.caption.endswith(".") for table in tables)
+    assert len({figure.name for figure in figures}) == len(figures)
+    assert len({table.name for table in tables}) == len(tables)
+    assert len({section.id for section in sections}) == len(sections)
+
+
+def test_columns_with_a_unit_lead_to_definitions_that_exist(tmp_path: Path) -> None:
+    sections = build_all(study_of(fake_sweep(tmp_path)))
+    named = {c.formula_id for s in sections for t in s.tables for c in t.columns if c.formula_id}
+    assert named <= set(DEFINITIONS)
+    assert {"throughput", "efficiency", "phases", "percentiles"} <= named
+
+
+def test_nothing_finished_leaves_only_the_runs_and_their_origin(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "n1", end="planned")
+    assert {section.id for section in build_all(study_of(tmp_path / "s"))} <= {"runs", "reproduction"}
+
+
+def test_communication_of_one_rank_is_no_section(tmp_path: Path) -> None:
+    assert communication.build(study_of(fake_sweep(tmp_path, nodes=(1,)))) is None
+    found = communication.build(study_of(fake_sweep(tmp_path, "several", nodes=(1, 2))))
+    assert found is not None
+    assert found.conclusion.startswith("On 2 nodes, exposed communication takes 15 % of the step")
+
+
+def test_batch_sizes_are_compared_at_one_number_of_ranks(tmp_path: Path) -> None:
+    weak = fake_sweep(tmp_path, "weak", nodes=(1, 2), scaling="strong")
+    assert batch_size.build(study_of(weak)) is None
+    for batch, mean_s in ((8, 0.1), (16, 0.15), (32, 0.4)):
+        for repeat in (0, 1):
+            fake_run(
+                tmp_path / "batch" / f"b{batch}-r{repeat}",
+                local_batch_size=batch,
+                mean_s=mean_s * (1 + 0.01 * repeat),
+                repeat=repeat,
+                axes={"resources.nodes": 1, "train.local_batch_size": batch},
+            )
+    found = batch_size.build(study_of(tmp_path / "batch"))
+    assert found is not None
+    assert "with a batch of 16 a rank" in found.conclusion
+    assert [figure.name for figure in found.figures] == ["batch_throughput", "batch_latency"]
+
+
+def test_skipped_steps_are_counted(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=1, skipped_steps=3)
+    found = training.build(study_of(sweep))
+    assert found is not None
+    assert "3 steps skipped, because the gradient norm was not finite: n1x1-r0 (3)." in found.paragraphs
+
+
+def test_traffic_names_the_busiest_path(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1)
+    assert traffic.build(study_of(sweep)) is None
+    gpu = dict.fromkeys(set(GpuSummary.model_fields) - {"schema_version"}) | {
+        "gpus": 1,
+        "gpus_lost": 0,
+        "samples": 9,
+        "sampled_s": 1.0,
+    }
+    edit_metrics(sweep, gpu=gpu | {"nvlink_tx_bytes_per_s": 5e9, "pcie_rx_bytes_per_s": 1e9})
+    found = traffic.build(study_of(sweep))
+    assert found is not None
+    assert found.conclusion == "The busiest path is NVLink sent on 1 node: 5.00 GB/s for each GPU."
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The page of 120 runs in 6 configurations, and the folder of the sweep."""
+    root = tmp_path_factory.mktemp("many")
+    axes = [{"optim.lr": lr / 1000} for lr in range(1, 7)]
+    sweep = fake_sweep(root, nodes=(1, 2, 4, 8, 16), repeats=4, axes=axes, emulated=True)
+    study = study_of(sweep)
+    sections: list[Section] = build_all(study)
+    report = summarize(study, sections, "2026-01-02T03:04:05Z")
+    return render.page(report, sections, sweep / "report"), sweep
+
+
+def test_a_page_of_many_runs_stays_below_a_megabyte(many: tuple[str, Path]) -> None:
+    assert len(many[0].encode()) < PAGE_BYTES
+
+
+def test_emulated_results_are_marked_at_each_figure_and_table(many: tuple[str, Path]) -> None:
+    page, _ = many
+    marks = page.count('class="tag">emulated')
+    assert marks == page.count("<figcaption>") + page.count("<caption>") > 10
+    assert "(emulated)</title>" in page
+
+
+def test_the_policy_allows_this_style_and_script_and_nothing_else(many: tuple[str, Path]) -> None:
+    page, _ = many
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    for kind in ("style", "script"):
+        (content,) = re.findall(f"<{kind}>(.*?)</{kind}>", page, re.S)
+        digest = b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src &#39;sha256-{digest}&#39;" in policy
+    assert policy.startswith("default-src &#39;none&#39;")
+    assert "unsafe" not in policy
+    (script,) = re.findall("<script>(.*?)</script>", page, re.S)
+    assert len(script) < SCRIPT_BYTES
+    assert not re.search(r"eval|Function\(|fetch|XMLHttpRequest|import\(", script)
+    assert not re.search(r'<[^>]+ (?:style|on\w+)="', page)
+
+
+def test_the_page_has_landmarks_and_described_figures(many: tuple[str, Path]) -> None:
+    page, _ = many
+    for tag in ("<header>", '<nav aria-label="Sections">', '<main id="main">', "<footer>"):
+        assert page.count(tag) == 1
+    svgs = re.findall(r"<svg[^>]*>", page)
+    assert svgs
+    assert all('role="img"' in svg and "aria-labelledby=" in svg for svg in svgs)
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_tables_in_json_have_raw_values_with_interval_and_repeats(tmp_path: Path) -> None:
+    write([fake_sweep(tmp_path, nodes=(1, 2))], tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    (scaling,) = [t for s in report["sections"] for t in s["tables"] if t["name"] == "scaling"]
+    names = [column["name"] for column in scaling["columns"]]
+    efficiency = scaling["rows"][1][names.index("efficiency")]
+    assert set(efficiency) == {"value", "low", "high", "repeats", "basis"}
+    assert 0 < efficiency["low"] < efficiency["value"] < efficiency["high"] < 1
+    assert scaling["sources"][1] == ["n2x1-r0", "n2x1-r1", "n2x1-r2"]
