@@ -70,6 +70,7 @@ lint: $(STAMP)  ## ruff, mypy, import contracts, lengths, and whether generated 
 	@$(BIN)/python -m disttrain.documents --check
 	@$(BIN)/python -m jobs.schedulers.slurm.documents --check
 	@$(BIN)/python -m jobs.cli.documents --check
+	@$(BIN)/python -m benchmarks.results_page --check
 
 format: $(STAMP)  ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix
@@ -79,6 +80,7 @@ schemas: $(STAMP)  ## regenerate docs/schemas, docs/configuration.md, docs/profi
 	@$(BIN)/python -m disttrain.documents
 	@$(BIN)/python -m jobs.schedulers.slurm.documents
 	@$(BIN)/python -m jobs.cli.documents
+	@$(BIN)/python -m benchmarks.results_page
 
 clean:  ## remove caches and coverage data; runs/ and .venv stay
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis htmlcov build mutants .coverage .coverage.*

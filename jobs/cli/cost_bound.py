@@ -23,7 +23,7 @@ def cost_bound(run: RunPlan, scheduler: Scheduler) -> CostBound:
     resources = run.config.resources
     gpus = resources.nodes * resources.gpus_per_node
     on_gpu = scheduler.uses_gpus(resources.device, gpus)
-    hours = gpus * run.config.job.time_limit_min / 60
+    hours = (gpus if on_gpu else run.config.world_size) * run.config.job.time_limit_min / 60
     return CostBound(hours, "GPU-hours" if on_gpu else "CPU rank-hours")
 
 

@@ -19,9 +19,7 @@ def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
     found = []
     processors = scheduler.processors()
     if processors is not None:
-        on_cpus = [
-            run for run in runs if not scheduler.uses_gpus(run.config.resources.device, run.config.world_size)
-        ]
+        on_cpus = [run for run in runs if not scheduler.uses_gpus(*_device_and_gpus(run))]
         crowded = {run.name: busy for run in on_cpus if (busy := _busy_threads(run)) > processors}
         if crowded:
             found.append(
@@ -49,6 +47,12 @@ def _unchecked_options(runs: Sequence[RunPlan]) -> list[str]:
         if (section := getattr(run.config, key)).model_extra
     }
     return sorted(filter(None, [*(unchecked_options(*each) for each in sections), check_huggingface(runs)]))
+
+
+def _device_and_gpus(run: RunPlan) -> tuple[str, int]:
+    """`resources.device`, and the GPUs of the run if it has any."""
+    resources = run.config.resources
+    return resources.device, resources.nodes * resources.gpus_per_node
 
 
 def _busy_threads(run: RunPlan) -> int:
