@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import own_time, trainer, trainer_turns
+from benchmarks import own_time, step_options, step_options_turns, trainer, trainer_turns
 from benchmarks.gpu import training
 from benchmarks.gpu.__main__ import PARTS, Part, main, run_all
 from benchmarks.gpu.matmul import matmul_rates
@@ -76,6 +76,28 @@ def test_turns_of_other_loops_make_no_log_line_due(tmp_path: Path, monkeypatch: 
         found = trainer_turns.measure(arguments, world, config, tmp_path)
     assert found["seconds"] == {"disttrain": [0.0, 0.0], "bare": [100.0, 100.0]}
     assert not written
+
+
+@pytest.mark.parametrize("option", step_options.OPTIONS)
+def test_turns_with_and_without_an_option(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(step_options_turns.STEPS, option, 3)
+    collected: list[int] = []
+    monkeypatch.setattr(step_options_turns.gc, "collect", lambda: collected.append(1) or 0)
+    arguments = argparse.Namespace(launch=0, rounds=2)
+    config = trainer_turns.config_of("single", "cpu", 1, tiny=True)
+    with open_world(config.resources) as world:
+        if option == "channels_last":
+            sides = step_options_turns.resnets(world.device, tiny=True)
+        else:
+            sides = step_options_turns.one_loop(world, 2, tmp_path, tiny=True)
+        found = step_options_turns.measure(option, sides, arguments, world)
+    # at the beginning of each turn of the option, by the hook, and at its end
+    assert len(collected) == (4 if option == "gc_every" else 0)
+    shown = step_options.figures({"options": {option: [found, found]}})[option]
+    assert shown["ratio"] == pytest.approx(found["off"]["mean_s"] / found["on"]["mean_s"])
+    assert 0 < shown["on_mean_ms"] <= shown["on_max_ms"]
 
 
 def test_matmul_rates() -> None:
