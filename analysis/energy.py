@@ -14,6 +14,8 @@ change of power over the ideal step:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analysis.stats.estimates import Estimate, geometric_mean
 from analysis.waterfall import Waterfall
 from disttrain.records.metrics import Metrics
@@ -36,7 +38,22 @@ def joules_per_sample(metrics: Metrics) -> float | None:
     return None if gpu.power_mean_w is None else gpu.power_mean_w * gpu.gpus / rate
 
 
-def energy_per_sample(runs: list[Metrics]) -> Estimate | None:
+def mean_watts(runs: Sequence[Metrics | None]) -> float | None:
+    """Mean power of one GPU over repeats; None if a repeat has none."""
+    powers = [device_watts(metrics) for metrics in runs]
+    known = [power for power in powers if power is not None]
+    return sum(known) / len(known) if known and len(known) == len(powers) else None
+
+
+def device_watts(metrics: Metrics | None) -> float | None:
+    """Power of one GPU in watts over the measured steps of one run; None where it was not measured."""
+    energy = None if metrics is None else joules_per_sample(metrics)
+    if metrics is None or energy is None or metrics.gpu is None or not metrics.samples_per_s:
+        return None
+    return energy * metrics.samples_per_s / max(metrics.gpu.gpus, 1)
+
+
+def energy_per_sample(runs: Sequence[Metrics]) -> Estimate | None:
     """Geometric mean of `joules_per_sample` over repeats; None if a repeat has none."""
     found = [joules_per_sample(metrics) for metrics in runs]
     measured = [value for value in found if value]

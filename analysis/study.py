@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from analysis import utilization
 from analysis.efficiency import Curve, Point
 from analysis.overlaps import Overlap, overlaps_of
+from analysis.price_list import PriceList
 from analysis.runs import step_records, training_curves
 from analysis.runs.frames import Frames, read_frames
 from analysis.runs.load import read_metrics
@@ -33,6 +34,12 @@ class Study:
     """Whether `runs` has all runs of its sweeps; cached frames that none of them uses are then deleted."""
     against: Study | None = None
     """Another sweep to compare with."""
+    prices: PriceList = field(default_factory=PriceList)
+    """Prices that the user gave; empty without a price list."""
+    deadline_s: float | None = None
+    """Seconds within which a training must end; None without a deadline."""
+    samples: float | None = None
+    """Samples of the training that costs refer to; None for those of the planned steps of the base."""
 
     @cached_property
     def frames(self) -> Frames:

@@ -77,6 +77,61 @@ _ALL = (
         "steps and repeats. Communication hidden under compute is part of compute.",
     ),
     Definition(
+        "waterfall",
+        "Waterfall",
+        "Δₖ = tₖ(N) - w · tₖ(N₀), Σ Δₖ = T(N) - w · T(N₀)",
+        "Seconds that phase k adds to the step which the base predicts, with w = samples per rank and step "
+        "at N / those at the base. The sum is exact; the residual is time that no phase covers. Other units "
+        "are Δₖ times one factor. The interval is Student's t over repeats with Welch's degrees of freedom.",
+    ),
+    Definition(
+        "mfu",
+        "Model FLOPs utilization (MFU)",
+        "MFU = F · b / (P · T)",
+        "F: FLOPs of training on one sample, without recomputation; b: samples per device and step; P: peak "
+        "dense FLOP/s of the device in the dtype of its matmuls.",
+        "Chowdhery et al., PaLM, arXiv 2204.02311",
+    ),
+    Definition(
+        "pop-factors",
+        "POP factors",
+        "PE = LB persistent · LB transient · host · transfer; E = PE(N) / PE(N₀) · CS",
+        "Mean over ranks of useful time (compute and optimizer) / time of the steps, as a product: balance "
+        "of the ranks over the run, balance within steps, time on the host, transfer. CS: computation "
+        "scaling, useful time that the base predicts / useful time. The product is exact. Losses in "
+        "percentage points are logarithmic-mean parts, which sum exactly to 1 - E.",
+        "POP Centre of Excellence, standard metrics; Ang, Energy Policy 33 (2005)",
+    ),
+    Definition(
+        "goodput",
+        "Goodput",
+        "goodput = training / (end - submission)",
+        "Share of all seconds of a run, queue included, spent in steps of the final model. Every second is "
+        "in exactly one class.",
+    ),
+    Definition(
+        "gain-ceiling",
+        "Ceiling of a gain",
+        "s / (1 - s)",
+        "Largest gain in throughput if a phase with the share s of the step vanished. It is no forecast: the "
+        "time can move to another phase. Of compute and optimizer only the part beyond the base's prediction "
+        "counts.",
+    ),
+    Definition(
+        "training-cost",
+        "Cost of a training",
+        "time = n / X; device-hours = D · n / X / 3600",
+        "n samples on D devices at the measured throughput X; start-up, validation, repeated work and queue "
+        "are not part. Money: device-hours times the price in the price list.",
+    ),
+    Definition(
+        "energy",
+        "Energy per sample",
+        "e = power of all GPUs / X",
+        "From the GPUs' energy counters over the measured steps, else from samples of their power. GPUs "
+        "alone, without hosts, network and cooling. Carbon: e times the carbon intensity of the price list.",
+    ),
+    Definition(
         "exposed-communication",
         "Exposed communication",
         "exposed = waiting for peers + data transfer",

@@ -9,7 +9,7 @@ from analysis.report import scaling_text
 from analysis.report.common import sentence
 from analysis.report.model import Answer
 from analysis.report.section import Section
-from analysis.report.sections import composition
+from analysis.report.sections import composition, waterfall
 from analysis.study import Study
 
 SCALES = "How does it scale?"
@@ -38,7 +38,7 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
     conclusions = {section.id: section.conclusion for section in sections}
     found = {
         SCALES: _scales(study, leading_curve(study)),
-        TIME: sentence([composition.growth(study), conclusions.get("stragglers", "")]),
+        TIME: sentence([composition.growth(study), _why(study), conclusions.get("stragglers", "")]),
         HELPS: conclusions.get("bottlenecks", ""),
     }
     return [Answer(question=question, text=text) for question, text in found.items() if text]
@@ -47,6 +47,13 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
 def leading_curve(study: Study) -> Curve:
     """The curve with the highest throughput at its largest size."""
     return max(study.curves, key=lambda curve: curve.points[-1].samples_per_s.value)
+
+
+def _why(study: Study) -> str:
+    """Cause of lost compute time on the leading curve; empty where compute loses nothing."""
+    curve = leading_curve(study)
+    found = [each for each in waterfall.waterfalls(study) if each.curve is curve]
+    return waterfall.why(study, found[-1]) if found else ""
 
 
 def _scales(study: Study, curve: Curve) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from analysis.report.section import Section
 from analysis.report.sections import (
     batch_size,
+    bottlenecks,
     communication,
     comparison,
     composition,
@@ -20,6 +21,7 @@ from analysis.report.sections import (
     training,
     utilization,
     validity,
+    waterfall,
 )
 from analysis.study import Study
 
@@ -29,7 +31,9 @@ ORDER = (
     scaling,
     comparison,
     strategies,
+    waterfall,
     composition,
+    bottlenecks,
     communication,
     distributions,
     utilization,

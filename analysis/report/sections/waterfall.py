@@ -1,0 +1,253 @@
+"""Waterfall: from the ideal step to the actual one, by phase, and the cause of lost compute time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analysis.compute_evidence import compute_causes
+from analysis.compute_loss import sentence as cause_sentence
+from analysis.efficiency import Curve, Point
+from analysis.energy import mean_watts
+from analysis.report import common
+from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.stats.estimates import Estimate
+from analysis.study import Study
+from analysis.style import PHASE_CLASSES, PHASE_NAMES
+from analysis.svg.bars import Row, Segment, bars
+from analysis.svg.scales import Axis
+from analysis.units import percent, plural, seconds, time_scale
+from analysis.waterfall import RESIDUAL, Part, Waterfall, from_peak, phase_times, scales, waterfall
+
+STEPS = 1000
+"""Steps that device-hours, money and joules count."""
+SHOWN = 0.001
+"""Parts below this share of the step are left out of the figure; the table has all."""
+OPTIONAL = ("throughput", "device_hours", "money", "energy")
+"""Units beside seconds and percent: money and energy where price and power are known."""
+NAMES = PHASE_NAMES | {RESIDUAL: "residual"}
+
+
+@dataclass(frozen=True)
+class SizeWaterfall:
+    """The waterfall of one point against the base of its curve."""
+
+    curve: Curve
+    point: Point
+    found: Waterfall
+
+
+def build(study: Study) -> Section | None:
+    """None without a size beside the base, or without measured phases."""
+    found = waterfalls(study)
+    if not found:
+        return None
+    shown = leading(found)
+    conclusion = loss_sentence(study, shown)
+    return Section(
+        "waterfall",
+        "From the ideal to the actual step",
+        conclusion,
+        paragraphs=[text for text in (why(study, shown), _closing(found)) if text],
+        tables=[_table(study, found), *_peak_tables(study, found)],
+        figures=[_figure(study, shown, conclusion)],
+    )
+
+
+def waterfalls(study: Study) -> list[SizeWaterfall]:
+    """Waterfalls of all points that have a base, in the order of curves and sizes."""
+    found = []
+    for curve in study.curves:
+        if curve.base is None or not any(curve.base.composition.values()):
+            continue
+        base = phase_times(curve.base, curve, study.included)
+        for point in curve.points:
+            if point is not curve.base and any(point.composition.values()):
+                times = phase_times(point, curve, study.included)
+                found.append(SizeWaterfall(curve, point, waterfall(times, base)))
+    return found
+
+
+def leading(found: list[SizeWaterfall]) -> SizeWaterfall:
+    """The largest size of the curve with the highest throughput there."""
+    last = {id(each.curve): each for each in found}
+    return max(last.values(), key=lambda each: each.point.samples_per_s.value)
+
+
+def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
+    """Name the largest loss whose interval excludes zero, or the largest gain without one."""
+    place = common.point_name(study, shown.curve, shown.point)
+    base = shown.curve.base_size
+    losses = sorted(shown.found.parts, key=lambda part: -part.share.value)
+    settled = [part for part in losses if part.share.low is None or part.share.low > 0]
+    if settled and settled[0].share.value >= 0.01:
+        part = settled[0]
+        return (
+            f"{NAMES[part.name].capitalize()} loses most at {place}: {_share(part)} of the step more than "
+            f"{plural(base or 0, shown.curve.unit)} predict{'s' if base == 1 else ''}."
+        )
+    return f"No phase loses time for certain at {place} against {plural(base or 0, shown.curve.unit)}."
+
+
+def why(study: Study, shown: SizeWaterfall) -> str:
+    """Cause of lost compute time, if compute loses at least 1 % of the step; empty otherwise."""
+    share = next(part.share.value for part in shown.found.parts if part.name == "compute_s")
+    if share < 0.01:
+        return ""
+    return cause_sentence(compute_causes(study, shown.curve, shown.point))
+
+
+def _share(part: Part) -> str:
+    low, high = part.share.low, part.share.high
+    text = percent(part.share.value)
+    return text if low is None or high is None else f"{text} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def _closing(found: list[SizeWaterfall]) -> str:
+    error_s = max(abs(each.found.closing_error_s) for each in found)
+    uncovered = [part for each in found for part in each.found.parts if part.name == RESIDUAL]
+    residual = max(abs(part.share.value) for part in uncovered)
+    return (
+        "The parts sum to the actual minus the ideal step, with a rounding error of at most "
+        f"{error_s:.0e} s. The residual is time of the step that no phase covers: at most "
+        f"{percent(residual, 2)} of a step. Negative parts are gains."
+    )
+
+
+def _table(study: Study, found: list[SizeWaterfall]) -> Table:
+    rows: list[list[Value]] = []
+    sources, columns = [], _columns(study, found)
+    names = {column.name for column in columns}
+    for each in found:
+        units = _units(study, each)
+        for part in each.found.parts:
+            scaled = [
+                part.seconds.value * units[name] if name in units else None
+                for name in OPTIONAL
+                if name in names
+            ]
+            rows.append(
+                [
+                    *common.size_values(study, each.curve, each.point),
+                    NAMES[part.name],
+                    part.seconds,
+                    part.share,
+                    *scaled,
+                ]
+            )
+            sources.append(common.sources(study, each.curve, each.point))
+        total_s = each.found.actual_s - each.found.ideal_s
+        size = common.size_values(study, each.curve, each.point)
+        sums = [total_s * units[name] if name in units else None for name in OPTIONAL if name in names]
+        rows.append([*size, "sum: actual - ideal step", total_s, 1 - each.found.efficiency, *sums])
+        sources.append(common.sources(study, each.curve, each.point))
+    caption = (
+        "Time that each phase adds to the step which the base predicts. Device-hours, money and energy are "
+        f"those of {STEPS:,} steps; energy is that of the GPUs at their mean power."
+    )
+    return Table("waterfall", caption, columns, rows, sources)
+
+
+def _columns(study: Study, found: list[SizeWaterfall]) -> list[Column]:
+    present = {name for each in found for name in _units(study, each)}
+    optional = [
+        Column("throughput", "throughput lost", "samples/s", "waterfall"),
+        Column("device_hours", f"device-hours / {STEPS:,} steps", "h", "waterfall"),
+        Column("money", f"{study.prices.currency or 'money'} / {STEPS:,} steps", "currency", "waterfall"),
+        Column("energy", f"energy / {STEPS:,} steps", "J", "waterfall"),
+    ]
+    return [
+        *common.size_columns(study),
+        Column("part", "part"),
+        Column("seconds", "per step", "s", "waterfall"),
+        Column("share", "of the step", "points", "waterfall"),
+        *(column for column in optional if column.name in present),
+    ]
+
+
+def _units(study: Study, each: SizeWaterfall) -> dict[str, float]:
+    runs = study.runs_of(each.curve, each.point)
+    price = study.prices.price_of(runs[0]["device"])
+    watts = mean_watts([study.metrics.get((row["sweep"], row["run"])) for row in runs])
+    return {scale.name: scale.factor for scale in scales(each.found, STEPS, price, watts)}
+
+
+def _peak_tables(study: Study, found: list[SizeWaterfall]) -> list[Table]:
+    """Bars from peak FLOP/s, where the FLOPs of the model and the peak of the device are known."""
+    rows: list[list[Value]] = []
+    for each in found:
+        first = study.metrics.get((each.curve.sweep, each.point.runs[0]))
+        if first is None or not first.model_flops_per_sample or not first.peak_flops:
+            continue
+        steps = from_peak(each.found, first.model_flops_per_sample, first.peak_flops)
+        for name, length_s in steps.items():
+            if abs(length_s) > 1e-9:
+                share = length_s / each.found.actual_s
+                size = common.size_values(study, each.curve, each.point)
+                rows.append([*size, _peak_name(name), length_s, share])
+    if not rows:
+        return []
+    caption = (
+        "The same step from the peak FLOP/s of the device: the share of the first row is the MFU; then "
+        "losses that the base has already, then those of scaling."
+    )
+    columns = [
+        *common.size_columns(study),
+        Column("part", "part"),
+        Column("seconds", "per step", "s"),
+        Column("share", "of the step", "share", "mfu"),
+    ]
+    return [Table("waterfall_from_peak", caption, columns, rows)]
+
+
+def _peak_name(name: str) -> str:
+    if name == "peak":
+        return "model FLOPs at the device's peak"
+    if name == "kernels":
+        return "compute beyond the peak, at the base"
+    if name.startswith("base."):
+        return f"{NAMES[name.removeprefix('base.')]}, at the base"
+    return f"{NAMES[name]}, by scaling"
+
+
+def _figure(study: Study, shown: SizeWaterfall, conclusion: str) -> Figure:
+    found, place = shown.found, common.point_name(study, shown.curve, shown.point)
+    factor, unit = time_scale(max(found.actual_s, found.ideal_s))
+    ideal = Segment(0.0, found.ideal_s * factor, "faint", "ideal step")
+    rows = [Row("ideal step", [ideal], seconds(found.ideal_s))]
+    at_s, highest_s = found.ideal_s, max(found.ideal_s, found.actual_s)
+    for part in found.parts:
+        if abs(part.share.value) < SHOWN:
+            continue
+        end_s = at_s + part.seconds.value
+        colour = PHASE_CLASSES.get(part.name, PHASE_CLASSES["other_s"])
+        title = f"{NAMES[part.name]} {_share(part)}"
+        interval = _moved(part.seconds, at_s, factor)
+        text = f"{100 * part.share.value:+.1f} %"
+        segment = Segment(at_s * factor, end_s * factor, colour, title, part.name, interval)
+        rows.append(Row(NAMES[part.name], [segment], text))
+        highest_s = max(highest_s, end_s, (interval.high or 0.0) / factor)
+        at_s = end_s
+    actual = Segment(0.0, found.actual_s * factor, "faint", "actual step")
+    rows.append(Row("actual step", [actual], seconds(found.actual_s)))
+    description = f"Waterfall at {place}: " + ", ".join(
+        [f"ideal step {seconds(found.ideal_s)}"]
+        + [f"{NAMES[part.name]} {part.seconds.value * factor:+.3g} {unit}" for part in found.parts]
+        + [f"actual step {seconds(found.actual_s)}"]
+    )
+    svg = bars(
+        rows,
+        Axis(f"time of a step at {place} ({unit})", 0.0, 1.15 * highest_s * factor),
+        name="waterfall",
+        title="From the ideal to the actual step",
+        description=description,
+    )
+    reading = "Bars to the right are losses, bars to the left gains, in percent of the actual step"
+    caption = f"{conclusion} {reading}; whiskers are 95 % intervals."
+    return Figure("waterfall", "From the ideal to the actual step", caption, svg, description)
+
+
+def _moved(part_s: Estimate, at_s: float, factor: float) -> Estimate:
+    """The estimate of the end of a bar that starts at `at_s`."""
+    low = None if part_s.low is None else (at_s + part_s.low) * factor
+    high = None if part_s.high is None else (at_s + part_s.high) * factor
+    return Estimate((at_s + part_s.value) * factor, low, high, part_s.repeats)

@@ -1,0 +1,76 @@
+"""The section of the waterfall: what it concludes, and why compute is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.compute_evidence import compute_state
+from analysis.efficiency import scaling_curves
+from analysis.price_list import PriceList
+from analysis.report.section import Section
+from analysis.report.sections import waterfall
+from analysis.runs.load import load
+from analysis.stats.estimates import Estimate
+from analysis.study import Study
+from tests.support.fake_runs import fake_run, fake_sweep
+
+
+def study_of(sweep: Path, prices: PriceList | None = None) -> Study:
+    table = load([sweep])
+    return Study(table, scaling_curves(table), prices=prices or PriceList())
+
+
+def column(section: Section, name: str) -> list[object]:
+    (table,) = [table for table in section.tables if table.name == "waterfall"]
+    index = [head.name for head in table.columns].index(name)
+    return [row[index] for row in table.rows]
+
+
+def test_the_largest_loss_is_named_and_each_size_sums(tmp_path: Path) -> None:
+    section = waterfall.build(study_of(fake_sweep(tmp_path)))
+    assert section is not None
+    assert section.conclusion.startswith("Data transfer loses most at 4 nodes: 20.8 %")
+    seconds = column(section, "seconds")
+    assert len(seconds) == 2 * (8 + 1)
+    parts, total = seconds[:8], seconds[8]
+    assert sum(part.value for part in parts if isinstance(part, Estimate)) == pytest.approx(total)
+    assert "Data transfer loses most" in section.figures[0].conclusion
+    assert section.figures[0].svg.count("<rect") >= 4
+
+
+def test_money_needs_a_price(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    with pytest.raises(ValueError, match="money"):
+        column(waterfall.build(study_of(sweep)), "money")
+    priced = waterfall.build(study_of(sweep, PriceList("EUR", {"cpu": 0.5})))
+    money, hours = column(priced, "money"), column(priced, "device_hours")
+    assert money == pytest.approx([0.5 * float(value) for value in hours])
+
+
+def test_lost_compute_on_shared_processors_is_explained(tmp_path: Path) -> None:
+    for nodes, mean_s, shared in ((1, 0.1, False), (4, 0.2, True)):
+        for repeat in range(3):
+            overrides = {
+                "oversubscribed": shared,
+                "composition": {"compute_s": mean_s * 0.9, "other_s": mean_s * 0.1},
+            }
+            fake_run(
+                tmp_path / "sweep" / f"n{nodes}x1-r{repeat}",
+                nodes=nodes,
+                repeat=repeat,
+                mean_s=mean_s * (1 + 0.01 * repeat),
+                overrides=overrides,
+                hosts=["workstation"] * nodes,
+            )
+    study = study_of(tmp_path / "sweep")
+    section = waterfall.build(study)
+    assert section is not None
+    assert section.conclusion.startswith("Compute loses most at 4 nodes")
+    assert section.paragraphs[0].startswith("Compute takes longer: shared processors")
+    assert compute_state(study, study.curves[0], study.curves[0].points[-1]).oversubscribed
+
+
+def test_one_size_has_no_waterfall(tmp_path: Path) -> None:
+    assert waterfall.build(study_of(fake_sweep(tmp_path, nodes=(2,)))) is None
