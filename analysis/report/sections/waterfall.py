@@ -22,6 +22,8 @@ STEPS = 1000
 """Steps that device-hours, money and joules count."""
 SHOWN = 0.001
 """Parts below this share of the step are left out of the figure; the table has all."""
+ROUNDING_S = 1e-12
+"""Shorter times are rounding errors."""
 OPTIONAL = ("throughput", "device_hours", "money", "energy")
 """Units beside seconds and percent: money and energy where price and power are known."""
 NAMES = PHASE_NAMES | {RESIDUAL: "residual"}
@@ -103,7 +105,7 @@ def _share(part: Part) -> str:
 
 
 def _closing(found: list[SizeWaterfall]) -> str:
-    error_s = max(abs(each.found.closing_error_s) for each in found)
+    error_s = max(ROUNDING_S, *(abs(each.found.closing_error_s) for each in found))
     uncovered = [part for each in found for part in each.found.parts if part.name == RESIDUAL]
     residual = max(abs(part.share.value) for part in uncovered)
     return (
@@ -119,7 +121,7 @@ def _table(study: Study, found: list[SizeWaterfall]) -> Table:
     names = {column.name for column in columns}
     for each in found:
         units = _units(study, each)
-        for part in each.found.parts:
+        for part in map(_without_rounding, each.found.parts):
             scaled = [
                 part.seconds.value * units[name] if name in units else None
                 for name in OPTIONAL
@@ -145,6 +147,14 @@ def _table(study: Study, found: list[SizeWaterfall]) -> Table:
         f"those of {STEPS:,} steps; energy is that of the GPUs at their mean power."
     )
     return Table("waterfall", caption, columns, rows, sources)
+
+
+def _without_rounding(part: Part) -> Part:
+    """The part; zero where it is only a rounding error."""
+    if max(abs(part.seconds.value), abs(part.seconds.high or 0.0)) > ROUNDING_S:
+        return part
+    zero = part.seconds.scaled(0.0)
+    return Part(part.name, zero, zero)
 
 
 def _columns(study: Study, found: list[SizeWaterfall]) -> list[Column]:
