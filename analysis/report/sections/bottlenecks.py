@@ -26,7 +26,7 @@ class SizeBottlenecks(NamedTuple):
 
 def build(study: Study) -> Section | None:
     """None without measured phases."""
-    each = [found for curve in study.curves if (found := at_largest(study, curve)) is not None]
+    each = [size for curve in study.curves if (size := at_largest(study, curve)) is not None]
     if not each:
         return None
     rows: list[list[Value]] = []
