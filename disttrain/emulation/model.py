@@ -31,17 +31,21 @@ class Speed:
     """Standard deviation of a normal distribution, drawn anew for each step."""
     slow_s: float = 0.0
     slow_factor: float = 1.0
+    slow_steps: tuple[int, int] | None = None
+    """First and last step with `slow_s` and `slow_factor`; None: all."""
     seed: int = 0
 
     def factor(self, step: int, pass_s: float) -> float:
         """Factor of every layer's seconds in this step; a function of rank and step alone."""
         if not pass_s:
             return 1.0
-        extra_s = self.slow_s
+        first, last = self.slow_steps or (step, step)
+        slow = first <= step <= last
+        extra_s, slow_factor = (self.slow_s, self.slow_factor) if slow else (0.0, 1.0)
         if self.jitter_s:
             draw = np.random.default_rng([self.seed, self.rank, step]).standard_normal()
             extra_s += self.jitter_s * draw
-        return max(_LEAST, self.slow_factor + extra_s / pass_s)
+        return max(_LEAST, slow_factor + extra_s / pass_s)
 
 
 class Emulated(nn.Module, ModelHooks):

@@ -31,6 +31,7 @@ def build(
     slow_s: float = 0.0,
     slow_factor: float = 1.0,
     slow_optimizer_s: float = 0.0,
+    slow_steps: tuple[int, int] | None = None,
     seed: int = 0,
     work: Literal["wait", "matmul"] = "wait",
 ) -> Emulated:
@@ -55,6 +56,7 @@ def build(
     slow_s : additional seconds of a forward and a backward pass together on slow ranks.
     slow_factor : factor of the layers' seconds on slow ranks.
     slow_optimizer_s : additional seconds of the emulated optimizer on slow ranks.
+    slow_steps : first and last step in which slow_s and slow_factor apply; null: all steps.
     work : wait leaves the processor idle (a GPU sleeps); matmul multiplies matrices, calibrated at start.
 
     Raises
@@ -63,7 +65,7 @@ def build(
     """
     found = _table(table, (layers, layer_mb, forward_s, backward_s), rate_tflops, dtype_bytes)
     seconds = {"jitter_s": jitter_s, "slow_s": slow_s, "slow_optimizer_s": slow_optimizer_s}
-    _check_options(seconds | {"optimizer_s": optimizer_s or 0.0}, slow_ranks, slow_factor)
+    _check_options(seconds | {"optimizer_s": optimizer_s or 0.0}, slow_ranks, slow_factor, slow_steps)
     rank = rank_info().rank
     slow = rank in slow_ranks
     if optimizer_s is None:
@@ -71,16 +73,26 @@ def build(
     optimizer_s = _slowed_optimizer_s(optimizer_s, slow_optimizer_s, slow)
     found = found.model_copy(update={"optimizer_s": optimizer_s})
     slow_s, slow_factor = (slow_s, slow_factor) if slow else (0.0, 1.0)
-    speed = Speed(rank=rank, jitter_s=jitter_s, slow_s=slow_s, slow_factor=slow_factor, seed=seed)
+    speed = Speed(rank, jitter_s, slow_s, slow_factor, slow_steps, seed)
     return Emulated(found, source, speed, work)
 
 
-def _check_options(seconds: dict[str, float], slow_ranks: tuple[int, ...], slow_factor: float) -> None:
+def _check_options(
+    seconds: dict[str, float],
+    slow_ranks: tuple[int, ...],
+    slow_factor: float,
+    slow_steps: tuple[int, int] | None,
+) -> None:
     for name, value in seconds.items():
         if value < 0:
             raise ConfigError(f"model.{name}={value}: must not be negative")
     if slow_factor <= 0:
         raise ConfigError(f"model.slow_factor={slow_factor}: must be more than 0")
+    if slow_steps is not None:
+        if not 1 <= slow_steps[0] <= slow_steps[1]:
+            raise ConfigError(f"model.slow_steps={list(slow_steps)}: first step from 1 on, then last step")
+        if not seconds["slow_s"] and slow_factor == 1.0:
+            raise ConfigError("model.slow_steps needs model.slow_s or model.slow_factor: how slow?")
     if not slow_ranks and (seconds["slow_s"] or slow_factor != 1.0 or seconds["slow_optimizer_s"]):
         raise ConfigError(
             "model.slow_s, model.slow_factor and model.slow_optimizer_s need model.slow_ranks: which ranks?"

@@ -11,6 +11,7 @@ from disttrain.records.communication import CommSample
 from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.layers import Layers
+from disttrain.records.links import LinkRates
 from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord
 from disttrain.records.packed_tokens import PackedTokens
@@ -40,6 +41,7 @@ FILES: dict[str, type[Record]] = {
     "metrics": Metrics,
     "comm-bench": CommBench,
     "layers": Layers,
+    "links": LinkRates,
     "checkpoint": Checkpoint,
     "packed-tokens": PackedTokens,
 }

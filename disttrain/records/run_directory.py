@@ -76,6 +76,11 @@ class Attempt:
         """Times of each layer, if requested."""
         return self.path / "layers.json"
 
+    @property
+    def links(self) -> Path:
+        """Rates between neighbouring nodes, measured before the first step."""
+        return self.path / "links.json"
+
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
 

@@ -33,7 +33,7 @@ from disttrain.runtime import heartbeat, log
 from disttrain.runtime.json_tensor import decode_json, encode_json
 from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
-from disttrain.telemetry import comm_split, null_reasons, step_series, summary, throughput
+from disttrain.telemetry import comm_split, link_probe, null_reasons, step_series, summary, throughput
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.gradient_log import SkippedSteps
@@ -122,6 +122,7 @@ class RunTelemetry:
 
     def start(self) -> None:
         """The first step begins now. All ranks together."""
+        link_probe.write_rates(self.world, self.attempt, self.config.telemetry.link_probe_mb)
         self._node.start(self.clock.start, lambda: self._step >= self._recorder.warm_step)
         self._began = time.monotonic()
         if self._progress:

@@ -177,6 +177,11 @@ def test_jitter_is_a_function_of_rank_and_step_with_the_spread_it_says():
     assert min(Speed(jitter_s=100.0).factor(step, 0.1) for step in range(50)) == 0.1
 
 
+def test_a_rank_is_slow_for_a_while():
+    speed = Speed(slow_s=0.1, slow_factor=1.5, slow_steps=(3, 4))
+    assert [speed.factor(step, 0.5) for step in range(1, 6)] == pytest.approx([1, 1, 1.7, 1.7, 1])
+
+
 def test_only_the_ranks_that_are_named_are_slow(monkeypatch):
     for rank, first in (("0", 1.0), ("1", 1.0 * (1.5 + 6.6 / 66))):
         monkeypatch.setenv("RANK", rank)
@@ -237,6 +242,8 @@ def test_products_are_calibrated_by_running_them():
         ({"layer_mb": 0}, r"no parameters"),
         ({"forward_s": -1.0}, r"model.forward_s=-1.0: must not be negative"),
         ({"slow_s": 1.0}, r"need model.slow_ranks"),
+        ({"slow_ranks": (0,), "slow_s": 1.0, "slow_steps": (4, 3)}, r"model.slow_steps=\[4, 3\]: first step"),
+        ({"slow_ranks": (0,), "slow_steps": (1, 3)}, r"model.slow_steps needs model.slow_s"),
         ({"slow_optimizer_s": 1.0}, r"need model.slow_ranks"),
         (
             {"slow_ranks": (0,), "slow_optimizer_s": 1.0},

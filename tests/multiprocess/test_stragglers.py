@@ -1,0 +1,60 @@
+"""Runs of emulated accelerators with one slow rank, one that is slow for a while, and jitter on all: the
+records name the culprit and its size, or nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.runs.frames import load_frames
+from analysis.stragglers.culprit import Diagnosis, diagnose
+from analysis.stragglers.rank_steps import rank_steps
+from disttrain.telemetry import link_probe
+from tests.support import injected_delays as delays
+from tests.support.ranks import Ranks
+
+pytestmark = pytest.mark.multiprocess
+
+RANKS, LATE_RANK, LATE_S = 4, 2, 0.02
+QUICK = {"forward_s": 0.01, "backward_s": 0.02, "optimizer_s": 0.001}
+
+
+def diagnosed(ranks: Ranks, folder: Path, steps: int, **model: object) -> Diagnosis:
+    sections = {"model": {**QUICK, **model}, "train": {"steps": delays.WARM_UP + steps}}
+    ranks.call(delays.train_rank, delays.config(RANKS, **sections), folder / "sweep" / "run")
+    found = rank_steps(load_frames([folder / "sweep"]).steps)
+    assert found is not None
+    return diagnose(found)
+
+
+def test_one_slow_rank_is_named_with_its_size(four_ranks, tmp_path):
+    found = diagnosed(four_ranks, tmp_path, 30, slow_ranks=[LATE_RANK], slow_s=LATE_S, jitter_s=0.002)
+    (culprit,) = found.culprits
+    assert (culprit.kind, culprit.ranks, culprit.phase) == ("rank", (LATE_RANK,), "compute_s")
+    assert culprit.persistent
+    delays.assert_about(culprit.excess_s.value, LATE_S, "excess")
+    delays.assert_about(culprit.cost_s, LATE_S, "cost")
+
+
+def test_a_rank_that_is_slow_for_a_while_is_named_with_its_steps(four_ranks, tmp_path):
+    slow = {"slow_ranks": [LATE_RANK], "slow_s": LATE_S, "slow_steps": [24, 38]}
+    (culprit,) = diagnosed(four_ranks, tmp_path, 57, jitter_s=0.002, **slow).culprits
+    assert (culprit.ranks, culprit.persistent) == ((LATE_RANK,), False)
+    assert abs(culprit.first_step - 24) <= 2
+    assert abs(culprit.last_step - 38) <= 2
+    delays.assert_about(culprit.excess_s.value, LATE_S, "excess")
+
+
+def test_jitter_on_all_ranks_names_nobody(four_ranks, tmp_path):
+    found = diagnosed(four_ranks, tmp_path, 40, jitter_s=0.006, seed=3)
+    assert found.culprits == ()
+    assert found.loss.transient_s > 2 * found.loss.persistent_s
+
+
+def test_neighbouring_nodes_are_measured_in_both_directions(four_ranks):
+    rates = [rate for each in four_ranks.call(link_probe.measure_rates, 1 << 16) for rate in each]
+    expected = {(0, 1), (1, 2), (2, 3), (3, 0)}
+    assert {(rate.source, rate.target) for rate in rates} == expected | {(b, a) for a, b in expected}
+    assert len(rates) == 8
+    assert all(rate.bytes_per_s > 0 for rate in rates)
