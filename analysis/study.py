@@ -20,6 +20,8 @@ from analysis.runs import step_records, training_curves
 from analysis.runs.frames import Frames, read_frames
 from analysis.runs.load import read_metrics
 from analysis.runs.step_records import RunId
+from analysis.stragglers import of_runs
+from analysis.stragglers.of_runs import RunStragglers
 from disttrain.records.metrics import Metrics
 
 
@@ -98,6 +100,19 @@ class Study:
     def utilization(self) -> pd.DataFrame:
         """Utilization of rank 0's device by step: the columns of `analysis.utilization.by_step`."""
         return utilization.by_step(self.runs)
+
+    @cached_property
+    def stragglers(self) -> Mapping[str, RunStragglers]:
+        """Stragglers of the curves' runs by path, largest sizes first, at most `of_runs.MOST_RUNS`.
+
+        Ranks of a pipeline have different work and are not compared.
+        """
+        points = [(point.size, curve, point) for curve in self.curves for point in curve.points]
+        points.sort(key=lambda each: -each[0])
+        rows = [row for _, curve, point in points for row in self.runs_of(curve, point)]
+        found = {run: metrics.strategy for run, metrics in self.metrics.items()}
+        paths = [str(row["path"]) for row in rows if found.get((row["sweep"], row["run"])) != "pipeline"]
+        return of_runs.stragglers_of(self.frames.steps, paths[: of_runs.MOST_RUNS])
 
     def runs_of(self, curve: Curve, point: Point) -> list[dict[str, Any]]:
         """Rows of `runs` for the repeats of one point."""

@@ -201,6 +201,60 @@ _ALL = (
         "loss of a model of byte frequencies alone.",
     ),
     Definition(
+        "straggler-loss",
+        "Loss to stragglers",
+        "P = max_r mean_s U - mean U;  Q = mean_s max_r U - max_r mean_s U",
+        "P + Q = mean_s (max_r U - mean_r U). "
+        "U: seconds of rank r in step s outside communication. P is persistent (one rank is always slow), Q "
+        "transient. Half of the steps choose the rank of P and the other half size it, which removes "
+        "the bias of "
+        "the maximum.",
+    ),
+    Definition(
+        "straggler-excess",
+        "Excess of a rank",
+        "mean_s (U_r - median of the other ranks' U)",
+        "A rank is slow if its excess is above 3.5 robust standard deviations of the others (1.4826 "
+        "MAD) and above "
+        "3 %, in 60 % of ten windows, its interval excludes 0, and it is last more often than by "
+        "chance. A node: all "
+        "its ranks. A link: transfer above that at the usual rate, (1 - rate / usual rate) · transfer. "
+        "Interval: "
+        "95 %, batch means over the steps of one run.",
+        "Iglewicz and Hoaglin, 1993",
+    ),
+    Definition(
+        "straggler-cost",
+        "Cost of a straggler",
+        "mean_s (max_r U - max_r U with this rank at the median of the others)",
+        "A ceiling of the gain per step. Several slow ranks share their common cost by their blame.",
+    ),
+    Definition(
+        "blame",
+        "Blame",
+        "during the gap between arrivals i and i + 1 of N: i / (N - i) of the gap for each absent rank",
+        "Rank-seconds of waiting per step charged to the ranks that arrive later; the charges sum to "
+        "all waiting.",
+    ),
+    Definition(
+        "late-share",
+        "Last in",
+        "share of the steps in which the rank arrives last",
+        "Equal ranks are last in 1 / N of the steps. One-sided binomial test of each rank; false discoveries "
+        "among the ranks are limited to 5 %.",
+        "Benjamini and Hochberg, 1995",
+    ),
+    Definition(
+        "noise-floor",
+        "Noise floor of waiting",
+        "b = -E[min_r (w_r + e_r)]",
+        "Transfer is the minimum over ranks of the time in a collective, so that its noise e shows as "
+        "waiting on "
+        "every rank, the more the more ranks. w: true waiting, max_r U - U_r; e: resampled differences "
+        "between "
+        "ranks of own work plus communication in a step, which would be 0 without noise.",
+    ),
+    Definition(
         "device-hours",
         "GPU-hours",
         "Σ over attempts: devices · elapsed time",

@@ -1,0 +1,216 @@
+"""Stragglers: the slow rank, node or link, waiting by cause, and lateness by rank and step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from analysis.efficiency import Curve, Point
+from analysis.report import straggler_text
+from analysis.report.common import all_points, point_name, size_columns, size_values
+from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.stats.estimates import Estimate
+from analysis.stragglers.blame import by_node
+from analysis.stragglers.heat_map import heat_map
+from analysis.stragglers.of_runs import MOST_RUNS, RunStragglers
+from analysis.study import Study
+from analysis.svg import heat_map as svg
+from analysis.svg.scales import Axis
+from analysis.units import percent, seconds
+
+_MOST_RANKS = 32
+"""Rows of the table of blame."""
+_LEAST_SCALE = 0.03
+"""Strongest colour of the heat map, at least: as a fraction of a rank's own seconds."""
+
+Examined = tuple[Curve, Point, str, RunStragglers]
+
+
+def build(study: Study) -> Section | None:
+    """Tables and heat map; None where no run has step records of several ranks."""
+    found = _examined(study)
+    if not found:
+        return None
+    leading = _leading(found)
+    curve, point, _, _ = leading
+    repeats = [each.diagnosis for each in straggler_text.examined(study, curve, point)]
+    conclusion = f"On {point_name(study, curve, point)}: {straggler_text.conclusion(repeats)}"
+    paragraphs = [
+        "A step is synchronous: all ranks wait for the last. A rank, node or link is named only if its "
+        "excess is "
+        "significant, above 3 %, and present in most of the run or in one range of steps; jitter that "
+        "hits all ranks names nobody.",
+    ]
+    if len(study.stragglers) >= MOST_RUNS:
+        paragraphs.append(f"Examined: the {MOST_RUNS} runs on most nodes.")
+    tables = [_waiting(study, found), _blame(leading)]
+    culprits = _culprits(study, found)
+    return Section(
+        "stragglers",
+        "Stragglers",
+        conclusion,
+        paragraphs=paragraphs,
+        tables=[culprits, *tables] if culprits.rows else tables,
+        figures=[_figure(study, leading, conclusion)],
+    )
+
+
+def _examined(study: Study) -> list[Examined]:
+    found = []
+    for curve, point in all_points(study):
+        for row in study.runs_of(curve, point):
+            if (path := str(row["path"])) in study.stragglers:
+                found.append((curve, point, path, study.stragglers[path]))
+    return found
+
+
+def _leading(found: list[Examined]) -> Examined:
+    """Of the runs with most ranks, the one with the largest cost."""
+    most = max(each.seconds.ranks for _, _, _, each in found)
+    largest = [each for each in found if each[3].seconds.ranks == most]
+    return max(largest, key=lambda each: sum(culprit.cost_s for culprit in each[3].diagnosis.culprits))
+
+
+def _link(path: str) -> RunLink:
+    return RunLink(Path(path).name, path)
+
+
+def _culprits(study: Study, found: list[Examined]) -> Table:
+    rows: list[list[Value]] = []
+    links = []
+    for curve, point, path, each in found:
+        for culprit in each.diagnosis.culprits:
+            excess = culprit.excess_s
+            rows.append(
+                [
+                    *size_values(study, curve, point),
+                    culprit.name,
+                    culprit.kind,
+                    culprit.phase.removeprefix("comm_").removesuffix("_s"),
+                    Estimate(excess.value, excess.low, excess.high, 1),
+                    culprit.cost_s,
+                    culprit.share,
+                    f"{culprit.first_step} to {culprit.last_step}",
+                    culprit.last_share,
+                ]
+            )
+            links.append([_link(path)])
+    columns = [
+        *size_columns(study),
+        Column("name", "slow"),
+        Column("kind", "kind"),
+        Column("phase", "phase"),
+        Column("excess_s", "excess", "s", "straggler-excess"),
+        Column("cost_s", "cost", "s", "straggler-cost"),
+        Column("share", "share of step", "share", "straggler-cost"),
+        Column("steps", "steps"),
+        Column("last_share", "last in", "share", "late-share"),
+    ]
+    caption = (
+        "Slow ranks, nodes and links, with the interval of the excess over the steps of one run. The "
+        "cost is a "
+        "ceiling of the gain per step; last in: share of these steps in which the rank arrives last."
+    )
+    return Table("stragglers", caption, columns, rows, links)
+
+
+def _waiting(study: Study, found: list[Examined]) -> Table:
+    rows: list[list[Value]] = []
+    for curve, point, _, each in found:
+        diagnosis = each.diagnosis
+        floor_s = diagnosis.floor.floor_s if diagnosis.floor else None
+        wait_s = diagnosis.wait_s
+        corrected_s = None if wait_s is None or floor_s is None else max(wait_s - floor_s, 0.0)
+        rows.append(
+            [
+                *size_values(study, curve, point), each.seconds.ranks, diagnosis.loss.persistent_s,
+                diagnosis.loss.transient_s, wait_s, floor_s, corrected_s,
+            ]
+        )  # fmt: skip
+    columns = [
+        *size_columns(study),
+        Column("ranks", "ranks", "count"),
+        Column("persistent_s", "persistent", "s", "straggler-loss"),
+        Column("transient_s", "transient", "s", "straggler-loss"),
+        Column("wait_s", "recorded waiting", "s", "exposed-communication"),
+        Column("floor_s", "noise floor", "s", "noise-floor"),
+        Column("corrected_s", "waiting above it", "s", "noise-floor"),
+    ]
+    caption = (
+        "Seconds per step lost to the last rank, mean over ranks. Transfer is a minimum over ranks, so "
+        "that noise "
+        "alone shows as waiting, the more the more ranks: the noise floor."
+    )
+    return Table("waiting", caption, columns, rows, [[_link(path)] for _, _, path, _ in found])
+
+
+def _blame(leading: Examined) -> Table:
+    """Waiting that each rank of one run is charged with, largest first."""
+    _, _, path, each = leading
+    own_s = each.seconds.own_s
+    charged = each.diagnosis.blame
+    total = charged.sum() or 1.0
+    of_node = by_node(charged[:, None], each.seconds.nodes)
+    last = own_s.argmax(axis=0)
+    order = np.argsort(-charged, kind="stable")[:_MOST_RANKS]
+    rows: list[list[Value]] = []
+    for rank in (int(index) for index in order):
+        host = each.seconds.hosts[rank]
+        rows.append(
+            [
+                rank, host, float(own_s[rank].mean()), float((last == rank).mean()), float(charged[rank]),
+                float(charged[rank] / total), of_node.get(host, float("nan")) / total,
+            ]
+        )  # fmt: skip
+    columns = [
+        Column("rank", "rank", "count"),
+        Column("host", "node"),
+        Column("own_s", "own work", "s"),
+        Column("last_share", "last in", "share", "late-share"),
+        Column("blame_s", "blame", "s", "blame"),
+        Column("blame_share", "of all waiting", "share", "blame"),
+        Column("node_share", "its node's", "share", "blame"),
+    ]
+    caption = (
+        f"Waiting of all ranks charged to the late ones, in rank-seconds per step of run "
+        f"{Path(path).name}; the "
+        f"charges sum to all waiting. At most {_MOST_RANKS} ranks, the largest charges first."
+    )
+    return Table("blame", caption, columns, rows, [[_link(path)]] * len(rows))
+
+
+def _figure(study: Study, leading: Examined, conclusion: str) -> Figure:
+    _, _, path, each = leading
+    made = heat_map(each.seconds)
+    typical_s = float(np.median(each.seconds.own_s))
+    high_s = max(float(np.quantile(made.excess_s, 0.995)), _LEAST_SCALE * typical_s)
+    hosts = each.seconds.hosts
+    names = [str(first) if first == last else f"{first} to {last}" for first, last in made.ranks]
+    titles = [
+        f"rank {name}{f' on {hosts[first]}' if hosts[first] else ''}: mean excess "
+        f"{seconds(float(row.mean()))}"
+        for name, (first, _), row in zip(names, made.ranks, made.excess_s, strict=True)
+    ]
+    x = Axis("step", made.steps[0][0], made.steps[-1][1])
+    description = f"Excess of each rank's own work over the median of the others, by step. {conclusion}"
+    drawn = svg.heat_map(
+        made.excess_s,
+        names,
+        x,
+        name="stragglers",
+        title="Lateness by rank and step",
+        description=description,
+        scale=(0.0, high_s),
+        form=seconds,
+        row_titles=titles,
+    )
+    caption = (
+        f"{conclusion} Run {Path(path).name}: a row is a rank, a column a range of steps, and a strong "
+        "colour a "
+        f"rank whose own work takes longer than the median of the others by {seconds(high_s)} "
+        f"({percent(high_s / typical_s, 0)}) or more. A dark row is a slow rank, a dark part of it a "
+        "rank that is "
+        "slow for a while, scattered dark cells are jitter."
+    )
+    return Figure("stragglers", "Lateness by rank and step", caption, drawn, description, wide=True)

@@ -1,0 +1,82 @@
+"""Sentences that name the rank, node or link that costs most, or say that there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from analysis.efficiency import Curve, Point
+from analysis.stragglers.culprit import Culprit, Diagnosis
+from analysis.stragglers.intervals import SecondsInterval
+from analysis.stragglers.of_runs import RunStragglers
+from analysis.study import Study
+from analysis.style import PHASE_NAMES
+from analysis.units import number, percent, plural, seconds, time_scale
+
+
+def examined(study: Study, curve: Curve, point: Point) -> list[RunStragglers]:
+    """The repeats of a point whose stragglers are known."""
+    paths = [str(row["path"]) for row in study.runs_of(curve, point)]
+    return [study.stragglers[path] for path in paths if path in study.stragglers]
+
+
+def conclusion(repeats: Sequence[Diagnosis]) -> str:
+    """Name the culprit with the largest cost among those found in at least half of the repeats."""
+    times = Counter(each.name for diagnosis in repeats for each in diagnosis.culprits)
+    common = {name for name, count in times.items() if 2 * count >= len(repeats)}
+    every = [each for diagnosis in repeats for each in diagnosis.culprits if each.name in common]
+    if not every:
+        return _nobody(repeats)
+    chosen = max(every, key=lambda each: each.cost_s)
+    text = describe(chosen)
+    if len(repeats) > 1:
+        text += f" Found in {times[chosen.name]} of {len(repeats)} repeats."
+    if len(common) > 1:
+        text += f" {plural(len(common) - 1, 'further cause')} in the table of stragglers."
+    return text
+
+
+def describe(culprit: Culprit) -> str:
+    """One sentence: name, size with interval, steps, and the cost of a step."""
+    name = culprit.name[0].upper() + culprit.name[1:]
+    size = f"{_interval(culprit.excess_s)} per step"
+    when = "throughout the run"
+    if not culprit.persistent:
+        when = f"in steps {culprit.first_step} to {culprit.last_step}"
+    if culprit.link is not None:
+        link = culprit.link
+        usual = number(link.usual_bytes_per_s / 1e6)
+        rates = f"{number(link.bytes_per_s / 1e6)} MB/s where {usual} MB/s are usual"
+        return (
+            f"{name} is slow ({rates}): this adds {size} of transfer on all ranks, "
+            f"{percent(culprit.share)} of the "
+            "step."
+        )
+    phase = PHASE_NAMES.get(culprit.phase, "work")
+    return (
+        f"{name} is slow: {phase} takes {size} longer than on the median of the other ranks, {when}. At "
+        "their "
+        f"speed a step would be {seconds(culprit.cost_s)} ({percent(culprit.share)}) shorter."
+    )
+
+
+def _nobody(repeats: Sequence[Diagnosis]) -> str:
+    text = "No rank, node or link is slower than the others beyond chance."
+    shares = [each.loss.transient_s / each.step_s for each in repeats]
+    share = sum(shares) / len(shares)
+    if share >= 0.005:
+        text += f" Waiting for ranks that are late in turn (jitter) takes {percent(share)} of the step."
+    if any(each.unexplained_transfer for each in repeats):
+        text = text.replace("rank, node or link", "rank or node")
+        text += (
+            " Transfer is long and no rates of links were measured, so that a slow link cannot be excluded."
+        )
+    return text
+
+
+def _interval(size: SecondsInterval) -> str:
+    if size.low is None or size.high is None:
+        return seconds(size.value)
+    factor, unit = time_scale(abs(size.value))
+    low, high = (number(each * factor) for each in (size.low, size.high))
+    return f"{number(size.value * factor)} {unit} [{low}, {high}]"

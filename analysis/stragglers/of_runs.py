@@ -1,0 +1,66 @@
+"""Stragglers of the runs of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+from pydantic import ValidationError
+
+from analysis.stragglers.culprit import Diagnosis, diagnose
+from analysis.stragglers.links import LinkRate
+from analysis.stragglers.rank_steps import RankSteps, rank_steps
+from disttrain.records.json_files import read_json_or_none
+from disttrain.records.links import LinkRates
+from disttrain.records.run_directory import RunDir
+
+MOST_RUNS = 40
+"""Runs of one report that are examined, those on most nodes first: one takes about a tenth of a second."""
+
+
+class RunStragglers(NamedTuple):
+    """One run: the seconds of its ranks and what they show."""
+
+    seconds: RankSteps
+    diagnosis: Diagnosis
+
+
+def stragglers_of(steps: pd.DataFrame, paths: Sequence[str]) -> dict[str, RunStragglers]:
+    """Diagnoses by path of a run; runs of one rank or without common steps are left out.
+
+    Args:
+        steps: `Frames.steps`.
+        paths: runs to examine, as in its column `run`.
+    """
+    found = {}
+    codes = steps["run"].cat.codes.to_numpy() if len(steps) else []
+    known = {str(path): code for code, path in enumerate(steps["run"].cat.categories)} if len(steps) else {}
+    for path in paths:
+        if path not in known:
+            continue
+        seconds = rank_steps(steps[codes == known[path]])
+        if seconds is not None:
+            found[path] = RunStragglers(seconds, diagnose(seconds, read_link_rates(Path(path), seconds)))
+    return found
+
+
+def read_link_rates(path: Path, seconds: RankSteps) -> list[LinkRate]:
+    """Rates of the newest attempt of a run that measured them; empty without any. Nodes have the names that
+    the ranks of `seconds` have, or else those of the record."""
+    run = RunDir(path)
+    for attempt in reversed(run.attempts()):
+        content = read_json_or_none(attempt.links)
+        if content is None:
+            continue
+        try:
+            record = LinkRates.model_validate(content)
+        except ValidationError:
+            continue
+        nodes = len(record.hosts)
+        per_node = max(seconds.ranks // nodes, 1) if nodes else 1
+        named = [seconds.hosts[min(node * per_node, seconds.ranks - 1)] for node in range(nodes)]
+        hosts = named if all(named) and len(set(named)) == nodes else record.hosts
+        return [LinkRate(hosts[each.source], hosts[each.target], each.bytes_per_s) for each in record.rates]
+    return []

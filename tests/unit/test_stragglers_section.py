@@ -1,0 +1,107 @@
+"""Section of stragglers and its sentence on the first screen, for runs with known delays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis.efficiency import scaling_curves
+from analysis.report import first_screen
+from analysis.report.sections import stragglers
+from analysis.runs.load import load
+from analysis.study import Study
+from disttrain.records.json_files import write_json, write_text
+from disttrain.records.links import LinkRates, NodePairRate
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import PHASES
+from tests.support.fake_runs import fake_run
+from tests.support.straggler_records import TRANSFER_S, delays, generate
+
+STEPS = 110
+HOSTS = ["c00", "c01", "c02", "c03"]
+FIELDS = ("step", "step_s", *PHASES, "comm_exposed_s")
+
+
+def write_run(path: Path, added_s: np.ndarray, repeat: int = 0, transfer_s: float = TRANSFER_S) -> RunDir:
+    run = fake_run(path, nodes=4, hosts=HOSTS, steps=STEPS, repeat=repeat)
+    rows = generate(added_s, transfer_s=transfer_s, seed=repeat)
+    for rank, own in rows.groupby("rank"):
+        lines = [
+            {**dict(zip(FIELDS, values, strict=True)), "start_s": 0.0, "samples": 8, "loss": 1.0, "lr": 0.1}
+            for values in own[list(FIELDS)].to_numpy().tolist()
+        ]
+        for line in lines:
+            line["step"] = int(line["step"])
+        write_text(run.attempt(0).steps(int(rank)), "".join(f"{json.dumps(line)}\n" for line in lines))
+    return run
+
+
+def study_of(sweep: Path) -> Study:
+    runs = load([sweep])
+    return Study(runs, scaling_curves(runs))
+
+
+def sentence_of(study: Study) -> str:
+    section = stragglers.build(study)
+    assert section is not None
+    return section.conclusion
+
+
+def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path):
+    for repeat in range(2):
+        added = delays(4, STEPS, slow=[2], slow_s=0.05, jitter_s=0.003, seed=repeat)
+        write_run(tmp_path / "sweep" / f"n4-r{repeat}", added, repeat)
+    study = study_of(tmp_path / "sweep")
+    text = sentence_of(study)
+    assert text.startswith("On 4 nodes: Rank 2 on c02 is slow: compute takes ")
+    assert "throughout the run" in text
+    assert "Found in 2 of 2 repeats." in text
+    section = stragglers.build(study)
+    assert section is not None
+    assert text in first_screen.answers(study, [section])[1].text
+    named, waiting, blame = section.tables
+    assert [row[1] for row in named.rows] == ["rank 2 on c02"] * 2
+    assert len(waiting.rows) == 2
+    rank, host, *_, of_all, of_node = blame.rows[0]
+    assert (rank, host) == (2, "c02")
+    assert of_all == pytest.approx(of_node)
+    (figure,) = section.figures
+    assert figure.svg.startswith("<svg")
+    assert "Rank 2 on c02" in figure.conclusion
+
+
+def test_a_slow_link_is_named_from_its_rates(tmp_path):
+    run = write_run(tmp_path / "sweep" / "n4", delays(4, STEPS, jitter_s=0.003), transfer_s=10 * TRANSFER_S)
+    pairs = [(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2), (3, 0), (0, 3)]
+    rates = [NodePairRate(source=a, target=b, bytes_per_s=12e6 if 1 in (a, b) else 120e6) for a, b in pairs]
+    record = LinkRates(attempt=0, backend="gloo", message_bytes=1 << 20, hosts=["x"] * 4, rates=rates)
+    write_json(run.attempt(0).links, record.model_dump(mode="json"))
+    text = sentence_of(study_of(tmp_path / "sweep"))
+    assert "The link of node c01 is slow (12.0 MB/s where 120 MB/s are usual)" in text
+
+
+def test_nobody_is_named_for_jitter_and_long_transfer_is_no_excuse_for_a_name(tmp_path):
+    write_run(tmp_path / "sweep" / "n4", delays(4, STEPS, jitter_s=0.02), transfer_s=10 * TRANSFER_S)
+    study = study_of(tmp_path / "sweep")
+    text = sentence_of(study)
+    assert "No rank or node is slower than the others beyond chance." in text
+    assert "late in turn (jitter)" in text
+    assert "a slow link cannot be excluded" in text
+    section = stragglers.build(study)
+    assert section is not None
+    assert [table.name for table in section.tables] == ["waiting", "blame"]
+
+
+def test_a_damaged_record_of_links_is_as_none(tmp_path):
+    run = write_run(tmp_path / "sweep" / "n4", delays(4, STEPS, slow=[1], slow_s=0.05))
+    write_text(run.attempt(0).links, '{"rates": 3}')
+    assert "Rank 1 on c01 is slow" in sentence_of(study_of(tmp_path / "sweep"))
+
+
+def test_runs_of_one_recorded_rank_have_no_section(tmp_path):
+    fake_run(tmp_path / "sweep" / "n4", nodes=4)
+    study = study_of(tmp_path / "sweep")
+    assert stragglers.build(study) is None
