@@ -1,0 +1,117 @@
+"""Goodput: where every second of the runs went, from submission to end."""
+
+from __future__ import annotations
+
+from analysis.goodput import CLASSES, JobClass, JobTime, job_time
+from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.study import Study
+from analysis.svg.bars import Row, bars, stacked
+from analysis.svg.plot import LegendItem
+from analysis.svg.scales import Axis
+from analysis.units import percent, plural, span
+
+NAMES: dict[JobClass, str] = {
+    "queue": "queue",
+    "start_up": "start-up",
+    "restart": "restart",
+    "training": "training",
+    "checkpoint": "checkpoint",
+    "rework": "repeated work",
+    "evaluation": "validation",
+    "other": "other",
+}
+CLASS_COLOURS: dict[JobClass, str] = {
+    "queue": "faint",
+    "start_up": "c4",
+    "restart": "c6",
+    "training": "c0",
+    "checkpoint": "c3",
+    "rework": "c1",
+    "evaluation": "c5",
+    "other": "ph-other",
+}
+"""CSS class of each class's colour."""
+
+
+def build(study: Study) -> Section | None:
+    """None if the starts of no run are on record."""
+    found = job_times(study)
+    if not found:
+        return None
+    total = {name: sum(time.seconds[name] for _, time in found) for name in CLASSES}
+    whole_s = sum(total.values())
+    if not whole_s:
+        return None
+    held_s = sum(sum(time.device_seconds.values()) for _, time in found)
+    trained_s = sum(time.device_seconds["training"] for _, time in found)
+    worst = max((name for name in CLASSES if name != "training"), key=lambda name: total[name])
+    held = percent(trained_s / held_s if held_s else 0.0)
+    conclusion = (
+        f"Goodput is {percent(total['training'] / whole_s)} of all time, and {held} of the time in which "
+        f"devices were held; most of the rest is {NAMES[worst]}, {percent(total[worst] / whole_s)}."
+    )
+    notes = []
+    if unplaced := sum(not time.placed for _, time in found):
+        notes.append(
+            f"The steps of {plural(unplaced, 'run')} have no recorded position in time; the last step is "
+            "taken to end with its attempt, so that the end of a job counts as start-up."
+        )
+    return Section(
+        "goodput",
+        "Goodput of the jobs",
+        conclusion,
+        paragraphs=notes,
+        tables=[_table(found)],
+        figures=[_figure(total, whole_s, conclusion)],
+    )
+
+
+def job_times(study: Study) -> list[tuple[RunLink, JobTime]]:
+    """Time of each started run, excluded ones too, in the order of the table of runs."""
+    frames, found = study.frames, []
+    steps = dict(list(frames.steps[frames.steps["rank"] == 0].groupby("run", observed=True)))
+    samples = dict(list(frames.hardware[frames.hardware["rank"] == 0].groupby("run", observed=True)))
+    for row in study.runs.itertuples():
+        own, hardware = steps.get(row.path, frames.steps.iloc[:0]), samples.get(row.path)
+        time = job_time(row.path, own, frames.hardware.iloc[:0] if hardware is None else hardware)
+        if time is not None and row.state != "running":
+            name = row.run if len(study.sweeps) == 1 else f"{row.sweep}/{row.run}"
+            found.append((RunLink(name, row.path), time))
+    return found
+
+
+def _table(found: list[tuple[RunLink, JobTime]]) -> Table:
+    rows: list[list[Value]] = [
+        [link, time.devices, time.goodput, time.whole_s, *(time.seconds[name] for name in CLASSES)]
+        for link, time in found
+    ]
+    columns = [
+        Column("run", "run"),
+        Column("devices", "devices", "count"),
+        Column("goodput", "goodput", "share", "goodput"),
+        Column("whole_s", "all time", "span"),
+        *(Column(f"{name}_s", NAMES[name], "span", "goodput") for name in CLASSES),
+    ]
+    return Table(
+        "goodput", "Time of each run over all attempts; every second is in one class.", columns, rows
+    )
+
+
+def _figure(total: dict[JobClass, float], whole_s: float, conclusion: str) -> Figure:
+    present = [name for name in CLASSES if total[name] > 0]
+    parts = [
+        (100 * total[name] / whole_s, CLASS_COLOURS[name], f"{NAMES[name]} {span(total[name])}")
+        for name in present
+    ]
+    description = "Share of all time of the runs: " + ", ".join(
+        f"{NAMES[name]} {percent(total[name] / whole_s)}" for name in present
+    )
+    svg = bars(
+        [Row("all runs", stacked(parts), span(whole_s))],
+        Axis("share of all time (%)", 0.0, 115.0, ticks=[0, 25, 50, 75, 100]),
+        name="goodput",
+        title="Goodput of the jobs",
+        description=description,
+        legend=[LegendItem(NAMES[name], CLASS_COLOURS[name]) for name in present],
+    )
+    return Figure("goodput", "Goodput of the jobs", conclusion, svg, description)

@@ -1,0 +1,81 @@
+"""The sections of goodput and of POP factors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.efficiency import scaling_curves
+from analysis.report.sections import goodput, pop
+from analysis.runs.load import load
+from analysis.stats.estimates import Estimate
+from analysis.study import Study
+from disttrain.records.json_files import read_jsonl, write_text
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import Step
+from tests.support.fake_runs import fake_sweep
+
+
+def study_of(sweep: Path) -> Study:
+    table = load([sweep])
+    return Study(table, scaling_curves(table))
+
+
+def with_all_ranks(sweep: Path, slow: float) -> None:
+    """Write the steps of all ranks; the last rank of each run computes longer and waits less."""
+    for run in map(RunDir, sweep.iterdir()):
+        attempt, world = run.attempt(0), int(run.path.name[1])
+        steps = [Step.model_validate(record) for record in read_jsonl(attempt.steps(0), [])]
+        for rank in range(1, world):
+            extra = slow if rank == world - 1 else 0.0
+            own = [
+                step.model_copy(
+                    update={
+                        "compute_s": step.compute_s + extra * step.step_s,
+                        "comm_wait_s": (step.comm_wait_s or 0.0) - extra * step.step_s,
+                    }
+                )
+                for step in steps
+            ]
+            write_text(attempt.steps(rank), "".join(step.model_dump_json() + "\n" for step in own))
+
+
+def test_goodput_divides_all_time_of_the_runs(tmp_path: Path) -> None:
+    section = goodput.build(study_of(fake_sweep(tmp_path)))
+    assert section is not None
+    (table,) = section.tables
+    assert len(table.rows) == 9
+    for row in table.rows:
+        assert sum(row[4:]) == pytest.approx(row[3])
+        assert row[3] == pytest.approx(120)  # submitted 03:02:05, ended 03:04:05
+    assert section.conclusion.startswith("Goodput is")
+    assert "have no recorded position in time" in section.paragraphs[0]
+
+
+def test_no_goodput_without_a_started_run(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    for run in sweep.iterdir():
+        RunDir(run).attempt(0).record.unlink()
+    assert goodput.build(study_of(sweep)) is None
+
+
+def test_a_slow_rank_is_persistent_imbalance_and_losses_sum(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1, 4))
+    with_all_ranks(sweep, slow=0.05)
+    section = pop.build(study_of(sweep))
+    assert section is not None
+    found, lost = section.tables
+    row = dict(zip((column.name for column in found.columns), found.rows[1], strict=True))
+    assert isinstance(row["persistent_balance"], Estimate)
+    assert row["persistent_balance"].value == pytest.approx(0.94, abs=0.02)
+    assert row["transient_balance"].value == pytest.approx(1)
+    loss = dict(zip((column.name for column in lost.columns), lost.rows[0], strict=True))
+    efficiency = loss.pop("efficiency")
+    del loss["size"]
+    assert sum(loss.values()) == pytest.approx(1 - efficiency)
+    assert loss["persistent_balance"] > 0.03
+
+
+def test_no_pop_factors_without_the_records_of_all_ranks(tmp_path: Path) -> None:
+    assert pop.build(study_of(fake_sweep(tmp_path, nodes=(2, 4)))) is None
