@@ -50,7 +50,11 @@ def notices(
     included = table[table["included"]]
     if included.empty:
         return []
-    warnings = [*_shared_processors(included), *overlap_text.warning(overlaps, table["sweep"].nunique())]
+    warnings = [
+        *_ingested(included),
+        *_shared_processors(included),
+        *overlap_text.warning(overlaps, table["sweep"].nunique()),
+    ]
     warnings += [*_differences(included, curves), *_short_runs(included)]
     notes = [f"{row['sweep']}/{row['run']} {row['note']}." for row in _with_a_note(included)]
     if any(len(point.runs) == 1 for curve in curves for point in curve.points):
@@ -78,6 +82,15 @@ def notices(
 
 def _with_a_note(included: pd.DataFrame) -> list[dict[Hashable, Any]]:
     return included[included["note"].fillna("") != ""].to_dict("records")
+
+
+def _ingested(included: pd.DataFrame) -> list[str]:
+    tables = ", ".join(sorted(included["ingested"].dropna().unique()))
+    some = int(included["ingested"].notna().sum())
+    if not some:
+        return []
+    which = "all runs" if some == len(included) else f"{some} of {len(included)} runs"
+    return [f"Ingested: the step times of {which} come from {tables}. This program did not measure them."]
 
 
 def _shared_processors(included: pd.DataFrame) -> list[str]:

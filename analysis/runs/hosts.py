@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ class RunHosts:
     The names are those of the attempt's record (Slurm's names of nodes), or else of the nodes' own records.
     """
 
-    def __init__(self, run: RunDir, ranks_per_node: int | None) -> None:
+    def __init__(self, run: RunDir, ranks_per_node: int | None, by_rank: Sequence[str] = ()) -> None:
         self._run = run
         self._ranks_per_node = ranks_per_node
+        self._by_rank = by_rank
+        """Host of each rank in an ingested run."""
         self._codes = {"": 0}
         self._of_attempt: dict[tuple[int, int], list[str]] = {}
 
@@ -30,6 +33,8 @@ class RunHosts:
 
     def of_ranks(self, attempt: NDArray[Any], rank: NDArray[Any]) -> NDArray[np.int32]:
         """The code of the host of each rank in an attempt; both arrays have the same length."""
+        if len(self._by_rank):
+            return np.array([self._code(name) for name in self._by_rank], dtype=np.int32)[rank]
         codes = np.zeros(rank.size, dtype=np.int32)
         if not self._ranks_per_node:
             return codes

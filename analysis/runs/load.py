@@ -52,6 +52,7 @@ COLUMNS: dict[str, str] = {
     "cpu_count": "Int64",
     "oversubscribed": "boolean",
     "emulated": "boolean",
+    "ingested": "string",  # the table of step times of another program that the run was made of; else null
     "emulation_late_s": "Float64",  # mean per step, on the worst rank
     "local_batch_size": "Int64",
     "accumulation": "Int64",
@@ -279,6 +280,7 @@ def _planned(record: RunRecord | None) -> dict[str, Any]:
         "git_dirty": code.git_dirty,
         "command": " ".join(source.argv),
         "created": source.created,
+        "ingested": record.ingested.source if record.ingested else None,
     }
 
 

@@ -20,6 +20,7 @@ from analysis.runs.hardware import read_hardware
 from analysis.runs.hosts import RunHosts
 from analysis.runs.step_columns import in_lineage, in_ranges, lineage_ends, read_step_columns
 from disttrain.errors import in_one_line
+from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ def read_run_steps(row: pd.Series) -> RunRecords:
 
 def _read(row: pd.Series, *, steps_only: bool) -> RunRecords:
     run, found = RunDir(Path(row["path"])), RunRecords()
-    hosts = RunHosts(run, _int(row["ranks_per_node"]))
+    hosts = RunHosts(run, _int(row["ranks_per_node"]), _ingested_hosts(run, row))
     try:
         steps, found.cached = read_step_columns(run, found.problems)
         ends = lineage_ends(steps, _int(row["last_attempt"]))
@@ -94,6 +95,13 @@ def _excluded(row: pd.Series, steps: Columns) -> Sequence[Sequence[int]]:
     warmup = _int(row["warmup_steps"]) or 0
     _, starts = np.unique(steps["attempt"], return_index=True)
     return [(int(first), int(first) + warmup - 1) for first in steps["step"][starts]]
+
+
+def _ingested_hosts(run: RunDir, row: pd.Series) -> Sequence[str]:
+    if pd.isna(row["ingested"]):
+        return ()
+    hosts: Sequence[str] = ((read_json_or_none(run.run_json) or {}).get("ingested") or {}).get("hosts", ())
+    return hosts
 
 
 def _int(value: Any) -> int | None:

@@ -89,7 +89,8 @@ class Metrics(Record):
     """Process-group backend; null for a single process."""
     torch: str
     nccl: str | None
-    cpu_count: int
+    cpu_count: int | None
+    """Null for ingested runs."""
     oversubscribed: bool
     """More busy threads than processors on one host, or several computing ranks on one GPU: timings then do
     not measure scaling."""
@@ -100,7 +101,8 @@ class Metrics(Record):
     precision_reason: str | None = None
     """Reason for `precision`."""
     model: str
-    parameters: int
+    parameters: int | None
+    """Null for ingested runs."""
     dataset: DatasetRecord | None
     """Null for a training loop of the user, whose data is unknown."""
     model_flops_per_sample: int | None

@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from disttrain.config.renamed_keys import translate_run
 from disttrain.records.base import Record
+from disttrain.records.ingested import Ingested
 from disttrain.records.provenance import Provenance
 
 
@@ -36,6 +37,8 @@ class RunRecord(Record):
     """The full site profile of the submission (`docs/schemas/site-profile.json`); null without one, as on the
     local cluster."""
     provenance: Provenance
+    ingested: Ingested | None = None
+    """Origin of a run that `submit.py ingest` made of a table; null for a run that this program measured."""
 
     @model_validator(mode="before")
     @classmethod

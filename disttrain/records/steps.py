@@ -21,11 +21,12 @@ class Step(Record):
 
     step: int
     """Number of the step; the first is 1."""
-    start_s: float
-    """Start, in seconds since this rank's loop began; monotonic clock."""
+    start_s: float | None
+    """Start, in seconds since this rank's loop began; monotonic clock. Null where an ingested table lacks it,
+    like the phases and `lr`."""
     step_s: float
-    compute_s: float
-    input_s: float
+    compute_s: float | None
+    input_s: float | None
     comm_wait_s: float | None
     """Exposed communication before the last rank arrived. Null where it is not measured (see
     `Metrics.comm_method`), or where the run ended before the ranks compared their times."""
@@ -33,14 +34,14 @@ class Step(Record):
     """The rest of the exposed communication: data transfer. Null whenever `comm_wait_s` is."""
     comm_exposed_s: float | None
     """Exposed communication as this rank measures it: the sum of both."""
-    optimizer_s: float
-    checkpoint_s: float
+    optimizer_s: float | None
+    checkpoint_s: float | None
     other_s: float
     samples: int
     """Samples this rank trained on in this step."""
     loss: float | None
     """Mean loss over this rank's samples; null if not finite."""
-    lr: float
+    lr: float | None
     grad_norm: float | None = None
     """L2 norm of the gradients of the global batch, before clipping. Null if it is not finite, or where
     neither `optim.grad_clip` nor `precision.on_non_finite` needs it."""

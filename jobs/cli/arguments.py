@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from disttrain import __version__
 from jobs.cli.examples import examples_text
+from jobs.cli.result_arguments import add_ingest, add_report, add_tag_filter
 
 PROGRAM = "submit.py"
 DEFAULT_SWEEP = Path(__file__).resolve().parents[2] / "sweeps" / "default.yaml"
@@ -97,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     resume.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps (all)")
     resume.add_argument("--dry-run", action="store_true", help="print the runs to submit, change nothing")
-    _add_tag_filter(resume)
+    add_tag_filter(resume)
     _add_cluster(resume)
     _add_wait(resume)
     _add_clean(verb("clean", "move failed, stale or named runs to a trash folder, and back"))
@@ -106,7 +107,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--from", dest="from_run", metavar="RUN", required=True, help="a run with telemetry.layer_passes > 0"
     )
     emulate.add_argument("--out", type=Path, metavar="FILE", help="output file (RUN-table.yaml)")
-    _add_report(verb("report", "write the efficiency report of a sweep"))
+    add_ingest(verb("ingest", "make runs of the step times that another program wrote as CSV"))
+    add_report(verb("report", "write the efficiency report of a sweep"))
     _add_bench(subparsers, [json_option, runs_option])
     _add_page(verb("open", "show the report of a sweep in a browser, or serve it to one", json=False))
     _add_page(verb("tensorboard", "serve the logs of a sweep with TensorBoard", json=False))
@@ -145,20 +147,6 @@ def _add_completion(subparsers: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument("--line", help=argparse.SUPPRESS)
 
 
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps of the report (the newest one)")
-    _add_tag_filter(parser)
-    parser.add_argument("--base", metavar="NAME", help="run or shape that is the baseline of speed-ups")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="output folder (RUNS/SWEEP/report; with --tag report-TAG)"
-    )
-    text = "another sweep to compare with: which is faster, and what differs"
-    parser.add_argument("--against", metavar="SWEEP", help=text)
-    text = "compare with the sweep's targets; exit code 1 if one is missed, 3 if the runs cannot tell"
-    parser.add_argument("--check", action="store_true", help=text)
-    parser.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission
-
-
 def _add_status(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sweeps", nargs="*", metavar="SWEEP", help="sweeps to print (all)")
     _add_state(parser)
@@ -176,18 +164,7 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
 
 def _add_state(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--state", metavar="STATE[,STATE...]", help="only runs in these states: failed,lost")
-    _add_tag_filter(parser)
-
-
-def _add_tag_filter(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--tag",
-        dest="tags",
-        action="append",
-        default=[],
-        metavar="TAG",
-        help="only runs with this tag, of their own or of their sweep; repeat for runs with several",
-    )
+    add_tag_filter(parser)
 
 
 def _add_annotation(parser: argparse.ArgumentParser, of: str) -> None:
@@ -344,7 +321,7 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
         "--failed", action="store_true", help="select failed, stopped, cancelled, lost and unreadable runs"
     )
     parser.add_argument("--stale", action="store_true", help="select runs done by older code")
-    _add_tag_filter(parser)
+    add_tag_filter(parser)
     trash = parser.add_mutually_exclusive_group()
     trash.add_argument(
         "--restore", action="store_true", help="move runs back (without RUN: those of the last clean)"

@@ -64,6 +64,7 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "scale": "compute time of the measured steps, divided by that of the isolated layer passes",
         "table": "the layer table",
     },
+    "ingest": {},
     "report": {
         "page": "the HTML page",
         "report": "`report.json`",

@@ -56,6 +56,10 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "clean --restore": "undo the last clean",
     },
     "emulate": {"emulate --from default/n1-single-b64-r0 --out table.yaml": "write the layer table"},
+    "ingest": {
+        "ingest times.csv --sweep megatron": "runs of the sweep `megatron`",
+        "ingest times.csv --global-batch-size 512": "a table without samples",
+    },
     "report": {
         "report": "the newest sweep",
         "report small large --out compared": "two sweeps in one report",

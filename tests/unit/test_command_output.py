@@ -37,6 +37,7 @@ COMMANDS = {
     "resume": ["resume tiny/failed", "resume over"],
     "clean": ["clean over --dry-run", "clean over", "clean --restore", "clean over", "clean --purge"],
     "emulate": ["emulate --from real/n1"],
+    "ingest": ["ingest times.csv --sweep others"],
     "report": ["report tiny"],
     "cluster up": ["cluster up"],
     "cluster status": ["cluster status"],
@@ -55,6 +56,7 @@ def every_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run.attempt(0).path.mkdir(parents=True, exist_ok=True)
     run.attempt(0).rank_log(0).write_text("one\ntwo")
     make_run(RUNS, "over/n1")
+    Path("times.csv").write_text("step,rank,step_s,samples\n1,0,0.5,8\n")
     write_json(measured(tmp_path).attempt(0).layers, LAYERS.model_dump(mode="json"))
 
     def write(sweeps: list[Path], out: Path, **_: object) -> Path:

@@ -1,0 +1,160 @@
+"""`ingest`: run directories from a CSV table of step times of another program."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import submit
+from analysis.runs.frames import load_frames
+from analysis.runs.load import load
+from disttrain.records.json_files import read_json, read_jsonl
+from disttrain.records.metrics import Metrics
+from disttrain.records.planned import RunRecord
+from disttrain.records.run_directory import RunDir
+from disttrain.records.steps import PHASES, Step
+
+HEADER = "run,step,rank,host,step_s,compute_s,samples"
+
+
+def table(path: Path, lines: list[str], header: str = HEADER) -> Path:
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+def rows(run: str, nodes: int, step_s: float, steps: int = 20) -> list[str]:
+    """Two ranks a node in round-robin order, of which rank 1 computes the longest."""
+    return [
+        f"{run},{step},{rank},c{rank % nodes},{step_s},{step_s * (0.9 if rank == 1 else 0.7)},8"
+        for step in range(1, steps + 1)
+        for rank in range(2 * nodes)
+    ]
+
+
+def ingest(path: Path, *flags: str) -> int:
+    return submit.main(["ingest", str(path), "--runs", str(path.parent / "runs"), *flags])
+
+
+def test_an_ingested_sweep_is_loaded_with_hosts_phases_and_throughput(tmp_path: Path) -> None:
+    path = table(tmp_path / "other.csv", [*rows("a", 1, 0.5), *rows("b", 2, 0.8)])
+    assert ingest(path, "--warmup-steps", "5") == 0
+    frames = load_frames([tmp_path / "runs" / "other"])
+    runs = frames.runs.set_index("run")
+    assert runs["included"].all()
+    assert runs["ingested"].tolist() == ["other.csv"] * 2
+    assert runs["nodes"].tolist() == [1, 2]
+    assert runs["measured_steps"].tolist() == [15, 15]
+    assert runs["samples_per_s"].tolist() == pytest.approx([2 * 8 / 0.5, 4 * 8 / 0.8])
+    assert runs.loc["a", "compute_s"] == pytest.approx(0.5 * 0.8)
+    assert runs.loc["a", "other_s"] == pytest.approx(0.5 * 0.2)
+    assert pd.isna(runs.loc["a", "comm_wait_s"])
+    assert frames.problems == ()
+    steps = frames.steps[frames.steps["run"].str.endswith("/b")]
+    assert dict(zip(steps["rank"], steps["host"], strict=True)) == {0: "c0", 1: "c1", 2: "c0", 3: "c1"}
+    assert sorted(set(steps.loc[steps["measured"], "step"])) == list(range(6, 21))
+
+
+def test_records_fit_their_schemas_and_name_their_origin(tmp_path: Path) -> None:
+    path = table(tmp_path / "other.csv", rows("a", 1, 0.5))
+    assert ingest(path, "--sweep", "megatron") == 0
+    run = RunDir(tmp_path / "runs" / "megatron" / "a")
+    record = RunRecord.model_validate(read_json(run.run_json))
+    assert record.ingested is not None
+    assert (record.ingested.source, record.ingested.rows) == ("other.csv", 40)
+    assert record.cluster is None
+    metrics = Metrics.model_validate(read_json(run.metrics))
+    assert metrics.parameters is None
+    assert "parameters" in metrics.null_reasons
+    for line in read_jsonl(run.attempt(0).steps(0)):
+        step = Step.model_validate(line)
+        assert sum(getattr(step, name) or 0 for name in PHASES) == pytest.approx(step.step_s)
+        assert (step.input_s, step.comm_wait_s, step.start_s) == (None, None, None)
+
+
+def test_status_and_report_mark_ingested_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [row for repeat in range(2) for n in (1, 2) for row in rows(f"n{n}-r{repeat}", n, 0.5 + n / 10)]
+    assert ingest(table(tmp_path / "other.csv", lines)) == 0
+    capsys.readouterr()
+    found = []
+    for verb in ("status", "report"):
+        assert submit.main([verb, "--runs", str(tmp_path / "runs"), "--json"]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    status, report = found
+    assert [(run["state"], run["tags"]) for run in status["runs"]] == [("done", ["ingested"])] * 4
+    warning = next(each["text"] for each in report["report"]["notices"] if each["kind"] == "warning")
+    assert warning == (
+        "Ingested: the step times of all runs come from other.csv. This program did not measure them."
+    )
+    assert "Ingested" in Path(report["page"]).read_text()
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["a,1,0,c0,fast,,8"], "other.csv:2, column 'step_s': 'fast' is not a number"),
+        (["a,1,0,c0,0.5,,8", "a,2,0,c0,-1,,8"], "other.csv:3, column 'step_s': -1 is not allowed"),
+        (["a,1,0,c0,nan,,8"], "other.csv:2, column 'step_s': nan is not allowed"),
+        (["a,1,,c0,0.5,,8"], "other.csv:2, column 'rank': empty"),
+        (["a,1.5,0,c0,0.5,,8"], "other.csv:2, column 'step': 1.5 is not a whole number"),
+        (
+            ["a,1,0,c0,0.5,,8", "a,1,0,c0,0.5,,8"],
+            "other.csv:3, column 'step': rank 0 has a second row for step 1",
+        ),
+        (
+            ["a,1,0,c0,0.5,0.6,8"],
+            "other.csv:2, column 'step_s': 0.5 s is less than the sum of the phases, 0.6 s",
+        ),
+        (["a,1,0,c0,0.5,,8", "a,2,0,c1,0.5,,8"], "other.csv:3, column 'host': rank 0 was on 'c0'"),
+        (["../a,1,0,c0,0.5,,8"], "other.csv:2, column 'run': '../a' is not a name of a folder"),
+        (["a,1,0,c0,0.5"], "other.csv:2: 5 values for 7 columns"),
+        (["a,1,0,c0,0.5,,"], "--global-batch-size N"),
+        (["a,1,0,c0,0.5,,8", "a,1,1,c1,0.5,,8", "a,1,2,c1,0.5,,8"], "3 ranks do not divide by 2 nodes"),
+        ([], "other.csv has no rows"),
+    ],
+)
+def test_a_bad_table_is_refused_in_one_line_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: list[str], message: str
+) -> None:
+    assert ingest(table(tmp_path / "other.csv", lines)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("step,rank", "other.csv:1: no column 'step_s'"),
+        ("step,rank,step_s,comput_s", "other.csv:1: unknown column 'comput_s'"),
+        ("step,rank,step_s,step", "other.csv:1: two columns 'step'"),
+    ],
+)
+def test_a_bad_header_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], header: str, message: str
+) -> None:
+    assert ingest(table(tmp_path / "other.csv", ["1,0,0.5,1"], header)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_ranks_and_unread_columns_are_warnings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{step},2,4,0.5,green" for step in range(1, 30)]
+    path = table(tmp_path / "other.csv", lines, "step,rank,world_size,step_s,colour")
+    assert ingest(path, "--global-batch-size", "64") == 0
+    warnings = capsys.readouterr().err
+    assert "columns that are not read: colour" in warnings
+    assert "other/run: no rows of ranks 0, 1, 3 of 4" in warnings
+    (row,) = load([tmp_path / "runs" / "other"]).itertuples()
+    assert (row.world_size, row.samples_per_s) == (4, pytest.approx(128))
+
+
+def test_a_run_that_exists_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = table(tmp_path / "other.csv", rows("a", 1, 0.5))
+    assert ingest(path) == 0
+    assert ingest(path) == 2
+    assert "exists already" in capsys.readouterr().err
