@@ -262,6 +262,24 @@ def latency_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray
 
 
 @_drawn
+def ecdf_figure(curves: Sequence[Curve], step_times_s: Mapping[RunId, NDArray[np.float64]]) -> Figure:
+    """Share of steps up to each duration in seconds, all repeats pooled; one line for each curve and size."""
+    figure, axes = _new(3.0)
+    for curve, point, colour in _rows(curves):
+        found = [times for run in point.runs if (times := step_times_s.get((curve.sweep, run))) is not None]
+        if found and (times := np.sort(np.concatenate(found))).size:
+            size = plural(point.size, curve.unit)
+            label = size if len(curves) == 1 else f"{_short(curve.label)}, {size}"
+            axes.step(times, np.arange(1, times.size + 1) / times.size, color=colour, label=label)
+    axes.set_xlabel("duration of a step (s)")
+    axes.set_ylabel("share of steps")
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    _legend(figure, axes)
+    return figure
+
+
+@_drawn
 def utilization_figure(curves: Sequence[Curve], found: pd.DataFrame) -> Figure:
     """Utilization of rank 0's GPU by step, or of its processors if no run has GPU samples; one line a run.
 

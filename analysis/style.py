@@ -51,6 +51,16 @@ PHASE_CLASSES = {
     "other_s": "ph-other",
 }
 """CSS class of each phase's colour on the page."""
+CLASS_COLOURS = {
+    **{PHASE_CLASSES[name]: colour for name, colour in PHASE_COLOURS.items()},
+    **{f"c{index}": colour for index, colour in enumerate(CURVE_COLOURS)},
+    "ph-hidden": "#9fc9e6",
+    "good": "#00795a",
+    "bad": "#b3261e",
+    "faint": FAINT,
+    "ink": INK,
+}
+"""Colours of CSS classes in PNG figures; as on the page in light mode."""
 SIZE_CLASSES = 8
 """Classes `q0` (dark) to `q7` (light): the sizes of a single curve."""
 

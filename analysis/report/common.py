@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from analysis.bar_figures import bar_figure
 from analysis.efficiency import Curve, Point
-from analysis.report.section import Column, RunLink, Value
+from analysis.report.section import Column, Figure, RunLink, Value
 from analysis.study import Study
 from analysis.style import curve_class, size_class
-from analysis.svg.bars import Row, Segment
+from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.plot import LegendItem
+from analysis.svg.scales import Axis
 from analysis.units import plural
 
 
@@ -70,6 +72,28 @@ def grouped_rows(study: Study, rows: Sequence[tuple[Curve, Point, Sequence[Segme
             heading = curve
         found.append(Row(plural(point.size, curve.unit), segments, text))
     return found
+
+
+def bar_chart(
+    study: Study,
+    name: str,
+    title: str,
+    conclusion: str,
+    rows: Sequence[Row],
+    x: Axis,
+    legend: Sequence[LegendItem] = (),
+    *,
+    alt: str = "",
+    row_height: float = 27.0,
+) -> Figure:
+    """A figure of bars with its PNG twin; `alt` is the conclusion by default."""
+    alt = alt or conclusion
+    svg = bars(
+        rows, x, name=f"{name}-bars", title=title, description=alt, legend=legend, row_height=row_height
+    )
+    return Figure(
+        name, title, conclusion, svg, alt, lambda: bar_figure(rows, x, legend, emulated=study.emulated)
+    )
 
 
 def run_key(sweep: str, run: str) -> str:

@@ -153,6 +153,13 @@ _ALL = (
         "NVIDIA nccl-tests, PERFORMANCE.md",
     ),
     Definition(
+        "line-share",
+        "Share of the line rate",
+        "busbw / rate of the node's fastest network device",
+        "By the rate that the drivers report, in one direction, on the slowest node; its ranks share it. "
+        "Virtual interfaces report no rate.",
+    ),
+    Definition(
         "communication-share",
         "Communication share",
         "exposed communication / T",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 from analysis.efficiency import Curve, Point
 from analysis.report.common import (
     all_points,
+    bar_chart,
     grouped_rows,
     point_name,
     sentence,
@@ -16,8 +18,9 @@ from analysis.report.common import (
     sources,
 )
 from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.runs.line_rate import line_rate_bytes_per_s
 from analysis.study import Study
-from analysis.svg.bars import bars, stacked
+from analysis.svg.bars import stacked
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
 from analysis.units import percent, plural, seconds, time_scale
@@ -32,7 +35,7 @@ def build(study: Study) -> Section | None:
     """None if no run communicates."""
     points = [(curve, point) for curve, point in all_points(study) if point.world_size > 1]
     rows = [_row(study, curve, point) for curve, point in points]
-    if not rows or all(value is None for row in rows for value in row[-6:]):
+    if not rows or all(value is None for row in rows for value in row[-7:]):
         return None
     table = Table(
         "communication",
@@ -47,6 +50,7 @@ def build(study: Study) -> Section | None:
             Column("hidden_s", "hidden", "s", "hidden-communication"),
             Column("bytes", "bytes per rank", "B"),
             Column("bus_bytes_per_s", "bus bandwidth", "B/s", "bus-bandwidth"),
+            Column("line_share", "of line rate", "share", "line-share"),
         ],
         rows,
         [sources(study, curve, point) for curve, point in points],
@@ -79,7 +83,17 @@ def _row(study: Study, curve: Curve, point: Point) -> list[Value]:
         hidden_s,
         statistics.fmean(sizes) if sizes else None,
         statistics.fmean(rates) if rates else None,
+        _line_share(study, curve, point, rates),
     ]
+
+
+def _line_share(study: Study, curve: Curve, point: Point, rates: Sequence[float]) -> float | None:
+    """Bus bandwidth as a share of the line rate; None where it is unknown, and on one node."""
+    if not rates or point.nodes < 2:
+        return None
+    lines = [line_rate_bytes_per_s(Path(row["path"])) for row in study.runs_of(curve, point)]
+    known = [rate for rate in lines if rate is not None]
+    return statistics.fmean(rates) / min(known) if known else None
 
 
 def _summaries(study: Study, curve: Curve, point: Point) -> list[CommSummary]:
@@ -128,7 +142,7 @@ def _collectives(study: Study, points: Sequence[tuple[Curve, Point]]) -> Table:
 def _conclusion(study: Study, points: Sequence[tuple[Curve, Point]]) -> str:
     """Share of the step and of hidden communication at the largest size that measured it."""
     for curve, point in reversed(points):
-        *_, share, wait_s, transfer_s, hidden_s, _, _ = _row(study, curve, point)
+        *_, share, wait_s, transfer_s, hidden_s, _, _, _ = _row(study, curve, point)
         if not isinstance(share, float):
             continue
         name = point_name(study, curve, point)
@@ -148,11 +162,11 @@ def _figure(
     study: Study, points: Sequence[tuple[Curve, Point]], table: Sequence[Sequence[Value]], conclusion: str
 ) -> Figure | None:
     kinds = (
-        (-5, "waiting for peers", "ph-wait"),
-        (-4, "data transfer", "ph-transfer"),
-        (-3, "hidden", "ph-hidden"),
+        (-6, "waiting for peers", "ph-wait"),
+        (-5, "data transfer", "ph-transfer"),
+        (-4, "hidden", "ph-hidden"),
     )
-    totals = [sum(float(v) for v in row[-5:-2] if isinstance(v, float)) for row in table]
+    totals = [sum(float(v) for v in row[-6:-3] if isinstance(v, float)) for row in table]
     longest = max(totals)
     if longest <= 0:
         return None
@@ -165,18 +179,13 @@ def _figure(
             for at, label, colour in kinds
         ]
         rows.append((curve, point, stacked(parts), seconds(total)))
-    svg = bars(
-        grouped_rows(study, rows),
-        Axis(f"communication in a step ({unit})", 0.0, 1.2 * longest * factor),
-        name="communication-figure",
-        title="Communication of a step",
-        description=conclusion,
-        legend=[LegendItem(label, colour) for _, label, colour in kinds],
-    )
-    return Figure(
+    return bar_chart(
+        study,
         "communication",
         "Hidden and exposed communication",
         f"{conclusion} Hidden communication runs while the rank computes and costs no time of its own.",
-        svg,
-        "Communication of a step by size: " + plural(len(rows), "bar"),
+        grouped_rows(study, rows),
+        Axis(f"communication in a step ({unit})", 0.0, 1.2 * longest * factor),
+        [LegendItem(label, colour) for _, label, colour in kinds],
+        alt="Communication of a step by size: " + plural(len(rows), "bar"),
     )

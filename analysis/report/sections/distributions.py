@@ -119,7 +119,7 @@ def _ecdf(study: Study, found: list[Pooled], conclusion: str) -> Figure:
         "right are slow steps." + (" Numbers are sizes." if numbered else ""),
         plot.svg(),
         description,
-        None,
+        lambda: plots.ecdf_figure(study.curves, study.step_times_s),
     )
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from analysis.report.common import all_points, grouped_rows, point_name, size_columns, size_values, sources
+from analysis.report.common import (
+    all_points,
+    bar_chart,
+    grouped_rows,
+    point_name,
+    size_columns,
+    size_values,
+    sources,
+)
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.study import Study
-from analysis.svg.bars import Segment, bars
+from analysis.svg.bars import Segment
 from analysis.svg.scales import Axis
 from analysis.units import binary_bytes
 
@@ -77,11 +85,6 @@ def _figure(study: Study, most: int, conclusion: str) -> Figure:
             name, text = point_name(study, curve, point), binary_bytes(point.peak_memory_bytes)
             bar = Segment(0, point.peak_memory_bytes / _MIB, "c0", f"{name}: {text}")
             rows.append((curve, point, [bar], text))
-    svg = bars(
-        grouped_rows(study, rows),
-        Axis("peak memory of a rank (MiB)", 0.0, 1.25 * most / _MIB),
-        name="memory-figure",
-        title="Peak memory",
-        description=conclusion,
-    )
-    return Figure("memory", "Peak memory", f"{conclusion} Maximum over ranks and repeats.", svg, conclusion)
+    x = Axis("peak memory of a rank (MiB)", 0.0, 1.25 * most / _MIB)
+    text = f"{conclusion} Maximum over ranks and repeats."
+    return bar_chart(study, "memory", "Peak memory", text, grouped_rows(study, rows), x)

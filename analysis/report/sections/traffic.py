@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 
-from analysis.report.common import all_points, point_name, size_columns, size_values, sources
+from analysis.report.common import all_points, bar_chart, point_name, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.study import Study
-from analysis.svg.bars import Row, Segment, bars
+from analysis.svg.bars import Row, Segment
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
 from analysis.units import number
@@ -62,11 +62,13 @@ def build(study: Study) -> Section | None:
         "NVLink and PCIe traffic",
         conclusion,
         tables=[table],
-        figures=[_figure(points, rate, conclusion)],
+        figures=[_figure(study, points, rate, conclusion)],
     )
 
 
-def _figure(points: list[tuple[str, list[float | None]]], highest: float, conclusion: str) -> Figure:
+def _figure(
+    study: Study, points: list[tuple[str, list[float | None]]], highest: float, conclusion: str
+) -> Figure:
     rows = []
     for name, values in points:
         rows.append(Row(name))
@@ -74,15 +76,13 @@ def _figure(points: list[tuple[str, list[float | None]]], highest: float, conclu
             if value is not None:
                 text = f"{number(value / 1e9)} GB/s"
                 rows.append(Row(label, [Segment(0, value / 1e9, colour, f"{name}, {label}: {text}")], text))
-    svg = bars(
+    return bar_chart(
+        study,
+        "traffic",
+        "NVLink and PCIe traffic",
+        f"{conclusion} Mean over measured steps.",
         rows,
         Axis("mean rate of a GPU (GB/s)", 0.0, 1.25 * highest / 1e9),
-        name="traffic-figure",
-        title="NVLink and PCIe traffic",
-        description=conclusion,
-        legend=[LegendItem(label, colour) for label, colour in _RATES.values()],
+        [LegendItem(label, colour) for label, colour in _RATES.values()],
         row_height=22.0,
-    )
-    return Figure(
-        "traffic", "NVLink and PCIe traffic", f"{conclusion} Mean over measured steps.", svg, conclusion
     )

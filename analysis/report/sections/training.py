@@ -63,6 +63,8 @@ def _spread(rows: list[TrainingQuality]) -> str:
     found = [row.train_loss for row in rows if row.train_loss is not None]
     if not found:
         return ""
+    if max(found) - min(found) < 5e-4:
+        return f"The last training loss is {found[0]:.3f} in all runs."
     return f"The last training loss lies between {min(found):.3f} and {max(found):.3f}."
 
 
@@ -143,7 +145,7 @@ def _loss_figure(study: Study) -> Figure | None:
     if losses.empty:
         return None
     low, high = float(losses["loss"].min()), float(losses["loss"].max())
-    pad = 0.05 * (high - low) or 0.1
+    pad = max(0.05 * (high - low), 0.02 * abs(high))
     x = Axis("optimizer step", 0.0, float(losses["step"].max()))
     description = (
         f"Loss by optimizer step of {plural(losses['run'].nunique(), 'run')}, from {high:.3g} to {low:.3g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 from analysis import plots
 from analysis.report.common import (
@@ -104,9 +105,10 @@ def _figure(study: Study, conclusion: str) -> Figure:
     shown = study.utilization[study.utilization["device"] == ("gpu" if on_gpu else "processors")]
     top = max(1.0, float(shown["utilization"].max()))
     label = "time with a running kernel" if on_gpu else "busy processors"
-    form = (lambda value: percent(value, 0)) if on_gpu else number
     x = Axis("optimizer step", 0.0, float(shown["step"].max()))
-    y = Axis(label, 0.0, 1.06 * top, form=form)
+    y = Axis(label, 0.0, 1.06 * top)
+    if on_gpu:
+        y = replace(y, form=lambda value: percent(value, 0))
     plot = Plot("utilization-figure", "Utilization on rank 0", conclusion, x, y, point_legend(study))
     by_run = {key: frame for key, frame in shown.groupby(["sweep", "run"])}
     for curve, point, colour in coloured_points(study):

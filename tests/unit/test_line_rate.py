@@ -1,0 +1,36 @@
+"""Line rate of a run's network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.runs.line_rate import line_rate_bytes_per_s
+from disttrain.records.json_files import write_json
+from tests.support.fake_runs import fake_run
+
+ETHERNET = {"interfaces": [{"speed_mbit": 1000}, {"speed_mbit": None}], "fabrics": []}
+EDR = {"interfaces": [{"speed_mbit": 1000}], "fabrics": [{"rate": "100 Gb/sec (4X EDR)"}, {"rate": None}]}
+VIRTUAL = {"interfaces": [{"speed_mbit": None}], "fabrics": []}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rate"),
+    [
+        ([], None),
+        ([VIRTUAL], None),
+        ([ETHERNET], 125e6),
+        ([EDR], 12.5e9),
+        ([EDR, ETHERNET], 125e6),  # the slowest node
+    ],
+)
+def test_the_fastest_device_of_the_slowest_node_counts(
+    tmp_path: Path, nodes: list[dict[str, Any]], rate: float | None
+) -> None:
+    run = fake_run(tmp_path / "s" / "r")
+    for number, record in enumerate(nodes):
+        write_json(run.attempt(0).node_record(number), record)
+    write_json(run.attempt(0).node_oom(0), {"kills": 1})
+    assert line_rate_bytes_per_s(run.path) == rate
