@@ -37,13 +37,16 @@ def read(run: RunDir) -> CommBench:
 
 def conditions(found: CommBench) -> str:
     """Device, shape and software of a result, in one line."""
-    where = "CPU" if found.device == "cpu" else f"GPU {found.device}"
     alone = ", all on one machine" if found.one_machine and found.nodes > 1 else ""
     nccl = f", NCCL {found.nccl}" if found.backend == "nccl" else ""
     return (
-        f"{where}, {found.nodes} nodes x {found.ranks_per_node} ranks{alone}, {found.cpu_count} processors, "
-        f"{found.backend}{nccl}, torch {found.torch}"
+        f"{_device(found)}, {found.nodes} nodes x {found.ranks_per_node} ranks{alone}, "
+        f"{found.cpu_count} processors, {found.backend}{nccl}, torch {found.torch}"
     )
+
+
+def _device(found: CommBench) -> str:
+    return "CPU" if found.device == "cpu" else f"GPU {found.device}"
 
 
 def tables(results: Mapping[str, CommBench]) -> list[Table]:
@@ -140,9 +143,13 @@ def figure(results: Mapping[str, CommBench]) -> Figure:
                     label=run,
                 )
             axes.set_xscale("log", base=2)
+            sizes = sorted({each.bytes for result in results.values() for each in result.collectives})
+            axes.set_xticks(sizes, [_size(value) for value in sizes], rotation=45, ha="right")
+            axes.minorticks_off()
             axes.set_yscale("log")
             axes.set_title(kind.replace("_", "-"))
-            axes.set_xlabel("message (bytes)")
+            axes.set_xlabel("message")
+        made.suptitle(" and ".join(dict.fromkeys(_device(result) for result in results.values())))
         made.axes[0].set_ylabel("bus bandwidth (MB/s)")
         made.axes[0].legend(frameon=False)
     return made

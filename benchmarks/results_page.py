@@ -57,6 +57,11 @@ Two nodes of two ranks in network namespaces of one machine, with a link of the 
 times are those of the exchange alone; ours are whole steps.
 """
 
+_CLUSTERS = """
+`python submit.py bench comm --nodes 2 4 --wait`, then `python -m benchmarks.comm_bench RUN --link-mbit N
+--save LABEL` ([communication benchmark](communication-bench.md)).
+"""
+
 
 def page(folder: Path = result_record.RESULTS) -> str:
     """The text of the page, from the results in `folder`."""
@@ -70,6 +75,7 @@ def page(folder: Path = result_record.RESULTS) -> str:
         *precision(records, gpu),
         *buckets(records),
         *communication(records),
+        *clusters(records),
     ]
     return "\n".join(parts)
 
@@ -242,9 +248,44 @@ def communication(records: dict[str, dict[str, Any]]) -> list[str]:
         table(head, rows),
         _prose(_COMMUNICATION),
         *_commands(records, "gradient_communication#gradient-communication"),
-        "On a cluster: `python submit.py bench comm --nodes 2 4 --wait` ([communication benchmark]"
-        "(communication-bench.md)).\n",
     ]
+
+
+def clusters(records: dict[str, dict[str, Any]]) -> list[str]:
+    """The communication benchmark of clusters, one table for each saved run."""
+    parts = ["## Communication benchmark\n"]
+    head = ["form", "mark", "exposed ms", "GB/s", "speed-up of the step", "95 %", "quoted GB/s", "quoted ms"]
+    head.append("quoted speed-up")
+    for key in (key for key in records if key.startswith("comm_bench#")):
+        found, result = records[key]["figures"], records[key]["raw"]["result"]
+        mark = "**CPU**" if result["device"] == "cpu" else "**GPU**"
+        rows = []
+        for name, row in found["steps"].items():
+            low, high = row["speed_up_95"]
+            seconds = row["exposed_ms"] / 1e3
+            rate = f"{found['gradient_bytes'] / seconds / 1e9:.3g}" if seconds else NONE
+            interval = NONE if low is None else f"{low:.2f} to {high:.2f}"
+            theirs = _quoted_form(quoted.COMMUNICATION.get(name.replace("-", " ")))
+            rows.append(
+                [name, mark, f"{row['exposed_ms']:.1f}", rate, f"{row['speed_up']:.2f}x", interval, *theirs]
+            )
+        parts += [table(head, rows), _prose(_cluster_text(found, result)), *_commands(records, key)]
+    if len(parts) == 1:
+        parts.append(_prose("No result is saved yet."))
+    return [*parts, _prose(_CLUSTERS)]
+
+
+def _cluster_text(found: dict[str, Any], result: dict[str, Any]) -> str:
+    link = f"links of {found['link_mbit']:g} Mbit/s" if found["link_mbit"] else "links of unknown rate"
+    alone = ", all on one machine" if result["one_machine"] else ""
+    rates = ", ".join(
+        f"{kind.replace('_', '-')} {rate / 1e6:.3g} MB/s" for kind, rate in found["bus_bytes_per_s"].items()
+    )
+    return (
+        f"{result['nodes']} nodes x {result['ranks_per_node']} ranks{alone}, {link}, {result['backend']}, "
+        f"gradients of {found['gradient_bytes'] / 1e6:.1f} MB. Largest bus bandwidth: {rates}. GB/s: "
+        "gradient bytes per second of exposed time."
+    )
 
 
 def _quoted_form(theirs: quoted.QuotedCommunication | None) -> list[str]:

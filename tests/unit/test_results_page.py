@@ -6,8 +6,10 @@ import json
 import shutil
 
 from analysis import quoted_figures
+from benchmarks import comm_bench
 from benchmarks.result_record import RESULTS
 from benchmarks.results_page import PAGE, page
+from tests.support.comm_bench import result
 
 
 def test_the_committed_page_is_current():
@@ -49,3 +51,15 @@ def test_parts_of_make_gpu_replace_what_is_not_measured(tmp_path):
     text = page(tmp_path)
     assert "| ours: GPT-2 124M, bf16 | **GPU** | 8.0 GB | 2.50x |" in text
     assert "resnet50, NVIDIA" not in text
+
+
+def test_a_saved_communication_benchmark_has_a_table(tmp_path):
+    raw = {"link_mbit": 1000.0, "result": result().model_dump(mode="json")}
+    machine = {"processor": "AMD EPYC", "cpu_count": 2, "load_at_start": 0.1}
+    record = {"label": "gbit", "date": "2026-01-01T00:00", "command": "c", "commit": None, "machine": machine}
+    record |= {"figures": comm_bench.figures(raw), "raw": raw}
+    (tmp_path / "comm_bench.jsonl").write_text(json.dumps(record) + "\n")
+    text = page(tmp_path)
+    assert "| topk | **CPU** | 10.0 | 0.8 | 2.50x | 2.40 to 2.60 | 118.5 | 4.7 | 9.6x |" in text
+    assert "2 nodes x 2 ranks, all on one machine, links of 1000 Mbit/s" in text
+    assert "No result is saved yet." in page(tmp_path / "none")
