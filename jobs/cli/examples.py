@@ -31,7 +31,7 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "annotate default/n2-ddp-b32-r0": "print those of one run",
     },
     "bench comm": {
-        "bench comm --nodes 2 4 --wait": "one job on two nodes and one on four, then the tables",
+        "bench comm --nodes 2 4 --wait": "one job for each shape, then tables",
         "bench comm --nodes 2 --gpus-per-node 8 --max-mb 256": "messages up to 256 MiB",
     },
     "watch": {"watch default": "the runs of one sweep, until all have ended"},
