@@ -94,10 +94,11 @@ def _strategy() -> str:
 
 
 def measure(
-    option: str, sides: dict[str, Side], arguments: argparse.Namespace, world: World
+    option: str, make: Callable[[], dict[str, Side]], arguments: argparse.Namespace, world: World
 ) -> dict[str, Any]:
-    """By side: mean, 99th percentile and largest step in seconds; work at the end of a turn is in its last
-    step."""
+    """By side of `make`: mean, 99th percentile and largest step in seconds; work at the end of a turn is in
+    its last step. The models end with the call, because DDP must not outlive its process group."""
+    sides = make()
     names, order = list(sides), random.Random(arguments.launch)
     for step, _ in sides.values():
         for _ in range(WARM_UP):
@@ -143,11 +144,11 @@ def main() -> None:
     logging.disable(logging.WARNING)
     config = trainer_turns.config_of(_strategy(), arguments.device, 1, arguments.tiny)
     with tempfile.TemporaryDirectory() as folder, open_world(config.resources) as world:
-        if arguments.option == "channels_last":
-            sides = resnets(world.device, arguments.tiny)
-        else:
-            sides = one_loop(world, arguments.rounds, Path(folder), arguments.tiny)
-        found = measure(arguments.option, sides, arguments, world)
+        makers = {
+            "channels_last": lambda: resnets(world.device, arguments.tiny),
+            "gc_every": lambda: one_loop(world, arguments.rounds, Path(folder), arguments.tiny),
+        }
+        found = measure(arguments.option, makers[arguments.option], arguments, world)
         if world.rank == 0:
             print(json.dumps(found))
 

@@ -88,11 +88,11 @@ def test_turns_with_and_without_an_option(
     arguments = argparse.Namespace(launch=0, rounds=2)
     config = trainer_turns.config_of("single", "cpu", 1, tiny=True)
     with open_world(config.resources) as world:
-        if option == "channels_last":
-            sides = step_options_turns.resnets(world.device, tiny=True)
-        else:
-            sides = step_options_turns.one_loop(world, 2, tmp_path, tiny=True)
-        found = step_options_turns.measure(option, sides, arguments, world)
+        makers = {
+            "channels_last": lambda: step_options_turns.resnets(world.device, tiny=True),
+            "gc_every": lambda: step_options_turns.one_loop(world, 2, tmp_path, tiny=True),
+        }
+        found = step_options_turns.measure(option, makers[option], arguments, world)
     # at the beginning of each turn of the option, by the hook, and at its end
     assert len(collected) == (4 if option == "gc_every" else 0)
     shown = step_options.figures({"options": {option: [found, found]}})[option]
