@@ -19,7 +19,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.runs.load import swept_keys
-from analysis.stats.estimates import Estimate, geometric_mean, ratio
+from analysis.stats.estimates import Estimate, from_moments, geometric_mean, not_stationary, ratio
+from analysis.step_statistics import RunStatistics
 from disttrain.errors import ConfigError
 from disttrain.records.steps import PHASES
 
@@ -80,12 +81,16 @@ class Curve:
         return next((point for point in self.points if point.size == self.base_size), None)
 
 
-def scaling_curves(table: pd.DataFrame, base: str | None = None) -> list[Curve]:
+def scaling_curves(
+    table: pd.DataFrame, base: str | None = None, statistics: RunStatistics | None = None
+) -> list[Curve]:
     """Curves of the included runs in the table of `load.load`.
 
     Args:
         base: the size to compare with, as a size (`2`, `n2`) or a run of that size; each curve's smallest by
             default.
+        statistics: of the steps of the runs. A size with a run that is not stationary then has no interval,
+            and the throughput of a single repeat has an interval within the run.
 
     Raises:
         ConfigError: no curve has the base.
@@ -98,7 +103,8 @@ def scaling_curves(table: pd.DataFrame, base: str | None = None) -> list[Curve]:
         keys = [key for key in swept_keys(table) if key not in size_keys and runs[key].notna().any()]
         for (emulated, *values), group in runs.groupby(["emulated", *keys], sort=True, dropna=False):
             axes = {key: _plain(value) for key, value in zip(keys, values, strict=True)}
-            curves.append(replace(_curve(str(sweep), axes, unit, group), emulated=bool(emulated)))
+            curve = _curve(str(sweep), axes, unit, group, statistics or {})
+            curves.append(replace(curve, emulated=bool(emulated)))
     wanted = _wanted_size(curves, base)
     return [_with_base(curve, wanted) for curve in _labelled(curves)]
 
@@ -134,16 +140,30 @@ def as_table(curves: Sequence[Curve]) -> pd.DataFrame:
     return pd.DataFrame(rows).convert_dtypes()
 
 
-def _curve(sweep: str, axes: dict[str, Any], unit: Unit, group: pd.DataFrame) -> Curve:
+def _curve(
+    sweep: str, axes: dict[str, Any], unit: Unit, group: pd.DataFrame, statistics: RunStatistics
+) -> Curve:
     column = "nodes" if unit == "node" else "world_size"
-    points = tuple(_point(int(size), runs) for size, runs in group.groupby(column, sort=True))
+    points = tuple(_point(int(size), runs, statistics) for size, runs in group.groupby(column, sort=True))
     return Curve(sweep, sweep, axes, unit, detect_scaling(points), None, points)
 
 
-def _point(size: int, runs: pd.DataFrame) -> Point:
+def _throughput(runs: pd.DataFrame, statistics: RunStatistics) -> Estimate:
+    """Geometric mean over repeats; its interval has the basis that the runs allow."""
+    rate = geometric_mean(runs["samples_per_s"].to_numpy(dtype=np.float64))
+    found = [statistics[path] for path in runs["path"] if path in statistics]
+    if not all(each.stationarity.publishable for each in found):
+        return not_stationary(rate)
+    within = found[0].within_run if len(runs) == 1 and found else None
+    if within is None:
+        return rate
+    return from_moments(within._replace(centre=float(np.log(rate.value))), 1, "within run")
+
+
+def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
     first = runs.iloc[0]
     rates = runs["samples_per_s"].to_numpy(dtype=np.float64)
-    rate = geometric_mean(rates)
+    rate = _throughput(runs, statistics)
     global_batch = int(first["global_batch_size"])
     step_s = rate.inverse(global_batch)
     per_sample = (runs["tokens_per_s"] / runs["samples_per_s"]).mean()
@@ -186,6 +206,8 @@ def _compared(point: Point, base: Point) -> Point:
         one = Estimate(1.0, None, None, len(base.runs))
         return replace(point, speedup=one, efficiency=one, loss_by_phase=dict.fromkeys(PHASES, 0.0))
     speedup = ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)
+    if "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis):
+        speedup = not_stationary(speedup)
     efficiency = speedup.scaled(base.world_size / point.world_size)
     return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=_loss_by_phase(point, base))
 

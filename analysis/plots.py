@@ -9,6 +9,7 @@ import functools
 import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
@@ -325,8 +326,9 @@ def _points(axes: Axes, curve: Curve, estimates: Sequence[Estimate], index: int,
     sizes = [point.size for point in curve.points]
     colour = CURVE_COLOURS[index % len(CURVE_COLOURS)]
     values = np.array([estimate.value for estimate in estimates])
-    low = np.array([value - (e.low or value) for value, e in zip(values, estimates, strict=True)])
-    high = np.array([(e.high or value) - value for value, e in zip(values, estimates, strict=True)])
+    between = [e if e.basis == "repeats" else replace(e, low=None, high=None) for e in estimates]
+    low = np.array([value - (e.low or value) for value, e in zip(values, between, strict=True)])
+    high = np.array([(e.high or value) - value for value, e in zip(values, between, strict=True)])
     axes.plot(sizes, values, color=colour, alpha=0.35, zorder=2)
     style: dict[str, Any] = {
         "capsize": 3,

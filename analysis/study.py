@@ -13,16 +13,30 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis import utilization
-from analysis.efficiency import Curve, Point
+from analysis.efficiency import Curve, Point, scaling_curves
 from analysis.overlaps import Overlap, overlaps_of
 from analysis.price_list import PriceList
 from analysis.runs import step_records, training_curves
 from analysis.runs.frames import Frames, read_frames
 from analysis.runs.load import read_metrics
 from analysis.runs.step_records import RunId
+from analysis.step_statistics import RunStatistics, step_statistics
 from analysis.stragglers import of_runs
 from analysis.stragglers.of_runs import RunStragglers
 from disttrain.records.metrics import Metrics
+
+
+def make_study(
+    table: pd.DataFrame,
+    base: str | None = None,
+    *,
+    whole_sweeps: bool = False,
+    against: Study | None = None,
+) -> Study:
+    """The study of a table of `analysis.runs.load.load`; `base` as for `scaling_curves`."""
+    statistics = step_statistics(table)
+    curves = scaling_curves(table, base, statistics)
+    return Study(table, curves, whole_sweeps=whole_sweeps, statistics=statistics, against=against)
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,8 @@ class Study:
     curves: Sequence[Curve]
     whole_sweeps: bool = False
     """Whether `runs` has all runs of its sweeps; cached frames that none of them uses are then deleted."""
+    statistics: RunStatistics = field(default_factory=dict)
+    """Stationarity and spread of the steps of each run."""
     against: Study | None = None
     """Another sweep to compare with."""
     prices: PriceList = field(default_factory=PriceList)

@@ -16,6 +16,7 @@ import pandas as pd
 from analysis.efficiency import Curve, Point, Unit, scaling_curves
 from analysis.runs.load import load, read_metrics
 from analysis.stats.estimates import Estimate, share_mean
+from analysis.step_statistics import step_statistics
 from analysis.units import number, plural
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
@@ -60,7 +61,7 @@ def check(
         ConfigError: no sweep has targets, or a `sweep.json` cannot be read.
     """
     table = load(sweeps, only=only)
-    found = results(table, scaling_curves(table, base))
+    found = results(table, scaling_curves(table, base, step_statistics(table)))
     if not found:
         names = ", ".join(sorted(table["sweep"].unique()))
         raise ConfigError(f"no targets in {names}: add a section `targets` to the sweep file and sweep again")

@@ -15,7 +15,7 @@ from analysis.report.section import Section
 from analysis.report.sections import build_all
 from analysis.report.summary import summarize
 from analysis.runs.load import KnownState, load
-from analysis.study import Study
+from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import CorruptFile, read_json, write_json, write_text
 
@@ -65,9 +65,8 @@ def write(
     table = load(sweeps, states, only)
     other = None
     if against is not None:
-        others = load([against])
-        other = Study(others, scaling_curves(others), whole_sweeps=True)
-    study = Study(table, scaling_curves(table, base), whole_sweeps=only is None, against=other)
+        other = make_study(load([against]), whole_sweeps=True)
+    study = make_study(table, base, whole_sweeps=only is None, against=other)
     try:
         out.mkdir(parents=True, exist_ok=True)
         sections = build_all(study)

@@ -56,6 +56,8 @@ def _estimate(value: Estimate, unit: Unit) -> Cell:
         bounds = f"[{value.low * factor:.{digits}f}, {value.high * factor:.{digits}f}]"
     else:
         bounds = f"[{units.number(value.low * factor)}, {units.number(value.high * factor)}]"
+    if value.basis == "within run":
+        bounds += " within the run"
     return Cell(text, bounds, repeats)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.stats import shapiro
 
-from analysis.report.common import all_points
+from analysis.report.common import all_points, sentence
 from analysis.report.model import RuleStatus
 from analysis.report.section import Section
 from analysis.study import Study
@@ -57,8 +57,14 @@ def _ratios(study: Study, sections: Sequence[Section]) -> str:
 
 
 def _intervals(study: Study, sections: Sequence[Section]) -> str:
-    alone = [point for _, point in all_points(study) if point.samples_per_s.low is None]
-    return f"{plural(len(alone), 'size')} with one repeat and no interval" if alone else ""
+    alone = [point for _, point in all_points(study) if len(point.runs) == 1]
+    moving = [point for _, point in all_points(study) if point.samples_per_s.basis == "not stationary"]
+    return sentence(
+        [
+            f"{plural(len(alone), 'size')} with one repeat and no interval between repeats" if alone else "",
+            f"{plural(len(moving), 'size')} not stationary" if moving else "",
+        ]
+    )
 
 
 def _normality(study: Study, sections: Sequence[Section]) -> str:

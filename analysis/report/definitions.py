@@ -66,8 +66,19 @@ _ALL = (
         "Interval",
         "exp(mean log X ± t · standard error)",
         "95 % nominal coverage; the repeat of a run is the unit, because the steps of a run are correlated. "
-        "Student's t on logarithms; for ratios, Welch's degrees of freedom. One repeat gives no interval.",
+        "Student's t on logarithms; for ratios, Welch's degrees of freedom. Throughput and step time of a "
+        "single repeat have an interval marked 'within the run': Student's t on means of 5 or 10 batches of "
+        "steps, without the spread between repeats. A size with a run that is not stationary has none.",
         "Welch, Biometrika 1947",
+    ),
+    Definition(
+        "stationarity",
+        "Stationarity",
+        "d* = argmin over d of Σ (x - mean)² / (n - d)² over the means x of 5 steps after d",
+        "MSER-5 looks for more warm-up among the measured steps, up to half of them; a straight line through "
+        "the medians of 12 batches looks for a drift. A run is not stationary if the 99 % interval of such a "
+        "change lies beyond 2 %. Fewer than 60 measured steps are too few to test.",
+        "White, Cobb and Spratt, Winter Simulation Conference 2000",
     ),
     Definition(
         "phases",

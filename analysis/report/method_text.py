@@ -32,7 +32,8 @@ def method(table: pd.DataFrame) -> list[str]:
         "Over repeats: geometric mean. Speed-up S(N) = X(N) / X(N0) and efficiency E(N) = S(N) N0 / N, "
         "with X the throughput, N the ranks and N0 the base's: one formula for weak and strong scaling.",
         f"Intervals have {percent(CONFIDENCE, 0)} nominal coverage and the run as their unit: Student's t "
-        "on logarithms, for ratios with Welch's degrees of freedom. One repeat gives no interval.",
+        "on logarithms, for ratios with Welch's degrees of freedom. One repeat gives no interval "
+        "between repeats, only one within the run; a size with a run that is not stationary gives none.",
         "The phases of a step are compute, input, exposed communication (waiting for peers, data transfer), "
         "optimizer, checkpoint and other. They have no gap and no overlap. Their shares of the step "
         "are ratios of sums over ranks, measured steps and repeats; each bar is as long as the table's step.",

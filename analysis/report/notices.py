@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from analysis.efficiency import Curve
-from analysis.report import overlap_text
+from analysis.report import overlap_text, stationarity_text
 from analysis.report.model import Notice, RunOverlap
+from analysis.step_statistics import RunStatistics
 from analysis.units import percent, plural
 
 FEW_STEPS = 30
@@ -42,10 +43,11 @@ def notices(
     curves: Sequence[Curve],
     unreadable: Sequence[str] = (),
     overlaps: Sequence[RunOverlap] = (),
+    statistics: RunStatistics | None = None,
 ) -> list[Notice]:
     """Reasons for which these numbers could mislead, most serious first.
 
-    `unreadable`: messages on step records that cannot be read.
+    `unreadable`: messages on step records that cannot be read. `statistics`: of the steps of the runs.
     """
     included = table[table["included"]]
     if included.empty:
@@ -55,11 +57,12 @@ def notices(
         *_shared_processors(included),
         *overlap_text.warning(overlaps, table["sweep"].nunique()),
     ]
+    warnings += stationarity_text.warnings(statistics or {}, included)
     warnings += [*_differences(included, curves), *_short_runs(included)]
     notes = [f"{row['sweep']}/{row['run']} {row['note']}." for row in _with_a_note(included)]
     if any(len(point.runs) == 1 for curve in curves for point in curve.points):
         notes.append(
-            "Some sizes have one repeat and therefore no interval. "
+            "Some sizes have one repeat and therefore no interval between repeats. "
             "Run each size at least 3 times (--repeats 3)."
         )
     if (included["device"] == "cpu").all() and not included["emulated"].any():

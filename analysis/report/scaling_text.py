@@ -24,7 +24,8 @@ def headline(curve: Curve, curves: int = 1) -> str:
     speedup = (
         f"{plural(point.size, curve.unit)} {verb} {times(point.speedup.value, 1)} as fast as {base.size}"
     )
-    return f"{name}{speedup}: {percent(point.efficiency.value, 0)} efficiency"
+    mark = ", not stationary" if point.efficiency.basis == "not stationary" else ""
+    return f"{name}{speedup}: {percent(point.efficiency.value, 0)} efficiency{mark}"
 
 
 def precision(curve: Curve) -> str:
@@ -32,6 +33,8 @@ def precision(curve: Curve) -> str:
     base, point = curve.base, _headline_point(curve)
     if base is None or point is None or point.efficiency is None:
         return ""
+    if point.efficiency.basis == "not stationary":
+        return "The step times of some runs are not stationary, so these means have no interval."
     if point.efficiency.low is None:
         return f"One repeat ({interval(point.efficiency)})."
     counts = list(dict.fromkeys([len(base.runs), len(point.runs)]))

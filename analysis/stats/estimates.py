@@ -150,6 +150,11 @@ def from_moments(
     return Estimate(estimate.value, estimate.low, estimate.high, repeats, basis)
 
 
+def not_stationary(estimate: Estimate) -> Estimate:
+    """The estimate without its interval, which would be that of a mean of different states."""
+    return Estimate(estimate.value, None, None, estimate.repeats, "not stationary")
+
+
 def _log_moments(values: ArrayLike) -> tuple[Floats, Floats, int]:
     """Mean of the logarithms, variance of that mean (NaN for one repeat), number of repeats."""
     logs = np.log(np.asarray(values, dtype=np.float64))

@@ -44,7 +44,8 @@ def points(
     parts = []
     for x, estimate, title in zip(xs, estimates, titles, strict=True):
         at, y = plot.xs(x), plot.ys(estimate.value)
-        if estimate.low is not None and estimate.high is not None:
+        between_repeats = estimate.basis == "repeats"
+        if between_repeats and estimate.low is not None and estimate.high is not None:
             low, high = plot.ys(estimate.low), plot.ys(estimate.high)
             bar = f"M{at:.1f} {low:.1f}V{high:.1f}M{at - 4:.1f} {low:.1f}h8M{at - 4:.1f} {high:.1f}h8"
             parts.append(element("path", d=bar, class_=f"stroke {colour}"))

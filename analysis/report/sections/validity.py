@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.report import notices
+from analysis.report import notices, stationarity_text
 from analysis.report.run_records import run_overlaps
 from analysis.report.section import Section
 from analysis.study import Study
@@ -14,10 +14,17 @@ def build(study: Study) -> Section | None:
     if study.included.empty:
         return None
     overlaps = run_overlaps(study.overlaps, study.included)
-    found = notices.notices(study.runs, study.curves, study.unreadable, overlaps)
+    found = notices.notices(study.runs, study.curves, study.unreadable, overlaps, statistics=study.statistics)
     warnings = sum(notice.kind == "warning" for notice in found)
     runs, left = len(study.included), len(study.runs) - len(study.included)
     used = f"{plural(runs, 'run')} used" + (f", {left} left out" if left else "")
     verdict = f"{plural(warnings, 'warning')} to read before using a number" if warnings else "no warning"
     shown = [notice for notice in found if notice.kind != "emulated"]  # the banner on top says that
-    return Section("validity", "Validity", f"{used}; {verdict}.", notices=shown)
+    stationary = stationarity_text.summary(study.statistics)
+    return Section(
+        "validity",
+        "Validity",
+        f"{used}; {verdict}.",
+        notices=shown,
+        paragraphs=[stationary] if stationary else [],
+    )

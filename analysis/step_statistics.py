@@ -1,0 +1,59 @@
+"""Statistics of the measured steps of each run: stationarity, and the spread within the run.
+
+The trainer's figures stay as they are: its step records are read to check its recorded warm-up. The steps of
+rank 0 stand for the run, because all ranks leave the collectives of a step together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from analysis.runs.columns import Columns
+from analysis.runs.run_records import map_runs, read_run_steps
+from analysis.stats.batch_means import within_run
+from analysis.stats.estimates import Floats, LogMoments
+from analysis.stats.warm_up import Stationarity, stationarity
+
+
+@dataclass(frozen=True)
+class StepStatistics:
+    """One run."""
+
+    measured_steps: int
+    stationarity: Stationarity
+    within_run: LogMoments | None
+    """Logarithm of the mean step time in seconds, with the variance between batches of steps; None for few
+    steps."""
+
+
+RunStatistics = Mapping[str, StepStatistics]
+"""By `path` of the run; a run without readable step records has none."""
+
+
+def step_statistics(table: pd.DataFrame) -> RunStatistics:
+    """Statistics of the included runs in the table of `analysis.runs.load.load`."""
+    included = table[table["included"]]
+    series = map_runs(lambda row: measured_step_s(read_run_steps(row).steps), included)
+    return {
+        path: StepStatistics(step_s.size, stationarity(step_s), within_run(step_s))
+        for path, step_s in zip(included["path"], series, strict=True)
+        if step_s.size
+    }
+
+
+def measured_step_s(steps: Columns) -> Floats:
+    """Durations in seconds of the measured steps of the lowest rank, in order.
+
+    The steps of an aggregate count as equally long.
+    """
+    if not steps or not steps["measured"].any():
+        return np.empty(0)
+    chosen = steps["measured"] & (steps["rank"] == steps["rank"][steps["measured"]].min())
+    order = np.argsort(steps["step"][chosen], kind="stable")
+    counts = steps["steps"][chosen][order]
+    step_s: Floats = np.repeat(steps["step_s"][chosen][order] / counts, counts)
+    return step_s

@@ -1,0 +1,137 @@
+"""Stationarity and within-run intervals of runs: from step records to the figures and sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from analysis import targets
+from analysis.efficiency import Curve, scaling_curves
+from analysis.report import scaling_text, stationarity_text
+from analysis.report.cells import cell
+from analysis.report.sections import validity
+from analysis.runs.load import load
+from analysis.step_statistics import measured_step_s, step_statistics
+from analysis.study import make_study
+from disttrain.records.json_files import write_json
+from tests.support.fake_runs import fake_run, fake_sweep
+
+
+def reshape(run: Path, factor: Callable[[int], float]) -> None:
+    """Multiply the recorded duration of each step; metrics.json stays."""
+    path = run / "attempts" / "000" / "steps-00000.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        record["step_s"] *= factor(record["step"])
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def drifting(step: int) -> float:
+    return 1 + step / 100
+
+
+def curve_of(sweep: Path) -> Curve:
+    (curve,) = make_study(load([sweep])).curves
+    return curve
+
+
+def test_generated_runs_are_stationary_and_their_figures_unchanged(tmp_path: Path) -> None:
+    table = load([fake_sweep(tmp_path)])
+    statistics = step_statistics(table)
+    assert {each.stationarity.verdict for each in statistics.values()} == {"stationary"}
+    assert {each.measured_steps for each in statistics.values()} == {100}
+    assert scaling_curves(table, None, statistics) == scaling_curves(table)
+
+
+def test_a_size_with_a_drifting_run_keeps_its_value_and_loses_its_interval(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    before = curve_of(sweep)
+    reshape(sweep / "n4x1-r1", drifting)
+    after = curve_of(sweep)
+    assert after.points[:2] == before.points[:2]
+    four, was = after.points[2], before.points[2]
+    assert (four.samples_per_s.value, four.samples_per_s.low) == (was.samples_per_s.value, None)
+    for estimate in (four.samples_per_s, four.step_s, four.speedup, four.efficiency):
+        assert estimate is not None
+        assert (estimate.basis, estimate.low, estimate.high) == ("not stationary", None, None)
+    assert scaling_text.headline(after).endswith("efficiency, not stationary")
+    assert "no interval" in scaling_text.precision(after)
+    assert cell(four.efficiency, "share").interval == "not stationary, no interval"
+
+
+def test_a_base_that_is_not_stationary_takes_all_efficiencies_with_it(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path)
+    reshape(sweep / "n1x1-r0", drifting)
+    _, two, four = curve_of(sweep).points
+    assert [each.efficiency.basis for each in (two, four) if each.efficiency] == ["not stationary"] * 2
+    assert two.samples_per_s.basis == "repeats"
+
+
+def test_a_recorded_warm_up_that_is_too_short_is_named_with_its_length(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1,))
+    reshape(sweep / "n1x1-r0", lambda step: 2.0 if step <= 40 else 1.0)
+    study = make_study(load([sweep]))
+    (text,) = stationarity_text.warnings(study.statistics, study.included)
+    assert text.startswith("The means of 1 of 3 runs have no interval (warm-up too short). default/n1x1-r0: ")
+    assert "the first 30 measured steps are" in text
+    assert "telemetry.warmup_steps" in text
+    section = validity.build(study)
+    assert section is not None
+    assert section.paragraphs == [
+        "Warm-up and stationarity of the measured steps, by MSER-5 and a trend test: 2 of 3 runs stationary."
+    ]
+
+
+def test_few_steps_are_published_and_said(tmp_path: Path) -> None:
+    fake_run(tmp_path / "s" / "n1-r0", steps=40)
+    fake_run(tmp_path / "s" / "n1-r1", steps=40, repeat=1)
+    study = make_study(load([tmp_path / "s"]))
+    assert study.curves[0].points[0].samples_per_s.low is not None
+    assert "2 runs with fewer than 60 measured steps" in stationarity_text.summary(study.statistics)
+    assert stationarity_text.warnings(study.statistics, study.included) == []
+
+
+def test_one_repeat_has_an_interval_within_the_run_and_says_so(tmp_path: Path) -> None:
+    curve = curve_of(fake_sweep(tmp_path, repeats=1))
+    one, two, _ = curve.points
+    rate = one.samples_per_s
+    assert rate.basis == one.step_s.basis == "within run"
+    assert rate.low is not None
+    assert rate.high is not None
+    assert rate.low < rate.value < rate.high
+    assert cell(rate, "samples/s").interval.endswith("] within the run")
+    assert two.efficiency is not None
+    assert two.efficiency.low is None  # a ratio of two runs would lack the spread between repeats
+
+
+def test_neither_settles_a_target(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, repeats=3)
+    write_json(sweep / "sweep.json", {"targets": [{"metric": "throughput", "value": 1.0}]})
+    assert [each.verdict for each in targets.check([sweep])] == ["met"]
+    reshape(sweep / "n4x1-r1", drifting)
+    (result,) = targets.check([sweep])
+    assert (result.verdict, result.reason) == ("cannot tell", "the runs are not stationary")
+
+
+def test_runs_without_readable_step_records_have_no_statistics(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, nodes=(1,))
+    (sweep / "n1x1-r0" / "attempts" / "000" / "steps-00000.jsonl").unlink()
+    statistics = step_statistics(load([sweep]))
+    assert sorted(Path(path).name for path in statistics) == ["n1x1-r1", "n1x1-r2"]
+    assert curve_of(sweep).points[0].samples_per_s.low is not None
+
+
+def test_measured_steps_are_those_of_the_lowest_rank_in_order() -> None:
+    steps = {
+        "rank": np.array([1, 0, 0, 0]),
+        "step": np.array([1, 3, 1, 2]),
+        "steps": np.array([1, 2, 1, 1]),
+        "step_s": np.array([9.0, 6.0, 1.0, 2.0]),
+        "measured": np.array([True, True, False, True]),
+    }
+    assert measured_step_s(steps) == pytest.approx([2.0, 3.0, 3.0])
+    assert measured_step_s({}).size == 0
