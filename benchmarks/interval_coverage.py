@@ -1,9 +1,9 @@
-"""Coverage of the report's intervals, and false alarms of its tests: `python -m benchmarks.coverage`.
+"""Coverage of the report's intervals, and false alarms of its tests: `python -m benchmarks.interval_coverage`.
 
 Simulated experiments with known truth: step times are an AR(1) process of 3 % variation with 2 % long steps,
-and repeats differ by 1 %. Goals: 95 % intervals over repeats cover in 93 to 97 % of experiments; within a run,
-in 90 % or more; equal configurations are called different in at most 5 %; a stationary run is refused in at
-most 2 % of cases (200 steps or more).
+and repeats differ by 1 %. Goals: 95 % intervals over repeats cover in 93 to 97 % of experiments, and within a
+run in 90 % or more; equal configurations are called different in at most 5 %; a stationary run of 200 steps
+or more is refused in at most 2 %.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main() -> None:
     raw = simulate(given.experiments)
     for name, value in figures(raw).items():
         print(f"{name:45}{value:8.1f}")
-    result_record.save("coverage", given.save, figures(raw), raw, packages=("numpy", "scipy"))
+    result_record.save("interval_coverage", given.save, figures(raw), raw, packages=("numpy", "scipy"))
 
 
 if __name__ == "__main__":
