@@ -1,4 +1,4 @@
-"""Coverage of the report's intervals, and false alarms of its tests: `python -m benchmarks.interval_coverage`.
+"""Coverage of the report's intervals, and false alarms: `python -m benchmarks.interval_coverage`.
 
 Simulated experiments with known truth: step times are an AR(1) process of 3 % variation with 2 % long steps,
 and repeats differ by 1 %. Goals: 95 % intervals over repeats cover in 93 to 97 % of experiments, and within a
