@@ -1,0 +1,54 @@
+"""Emulated training on real Slurm over links of 1 Gbit/s, with a slow node and a slow link: both are named
+with their size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.runs.frames import load_frames
+from analysis.stragglers.of_runs import stragglers_of
+from tests.support.injected_delays import assert_about
+from tests.support.minicluster import SUBMIT, MiniCluster
+
+pytestmark = pytest.mark.slow
+
+NODES, RANKS_PER_NODE = 4, 2
+SLOW_NODE, NODE_OF_SLOW_LINK = 2, 4
+LINK_BITS_PER_S, SLOWER = 1_000_000_000, 10
+GRADIENT_MB, WARM_UP, MEASURED = 1, 3, 20
+LATE_S = 0.05
+
+
+def train_on(cluster: MiniCluster, root: Path, *settings: str) -> Path:
+    """Train on all nodes with all gradients in one bucket; the run's folder."""
+    common = [
+        f"resources.gpus_per_node={RANKS_PER_NODE}", "model.layers=2", f"model.layer_mb={GRADIENT_MB / 2}",
+        "model.forward_s=0.03", "model.backward_s=0.06", f"parallel.ddp.bucket_mb={GRADIENT_MB}",
+        f"train.steps={WARM_UP + MEASURED}", f"telemetry.warmup_steps={WARM_UP}",
+    ]  # fmt: skip
+    sweep = SUBMIT.parent / "sweeps" / "emulated.yaml"
+    command = ["sweep", str(sweep), "--nodes", str(NODES), "--set", *common, *settings]
+    cluster.submit(*command, "--cluster", "slurm", "--no-report", "--wait", cwd=root)
+    (path,) = (root / "runs" / "emulated").glob("n*")
+    return path
+
+
+def test_a_slow_node_and_a_slow_link_are_named(plain: MiniCluster, tmp_path: Path) -> None:
+    """One link is held to a tenth while its ranks compute as fast as any: none of them is named."""
+    slow = [rank for rank in range(NODES * RANKS_PER_NODE) if rank // RANKS_PER_NODE == SLOW_NODE - 1]
+    try:
+        plain.shape(NODE_OF_SLOW_LINK, LINK_BITS_PER_S // SLOWER)
+        path = train_on(plain, tmp_path, f"model.slow_ranks={slow}", f"model.slow_s={LATE_S}")
+    finally:
+        plain.shape(NODE_OF_SLOW_LINK, LINK_BITS_PER_S)
+    (found,) = stragglers_of(load_frames([path.parent]).steps, [str(path)]).values()
+    link, node = found.diagnosis.culprits
+    assert (link.kind, link.name) == ("link", f"the link of node {plain.name}-{NODE_OF_SLOW_LINK}")
+    assert (node.kind, node.name) == ("node", f"node {plain.name}-{SLOW_NODE}")
+    assert node.ranks == tuple(slow)
+    ranks = NODES * RANKS_PER_NODE
+    usual_s = 2 * (ranks - 1) / ranks * GRADIENT_MB * 2**20 * 8 / LINK_BITS_PER_S
+    assert_about(link.excess_s.value, (SLOWER - 1) * usual_s, "excess of transfer")
+    assert_about(node.excess_s.value, LATE_S, "excess of compute")
