@@ -69,8 +69,11 @@ def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
     rows = steps[steps["measured"]]
     if rows.empty or (rows["rank"].nunique() > 1 and rows["comm_exposed_s"].isna().all()):
         return None
-    useful = rows["compute_s"] + rows["optimizer_s"]
-    host = rows["input_s"] + rows["checkpoint_s"] + rows["other_s"]
+    if rows["compute_s"].isna().all():
+        return None
+    # Ingested runs may lack a phase; its time is then part of another one.
+    useful = rows["compute_s"] + rows["optimizer_s"].fillna(0.0)
+    host = rows[["input_s", "checkpoint_s", "other_s"]].sum(axis="columns")
     table = pd.DataFrame(
         {"useful": useful, "host": host, "whole": rows["step_s"], "steps": rows["steps"]}
     ).assign(rank=rows["rank"], step=rows["step"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from analysis import plots
 from analysis.efficiency import scaling_curves
 from analysis.report import render
+from analysis.report.export import write_tables
 from analysis.report.section import Section
 from analysis.report.sections import build_all
 from analysis.report.summary import summarize
@@ -48,6 +49,7 @@ def write(
     states: Mapping[Path, KnownState] | None = None,
     only: Collection[Path] | None = None,
     against: Path | str | None = None,
+    tables: Mapping[str, Path] | None = None,
 ) -> Path:
     """Write `report.html`, its Markdown and JSON, and the figures into `out`; return the path of the page.
 
@@ -57,9 +59,10 @@ def write(
             default.
         states, only: states of runs, and the runs to include (`analysis.runs.load.load`).
         against: folder of another sweep to compare with.
+        tables: folders for the tables of the report, by kind: `csv`, `parquet`.
 
     Raises:
-        ConfigError: a sweep does not exist, no run matches `base`, or `out` cannot be written.
+        ConfigError: a sweep does not exist, no run matches `base`, or a folder cannot be written.
     """
     out = Path(out)
     table = load(sweeps, states, only)
@@ -77,6 +80,11 @@ def write(
         write_text(out / "report.html", render.page(report, sections, out))
     except OSError as error:
         raise _not_written(out, message_of(error) if is_disk_full(error) else error.strerror) from None
+    for kind, folder in (tables or {}).items():
+        try:
+            write_tables(study, sections, folder, kind)
+        except OSError as error:
+            raise ConfigError(f"cannot write {str(folder)!r}: {error.strerror}", at=f"--{kind}") from None
     return out / "report.html"
 
 

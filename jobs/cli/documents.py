@@ -68,6 +68,8 @@ VERB_KEYS: dict[str, dict[str, str]] = {
     "report": {
         "page": "the HTML page",
         "report": "`report.json`",
+        "csv": "`--csv`: the folder of the tables",
+        "parquet": "`--parquet`: the folder of the tables",
         "targets": "`--check`: each target with the achieved figure and the verdict",
     },
     "cluster up": {"clusters": "the new cluster"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from disttrain.errors import ConfigError
@@ -47,6 +47,7 @@ def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path |
         base=args.base,
         tags=args.tags,
         against=against,
+        tables={"csv": args.csv, "parquet": args.parquet},
         as_json=args.json,
     )
 
@@ -69,20 +70,28 @@ def write(
     base: str | None = None,
     tags: Sequence[str] = (),
     against: Path | None = None,
+    tables: Mapping[str, str | None] | None = None,
     as_json: bool = False,
 ) -> Path:
-    """Write the report and print its path; the path."""
+    """Write the report and print its path; the path.
+
+    `tables` are folders for the tables by kind (`csv`, `parquet`): None for none, "" for one beside the page.
+    """
     if len(sweeps) > 1 and out is None:
         raise ConfigError("--out is needed for a report on several sweeps: the folder to write it to")
     out = out or root / sweeps[0] / "-".join(["report", *tags]).replace("/", "-")
     with progress_bar("writing the report"):
         found = [state for sweep in sweeps for state in read_runs(root, sweep)]
         only = _tagged(root, sweeps, tags)
-        page, states = _write([root / sweep for sweep in sweeps], out, base, found, only, against)
+        kept = {kind: Path(each or out / kind) for kind, each in (tables or {}).items() if each is not None}
+        page, states = _write([root / sweep for sweep in sweeps], out, base, found, only, against, kept)
     if as_json:
-        add_json(states, page=str(page), report=read_json(page.with_name("report.json")))
+        written = {kind: str(folder) for kind, folder in kept.items()}
+        add_json(states, page=str(page), report=read_json(page.with_name("report.json")), **written)
     else:
         print(f"report of {', '.join(sweeps)}: {page}")
+        for folder in kept.values():
+            print(f"tables: {folder}")
     return page
 
 
@@ -93,6 +102,7 @@ def _write(
     found: list[RunState],
     only: set[Path] | None,
     against: Path | None,
+    tables: Mapping[str, Path],
 ) -> tuple[Path, list[RunState]]:
     """Write the report of the runs `found`, or of those with the paths `only`; its page, and their states."""
     # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
@@ -107,7 +117,8 @@ def _write(
         _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
         for state in states
     }
-    return report.write(folders, out, base=base, states=known, only=only, against=against), states
+    page = report.write(folders, out, base=base, states=known, only=only, against=against, tables=tables)
+    return page, states
 
 
 def _tagged(root: Path, sweeps: Sequence[str], tags: Sequence[str]) -> set[Path] | None:

@@ -36,6 +36,10 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     )
     text = "another sweep to compare with: which is faster, and what differs"
     parser.add_argument("--against", metavar="SWEEP", help=text)
+    text = "also write each table as CSV with raw numbers (RUNS/SWEEP/report/csv); after the names of sweeps"
+    parser.add_argument("--csv", nargs="?", const="", metavar="DIR", help=text)
+    text = "the same as Parquet (RUNS/SWEEP/report/parquet)"
+    parser.add_argument("--parquet", nargs="?", const="", metavar="DIR", help=text)
     text = "compare with the sweep's targets; exit code 1 if one is missed, 3 if the runs cannot tell"
     parser.add_argument("--check", action="store_true", help=text)
     parser.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission

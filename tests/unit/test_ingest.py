@@ -158,3 +158,20 @@ def test_a_run_that_exists_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     assert ingest(path) == 0
     assert ingest(path) == 2
     assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("phases", ["", "compute_s", "compute_s,comm_wait_s,comm_transfer_s"])
+def test_a_report_is_made_with_any_phases(tmp_path: Path, phases: str) -> None:
+    """A section that needs an absent phase is left out."""
+    names = [name for name in phases.split(",") if name]
+    values = "".join(",0.1" for _ in names)
+    lines = [
+        f"n{nodes}-r{repeat},{step},{rank},{0.5 + 0.01 * (step % 3)},8{values}"
+        for nodes in (1, 2)
+        for repeat in range(2)
+        for step in range(1, 21)
+        for rank in range(nodes)
+    ]
+    path = table(tmp_path / "other.csv", lines, ",".join(["run,step,rank,step_s,samples", *names]))
+    assert ingest(path) == 0
+    assert submit.main(["report", "--runs", str(tmp_path / "runs")]) == 0

@@ -1,0 +1,108 @@
+"""`report --csv` and `--parquet`: the tables behind the page, as raw numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import submit
+from analysis.report.export import column_name, write_tables
+from analysis.report.section import Column, RunLink, Section, Table
+from analysis.runs.load import load
+from analysis.stats.estimates import Estimate
+from analysis.study import Study
+from disttrain.records.json_files import read_json
+from tests.support.fake_runs import fake_sweep
+
+READERS = {"csv": pd.read_csv, "parquet": pd.read_parquet}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_each_table_of_the_page_is_a_file_with_its_numbers(tmp_path: Path, kind: str) -> None:
+    sweep = fake_sweep(tmp_path / "runs", nodes=(1, 2), repeats=2)
+    folder = tmp_path / "tables"
+    assert submit.main(["report", "--runs", str(tmp_path / "runs"), f"--{kind}", str(folder)]) == 0
+    index = read_json(folder / "tables.json")
+    files = {each["file"] for each in index["tables"]}
+    assert files == {path.name for path in folder.iterdir()} - {"tables.json"}
+    assert {f"scaling.{kind}", f"composition.{kind}", f"runs.{kind}", f"all_runs.{kind}"} <= files
+    runs = load([sweep])
+    read = READERS[kind](folder / f"runs.{kind}")
+    assert read["samples_per_s"].tolist() == pytest.approx(runs["samples_per_s"].tolist(), rel=1e-15)
+    assert read["run_path"].tolist() == runs["path"].tolist()
+    everything = READERS[kind](folder / f"all_runs.{kind}")
+    assert list(everything) == list(runs)
+    scaling = READERS[kind](folder / f"scaling.{kind}")
+    assert (scaling["step_s_low"] < scaling["step_s"]).all()
+    assert (scaling["step_s_high"] > scaling["step_s"]).all()
+    assert scaling["step_s_repeats"].tolist() == [2, 2]
+
+
+def test_estimates_runs_and_units_are_columns_of_one_type(tmp_path: Path) -> None:
+    study = Study(load([fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True)]), [])
+    columns = [
+        Column("run", "run"),
+        Column("throughput", "throughput", "samples/s"),
+        Column("peak", "peak", "B"),
+        Column("ok", "ok"),
+        Column("bound", "bound"),
+    ]
+    rows = [
+        [RunLink("a", "runs/s/a"), Estimate(2.5, 2.0, 3.0, 4), 2**40, True, "none"],
+        [RunLink("b", "runs/s/b"), None, None, False, 0.5],
+    ]
+    section = Section("s", "S", "", tables=[Table("t", "Caption.", columns, rows)])
+    for kind, reader in READERS.items():
+        write_tables(study, [section], tmp_path / kind, kind)
+        frame = reader(tmp_path / kind / f"t.{kind}")
+        assert list(frame) == [
+            "run", "run_path",
+            "throughput_samples_per_s", "throughput_samples_per_s_low", "throughput_samples_per_s_high",
+            "throughput_samples_per_s_repeats", "throughput_samples_per_s_basis",
+            "peak_bytes", "ok", "bound", "emulated",
+        ]  # fmt: skip
+        first, second = frame.to_dict("records")
+        assert (first["run"], first["run_path"], first["peak_bytes"]) == ("a", "runs/s/a", 2**40)
+        assert (first["throughput_samples_per_s"], first["throughput_samples_per_s_high"]) == (2.5, 3.0)
+        assert pd.isna(second["throughput_samples_per_s"])
+        assert pd.isna(second["peak_bytes"])
+        assert frame["ok"].tolist() == [True, False]
+        assert frame["bound"].astype(str).tolist() == ["none", "0.5"]
+        assert frame["emulated"].all()
+
+
+def test_files_of_an_earlier_report_are_deleted_and_other_files_stay(tmp_path: Path) -> None:
+    study = Study(load([fake_sweep(tmp_path, nodes=(1,), repeats=1)]), [])
+    section = Section("s", "S", "", tables=[Table("old", "", [Column("n", "n", "count")], [[1]])])
+    folder = tmp_path / "tables"
+    write_tables(study, [section], folder, "csv")
+    (folder / "mine.csv").write_text("1")
+    write_tables(study, [], folder, "csv")
+    assert {path.name for path in folder.iterdir()} == {"tables.json", "all_runs.csv", "mine.csv"}
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fake_sweep(tmp_path / "runs", nodes=(1,), repeats=1)
+    (tmp_path / "file").write_text("")
+    assert submit.main(["report", "--runs", str(tmp_path / "runs"), "--csv", str(tmp_path / "file")]) == 2
+    assert f"error: --csv: cannot write '{tmp_path / 'file'}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "expected"),
+    [
+        ("step_s", "s", "step_s"),
+        ("seconds", "s", "seconds"),
+        ("step", "s", "step_s"),
+        ("queue", "span", "queue_s"),
+        ("bus_bytes_per_s", "B/s", "bus_bytes_per_s"),
+        ("bytes", "B", "bytes"),
+        ("samples_per_s", "samples/s", "samples_per_s"),
+        ("device_hours", "h", "device_hours"),
+        ("efficiency", "share", "efficiency"),
+    ],
+)
+def test_a_column_name_states_its_unit_once(name: str, unit: str, expected: str) -> None:
+    assert column_name(Column(name, "", unit)) == expected
