@@ -18,6 +18,7 @@ from disttrain.errors import EXIT_BAD_INPUT, ConfigError
 from disttrain.memory.host_limit import host_limit, resident_bytes
 from disttrain.memory.probe_protocol import EXIT_OUT_OF_MEMORY, STORE_PREFIX
 from disttrain.records.batch_fit import BatchFit
+from disttrain.records.heartbeat import FOLDER_VARIABLE, record_killed_probe
 from disttrain.runtime import heartbeat, log
 from disttrain.runtime.process_group import World
 
@@ -78,6 +79,7 @@ class _ProbeProcess:
             [sys.executable, "-m", "disttrain.batch_probe"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,
         )  # fmt: skip
+        self.pid = self._process.pid
         self.trying = 0
         self.fit: dict[str, Any] | None = None
         self.refused: str | None = None
@@ -143,10 +145,19 @@ def _run_probes(request: dict[str, Any], world: World, number: str, timeout_s: f
                 return outcomes
             if any(outcome.code for outcome in outcomes):
                 code = process.wait(_GRACE_S) if code is None else code
+                if code == -signal.SIGKILL:
+                    _record_kill(process.pid)
                 return world.all_gather_object(_Outcome(process, code))
             time.sleep(_POLL_S)
     finally:
         process.kill()
+
+
+def _record_kill(pid: int) -> None:
+    """Record a killed probe for the agent of this node, which counts the kills of the OOM killer."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder is not None:
+        record_killed_probe(Path(folder), pid)
 
 
 def _raise_unless_out_of_memory(outcomes: list[_Outcome]) -> None:

@@ -49,6 +49,16 @@ def stop_request_path(folder: Path) -> Path:
     return folder / "stop.json"
 
 
+def record_killed_probe(folder: Path, pid: int) -> None:
+    """Record that a probe of `train.local_batch_size: auto` ended by SIGKILL, as the OOM killer ends it."""
+    (folder / f"killed-probe-{pid}").touch()
+
+
+def count_killed_probes(folder: Path) -> int:
+    """Number of recorded probes of this node."""
+    return sum(1 for _ in folder.glob("killed-probe-*"))
+
+
 def heartbeat_path(folder: Path, rank: int) -> Path:
     """File of one rank's heartbeat."""
     return folder / f"heartbeat-{rank:05d}.json"

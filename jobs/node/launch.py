@@ -21,7 +21,7 @@ from typing import Any
 from disttrain.config.config_tree import ranks_per_node
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import in_one_line, message_of
-from disttrain.records.heartbeat import FOLDER_VARIABLE
+from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes
 from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
 from disttrain.records.run_directory import ID_VARIABLE, Attempt, RunDir
 from disttrain.records.run_json import read_run_json
@@ -87,7 +87,7 @@ def launch(node: NodeContext, attempt: Attempt) -> TorchrunResult:
             return prepared
         oom_kills = cgroup.oom_kills()
         result = run_torchrun(prepared.command, prepared.env, sys.stdout.fileno(), prepared.context)
-        _record_oom_kills(attempt, node.rank, oom_kills)
+        _record_oom_kills(attempt, node.rank, oom_kills, count_killed_probes(prepared.context.node_folder))
         return result
 
 
@@ -156,14 +156,20 @@ def _rendezvous(
     return rendezvous.wait_for_endpoint(attempt, timeout_s, node.allocation)
 
 
-def _record_oom_kills(attempt: Attempt, node: int, before: int | None) -> None:
-    """Record the number of processes that the OOM killer ended since `before` was counted, if any."""
+def _record_oom_kills(attempt: Attempt, node: int, before: int | None, probes: int) -> None:
+    """Record the number of processes that the OOM killer ended since `before` was counted, if any.
+
+    The number leaves out `probes` of batch sizes that were killed: training went on without them.
+    """
     after = cgroup.oom_kills()
-    if before is None or after is None or after <= before or attempt.is_replaced():
+    if before is None or after is None:
         return
-    log_line(f"out of memory: the kernel killed {after - before} of this job's processes on this node")
+    kills = after - before - probes
+    if kills <= 0 or attempt.is_replaced():
+        return
+    log_line(f"out of memory: the kernel killed {kills} of this job's processes on this node")
     with contextlib.suppress(OSError):  # a full disk must not hide the exit code
-        create_exclusive(attempt.node_oom(node), {"kills": after - before})
+        create_exclusive(attempt.node_oom(node), {"kills": kills})
 
 
 def _environment(
