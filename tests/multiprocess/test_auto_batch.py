@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 
 from disttrain import resolve_batch
 from disttrain.checkpoint.integrity import read_manifest
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
+from disttrain.memory.batch_search import search_batch_size
+from disttrain.records.batch_fit import BatchFit
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
+from tests.support.small_models import FEATURES, Growing
 from tests.support.stopping import Seen, alone, config, train_until
 
 pytestmark = pytest.mark.multiprocess
+
+TOO_LARGE = 8
+LIMIT = 800 << 20
+"""Bytes of a process: of torch about 370 MiB, and of four samples of `Growing` 256 MiB."""
 
 
 def hungry(nodes: int, size: int, **train: Any) -> Config:
@@ -52,6 +61,36 @@ def test_ranks_agree_after_a_probe_was_killed_and_a_resumed_run_keeps_the_size(
         assert (seen.metrics.local_batch_size, seen.metrics.global_batch_size) == (fit.local_batch_size, 16)
     assert [seen.metrics.steps for seen in second] == [4, 4]
     assert resolve_batch._kept_size(manifest, 1) == fit.local_batch_size
+
+
+def limited(world: World, made: Config) -> BatchFit:
+    """A search under a limit of the kernel, by which a pass of `TOO_LARGE` samples fails."""
+    _, hard = before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (LIMIT, hard))
+    try:
+        fit = search_batch_size(made, world)
+        with pytest.raises(RuntimeError, match="can't allocate memory"):
+            Growing()(torch.zeros(TOO_LARGE, FEATURES))
+        return fit
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+@pytest.mark.slow
+def test_a_size_that_fits_under_a_limit_of_the_kernel_is_found(two_ranks: Ranks) -> None:
+    model = {"kind": "tests.support.small_models:Growing"}
+    train = {"steps": 4, "local_batch_size": "auto"}
+    made = config(nodes=2, model=model, train=train, parallel={"strategy": "ddp"})
+    fit, of_other_rank = two_ranks.call(limited, made, answer_within_s=240.0)
+    assert fit == of_other_rank
+    assert (fit.limit_bytes, fit.limit_source) == (LIMIT, "RLIMIT_DATA")
+    budget = (1 - fit.reserve) * LIMIT
+    assert fit.verified_peak_bytes <= budget
+    tried = [probe.local_batch_size for probe in fit.probes]
+    assert tried[:3] == [1, 2, 4]
+    assert fit.local_batch_size in tried
+    assert max(tried) < TOO_LARGE, "its peak was predicted"
+    assert fit.fixed_bytes + TOO_LARGE * fit.bytes_per_sample > budget
 
 
 @pytest.mark.slow

@@ -178,8 +178,9 @@ def check(run: Train, model: str, cases: list[tuple[Layout, Layout]], folder: Pa
         assert_same(after, reference, HALF + 1)
 
 
-def test_ddp_and_then_fsdp_on_two_ranks(run: Train, tmp_path: Path) -> None:
-    check(run, "mlp", [(Layout("ddp", 2, 1), Layout("fsdp", 2, 4))], tmp_path)
+def test_fsdp_on_two_ranks_after_and_before_others(run: Train, tmp_path: Path) -> None:
+    sharded = Layout("fsdp", 2, 4)
+    check(run, "mlp", [(Layout("ddp", 2, 1), sharded), (SINGLE, sharded), (sharded, SINGLE)], tmp_path)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -141,6 +141,7 @@ def test_offloaded_shards_are_clipped_scaled_saved_and_resumed_as_others(two_ran
 
 CHANGES = [
     ("fsdp", 2, "hsdp", 4),
+    ("fsdp", 2, "fsdp", 4),
     pytest.param("fsdp", 2, "ddp", 3, marks=pytest.mark.slow),
     pytest.param("ddp", 2, "fsdp", 3, marks=pytest.mark.slow),
     pytest.param("hsdp", 4, "fsdp", 3, marks=pytest.mark.slow),

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -169,6 +170,28 @@ class SlowDeep(Deep):
         if self.training and self.slow_s:
             time.sleep(self.slow_s)
         return super().forward(inputs)
+
+
+class _Kept(torch.autograd.Function):
+    """Keeps 64 MiB of resident memory a sample for the backward pass."""
+
+    @staticmethod
+    def forward(context: Any, outputs: Tensor) -> Tensor:
+        context.save_for_backward(torch.ones(len(outputs), 1 << 24))
+        return outputs.clone()
+
+    @staticmethod
+    def backward(context: Any, gradients: Tensor) -> Tensor:
+        return gradients
+
+
+class Growing(Net):
+    """Grows in memory with the number of samples, and takes about the same time for any number."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        time.sleep(0.1)
+        kept: Tensor = _Kept.apply(super().forward(inputs))
+        return kept
 
 
 class Hungry(Net):
