@@ -8,9 +8,10 @@ standard input and writes the list of estimates, or of reasons why there is none
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from disttrain.build_by_kind import build_model, build_source
-from disttrain.config.auto_strategy import choose_strategy
+from disttrain.config.auto_strategy import allowed, choose_strategy
 from disttrain.config.config_tree import Config
 from disttrain.config.sections.compile import CompileConfig
 from disttrain.config.state_memory import (
@@ -73,14 +74,19 @@ def estimate(config: Config) -> MemoryEstimate:
         model = build_model(config.model, source)
         for transform in transforms_of(_uncompiled(config), torch.device("cpu")):
             model = transform(model)
-        size = model_size(model)
-        first, later = activation_peaks(model, task, sample, local, _autocast(config))
-    strategy, _ = choose_strategy(config.parallel.strategy, config.world_size)
-    state = _state(config, strategy, size)
-    readers = config.world_size
-    accumulates = (config.train.global_batch_size or local * readers) > local * readers
-    # gradients of a single rank exist only from the backward pass on, when activations are freed
-    fresh = strategy == "single" and not accumulates
+        strategy, _ = choose_strategy(config.parallel.strategy, config.world_size)
+        readers = config.world_size
+        accumulates = (config.train.global_batch_size or local * readers) > local * readers
+        state = _state(config, strategy, model_size(model), accumulates)
+        kept = None
+        if strategy in _SHARDED:
+            kept = 0.0 if config.parallel.fsdp.cpu_offload else 1 / _shards(config, strategy)
+            if config.precision.dtype in _HALF:
+                cast_parameters(model, _HALF[config.precision.dtype])
+        first, later = activation_peaks(model, task, sample, local, _autocast(config), kept)
+    # gradients exist only from the backward pass on, when activations are freed, unless they are in buckets
+    in_buckets = strategy == "ddp" and config.parallel.ddp.gradient_as_bucket_view
+    fresh = not accumulates and not in_buckets
     activations = max(0, first - state.gradients) if fresh else later
     return MemoryEstimate(
         strategy=strategy,
@@ -100,23 +106,56 @@ def activation_peaks(
     sample: Sample,
     samples: int,
     autocast: AbstractContextManager[Any] | None = None,
+    kept: float | None = None,
 ) -> tuple[int, int]:
     """Peak bytes beside the parameters in a forward and backward pass of `samples` like `sample`, and beside
-    parameters and gradients in a second one. The model may be of fake tensors, within their mode."""
+    parameters and gradients in a second one. The model may be of fake tensors, within their mode.
+
+    `kept` is the fraction of a gradient that stays on the device after it was computed, in float32; None: all
+    of it as it is.
+    """
     inputs, targets = sample
     batch = (_like(inputs, samples), _like(targets, samples))
-    peaks = []
+    peaks: list[int] = []
     for _ in range(2):
         existing = [*model.parameters(), *model.buffers(), *batch]
         existing += [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        with LiveBytes() as live:
+        with LiveBytes() as live, ExitStack() as stack:
             live.ignore(existing)
+            if kept is not None and not peaks:
+                _keep_fraction(model, live, kept, stack)
             with autocast or nullcontext():
                 loss = task.batch_loss(model, batch)
             loss.backward()
             del loss
         peaks.append(live.peak)
     return peaks[0], peaks[1]
+
+
+def _keep_fraction(model: nn.Module, live: LiveBytes, kept: float, stack: ExitStack) -> None:
+    """Count this fraction of each gradient once it is computed, until `stack` is closed."""
+
+    def reduced(parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            live.recount(parameter.grad, math.ceil(kept * parameter.numel() * 4))
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            stack.callback(parameter.register_post_accumulate_grad_hook(reduced).remove)
+
+
+def cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
+    """Have the fake `model` hold its floating-point parameters in `dtype`, in which `fully_shard` gathers
+    them: autocast then makes no copies."""
+    cast: dict[int, nn.Parameter] = {}
+    parameters = list(model.parameters())  # keeps the identities alive
+    for parameter in parameters:
+        if parameter.is_floating_point():
+            cast[id(parameter)] = nn.Parameter(parameter.detach().to(dtype), parameter.requires_grad)
+    for module in model.modules():
+        for name, value in module._parameters.items():
+            if value is not None:
+                module._parameters[name] = cast.get(id(value), value)
 
 
 def model_size(model: nn.Module) -> ModelSize:
@@ -151,16 +190,42 @@ def _uncompiled(config: Config) -> Config:
     return config.model_copy(update={"compile": CompileConfig()})
 
 
-def _state(config: Config, strategy: str, size: ModelSize) -> StateMemory:
+def _shards(config: Config, strategy: str) -> int:
+    """Ranks that share one copy of a sharded model."""
+    if strategy == "fsdp":
+        return config.world_size
+    return config.parallel.hsdp.shard_size or config.resources.gpus_per_node
+
+
+def _state(config: Config, strategy: str, size: ModelSize, accumulates: bool) -> StateMemory:
     held = moments(config.optim.name, config.optim.momentum)
     if strategy in _SHARDED:
-        node = config.parallel.hsdp.shard_size or config.resources.gpus_per_node
-        ranks = config.world_size if strategy == "fsdp" else node
-        width = 2 if config.precision.dtype in _HALF else None
-        reshard = config.parallel.fsdp.reshard_after_forward
-        return sharded_memory(size, held, ranks, gathered_bytes=width, reshard=reshard)
+        options = config.parallel.fsdp
+        return sharded_memory(
+            size,
+            held,
+            _shards(config, strategy),
+            gathered_bytes=2 if config.precision.dtype in _HALF else None,
+            reshard=options.reshard_after_forward,
+            whole_gradients=accumulates and options.accumulation == "no_sync",
+            offload=options.cpu_offload,
+        )
     copies = strategy == "ddp" and not config.parallel.ddp.gradient_as_bucket_view
     return replicated_memory(size, held, bucket_copy=copies)
+
+
+def answer(config: Config) -> dict[str, Any]:
+    """Fields of the estimate; for `parallel.strategy=auto` on several ranks, `strategy` and `candidates`: the
+    estimates from which the ranks choose the first that fits their devices."""
+    if config.parallel.strategy != "auto" or config.world_size == 1:
+        return asdict(estimate(config))
+    per_node = config.resources.gpus_per_node
+    candidates, _ = allowed(config, several_nodes=1 < per_node < config.world_size)
+    found = []
+    for strategy in candidates:
+        parallel = config.parallel.model_copy(update={"strategy": strategy})
+        found.append(asdict(estimate(config.model_copy(update={"parallel": parallel}))))
+    return {"strategy": "auto", "candidates": found}
 
 
 def main() -> None:
@@ -168,7 +233,7 @@ def main() -> None:
     answers: list[dict[str, Any]] = []
     for plain in json.load(sys.stdin):
         try:
-            answers.append(asdict(estimate(Config.model_validate(plain))))
+            answers.append(answer(Config.model_validate(plain)))
         except Exception as error:  # a model of the user may fail in any way on fake tensors
             reason = str(error) if isinstance(error, ConfigError) else in_one_line(error)
             answers.append({"reason": reason})

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from disttrain.config.auto_strategy import choose_strategy
+from disttrain.config.auto_strategy import allowed, choose_strategy
 from disttrain.config.batch_plan import plan_batch
-from disttrain.config.combinations import CHECKS
 from disttrain.config.config_tree import Config
 from disttrain.errors import in_one_line
 from disttrain.memory.host_limit import total_memory
@@ -47,22 +46,6 @@ def resolve_strategy(config: Config, world: World) -> tuple[str, str]:
     chosen = choose_that_fits(candidates, need, device_bytes) if world.rank == 0 else None
     decided: tuple[str, str] = world.all_gather_object(chosen)[0]
     return decided
-
-
-def allowed(config: Config, *, several_nodes: bool) -> tuple[list[str], str | None]:
-    """The strategies that can run the config, ddp first; the reason if it is ddp alone."""
-    refusals = {
-        name: refusal_with(config, name) for name in (["hsdp", "fsdp"] if several_nodes else ["fsdp"])
-    }
-    candidates = ["ddp", *(name for name, refusal in refusals.items() if refusal is None)]
-    return candidates, refusals["fsdp"] if len(candidates) == 1 else None
-
-
-def refusal_with(config: Config, strategy: str) -> str | None:
-    """The message by which the config is refused with `strategy` in place of its own; None if it is not."""
-    parallel = config.parallel.model_copy(update={"strategy": strategy})
-    refusals = (check(config.model_copy(update={"parallel": parallel})) for check in CHECKS)
-    return next((message for _, message in filter(None, refusals)), None)
 
 
 def choose_that_fits(

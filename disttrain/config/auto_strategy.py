@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from disttrain.config.combinations import CHECKS
+from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 
 
@@ -14,3 +16,19 @@ def choose_strategy(wanted: str, world_size: int) -> tuple[str, str]:
     if world_size == 1:
         return "single", "a single rank has no other rank to communicate with"
     return "ddp", "every rank holds the whole model, so only gradients need to travel"
+
+
+def allowed(config: Config, *, several_nodes: bool) -> tuple[list[str], str | None]:
+    """The strategies that can run the config, ddp first; the reason if it is ddp alone."""
+    refusals = {
+        name: refusal_with(config, name) for name in (["hsdp", "fsdp"] if several_nodes else ["fsdp"])
+    }
+    candidates = ["ddp", *(name for name, refusal in refusals.items() if refusal is None)]
+    return candidates, refusals["fsdp"] if len(candidates) == 1 else None
+
+
+def refusal_with(config: Config, strategy: str) -> str | None:
+    """The message by which the config is refused with `strategy` in place of its own; None if it is not."""
+    parallel = config.parallel.model_copy(update={"strategy": strategy})
+    refusals = (check(config.model_copy(update={"parallel": parallel})) for check in CHECKS)
+    return next((message for _, message in filter(None, refusals)), None)

@@ -65,25 +65,38 @@ def replicated_memory(size: ModelSize, moments: int, bucket_copy: bool = False) 
 
 
 def sharded_memory(
-    size: ModelSize, moments: int, ranks: int, gathered_bytes: int | None = None, reshard: bool = True
+    size: ModelSize,
+    moments: int,
+    ranks: int,
+    gathered_bytes: int | None = None,
+    reshard: bool = True,
+    whole_gradients: bool = False,
+    offload: bool = False,
 ) -> StateMemory:
     """State of a device with 1/`ranks` of the model: `fsdp` over all ranks, `hsdp` over those of a node.
 
     `gathered_bytes` are the bytes of a gathered parameter (None: as stored). With `reshard`, the parameters
     outside of the blocks stay gathered, and two blocks are: the one that computes and the one that is
     gathered ahead. Without it, all blocks stay gathered until their backward pass. The gradient of one block
-    and of the parameters outside exists in full until it is reduced.
+    and of the parameters outside exists in full until it is reduced. `whole_gradients`: those of all blocks
+    exist in full between micro-steps (`accumulation: no_sync`). `offload`: the state is in host memory, and
+    the shards of one block's parameters and gradients are on the device while they are copied.
     """
     trained = _share(size.trained, ranks) * size.parameter_bytes
     unit = size.largest_block or size.parameters
     weights = min(size.parameters, size.outside_blocks + 2 * unit) if reshard else size.parameters
     gradients = min(size.trained, size.outside_blocks + unit)
     width = size.parameter_bytes if gathered_bytes is None else gathered_bytes
+    gathered = (weights + gradients) * width if ranks > 1 or offload else 0
+    whole = size.trained * size.parameter_bytes if whole_gradients else 0
+    if offload:
+        copied = 2 * _share(unit, ranks) * size.parameter_bytes
+        return StateMemory(parameters=0, gradients=whole, optimizer=0, gathered=gathered + copied)
     return StateMemory(
         parameters=_share(size.parameters, ranks) * size.parameter_bytes,
-        gradients=trained,
+        gradients=max(trained, whole),
         optimizer=moments * trained,
-        gathered=(weights + gradients) * width if ranks > 1 else 0,
+        gathered=gathered,
     )
 
 

@@ -24,11 +24,18 @@ class LiveBytes(TorchDispatchMode):
         self.peak = 0
         """The largest value of `now`; assign `now` to it to begin a new peak."""
         self._live: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._sizes: dict[int, int] = {}
 
     def ignore(self, tensors: Sequence[torch.Tensor]) -> None:
         """Leave out the storages of `tensors`, which existed before the block."""
         for tensor in tensors:
             self._watch(tensor.untyped_storage(), counted=False)
+
+    def recount(self, tensor: torch.Tensor, nbytes: int) -> None:
+        """Count the storage of `tensor`, which an operator of the block created, as `nbytes` from now on."""
+        key = tensor.untyped_storage()._cdata
+        self.now += nbytes - self._sizes[key]
+        self._sizes[key] = nbytes
 
     def __torch_dispatch__(
         self,
@@ -48,11 +55,11 @@ class LiveBytes(TorchDispatchMode):
         key = storage._cdata
         if key in self._live:
             return
-        size = storage.nbytes() if counted else 0
-        self.now += size
+        self._sizes[key] = storage.nbytes() if counted else 0
+        self.now += self._sizes[key]
 
         def freed(_: object) -> None:
-            self.now -= size
+            self.now -= self._sizes.pop(key)
             self._live.pop(key, None)
 
         self._live[key] = weakref.ref(storage, freed)

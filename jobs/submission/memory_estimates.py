@@ -16,7 +16,8 @@ _TIMEOUT_S = 600.0
 _PROJECT = Path(__file__).resolve().parents[2]
 
 Estimate = dict[str, Any]
-"""Fields of `disttrain.memory_estimate.MemoryEstimate`, or `reason` why there is none."""
+"""Fields of `disttrain.memory_estimate.MemoryEstimate`; of `parallel.strategy: auto`, `candidates` with these
+fields; or `reason` why there is no estimate."""
 
 
 def estimate_memory(runs: Sequence[RunPlan]) -> list[Estimate]:

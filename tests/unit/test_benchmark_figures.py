@@ -13,6 +13,7 @@ from benchmarks import (
     file_system_calls,
     help,
     memory,
+    memory_ranks,
     overhead,
     peers,
     status,
@@ -113,3 +114,15 @@ def test_memory_is_compared_with_no_option_and_with_the_estimate():
         "estimate_error_percent": -20.0,
     }
     assert found["largest_estimate_error_percent"] == 20.0
+
+
+def test_the_memory_of_ranks_is_compared_with_the_estimate_and_with_gloo():
+    case = {"peak": 50 << 20, "gathered": 2, "model": 8, "peak_on_gloo": 60 << 20, "estimate": 55 << 20}
+    found = memory_ranks.figures({"cases": {"fsdp": case}})
+    assert found["cases"]["fsdp"] == {
+        "peak_bytes": 50 << 20,
+        "estimate_error_percent": 10.0,
+        "gathered_percent": 25.0,
+        "transport_percent": 20.0,
+    }
+    assert found["largest_estimate_error_percent"] == 10.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def test_the_estimate_agrees_with_the_allocator(mode: str, tmp_path: Path) -> No
 
 
 def test_a_strategy_changes_the_state_and_not_the_activations() -> None:
-    found = {name: estimate(config(4, parallel={"strategy": name})) for name in ("ddp", "fsdp", "hsdp")}
+    train = {"steps": 1, "local_batch_size": 8, "global_batch_size": 64}
+    names = ("ddp", "fsdp", "hsdp")
+    found = {name: estimate(config(4, train=train, parallel={"strategy": name})) for name in names}
     parameters = found["ddp"].parameters_bytes
     assert found["ddp"].total_bytes == 4 * parameters + found["ddp"].activations_bytes
     assert found["ddp"].optimizer_bytes == 2 * parameters
@@ -89,6 +92,7 @@ def test_runs_without_an_estimate_give_the_reason(
         config().as_dict(),
         config(model={"kind": "emulated"}).as_dict(),
         config(model={"kind": "mlp"}).as_dict(),
+        config(8).as_dict(),
     ]
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(configs)))
     memory_estimate.main()
@@ -96,7 +100,17 @@ def test_runs_without_an_estimate_give_the_reason(
     assert MemoryEstimate(**answers[0]).strategy == "single"
     assert answers[1] == {"reason": "model.kind=emulated has no activations"}
     assert answers[2]["reason"].startswith("model.kind=mlp takes numbers")
-    text = memory_text([{"run": name, "memory": answer} for name, answer in zip("abc", answers, strict=True)])
-    assert "\na    single        8" in text
+    candidates = [MemoryEstimate(**each) for each in answers[3].pop("candidates")]
+    assert answers[3] == {"strategy": "auto"}
+    assert [each.strategy for each in candidates] == ["ddp", "hsdp", "fsdp"]
+    assert candidates[0].total_bytes > candidates[1].total_bytes > candidates[2].total_bytes
+    answers[3]["candidates"] = [asdict(each) for each in candidates]
+    text = memory_text(
+        [{"run": name, "memory": answer} for name, answer in zip("abcd", answers, strict=True)]
+    )
+    rows = [line.split() for line in text.splitlines() if line.startswith("d ")]
+    assert [row[:4] for row in rows] == [["d", "auto:", each, "8"] for each in ("ddp", "hsdp", "fsdp")]
+    assert "\nauto: the ranks take the first of these strategies that fits" in text
+    assert any(line.split()[:3] == ["a", "single", "8"] for line in text.splitlines())
     assert "\nb: no estimate: model.kind=emulated has no activations\n" in text
     assert memory_text([{"run": "a"}]) == ""

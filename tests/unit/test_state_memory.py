@@ -56,3 +56,16 @@ def test_a_model_without_blocks_is_gathered_as_a_whole():
     size = ModelSize(parameters=1000, trained=900)
     assert sharded_memory(size, 0, ranks=3).gathered == 4 * (1000 + 900)
     assert sharded_memory(size, 0, ranks=3).parameters == 4 * 334
+
+
+def test_offloaded_shards_leave_what_one_block_needs():
+    size = ModelSize(parameters=1000, trained=1000, largest_block=200, outside_blocks=100)
+    on_device, offloaded = sharded_memory(size, 2, ranks=8), sharded_memory(size, 2, ranks=8, offload=True)
+    assert (offloaded.parameters, offloaded.gradients, offloaded.optimizer) == (0, 0, 0)
+    assert offloaded.gathered == on_device.gathered + 2 * 4 * 25  # shards of a block and of its gradient
+    assert sharded_memory(size, 2, ranks=1, offload=True).gathered == 4 * (100 + 400) + 4 * 300 + 2 * 4 * 200
+
+
+def test_gradients_without_synchronisation_are_whole():
+    size = ModelSize(parameters=1000, trained=900, largest_block=200, outside_blocks=100)
+    assert sharded_memory(size, 2, ranks=8, whole_gradients=True).gradients == 4 * 900

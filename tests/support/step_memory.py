@@ -1,0 +1,153 @@
+"""Memory of a training step on a rank, by PyTorch's allocator, and of the parameters that are gathered."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from disttrain.config.config_tree import Config
+from disttrain.model_blocks import blocks_of
+from disttrain.runtime.fully_shard_hooks import param_groups, sharded_modules
+from disttrain.runtime.process_group import World
+from disttrain.step_runner import StepRunner
+from disttrain.task import Task
+from disttrain.telemetry.step_clock import make_clock
+from disttrain.train import build_parallel_model
+
+STEPS, MEASURED = 5, 3
+"""Steps, of which the last ones are measured. gloo keeps tensors of an earlier step for some time."""
+_STEP = "optimizer step"
+
+CASES: dict[str, dict[str, Any]] = {
+    "ddp": {"parallel": {"strategy": "ddp"}},
+    "ddp-bucket-copies": {"parallel": {"strategy": "ddp", "ddp": {"gradient_as_bucket_view": False}}},
+    "fsdp": {"parallel": {"strategy": "fsdp"}},
+    "fsdp-kept-gathered": {"parallel": {"strategy": "fsdp", "fsdp": {"reshard_after_forward": False}}},
+    "fsdp-accumulation": {"parallel": {"strategy": "fsdp"}, "train": {"global_batch_size": 16}},
+    "fsdp-no-sync": {
+        "parallel": {"strategy": "fsdp", "fsdp": {"accumulation": "no_sync"}},
+        "train": {"global_batch_size": 16},
+    },
+    "fsdp-bf16": {"parallel": {"strategy": "fsdp"}, "precision": {"dtype": "bf16"}},
+    "fsdp-recompute": {"parallel": {"strategy": "fsdp"}, "memory": {"activation_checkpointing": "full"}},
+}
+
+
+def config_of(case: str) -> Config:
+    """The config of a case on two ranks."""
+    base: dict[str, dict[str, Any]] = {
+        "model": {"kind": "gpt", "layers": 6, "width": 128, "heads": 2},
+        "data": {"kind": "synthetic", "task": "language", "vocab": 512, "seq_len": 32, "samples": 64},
+        "train": {"steps": STEPS, "local_batch_size": 4},
+        "resources": {"nodes": 1, "gpus_per_node": 2, "device": "cpu"},
+        "precision": {"on_non_finite": "ignore"},  # without transport, gathered parameters may be anything
+    }
+    given = CASES[case]
+    return Config.model_validate(
+        {name: {**base.get(name, {}), **given.get(name, {})} for name in {*base, *given}}
+    )
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes on one rank."""
+
+    peak: int
+    """Largest total of live tensors within a step: weights, optimizer state, gradients, activations, and
+    inputs and outputs of collectives. gloo adds copies of both, which it frees at varying times."""
+    gathered: int
+    """Largest total of the parameters that are gathered when a layer computes; 0 without sharding."""
+    model: int
+    """Parameters of the whole model."""
+
+
+def measure(world: World, config: Config) -> StepMemory:
+    """The steps of a run on the CPU. All ranks together."""
+    torch.set_num_threads(1)
+    world = replace(world, local_rank=world.rank, local_size=world.size)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        built = build_parallel_model(config, world, (config.parallel.strategy, "measured"))
+        runner = StepRunner(
+            built.model, Task.of(built.data.source), built.optimizer, config.optim, built.strategy,
+            built.data.plan, STEPS, make_clock(world.device), built.precision,
+        )  # fmt: skip
+        batches = itertools.repeat(built.data.example())
+        for step in range(1, STEPS + 1):
+            with record_function(_STEP), _gathered(built.model) as gathered:
+                runner.step(step, batches)
+    model = sum(parameter.numel() * parameter.element_size() for parameter in built.model.parameters())
+    return StepMemory(_peak(profiler), max(gathered, default=0), model)
+
+
+@contextmanager
+def _gathered(model: nn.Module) -> Iterator[list[int]]:
+    """Bytes of gathered parameters after each pass of a linear layer."""
+    found: list[int] = []
+    parameters = [p for m in sharded_modules(model) for group in param_groups(m) for p in group.fsdp_params]
+
+    def count(*_: object) -> None:
+        storages = (output.untyped_storage() for p in parameters for output in p.all_gather_outputs)
+        found.append(sum(storage.nbytes() for storage in storages))
+
+    hooks: list[Any] = []
+    blocks = blocks_of(model).values() if parameters else ()
+    for module in (child for block in blocks for child in block.modules() if isinstance(child, nn.Linear)):
+        hooks.append(module.register_forward_hook(count))
+        hooks.append(module.register_full_backward_hook(count))
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _peak(profiler: profile) -> int:
+    """Live bytes of the CPU allocator at most in a measured step; of the steps, the least."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    steps = sorted(e["ts"] for e in events if e.get("name") == _STEP and e.get("cat") == "user_annotation")
+    peaks = [0] * (len(steps) + 1)
+    now = 0
+    for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"]):
+        now += event["args"]["Bytes"]
+        step = bisect.bisect(steps, event["ts"])
+        peaks[step] = max(peaks[step], now)
+    return min(peaks[-MEASURED:])
+
+
+class _InFakeWorld(World):
+    """Rank 0 of ranks whose collectives exchange nothing."""
+
+    def all_gather_object(self, value: Any) -> list[Any]:
+        return [value] * self.size
+
+    def all_reduce_max(self, values: Sequence[float]) -> list[float]:
+        return list(values)
+
+
+def measure_without_transport(config: Config) -> StepMemory:
+    """`measure` for rank 0 in a process group that exchanges and copies nothing. DDP cannot run in it."""
+    ranks = config.world_size
+    world = _InFakeWorld(
+        rank=0, size=ranks, local_rank=0, local_size=ranks, device=torch.device("cpu"), backend="fake"
+    )
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    try:
+        return measure(world, config)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,19 @@
+"""Estimated memory of sharded models, against the peak of the allocator in a step of one of two ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from disttrain.memory_estimate import estimate
+from tests.support.step_memory import CASES, config_of, measure_without_transport
+
+TOLERANCE = 0.08
+"""The estimate is at most so much above the peak, and not below: it counts two gathered blocks and the
+gradient of one at the time of the most activations."""
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name.startswith("fsdp")])
+def test_the_estimate_of_a_sharded_model_is_a_close_upper_bound(case: str) -> None:
+    config = config_of(case)
+    found = measure_without_transport(config)
+    assert found.peak <= estimate(config).total_bytes <= (1 + TOLERANCE) * found.peak
