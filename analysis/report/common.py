@@ -14,6 +14,9 @@ from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
 from analysis.units import plural
 
+MOST_LINES = 60
+"""Runs of a figure with one line for each; of more, the first repeat of each size is drawn."""
+
 
 def all_points(study: Study) -> list[tuple[Curve, Point]]:
     """Points of all curves, smallest first within a curve."""

@@ -20,6 +20,8 @@ from analysis.report.section import Section, Table
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|ms|µs|MiB|GiB|KiB|B|nodes?|ranks?|samples/s|tokens/s)\b|%)")
 
+PAGE_BYTES = 1_000_000
+"""Largest page."""
 _NARROW = 5
 """Columns of a table that fits beside a figure."""
 
@@ -28,12 +30,20 @@ def page(report: Report, sections: Sequence[Section], out: Path | None = None) -
     """The HTML page with inline figures, style and script; it makes no network request.
 
     Links to runs are relative to the folder `out`. The content-security policy allows the page's own style
-    and script by their SHA-256 and nothing else.
+    and script by their SHA-256 and nothing else. Tables of a page beyond 1 MB are cut further.
     """
+    for most_rows in (views.MOST_ROWS, 30, 10):
+        text = _page(report, sections, out, most_rows)
+        if len(text.encode()) <= PAGE_BYTES:
+            break
+    return text
+
+
+def _page(report: Report, sections: Sequence[Section], out: Path | None, most_rows: int) -> str:
     style, script = _template("report.css"), _template("report.js")
     environment = _environment(autoescape=True)
     environment.filters["keep"] = keep_units
-    environment.globals["table_view"] = lambda table: views.table_view(table, out)
+    environment.globals["table_view"] = lambda table: views.table_view(table, out, most_rows)
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; img-src data:"
     return environment.get_template("report.html.j2").render(
         report=report,

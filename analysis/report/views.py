@@ -11,7 +11,7 @@ from analysis.report.cells import Cell, cell
 from analysis.report.definitions import anchor
 from analysis.report.section import Column, RunLink, Table
 
-MOST_ROWS = 200
+MOST_ROWS = 100
 """Rows of a table on the page; `report.json` has all."""
 _MOST_SOURCES = 5
 
@@ -52,7 +52,7 @@ class TableView:
     emphasized: frozenset[int]
 
 
-def table_view(table: Table, out: Path | None = None) -> TableView:
+def table_view(table: Table, out: Path | None = None, most_rows: int = MOST_ROWS) -> TableView:
     """Format a table; columns without any value are dropped. Links are relative to the folder `out`."""
     kept = [
         index
@@ -61,11 +61,11 @@ def table_view(table: Table, out: Path | None = None) -> TableView:
     ]
     columns = [table.columns[index] for index in kept]
     rows = [
-        [_cell(row[index], table.columns[index], out) for index in kept] for row in table.rows[:MOST_ROWS]
+        [_cell(row[index], table.columns[index], out) for index in kept] for row in table.rows[:most_rows]
     ]
     sources = [
         [(run_href(link, out), link.name) for link in links[:_MOST_SOURCES]]
-        for links in table.sources[:MOST_ROWS]
+        for links in table.sources[:most_rows]
     ]
     return TableView(
         table.name,
@@ -73,7 +73,7 @@ def table_view(table: Table, out: Path | None = None) -> TableView:
         [Head(c.heading, bool(c.unit), f"#{anchor(c.formula_id)}" if c.formula_id else "") for c in columns],
         rows,
         sources,
-        max(0, len(table.rows) - MOST_ROWS),
+        max(0, len(table.rows) - most_rows),
         frozenset(table.emphasized),
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis import plots
-from analysis.report.common import coloured_points, point_legend, point_name, run_key
+from analysis.report.common import MOST_LINES, coloured_points, point_legend, point_name, run_key
 from analysis.report.model import TrainingQuality
 from analysis.report.run_records import training_quality
 from analysis.report.section import Column, Figure, Section, Table, Value
@@ -21,8 +21,6 @@ from analysis.units import number, plural
 
 _MOST_POINTS = 120
 """Points of one run's line; every k-th is drawn, and the last."""
-_MOST_RUNS = 60
-"""Lines of a figure; of more runs, the first repeats."""
 
 
 def build(study: Study) -> Section | None:
@@ -113,11 +111,11 @@ def _lines(
     """One line for each run of `frame`, and rings for its validations."""
     by_run = {key: each for key, each in frame.groupby(["sweep", "run"])}
     drawn = 0
-    first_only = len(by_run) > _MOST_RUNS
+    first_only = len(by_run) > MOST_LINES
     for curve, point, colour in coloured_points(study):
         for run in point.runs[: 1 if first_only else None]:
             found = by_run.get((curve.sweep, run))
-            if found is None or drawn >= _MOST_RUNS:
+            if found is None or drawn >= MOST_LINES:
                 continue
             drawn += 1
             key, title = run_key(curve.sweep, run), f"{run}, {point_name(study, curve, point)}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from analysis import plots
 from analysis.report.common import (
+    MOST_LINES,
     all_points,
     coloured_points,
     point_legend,
@@ -112,7 +113,7 @@ def _figure(study: Study, conclusion: str) -> Figure:
     plot = Plot("utilization-figure", "Utilization on rank 0", conclusion, x, y, point_legend(study))
     by_run = {key: frame for key, frame in shown.groupby(["sweep", "run"])}
     for curve, point, colour in coloured_points(study):
-        for run in point.runs:
+        for run in point.runs[: 1 if len(by_run) > MOST_LINES else None]:
             if (frame := by_run.get((curve.sweep, run))) is not None:
                 title = f"{run}, {point_name(study, curve, point)}"
                 key = run_key(curve.sweep, run)
@@ -127,7 +128,7 @@ def _figure(study: Study, conclusion: str) -> Figure:
     return Figure(
         "utilization",
         "Utilization on rank 0",
-        f"{conclusion} {reading} One line for each run.",
+        f"{conclusion} {reading} One line for each run, or for the first of each size if there are many.",
         plot.svg(),
         conclusion,
         lambda: plots.utilization_figure(study.curves, study.utilization),
