@@ -18,7 +18,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("scope", ["blocks", pytest.param("model", marks=pytest.mark.slow)])
+@pytest.mark.slow  # the sharded model below compiles the same blocks
+@pytest.mark.parametrize("scope", ["blocks", "model"])
 def test_ddp_learns_the_same_with_accumulation(two_ranks: Ranks, tmp_path: Path, scope: str) -> None:
     plain = two_ranks.call(train_on, make_config(GPT, 2, **SECTIONS), tmp_path / "plain")[0]
     options = {"scope": scope, "backend": "aot_eager"}
