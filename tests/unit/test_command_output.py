@@ -38,6 +38,7 @@ COMMANDS = {
     "clean": ["clean over --dry-run", "clean over", "clean --restore", "clean over", "clean --purge"],
     "emulate": ["emulate --from real/n1"],
     "ingest": ["ingest times.csv --sweep others"],
+    "bench comm": ["bench comm --nodes 2", "bench comm --dry-run --cluster local"],
     "report": ["report tiny"],
     "cluster up": ["cluster up"],
     "cluster status": ["cluster status"],
