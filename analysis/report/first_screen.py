@@ -38,7 +38,7 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
     conclusions = {section.id: section.conclusion for section in sections}
     found = {
         SCALES: _scales(study, leading_curve(study)),
-        TIME: sentence([composition.growth(study), _why(study), conclusions.get("stragglers", "")]),
+        TIME: sentence([composition.growth(study), _why(study), _first(conclusions.get("stragglers", ""))]),
         HELPS: conclusions.get("bottlenecks", ""),
     }
     return [Answer(question=question, text=text) for question, text in found.items() if text]
@@ -47,6 +47,12 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
 def leading_curve(study: Study) -> Curve:
     """The curve with the highest throughput at its largest size."""
     return max(study.curves, key=lambda curve: curve.points[-1].samples_per_s.value)
+
+
+def _first(text: str) -> str:
+    """The first sentence."""
+    first, end, _ = text.partition(". ")
+    return f"{first}." if end else text
 
 
 def _why(study: Study) -> str:

@@ -12,7 +12,7 @@ from analysis.study import Study
 from tests.support.fake_runs import fake_run, fake_sweep
 
 NAMED = [
-    Section("stragglers", "Stragglers", "Node c07 is slow."),
+    Section("stragglers", "Stragglers", "Node c07 is slow by 4.6 %. Others are not."),
     Section("bottlenecks", "Bottlenecks", "At most 5 % more throughput without waiting."),
 ]
 
@@ -28,7 +28,7 @@ def test_three_answers_with_interval_culprit_and_ceiling(tmp_path: Path) -> None
         "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1: 72 % efficiency. 95 %"
     )
     assert time.text.startswith("Data transfer grows most from 1 node to 4")
-    assert time.text.endswith("Node c07 is slow.")
+    assert time.text.endswith("Node c07 is slow by 4.6 %.")
     assert helps.text == "At most 5 % more throughput without waiting."
 
 
