@@ -7,13 +7,18 @@ D n / X(N) / 3600 device-hours. Start-up, validation and repeated work are not p
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from analysis.efficiency import Curve
 from analysis.stats.estimates import Estimate
+from disttrain.errors import ConfigError
 
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 Meets = Literal["yes", "no", "undecided"]
 
 
@@ -33,6 +38,30 @@ class SizeCost:
     meets: Meets | None
     """Whether the training ends within the deadline; `undecided` where the deadline lies in the interval.
     One repeat has no interval and counts as it is. None without a deadline."""
+
+
+def seconds_of(deadline: str) -> float:
+    """Seconds of a time with its unit: `90min`, `6h`, `1.5d`.
+
+    Raises:
+        ConfigError: it is no such time.
+    """
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|h|d)\s*", deadline)
+    if found is None or not float(found[1]):
+        raise ConfigError(f"--deadline={deadline!r}: a time above 0 with its unit (s, min, h, d), such as 6h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+def samples_of(count: str) -> float:
+    """A number of samples: `50000`, `1.2e9`.
+
+    Raises:
+        ConfigError: it is no number above 0.
+    """
+    with contextlib.suppress(ValueError):
+        if 0 < float(count) < math.inf:
+            return float(count)
+    raise ConfigError(f"--samples={count!r}: the samples to train on, a number above 0, such as 1.2e9")
 
 
 def size_costs(

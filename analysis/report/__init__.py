@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from analysis import plots
+from analysis.cost import samples_of, seconds_of
 from analysis.efficiency import scaling_curves
+from analysis.price_list import PriceList, read_price_list
 from analysis.report import render
 from analysis.report.export import write_tables
 from analysis.report.section import Section
@@ -20,7 +24,26 @@ from analysis.study import make_study
 from disttrain.errors import ConfigError, is_disk_full, message_of
 from disttrain.records.json_files import CorruptFile, read_json, write_json, write_text
 
-__all__ = ["KnownState", "check", "write"]
+__all__ = ["CostQuestion", "KnownState", "check", "write"]
+
+
+class CostQuestion(NamedTuple):
+    """What the user gave on costs."""
+
+    prices: Path | None = None
+    """Price list (`analysis.price_list`)."""
+    deadline: str | None = None
+    """Time within which a training must end, with its unit: `6h`."""
+    samples: str | None = None
+    """Samples of that training; None for the planned steps of the base."""
+
+    def read(self) -> dict[str, Any]:
+        """The fields of `Study`; `ConfigError` for a file or value that is not allowed."""
+        return {
+            "prices": PriceList() if self.prices is None else read_price_list(self.prices),
+            "deadline_s": None if self.deadline is None else seconds_of(self.deadline),
+            "samples": None if self.samples is None else samples_of(self.samples),
+        }
 
 
 def check(
@@ -29,8 +52,10 @@ def check(
     *,
     base: str | None = None,
     only: Collection[Path] | None = None,
+    costs: CostQuestion | None = None,
 ) -> None:
-    """Raise `ConfigError` for each `base` and `out` that `write` refuses; write nothing."""
+    """Raise `ConfigError` for each `base`, `out` and `costs` that `write` refuses; write nothing."""
+    (costs or CostQuestion()).read()
     whole = Path(out).absolute()
     folder = next(folder for folder in (whole, *whole.parents) if os.path.exists(folder))
     if not folder.is_dir():
@@ -50,6 +75,7 @@ def write(
     only: Collection[Path] | None = None,
     against: Path | str | None = None,
     tables: Mapping[str, Path] | None = None,
+    costs: CostQuestion | None = None,
 ) -> Path:
     """Write `report.html`, its Markdown and JSON, and the figures into `out`; return the path of the page.
 
@@ -60,6 +86,7 @@ def write(
         states, only: states of runs, and the runs to include (`analysis.runs.load.load`).
         against: folder of another sweep to compare with.
         tables: folders for the tables of the report, by kind: `csv`, `parquet`.
+        costs: price list, deadline and length of the training whose cost the report gives.
 
     Raises:
         ConfigError: a sweep does not exist, no run matches `base`, or a folder cannot be written.
@@ -70,6 +97,7 @@ def write(
     if against is not None:
         other = make_study(load([against]), whole_sweeps=True)
     study = make_study(table, base, whole_sweeps=only is None, against=other)
+    study = replace(study, **(costs or CostQuestion()).read())
     try:
         out.mkdir(parents=True, exist_ok=True)
         sections = build_all(study)

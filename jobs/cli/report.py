@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json
@@ -19,6 +21,8 @@ from jobs.cli.status_table import state_note
 from jobs.status.gpu_hours import record_usage
 from jobs.status.run_folders import runs_of
 from jobs.status.run_state import RunState, read_runs
+
+_NO_COSTS: Mapping[str, Any] = MappingProxyType({})
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,6 +52,7 @@ def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path |
         tags=args.tags,
         against=against,
         tables={"csv": args.csv, "parquet": args.parquet},
+        costs={"prices": args.prices, "deadline": args.deadline, "samples": args.samples},
         as_json=args.json,
     )
 
@@ -71,11 +76,13 @@ def write(
     tags: Sequence[str] = (),
     against: Path | None = None,
     tables: Mapping[str, str | None] | None = None,
+    costs: Mapping[str, Any] = _NO_COSTS,
     as_json: bool = False,
 ) -> Path:
     """Write the report and print its path; the path.
 
     `tables` are folders for the tables by kind (`csv`, `parquet`): None for none, "" for one beside the page.
+    `costs` are fields of `analysis.report.CostQuestion`.
     """
     if len(sweeps) > 1 and out is None:
         raise ConfigError("--out is needed for a report on several sweeps: the folder to write it to")
@@ -84,7 +91,8 @@ def write(
         found = [state for sweep in sweeps for state in read_runs(root, sweep)]
         only = _tagged(root, sweeps, tags)
         kept = {kind: Path(each or out / kind) for kind, each in (tables or {}).items() if each is not None}
-        page, states = _write([root / sweep for sweep in sweeps], out, base, found, only, against, kept)
+        folders = [root / sweep for sweep in sweeps]
+        page, states = _write(folders, out, base, found, only, against, kept, costs)
     if as_json:
         written = {kind: str(folder) for kind, folder in kept.items()}
         add_json(states, page=str(page), report=read_json(page.with_name("report.json")), **written)
@@ -103,13 +111,15 @@ def _write(
     only: set[Path] | None,
     against: Path | None,
     tables: Mapping[str, Path],
+    costs: Mapping[str, Any],
 ) -> tuple[Path, list[RunState]]:
     """Write the report of the runs `found`, or of those with the paths `only`; its page, and their states."""
     # imports numpy, pandas and matplotlib, which takes seconds: only after the names are checked
     from analysis import report
 
-    report.check(  # a bad --base or --out is refused before anything is written
-        folders, out, base=base, only=only
+    question = report.CostQuestion(**costs)
+    report.check(  # a bad --base, --out or price list is refused before anything is written
+        folders, out, base=base, only=only, costs=question
     )
     record_usage(run for folder in folders for run in runs_of(folder.parent, folder.name))
     states = refresh_or_warn(found)
@@ -117,7 +127,16 @@ def _write(
         _resolved(state): report.KnownState(state.displayed_state, state_note(state), state.attempts)
         for state in states
     }
-    page = report.write(folders, out, base=base, states=known, only=only, against=against, tables=tables)
+    page = report.write(
+        folders,
+        out,
+        base=base,
+        states=known,
+        only=only,
+        against=against,
+        tables=tables,
+        costs=question,
+    )
     return page, states
 
 

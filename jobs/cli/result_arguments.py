@@ -40,6 +40,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--csv", nargs="?", const="", metavar="DIR", help=text)
     text = "the same as Parquet (RUNS/SWEEP/report/parquet)"
     parser.add_argument("--parquet", nargs="?", const="", metavar="DIR", help=text)
+    text = "YAML file with currency, device_hour (prices) and grid_g_per_kwh: adds money and CO2"
+    parser.add_argument("--prices", type=Path, metavar="FILE", help=text)
+    text = "name the cheapest size whose training ends within this time: 90min, 6h, 2d"
+    parser.add_argument("--deadline", metavar="TIME", help=text)
+    text = "samples of that training (the planned steps of the base)"
+    parser.add_argument("--samples", metavar="N", help=text)
     text = "compare with the sweep's targets; exit code 1 if one is missed, 3 if the runs cannot tell"
     parser.add_argument("--check", action="store_true", help=text)
     parser.add_argument("--sweep-end", type=int, help=argparse.SUPPRESS)  # of a report job: its submission

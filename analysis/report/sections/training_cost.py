@@ -1,0 +1,156 @@
+"""Cost of one training at each measured size: time, device-hours, money, energy; cheapest size in time."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.cost import SizeCost, cheapest, size_costs
+from analysis.efficiency import Curve, Point
+from analysis.energy import energy_per_sample, grams_per_sample
+from analysis.report import common
+from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
+from analysis.stats.estimates import Estimate
+from analysis.study import Study
+from analysis.svg.lines import points
+from analysis.svg.plot import LegendItem, Plot
+from analysis.svg.scales import Axis
+from analysis.units import interval, number, plural, span
+from analysis.waterfall import devices_of_run
+
+MEETS = {"yes": "yes", "no": "no", "undecided": "cannot tell", None: None}
+
+
+def build(study: Study) -> Section | None:
+    """None without a curve, or without planned steps where no number of samples is given."""
+    found = [(curve, costs) for curve in study.curves if (costs := costs_of(study, curve))]
+    if not found:
+        return None
+    rows: list[list[Value]] = []
+    sources: list[list[RunLink]] = []
+    for curve, costs in found:
+        for point, cost in zip(curve.points, costs, strict=True):
+            energy, grams = _energy(study, curve, point)
+            size = common.size_values(study, curve, point)
+            spent: list[Value] = [cost.devices, cost.time_s, cost.device_hours, cost.money]
+            rows.append([*size, *spent, energy, grams, cost.pareto, MEETS[cost.meets]])
+            sources.append(common.sources(study, curve, point))
+    columns = [
+        *common.size_columns(study),
+        Column("devices", "devices", "count"),
+        Column("time_s", "time", "span", "training-cost"),
+        Column("device_hours", "device-hours", "h", "training-cost"),
+        Column("money", study.prices.currency or "money", "currency", "training-cost"),
+        Column("joules_per_sample", "GPU energy", "J/sample", "energy"),
+        Column("grams_per_sample", "CO2 / sample", "g", "energy"),
+        Column("pareto", "no size is faster and cheaper"),
+        Column("meets", "within the deadline"),
+    ]
+    kept = [at for at, _ in enumerate(columns) if any(row[at] is not None for row in rows)]
+    table = Table(
+        "training_cost",
+        "Steps alone at the measured throughput, without start-up, validation, repeated work and queue.",
+        [columns[at] for at in kept],
+        [[row[at] for at in kept] for row in rows],
+        sources,
+    )
+    conclusion = _conclusion(study, found)
+    return Section(
+        "training-cost",
+        "Cost of a training",
+        conclusion,
+        paragraphs=[_question(study, found)],
+        tables=[table],
+        figures=[_figure(study, found, conclusion)],
+    )
+
+
+def costs_of(study: Study, curve: Curve) -> list[SizeCost]:
+    """Costs of the sizes of a curve; empty where the number of samples is not known."""
+    samples = study.samples or _planned_samples(study, curve)
+    if samples is None:
+        return []
+    rows = {point.size: study.runs_of(curve, point) for point in curve.points}
+    devices = {size: devices_of_run(pd.DataFrame(found)) for size, found in rows.items()}
+    price = study.prices.price_of(rows[curve.points[0].size][0]["device"])
+    return size_costs(curve, samples, devices, price_per_hour=price, deadline_s=study.deadline_s)
+
+
+def _planned_samples(study: Study, curve: Curve) -> float | None:
+    """Planned steps of the base, or of the smallest size, times its global batch."""
+    point = curve.base or curve.points[0]
+    steps = study.runs_of(curve, point)[0]["steps_total"]
+    return None if pd.isna(steps) else float(steps) * point.global_batch_size
+
+
+def _energy(study: Study, curve: Curve, point: Point) -> tuple[Estimate | None, Estimate | None]:
+    """Joules and grams of CO2 per sample."""
+    metrics = [study.metrics[curve.sweep, run] for run in point.runs if (curve.sweep, run) in study.metrics]
+    energy, grid = energy_per_sample(metrics), study.prices.grid_g_per_kwh
+    return energy, None if energy is None or grid is None else grams_per_sample(energy, grid)
+
+
+def _question(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
+    counts = sorted({study.samples or _planned_samples(study, curve) or 0.0 for curve, _ in found})
+    text = " to ".join(number(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    source = "as given" if study.samples else "the planned steps of the base"
+    unknown = (
+        "" if study.prices.device_hour else " No price list was given (--prices FILE), so no money is shown."
+    )
+    return f"The training has {text} samples, {source}.{unknown}"
+
+
+def _conclusion(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
+    every = [(curve, cost) for curve, costs in found for cost in costs]
+    if study.deadline_s is not None:
+        best = cheapest([cost for _, cost in every])
+        if best is None:
+            return f"No measured size ends within {span(study.deadline_s)} for certain."
+        curve = next(curve for curve, cost in every if cost is best)
+        return f"The cheapest size within {span(study.deadline_s)} is {_text(study, curve, best)}."
+    least = min(every, key=lambda each: each[1].device_hours.value)
+    fastest = min(every, key=lambda each: each[1].time_s.value)
+    if least[1] is fastest[1]:
+        return f"The fastest size is also the cheapest: {_text(study, *least)}."
+    return f"Cheapest: {_text(study, *least)}. Fastest: {_text(study, *fastest)}."
+
+
+def _text(study: Study, curve: Curve, cost: SizeCost) -> str:
+    name = f"{curve.label}, " if len(study.curves) > 1 else ""
+    money = "" if cost.money is None else f", {cost.money.value:,.2f} {study.prices.currency}"
+    return (
+        f"{name}{plural(cost.size, curve.unit)} with {span(cost.time_s.value)} and "
+        f"{number(cost.device_hours.value)} device-hours {interval(cost.device_hours, 1.0, 2)}{money}"
+    )
+
+
+def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]], conclusion: str) -> Figure:
+    every = [(curve, cost) for curve, costs in found for cost in costs]
+    in_money = all(cost.money is not None for _, cost in every)
+    label = f"cost ({study.prices.currency})" if in_money else "device-hours"
+    spent = [(cost.money if in_money else None) or cost.device_hours for _, cost in every]
+    hours = [cost.time_s.value / 3600 for _, cost in every]
+    title = "Cost against time"
+    names = [
+        f"{curve.label + ', ' if len(study.curves) > 1 else ''}{plural(cost.size, curve.unit)}"
+        for curve, cost in every
+    ]
+    titles = [
+        f"{name}: {span(cost.time_s.value)}, {number(value.value)} {label}"
+        + ("" if cost.pareto else "; another size is faster and cheaper")
+        for name, (_, cost), value in zip(names, every, spent, strict=True)
+    ]
+    description = "; ".join(titles)
+    plot = Plot(
+        "training-cost",
+        title,
+        description,
+        Axis("time of the training (h)", 0.0, 1.1 * max(hours)),
+        Axis(label, 0.0, 1.15 * max(value.high or value.value for value in spent)),
+        [LegendItem("best for its time", "good"), LegendItem("another size is faster and cheaper", "bad")],
+        grid="xy",
+    )
+    for x, value, text, (_, cost) in zip(hours, spent, titles, every, strict=True):
+        plot.add(points(plot, [x], [value], "good" if cost.pareto else "bad", [text]))
+    return Figure(
+        "training_cost", title, f"{conclusion} Points to the lower left are better.", plot.svg(), description
+    )

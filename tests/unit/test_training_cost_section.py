@@ -1,0 +1,78 @@
+"""The section of costs, and the flags `--prices`, `--deadline` and `--samples`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.cost import samples_of, seconds_of
+from analysis.efficiency import scaling_curves
+from analysis.report import CostQuestion, check, write
+from analysis.report.sections import training_cost
+from analysis.runs.load import load
+from analysis.study import Study
+from disttrain.errors import ConfigError
+from tests.support.fake_runs import fake_sweep
+
+PRICES = "currency: EUR\ndevice_hour:\n  cpu: 10\n"
+
+
+def section_of(sweep: Path, question: CostQuestion):
+    table = load([sweep])
+    section = training_cost.build(Study(table, scaling_curves(table), **question.read()))
+    assert section is not None
+    return section
+
+
+def columns(section) -> dict[str, list[object]]:
+    (table,) = section.tables
+    return {column.name: [row[at] for row in table.rows] for at, column in enumerate(table.columns)}
+
+
+def test_the_cheapest_size_within_the_deadline_is_named_with_its_price(tmp_path: Path) -> None:
+    sweep = fake_sweep(tmp_path, scaling="strong")  # 79.6, 136 and 229 samples/s
+    (tmp_path / "prices.yaml").write_text(PRICES)
+    section = section_of(sweep, CostQuestion(tmp_path / "prices.yaml", "2.5h", "1e6"))
+    assert section.conclusion.startswith("The cheapest size within 2.50 h is 2 nodes with 2.0")
+    assert section.conclusion.endswith("EUR.")
+    found = columns(section)
+    assert found["meets"] == ["no", "yes", "yes"]
+    assert found["pareto"] == [True, True, True]
+    for money, hours in zip(found["money"], found["device_hours"], strict=True):
+        assert money.value == pytest.approx(10 * hours.value)
+    assert section.figures[0].svg.count("<circle") == 3
+
+
+def test_without_prices_there_is_no_money_and_without_deadline_no_verdict(tmp_path: Path) -> None:
+    section = section_of(fake_sweep(tmp_path), CostQuestion())
+    assert not {"money", "meets", "joules_per_sample"} & columns(section).keys()
+    assert "no money is shown" in section.paragraphs[0]
+    assert section.conclusion.startswith("Cheapest: 1 node")
+    late = section_of(tmp_path / "default", CostQuestion(deadline="1s", samples="1e9"))
+    assert late.conclusion == "No measured size ends within 1 s for certain."
+
+
+def test_the_report_shows_the_costs_and_refuses_before_it_writes(tmp_path: Path) -> None:
+    sweep, out = fake_sweep(tmp_path), tmp_path / "out"
+    with pytest.raises(ConfigError, match=r"--deadline='soon': a time above 0 with its unit"):
+        check([sweep], out, costs=CostQuestion(deadline="soon"))
+    with pytest.raises(ConfigError, match=r"cannot read config .*none.yaml"):
+        check([sweep], out, costs=CostQuestion(prices=tmp_path / "none.yaml"))
+    assert not out.exists()
+    write([sweep], out, costs=CostQuestion(deadline="1d"))
+    assert "The cheapest size within 24.0 h is 1 node" in (out / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90min", 5400), ("6h", 21600), ("1.5 d", 129600), ("30s", 30)]
+)
+def test_deadlines_have_a_unit(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "many", "inf", "nan"])
+def test_samples_are_a_number_above_zero(text: str) -> None:
+    assert samples_of("1.2e9") == 1.2e9
+    with pytest.raises(ConfigError, match="--samples"):
+        samples_of(text)
