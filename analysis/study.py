@@ -95,8 +95,8 @@ class Study:
 
     @cached_property
     def unreadable(self) -> list[str]:
-        """Messages on step records that cannot be read."""
-        return step_records.unreadable_steps(self.runs)
+        """Messages on records of any rank that cannot be read."""
+        return list(self.frames.problems)
 
     @cached_property
     def step_times_s(self) -> Mapping[RunId, NDArray[np.float64]]:

@@ -29,7 +29,9 @@ def seconds(value: float) -> str:
 
 
 def span(value_s: float) -> str:
-    """Durations up to hours: `42 s`, `3.10 min`, `26.0 h`."""
+    """Durations up to hours: `120 ms`, `42 s`, `3.10 min`, `26.0 h`."""
+    if 0 < value_s < 1:
+        return seconds(value_s)
     for name, size_s in (("h", 3600), ("min", 60)):
         if value_s >= size_s:
             return f"{number(value_s / size_s)} {name}"

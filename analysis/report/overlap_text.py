@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.report.model import RunOverlap
-from analysis.units import plural, seconds, span
+from analysis.units import plural, span
 
 NAMED_OVERLAPS = 3
 """Pairs of overlapping runs that the warning names; the table has more."""
@@ -20,7 +20,7 @@ def warning(overlaps: Sequence[RunOverlap], sweeps: int) -> list[str]:
         return []
     named = [
         f"{_short(each.run, sweeps)} and {_short(each.other, sweeps)} "
-        f"({_duration(each.seconds)} on {_hosts(each.hosts)})"
+        f"({span(each.seconds)} on {_hosts(each.hosts)})"
         for each in overlaps[:NAMED_OVERLAPS]
     ]
     more = len(overlaps) - len(named)
@@ -36,15 +36,15 @@ def warning(overlaps: Sequence[RunOverlap], sweeps: int) -> list[str]:
     ]
 
 
-def rows(overlaps: Sequence[RunOverlap], sweeps: int) -> list[list[str]]:
-    """Rows of the table of overlapping runs: both runs, nodes, time, GPUs."""
+def rows(overlaps: Sequence[RunOverlap], sweeps: int) -> list[list[str | float]]:
+    """Rows of the table of overlapping runs: both runs, nodes, seconds, GPUs."""
     gpus = {"same": "the same", "different": "different", "unknown": "\N{EN DASH}"}
     return [
         [
             _short(each.run, sweeps),
             _short(each.other, sweeps),
             _hosts(each.hosts),
-            _duration(each.seconds),
+            each.seconds,
             gpus[each.gpus],
         ]
         for each in overlaps[:LISTED_OVERLAPS]
@@ -61,10 +61,6 @@ def heading_line(overlaps: Sequence[RunOverlap]) -> str:
 def _hosts(names: Sequence[str]) -> str:
     more = len(names) - NAMED_OVERLAPS
     return ", ".join(names[:NAMED_OVERLAPS]) + (f" and {plural(more, 'more node')}" if more > 0 else "")
-
-
-def _duration(value_s: float) -> str:
-    return seconds(value_s) if value_s < 1 else span(value_s)
 
 
 def _short(run: str, sweeps: int) -> str:

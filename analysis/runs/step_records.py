@@ -11,7 +11,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.runs.load import read_metrics
-from disttrain.errors import in_one_line
 from disttrain.records.json_files import read_jsonl
 from disttrain.records.log_histogram import durations
 from disttrain.records.metrics import Metrics
@@ -30,19 +29,6 @@ def step_times_s(table: pd.DataFrame) -> Mapping[RunId, NDArray[np.float64]]:
             found = _recorded(Path(row.path), metrics)
             times[(row.sweep, row.run)] = found if found.size else _from_histogram(metrics)
     return times
-
-
-def unreadable_steps(table: pd.DataFrame) -> list[str]:
-    """File and line of each step record of rank 0 of the included runs that cannot be read."""
-    messages: list[str] = []
-    for path in table.loc[table["included"], "path"]:
-        try:
-            read_steps(RunDir(Path(path)), 0, unreadable=messages)
-        except FileNotFoundError:
-            continue
-        except (OSError, KeyError, TypeError) as error:
-            messages.append(f"step records of {path}: {in_one_line(error)}")
-    return messages
 
 
 def read_steps(

@@ -23,8 +23,13 @@ def build(study: Study) -> Section | None:
     paragraphs = [overlap_text.heading_line(overlaps)] if overlaps else []
     if overlaps:
         rows: list[list[Value]] = [list(row) for row in overlap_text.rows(overlaps, len(study.sweeps))]
-        heads = [("run", "run"), ("other", "and"), ("nodes", "nodes"), ("time", "time"), ("gpus", "GPUs")]
-        columns = [Column(name, heading) for name, heading in heads]
+        columns = [
+            Column("run", "run"),
+            Column("other", "and"),
+            Column("nodes", "nodes"),
+            Column("shared_s", "time", "span"),
+            Column("gpus", "GPUs"),
+        ]
         tables.append(Table("overlaps", "Runs at the same time on one node.", columns, rows))
     if not study.included.empty:
         tables.append(_included(study))
