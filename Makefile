@@ -30,20 +30,21 @@ slurm: $(STAMP)  ## Debian packages for the mini-cluster, where root on Debian o
 slurm-tests: $(STAMP)
 	@$(BIN)/python -m jobs.minicluster.packages --tests
 
-demo: $(STAMP) slurm  ## sweep on 1, 2 and 4 nodes of this machine, the report, a run on a real Slurm
-	@echo "demo: training on 1, 2 and 4 nodes, one run after another"
+demo: $(STAMP) slurm  ## a sweep on 1, 2 and 4 nodes of this machine, then of 8 emulated nodes on a real Slurm; reports
+	@echo "demo: training on 1, 2 and 4 nodes, one run after another; the processors of this machine are shared by all"
 	@$(BIN)/python submit.py sweep --nodes 1 2 4 --wait
-	@echo "demo: writing the report"
 	@$(BIN)/python submit.py report
-	@if $(BIN)/python -m jobs.minicluster.packages --check; then $(MAKE) --no-print-directory demo-slurm; fi
+	@if $(BIN)/python -m jobs.minicluster.packages --check; then $(MAKE) --no-print-directory demo-slurm; \
+	  else echo "demo: not shown, because no real Slurm can run here: scaling to 8 emulated nodes with links"; fi
 
 demo-slurm: $(STAMP)
-	@echo "demo: one run on a real Slurm, whose two nodes are network namespaces of this machine"
+	@echo "demo: 1 to 8 emulated nodes on a real Slurm: ranks wait instead of computing, links carry 1 Gbit/s"
 	@$(BIN)/python submit.py cluster down --name demo >/dev/null 2>&1 || true # of a demo that was killed
-	@$(BIN)/python submit.py cluster up --name demo --nodes 2 --no-accounting
-	@$(BIN)/python submit.py cluster shell --name demo -- $(BIN)/python submit.py sweep sweeps/digits.yaml \
-	  --name digits-on-slurm --grid mlp --nodes 2 --set optim.lr=0.05 --cluster slurm --wait; \
+	@$(BIN)/python submit.py cluster up --name demo --nodes 8 --gpus-per-node 1 --link 1gbit --no-accounting
+	@$(BIN)/python submit.py cluster shell --name demo -- $(BIN)/python submit.py sweep sweeps/emulated.yaml \
+	  --name emulated-on-slurm --set model.layer_mb=2 model.forward_s=0.08 model.backward_s=0.16 --cluster slurm --wait; \
 	  code=$$?; $(BIN)/python submit.py cluster down --name demo; exit $$code
+	@$(BIN)/python submit.py report emulated-on-slurm
 
 test: $(STAMP) slurm-tests  ## the tests but the slow ones, with coverage
 	@$(PYTEST) -m "not slow" --cov --cov-report=term
