@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from analysis.comparison import PointComparison
+from analysis.ratio_plot import ratio_figure
 from analysis.report.common import sentence
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE
@@ -104,7 +105,7 @@ def figure(name: str, title: str, text: str, compared: Sequence[PointComparison]
     reading = (
         f"Bars are {percent(CONFIDENCE, 0)} intervals over repeats; in the band, the two are equivalent."
     )
-    return Figure(name, title, f"{text} {reading}", plot.svg(), description)
+    return Figure(name, title, f"{text} {reading}", plot.svg(), description, lambda: ratio_figure(compared))
 
 
 def _pair(label: str, base: str) -> str:

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from disttrain.records.files import FILES
 from disttrain.records.json_files import read_json, read_jsonl
@@ -114,3 +116,17 @@ def test_the_default_sweep_learns_the_same_on_every_node_count(tmp_path):
         assert bits[nodes] <= metrics.dataset.unigram_entropy_bits - 1
         assert curve(metrics)[:50] == pytest.approx(curve(found[1][1])[:50], rel=1e-5)
     assert bits[4] == pytest.approx(bits[1], rel=0.01)
+    for notebook in sorted((ROOT / "analysis").glob("*.ipynb")):
+        execute(notebook, tmp_path / "runs" / "default")
+
+
+def execute(notebook: Path, sweep: Path) -> None:
+    """Run all cells in a kernel, from the notebook's folder."""
+    cells = nbformat.read(notebook, as_version=4)
+    client = NotebookClient(cells, timeout=WITHIN_S, kernel_name="python3")
+    client.execute(
+        cwd=str(notebook.parent),
+        env={**os.environ, "DISTTRAIN_SWEEP": str(sweep), "DISTTRAIN_AGAINST": str(sweep)},
+    )
+    outputs = [output for cell in cells.cells for output in cell.get("outputs", [])]
+    assert any("<table" in output.get("data", {}).get("text/html", "") for output in outputs), notebook
