@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -50,7 +51,7 @@ def write_tables(study: Study, sections: Sequence[Section], folder: Path, kind: 
     marks = {"emulated": study.emulated, "ingested": bool(study.included["ingested"].notna().any())}
     tables = {table.name: table for section in sections for table in section.tables}
     earlier = read_json_or_none(folder / INDEX) or {}
-    written = {name: _arrow(table, marks) for name, table in tables.items()}
+    written = {name: arrow_table(table, marks) for name, table in tables.items()}
     written[ALL_RUNS] = _all_runs(study.runs)
     files = {name: f"{name}.{kind}" for name in written}
     for name, content in written.items():
@@ -74,7 +75,7 @@ def column_name(column: Column) -> str:
     return column.name if stated else f"{column.name}_{endings[0]}"
 
 
-def _arrow(table: Table, marks: dict[str, bool]) -> pa.Table:
+def arrow_table(table: Table, marks: Mapping[str, bool] = MappingProxyType({})) -> pa.Table:
     """The values of a table. An estimate is five columns, and a run has its path in a second one.
 
     Each of `marks` that holds is a column of its own, so that a file shows its origin by itself.

@@ -21,6 +21,8 @@ from jobs.schedulers.slurm.report_script import ReportScript
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
 SHARED = Path("/shared")
+DEAF = ["sh", "-c", 'trap "" USR1 USR2 TERM; exec "$@"', "sh"]
+"""Command prefix of an agent: no signal ends it before it listens."""
 CANARY = "canary"
 """A file that only injected text could make."""
 FRAGMENTS = (
