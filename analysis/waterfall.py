@@ -227,6 +227,7 @@ def _with_interval(value: float, own: Floats, base: Floats) -> Estimate:
     if total == 0:
         return Estimate(value, value, value, repeats)
     sizes = (len(own), len(base))
-    freedom = total**2 / sum(v**2 / (size - 1) for v, size in zip(variances, sizes, strict=True))
+    shares = [variance / total for variance in variances]  # squares of tiny variances would be 0
+    freedom = 1 / sum(share**2 / (size - 1) for share, size in zip(shares, sizes, strict=True))
     half = float(student_t.ppf((1 + CONFIDENCE) / 2, freedom)) * math.sqrt(total)
     return Estimate(value, value - half, value + half, repeats)
