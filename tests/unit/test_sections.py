@@ -108,10 +108,10 @@ def test_traffic_names_the_busiest_path(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The page of 120 runs in 6 configurations, and the folder of the sweep."""
+    """The page of 60 runs in 6 configurations, and the folder of the sweep."""
     root = tmp_path_factory.mktemp("many")
     axes = [{"optim.lr": lr / 1000} for lr in range(1, 7)]
-    sweep = fake_sweep(root, nodes=(1, 2, 4, 8, 16), repeats=4, axes=axes, emulated=True)
+    sweep = fake_sweep(root, nodes=(1, 2, 4, 8, 16), repeats=2, axes=axes, emulated=True)
     study = study_of(sweep)
     sections: list[Section] = build_all(study)
     report = summarize(study, sections, "2026-01-02T03:04:05Z")
