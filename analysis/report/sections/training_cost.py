@@ -11,6 +11,7 @@ from analysis.report import common
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
+from analysis.svg.elements import text
 from analysis.svg.lines import points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis
@@ -149,8 +150,9 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]], conclusion:
         [LegendItem("best for its time", "good"), LegendItem("another size is faster and cheaper", "bad")],
         grid="xy",
     )
-    for x, value, text, (_, cost) in zip(hours, spent, titles, every, strict=True):
-        plot.add(points(plot, [x], [value], "good" if cost.pareto else "bad", [text]))
+    for x, value, name, tip, (_, cost) in zip(hours, spent, names, titles, every, strict=True):
+        plot.add(points(plot, [x], [value], "good" if cost.pareto else "bad", [tip]))
+        plot.add(text(name, plot.xs(x) - 9, plot.ys(value.value) + 4, class_="value end"))
     return Figure(
         "training_cost", title, f"{conclusion} Points to the lower left are better.", plot.svg(), description
     )
