@@ -10,7 +10,7 @@ from typing import NamedTuple
 import matplotlib
 from matplotlib.figure import Figure
 
-from analysis import style
+from analysis.figures import style
 from analysis.quoted_figures import COMMUNICATION
 from disttrain.records.comm_bench import CollectiveTiming, CommBench, StepTiming, Timing
 from disttrain.records.json_files import read_json, write_text

@@ -13,9 +13,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis import utilization
+from analysis.costs.price_list import PriceList
 from analysis.efficiency import Curve, Point, scaling_curves
 from analysis.overlaps import Overlap, overlaps_of
-from analysis.price_list import PriceList
 from analysis.runs import step_records, training_curves
 from analysis.runs.frames import Frames, read_frames
 from analysis.runs.load import read_metrics

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis import plots
-from analysis.cost import samples_of, seconds_of
+from analysis.costs.cost import samples_of, seconds_of
+from analysis.costs.price_list import PriceList, read_price_list
 from analysis.efficiency import scaling_curves
-from analysis.price_list import PriceList, read_price_list
+from analysis.figures import plots
 from analysis.report import render
 from analysis.report.export import write_tables
 from analysis.report.section import Section
@@ -31,7 +31,7 @@ class CostQuestion(NamedTuple):
     """What the user gave on costs."""
 
     prices: Path | None = None
-    """Price list (`analysis.price_list`)."""
+    """Price list (`analysis.costs.price_list`)."""
     deadline: str | None = None
     """Time within which a training must end, with its unit: `6h`."""
     samples: str | None = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.bar_figures import bar_figure
 from analysis.efficiency import Curve, Point
+from analysis.figures.bar_figures import bar_figure
+from analysis.figures.style import curve_class, size_class
 from analysis.report.section import Column, Figure, RunLink, Value
 from analysis.study import Study
-from analysis.style import curve_class, size_class
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis

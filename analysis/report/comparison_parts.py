@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from analysis.comparison import PointComparison
-from analysis.ratio_plot import ratio_figure
+from analysis.figures.ratio_plot import ratio_figure
+from analysis.figures.style import curve_class
 from analysis.report.common import sentence
 from analysis.report.section import Column, Figure, RunLink, Table, Value
 from analysis.stats.estimates import CONFIDENCE
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN, Verdict
-from analysis.style import curve_class
 from analysis.svg.lines import band, line, points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from analysis.efficiency import Curve, Point
+from analysis.figures.style import PHASE_NAMES
 from analysis.stats.estimates import CONFIDENCE, Estimate
-from analysis.style import PHASE_NAMES
 from analysis.units import interval, percent, plural, rate, seconds, times
 
 WIDE = 1.5

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from analysis.efficiency import Curve, Point
+from analysis.figures.style import PHASE_NAMES
 from analysis.stragglers.culprit import Culprit, Diagnosis
 from analysis.stragglers.intervals import SecondsInterval
 from analysis.stragglers.of_runs import RunStragglers
 from analysis.study import Study
-from analysis.style import PHASE_NAMES
 from analysis.units import number, percent, plural, seconds, time_scale
 
 

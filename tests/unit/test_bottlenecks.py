@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from analysis.advice import advice
-from analysis.bottlenecks import MATERIAL, bottlenecks
-from analysis.compute_loss import CauseName
-from analysis.waterfall import PhaseTimes
+from analysis.losses.advice import advice
+from analysis.losses.bottlenecks import MATERIAL, bottlenecks
+from analysis.losses.compute_loss import CauseName
+from analysis.losses.waterfall import PhaseTimes
 from disttrain.config.config_tree import config_fields
 from disttrain.records.steps import PHASES
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.compute_loss import ComputeState, explain, sentence
+from analysis.losses.compute_loss import ComputeState, explain, sentence
 
 BASE = ComputeState(1.0, 1, 8, hosts=1, processors=2, on_cpu=True)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.cost import cheapest, pareto, size_costs
+from analysis.costs.cost import cheapest, pareto, size_costs
 from analysis.efficiency import Curve, scaling_curves
 from analysis.runs.load import load
 from tests.support.fake_runs import fake_sweep

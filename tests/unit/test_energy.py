@@ -10,15 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.energy import (
-    POWER,
-    energy_parts,
-    energy_per_sample,
-    grams_per_sample,
-    joules_per_sample,
-)
+from analysis.costs.energy import POWER, energy_parts, energy_per_sample, grams_per_sample, joules_per_sample
+from analysis.losses.waterfall import PhaseTimes, waterfall
 from analysis.runs.load import read_metrics
-from analysis.waterfall import PhaseTimes, waterfall
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.metrics import Metrics
 from disttrain.records.steps import PHASES

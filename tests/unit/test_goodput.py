@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.goodput import CLASSES, Interval, JobTime, account, job_time
+from analysis.losses.goodput import CLASSES, Interval, JobTime, account, job_time
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run

@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 from matplotlib.container import BarContainer
 
-from analysis import plots, utilization
+from analysis import utilization
 from analysis.efficiency import Curve, scaling_curves
+from analysis.figures import plots
+from analysis.figures.style import DPI, PHASE_COLOURS, PHASE_NAMES, WIDTH_IN
 from analysis.runs import training_curves
 from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
-from analysis.style import DPI, PHASE_COLOURS, PHASE_NAMES, WIDTH_IN
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
 

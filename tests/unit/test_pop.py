@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from analysis.pop import (
+from analysis.losses.pop import (
     FACTORS,
     RankSteps,
     against_base,

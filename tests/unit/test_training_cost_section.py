@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.cost import samples_of, seconds_of
+from analysis.costs.cost import samples_of, seconds_of
 from analysis.efficiency import scaling_curves
 from analysis.report import CostQuestion, check, write
 from analysis.report.sections import training_cost

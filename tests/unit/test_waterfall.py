@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.efficiency import scaling_curves
+from analysis.losses.waterfall import ORDER, RESIDUAL, PhaseTimes, from_peak, phase_times, scales, waterfall
 from analysis.runs.load import load
-from analysis.waterfall import ORDER, RESIDUAL, PhaseTimes, from_peak, phase_times, scales, waterfall
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
 

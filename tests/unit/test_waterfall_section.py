@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.compute_evidence import compute_state
+from analysis.costs.price_list import PriceList
 from analysis.efficiency import scaling_curves
-from analysis.price_list import PriceList
+from analysis.losses.compute_evidence import compute_state
 from analysis.report.section import Section
 from analysis.report.sections import waterfall
 from analysis.runs.load import load

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from analysis.efficiency import Curve, Point
+from analysis.figures.style import curve_class
 from analysis.report.common import all_points, sources
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.style import curve_class
 from analysis.svg.lines import line, points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis

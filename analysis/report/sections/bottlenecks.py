@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from analysis.advice import advice
-from analysis.bottlenecks import Bottleneck, bottlenecks
-from analysis.compute_evidence import compute_causes
 from analysis.efficiency import Curve, Point
+from analysis.figures.style import PHASE_NAMES
+from analysis.losses.advice import advice
+from analysis.losses.bottlenecks import Bottleneck, bottlenecks
+from analysis.losses.compute_evidence import compute_causes
+from analysis.losses.waterfall import phase_times
 from analysis.report import common
 from analysis.report.section import Column, RunLink, Section, Table, Value
 from analysis.study import Study
-from analysis.style import PHASE_NAMES
 from analysis.units import percent, plural
-from analysis.waterfall import phase_times
 
 
 class SizeBottlenecks(NamedTuple):

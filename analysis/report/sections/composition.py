@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from analysis import plots
 from analysis.efficiency import Curve, Point
+from analysis.figures import plots
+from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
 from analysis.report.common import all_points, grouped_rows, point_name, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.study import Study
-from analysis.style import PHASE_CLASSES, PHASE_NAMES
 from analysis.svg.bars import bars, stacked
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis

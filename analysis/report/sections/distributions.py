@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis import plots
 from analysis.efficiency import Curve, Point
+from analysis.figures import plots
 from analysis.report.common import (
     coloured_points,
     point_legend,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.goodput import CLASSES, JobClass, JobTime, job_time
+from analysis.losses.goodput import CLASSES, JobClass, JobTime, job_time
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.study import Study
 from analysis.svg.bars import Row, bars, stacked

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from analysis.efficiency import Curve, Point
-from analysis.pop import (
+from analysis.losses.pop import (
     FACTORS,
     SCALING,
     RankSteps,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis import plots
 from analysis.efficiency import Curve, Point
+from analysis.figures import plots
+from analysis.figures.style import curve_class
 from analysis.report import scaling_text
 from analysis.report.common import all_points, point_name, sentence, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, Section, Table
 from analysis.stats.estimates import CONFIDENCE
 from analysis.study import Study
-from analysis.style import curve_class
 from analysis.svg.lines import line, points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis

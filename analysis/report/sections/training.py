@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from analysis import plots
+from analysis.figures import plots
 from analysis.report.common import MOST_LINES, coloured_points, point_legend, point_name, run_key
 from analysis.report.model import TrainingQuality
 from analysis.report.run_records import training_quality

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.cost import SizeCost, cheapest, size_costs
+from analysis.costs.cost import SizeCost, cheapest, size_costs
+from analysis.costs.energy import energy_per_sample, grams_per_sample
 from analysis.efficiency import Curve, Point
-from analysis.energy import energy_per_sample, grams_per_sample
+from analysis.losses.waterfall import devices_of_run
 from analysis.report import common
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
@@ -16,7 +17,6 @@ from analysis.svg.lines import points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis
 from analysis.units import interval, number, plural, span
-from analysis.waterfall import devices_of_run
 
 MEETS = {"yes": "yes", "no": "no", "undecided": "cannot tell", None: None}
 

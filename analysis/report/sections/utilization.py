@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
-from analysis import plots
+from analysis.figures import plots
 from analysis.report.common import (
     MOST_LINES,
     all_points,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from analysis.compute_evidence import compute_causes
-from analysis.compute_loss import sentence as cause_sentence
+from analysis.costs.energy import mean_watts
 from analysis.efficiency import Curve, Point
-from analysis.energy import mean_watts
+from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
+from analysis.losses.compute_evidence import compute_causes
+from analysis.losses.compute_loss import sentence as cause_sentence
+from analysis.losses.waterfall import RESIDUAL, Part, Waterfall, from_peak, phase_times, scales, waterfall
 from analysis.report import common
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
-from analysis.style import PHASE_CLASSES, PHASE_NAMES
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.scales import Axis
 from analysis.units import percent, plural, seconds, time_scale
-from analysis.waterfall import RESIDUAL, Part, Waterfall, from_peak, phase_times, scales, waterfall
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""

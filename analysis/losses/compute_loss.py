@@ -5,9 +5,9 @@ slow ranks (mean against median over ranks) and lower clocks. They are factors o
 
     ideal / actual = slow ranks x clocks x rest
 
-and their parts by `analysis.log_mean` sum exactly to the loss. The rest has two candidates without a size of
-their own: processors shared by more ranks, and kernels of a smaller local batch. Without a candidate the
-cause of the rest is unknown.
+and their parts by `analysis.losses.log_mean` sum exactly to the loss. The rest has two candidates without a
+size of their own: processors shared by more ranks, and kernels of a smaller local batch. Without a candidate
+the cause of the rest is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.log_mean import additive_parts
+from analysis.losses.log_mean import additive_parts
 from analysis.units import number, percent, plural
 
 CauseName = Literal["slow_ranks", "lower_clocks", "shared_processors", "smaller_batch", "unknown"]

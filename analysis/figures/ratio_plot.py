@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from analysis.comparison import PointComparison
+from analysis.figures.style import CURVE_COLOURS, FAINT, MARKERS, WIDTH_IN, styled
 from analysis.stats.verdicts import EQUIVALENCE_MARGIN
-from analysis.style import CURVE_COLOURS, FAINT, MARKERS, WIDTH_IN, styled
 
 
 @styled

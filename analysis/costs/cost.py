@@ -2,7 +2,8 @@
 
 With X(N) the throughput and D the number of devices at N, training on n samples takes n / X(N) seconds and
 D n / X(N) / 3600 device-hours. Start-up, validation and repeated work are not part of either
-(`analysis.goodput`). The bounds are those of the throughput. Sizes between measured ones are not estimated.
+(`analysis.losses.goodput`). The bounds are those of the throughput. Sizes between measured ones are not
+estimated.
 """
 
 from __future__ import annotations

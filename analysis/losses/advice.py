@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.compute_loss import CauseName
+from analysis.losses.compute_loss import CauseName
 
 _GRADIENTS = (
     "Send fewer or smaller messages: parallel.ddp.bucket_mb; parallel.gradient_communication.scheme "
@@ -46,7 +46,7 @@ def advice(phase: str, strategy: str | None, causes: Sequence[CauseName] = ()) -
     Args:
         phase: of `records.steps.PHASES`.
         strategy: `Metrics.strategy`.
-        causes: of lost compute time, the largest first (`analysis.compute_loss`).
+        causes: of lost compute time, the largest first (`analysis.losses.compute_loss`).
     """
     if phase == "compute_s":
         return _CAUSES[causes[0] if causes else "unknown"]

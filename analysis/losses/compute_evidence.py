@@ -1,4 +1,4 @@
-"""Evidence on compute time from the records of runs: the input of `analysis.compute_loss`."""
+"""Evidence on compute time from the records of runs: the input of `analysis.losses.compute_loss`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.compute_loss import Cause, ComputeState, explain
 from analysis.efficiency import Curve, Point
+from analysis.losses.compute_loss import Cause, ComputeState, explain
 from analysis.study import Study
 
 

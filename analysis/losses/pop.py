@@ -29,7 +29,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.log_mean import additive_parts
+from analysis.losses.log_mean import additive_parts
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from analysis.losses.waterfall import PhaseTimes, mean_with_interval, waterfall
 from analysis.stats.estimates import Estimate
-from analysis.waterfall import PhaseTimes, mean_with_interval, waterfall
 from disttrain.records.steps import PHASES
 
 MATERIAL = 0.01

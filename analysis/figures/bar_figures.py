@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from analysis.style import CLASS_COLOURS, EMULATED, FAINT, INK, WIDTH_IN, styled
+from analysis.figures.style import CLASS_COLOURS, EMULATED, FAINT, INK, WIDTH_IN, styled
 from analysis.svg.bars import Row
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis

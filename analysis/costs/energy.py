@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from analysis.losses.waterfall import Waterfall
 from analysis.stats.estimates import Estimate, geometric_mean
-from analysis.waterfall import Waterfall
 from disttrain.records.metrics import Metrics
 
 J_PER_KWH = 3.6e6

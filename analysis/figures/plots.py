@@ -23,9 +23,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from analysis.efficiency import Curve, Point
-from analysis.runs.step_records import RunId
-from analysis.stats.estimates import Estimate
-from analysis.style import (
+from analysis.figures.style import (
     CURVE_COLOURS,
     DPI,
     EMULATED,
@@ -36,6 +34,8 @@ from analysis.style import (
     WIDTH_IN,
     styled,
 )
+from analysis.runs.step_records import RunId
+from analysis.stats.estimates import Estimate
 from analysis.units import plural, seconds, time_scale
 from disttrain.records.json_files import write_bytes
 
@@ -55,7 +55,7 @@ _RING: dict[str, Any] = {
 def _drawn(
     draw: Callable[Concatenate[Sequence[Curve], P], Figure],
 ) -> Callable[Concatenate[Sequence[Curve], P], Figure]:
-    """Draw in the style of `analysis.style`, with a mark if a curve is emulated."""
+    """Draw in the style of `analysis.figures.style`, with a mark if a curve is emulated."""
 
     @functools.wraps(draw)
     def drawn(curves: Sequence[Curve], *args: P.args, **kwargs: P.kwargs) -> Figure:

@@ -1,0 +1,1 @@
+"""Cost, energy and carbon of training."""

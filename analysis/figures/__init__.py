@@ -1,0 +1,1 @@
+"""PNG figures, drawn with matplotlib, and the style of all figures."""

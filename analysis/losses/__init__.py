@@ -1,0 +1,1 @@
+"""Lost time and efficiency: waterfall, POP factors, goodput, causes and bottlenecks."""
