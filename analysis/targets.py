@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.efficiency import Curve, Point, Unit, scaling_curves
 from analysis.runs.load import load, read_metrics
-from analysis.stats.estimates import Estimate, share_mean
+from analysis.stats.estimates import Estimate, not_stationary, share_mean
 from analysis.step_statistics import step_statistics
 from analysis.units import number, plural
 from disttrain.errors import ConfigError
@@ -184,7 +184,8 @@ def _achieved(
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return None, f"{metric} was not measured in {plural(len(values) - len(known), 'run')}"
-    return share_mean(known), ""
+    share = share_mean(known)
+    return not_stationary(share) if point.samples_per_s.basis == "not stationary" else share, ""
 
 
 def _share(metric: TargetMetric, metrics: Metrics | None) -> float | None:

@@ -26,6 +26,8 @@ _NO_COSTS: Mapping[str, Any] = MappingProxyType({})
 
 
 def run(args: argparse.Namespace) -> int:
+    if not args.sweeps:
+        _refuse_sweep_as_folder(args)
     sweeps = [run_lookup.find_sweep(args.runs, name) for name in dict.fromkeys(args.sweeps)]
     if args.tags and not sweeps:
         every = with_tags(read_runs(args.runs, progress=progress), args.tags)
@@ -55,6 +57,17 @@ def _write_as_given(args: argparse.Namespace, sweeps: list[str], against: Path |
         costs={"prices": args.prices, "deadline": args.deadline, "samples": args.samples},
         as_json=args.json,
     )
+
+
+def _refuse_sweep_as_folder(args: argparse.Namespace) -> None:
+    """`ConfigError` for `report --csv NAME` where NAME is a sweep: argparse reads it as the folder."""
+    for flag in ("csv", "parquet"):
+        name = getattr(args, flag)
+        if name and name in run_lookup.sweep_names(args.runs):
+            raise ConfigError(
+                f"--{flag}={name!r} is the name of a sweep, not a folder: report {name} --{flag}, or "
+                f"--{flag}=./{name} for that folder"
+            )
 
 
 def _other_sweep(root: Path, name: str, sweeps: Sequence[str]) -> Path:

@@ -91,6 +91,20 @@ def test_a_report_with_a_bad_argument_writes_nothing(
     assert not (RUNS / "a/report").exists()
 
 
+@pytest.mark.parametrize("flag", ["csv", "parquet"])
+def test_a_sweep_given_as_the_folder_of_tables_is_refused(
+    capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    make_run(RUNS, "a/n1")
+    make_run(RUNS, "b/n1")
+    assert submit.main(["report", f"--{flag}", "a"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --{flag}='a' is the name of a sweep, not a folder: report a --{flag}")
+    assert error.count("\n") == 1
+    assert not Path("a").exists()
+    assert not (RUNS / "b/report").exists()
+
+
 def test_a_report_job_is_submitted_except_with_wait_or_no_report(
     capsys: pytest.CaptureFixture[str], cluster: FakeScheduler
 ) -> None:

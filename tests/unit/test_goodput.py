@@ -109,6 +109,16 @@ def test_without_samples_the_last_step_ends_with_the_attempt(tmp_path: Path) -> 
     assert found.seconds["start_up"] == pytest.approx(30)
 
 
+def test_an_attempt_that_ends_before_it_began_has_no_length(tmp_path: Path) -> None:
+    """The clocks of the machines that write the two times may differ."""
+    run, steps, hardware = resumed_run(tmp_path)
+    second = read_json(run.attempt(1).record)
+    write_json(run.attempt(1).record, second | {"ended": at(140)})
+    found = job_time(run.path, steps, hardware.iloc[:0])
+    assert found is not None
+    assert min(found.seconds.values()) >= 0
+
+
 def test_a_run_that_never_started_has_no_time(tmp_path: Path) -> None:
     _, steps, hardware = resumed_run(tmp_path)
     planned = fake_run(tmp_path / "sweep" / "planned", end="planned")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from analysis.efficiency import scaling_curves
 from analysis.report.section import Section
 from analysis.report.sections import targets as targets_section
 from analysis.runs.load import load
+from analysis.stats.estimates import not_stationary
 from analysis.study import Study
 from disttrain.errors import ConfigError
 from disttrain.records.json_files import write_json
@@ -61,6 +63,17 @@ def test_a_target_holds_at_its_size(tmp_path: Path) -> None:
 def test_one_repeat_cannot_tell(tmp_path: Path) -> None:
     sweep = sweep_with(tmp_path, [{"metric": "throughput", "value": 1}], repeats=1)
     assert verdict_of(sweep) == ("cannot tell", "one repeat: no interval between repeats")
+
+
+@pytest.mark.parametrize("metric", ["throughput", "mfu", "communication_share"])
+def test_runs_that_are_not_stationary_cannot_tell(tmp_path: Path, metric: str) -> None:
+    overrides = {"communication_overhead_percent": 28.0, "mfu": 0.4}
+    table = load([sweep_with(tmp_path, [{"metric": metric, "value": 0.1}], **overrides)])
+    (curve,) = scaling_curves(table)
+    drifting = [replace(point, samples_per_s=not_stationary(point.samples_per_s)) for point in curve.points]
+    (result,) = targets.results(table, [replace(curve, points=drifting)])
+    assert (result.verdict, result.reason) == ("cannot tell", "the runs are not stationary")
+    assert targets.exit_code([result]) == 3
 
 
 def test_the_base_cannot_tell_its_own_efficiency(tmp_path: Path) -> None:
