@@ -48,7 +48,7 @@ def cell(value: Value, unit: Unit) -> Cell:
 
 def _estimate(value: Estimate, unit: Unit) -> Cell:
     text = _FORMS[unit](value.value)
-    repeats = f"n={value.repeats}" + ("" if value.basis == "repeats" else f", {value.basis}")
+    repeats = f"n={value.repeats}"
     if value.low is None or value.high is None:
         return Cell(text, units.interval(value), repeats)
     factor, digits = _scale(value.value, unit)

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
-from disttrain.config.config_tree import config_fields, gpus_per_rank
+from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values, get_key
+from disttrain.config.ranks import gpus_per_rank
 from disttrain.config.sections.base import is_excluded_from_key
 from disttrain.errors import ConfigError
 from disttrain.records import gpu_hours

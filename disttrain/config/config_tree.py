@@ -8,7 +8,7 @@ signature, so a new option needs no change here.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -94,17 +94,6 @@ def is_emulated(config: dict[str, Any]) -> bool:
     """`Config.emulated` for a config as plain data."""
     model, data = config.get("model") or {}, config.get("data") or {}
     return model.get("kind") == "emulated" or bool(data.get("delay_s"))
-
-
-def gpus_per_rank(config: Mapping[str, Any]) -> int:
-    """`Config.gpus_per_rank` for a config as plain data."""
-    strategy = (config.get("parallel") or {}).get("strategy")
-    return int(config["resources"]["gpus_per_node"]) if strategy == "dp" else 1
-
-
-def ranks_per_node(config: Mapping[str, Any]) -> int:
-    """Ranks on each node of a config as plain data."""
-    return int(config["resources"]["gpus_per_node"]) // gpus_per_rank(config)
 
 
 def asks_for_gpus(device: str) -> bool:

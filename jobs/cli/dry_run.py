@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.config_tree import ranks_per_node
+from disttrain.config.ranks import ranks_per_node
 from disttrain.records.collect_provenance import run_key
 from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir

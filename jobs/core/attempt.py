@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.config_tree import ranks_per_node
+from disttrain.config.ranks import ranks_per_node
 from disttrain.errors import message_of
 from disttrain.records.collect_provenance import code_hash
 from disttrain.records.json_files import read_json_or_none, write_json

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from disttrain.config.config_tree import ranks_per_node
+from disttrain.config.ranks import ranks_per_node
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import in_one_line, message_of
 from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes

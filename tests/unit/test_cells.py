@@ -41,7 +41,7 @@ def test_values_have_their_unit(value, unit, text):
         (Estimate(0.1, 0.09, 0.11, 3), "s", "100 ms [90.0, 110], n=3"),
         (Estimate(5e9, 4e9, 6e9, 4), "B/s", "5.00 GB/s [4.00, 6.00], n=4"),
         (Estimate(90, 60, 120, 2), "span", "1.50 min [1.00, 2.00], n=2"),
-        (Estimate(0.5, 0.4, 0.6, 1, "within run"), "share", "50.0 % [40.0, 60.0], n=1, within run"),
+        (Estimate(0.5, 0.4, 0.6, 1, "within run"), "share", "50.0 % [40.0, 60.0] within the run, n=1"),
         (Estimate(2, None, None, 1), "ratio", "2.00\N{MULTIPLICATION SIGN}, n=1, no interval"),
         (Estimate(2, None, None, 3), "ratio", "2.00\N{MULTIPLICATION SIGN}, no interval, n=3"),
     ],

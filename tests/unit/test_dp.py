@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from disttrain.config.auto_strategy import choose_strategy
-from disttrain.config.config_tree import Config, ranks_per_node
+from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
+from disttrain.config.ranks import ranks_per_node
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.errors import ConfigError
 from disttrain.parallel.base import build_strategy

@@ -43,6 +43,7 @@ class Group:
 class ParamGroup:
     _all_reduce_hook = None
     all_reduce_grads = True
+    device = torch.device("cpu")
 
     def __init__(self, comm: Comm) -> None:
         self.mesh_info = SimpleNamespace(replicate_mesh_dim=None, shard_mesh_size=2)
@@ -237,6 +238,7 @@ def test_on_cuda_each_wait_of_the_compute_stream_is_timed_before_it_happens(
     model = module(Comm([0.0], None))
     [group] = model._fsdp_param_groups
     group.mesh_info.replicate_mesh_dim = replicas
+    group.device = torch.device("cuda")
     group._all_gather_result = None
     group.device_handle = SimpleNamespace(
         current_stream=lambda: SimpleNamespace(wait_event=lambda event: did.append(f"wait {event}"))
