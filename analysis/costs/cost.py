@@ -34,11 +34,9 @@ class SizeCost:
     device_hours: Estimate
     money: Estimate | None
     """In the currency of the price list; None without a price."""
-    pareto: bool
-    """No other size is both as fast and as cheap, and better in one of the two."""
     meets: Meets | None
-    """Whether the training ends within the deadline; `undecided` where the deadline lies in the interval.
-    One repeat has no interval and counts as it is. None without a deadline."""
+    """Whether the training ends within the deadline; `undecided` where the deadline lies in the interval, and
+    without an interval between repeats. None without a deadline."""
 
 
 def seconds_of(deadline: str) -> float:
@@ -83,7 +81,6 @@ def size_costs(
     times = [point.samples_per_s.inverse(samples) for point in curve.points]
     counts = [devices[point.size] for point in curve.points]
     hours = [time.scaled(count / 3600) for time, count in zip(times, counts, strict=True)]
-    best = pareto([(time.value, spent.value) for time, spent in zip(times, hours, strict=True)])
     return [
         SizeCost(
             size=point.size,
@@ -91,10 +88,9 @@ def size_costs(
             time_s=time,
             device_hours=spent,
             money=None if price_per_hour is None else spent.scaled(price_per_hour),
-            pareto=good,
             meets=None if deadline_s is None else _meets(time, deadline_s),
         )
-        for point, count, time, spent, good in zip(curve.points, counts, times, hours, best, strict=True)
+        for point, count, time, spent in zip(curve.points, counts, times, hours, strict=True)
     ]
 
 
@@ -111,6 +107,6 @@ def cheapest(costs: Sequence[SizeCost]) -> SizeCost | None:
 
 def _meets(time: Estimate, deadline_s: float) -> Meets:
     low, high = time.low, time.high
-    if low is None or high is None:
-        return "yes" if time.value <= deadline_s else "no"
+    if low is None or high is None or time.basis != "repeats":
+        return "undecided"
     return "yes" if high <= deadline_s else "no" if low > deadline_s else "undecided"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from analysis.costs.cost import cheapest, pareto, size_costs
 from analysis.efficiency import Curve, scaling_curves
 from analysis.runs.load import load
+from analysis.stats.estimates import Estimate, not_stationary
 from tests.support.fake_runs import fake_sweep
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1)
@@ -41,7 +44,6 @@ def test_time_hours_and_money_follow_from_the_throughput(curve: Curve) -> None:
         assert cost.device_hours.value == pytest.approx(cost.devices * cost.time_s.value / 3600)
         assert cost.money.value == pytest.approx(3 * cost.device_hours.value)
         assert cost.meets is None
-    assert [cost.pareto for cost in costs] == [True, True, True]  # each doubling is faster and dearer
     assert size_costs(curve, 1e6, {1: 2, 2: 4, 4: 8})[0].money is None
 
 
@@ -59,3 +61,13 @@ def test_the_cheapest_size_within_the_deadline(curve: Curve) -> None:
     assert found(four.low / 2) is None
     meets = [cost.meets for cost in size_costs(curve, 1e6, devices, deadline_s=two.value)]
     assert meets == ["no", "undecided", "yes"]
+
+
+@pytest.mark.parametrize("without", [not_stationary, lambda rate: replace(rate, basis="within run")])
+def test_without_an_interval_between_repeats_the_deadline_is_undecided(
+    curve: Curve, without: Callable[[Estimate], Estimate]
+) -> None:
+    drifting = [replace(point, samples_per_s=without(point.samples_per_s)) for point in curve.points]
+    costs = size_costs(replace(curve, points=drifting), 1e6, {1: 2, 2: 4, 4: 8}, deadline_s=1e9)
+    assert [cost.meets for cost in costs] == ["undecided"] * 3
+    assert cheapest(costs) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,24 @@ def test_without_prices_there_is_no_money_and_without_deadline_no_verdict(tmp_pa
     assert section.conclusion.startswith("Cheapest: 1 node")
     late = section_of(tmp_path / "default", CostQuestion(deadline="1s", samples="1e9"))
     assert late.conclusion == "No measured size ends within 1 s for certain."
+
+
+def test_curves_train_on_one_number_of_samples_and_one_dominates_the_other(tmp_path: Path) -> None:
+    axes = [{"optim.fused": True}, {"optim.fused": False}]  # False, listed first, is a tenth slower
+    section = section_of(fake_sweep(tmp_path, axes=axes, scaling="strong"), CostQuestion())
+    assert "The training has 880 samples, the planned steps of the base." in section.paragraphs[0]
+    assert columns(section)["pareto"] == [False, False, False, True, True, True]
+    assert section.figures[0].svg.count("another size is faster and cheaper") >= 3
+
+
+def test_one_repeat_does_not_settle_the_deadline_and_bounds_have_the_digits_of_the_value(
+    tmp_path: Path,
+) -> None:
+    alone = section_of(fake_sweep(tmp_path, "alone", repeats=1), CostQuestion(deadline="1d"))
+    assert alone.conclusion == "No measured size ends within 24.0 h for certain (one repeat)."
+    assert set(columns(alone)["meets"]) == {"cannot tell"}
+    section = section_of(fake_sweep(tmp_path), CostQuestion())
+    assert re.search(r"0\.00\d{3} device-hours \[0\.00\d{3}, 0\.00\d{3}\]", section.conclusion)
 
 
 def test_the_report_shows_the_costs_and_refuses_before_it_writes(tmp_path: Path) -> None:

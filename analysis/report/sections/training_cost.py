@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.costs.cost import SizeCost, cheapest, size_costs
+from analysis.costs.cost import SizeCost, cheapest, pareto, size_costs
 from analysis.costs.energy import energy_per_sample, grams_per_sample
 from analysis.efficiency import Curve, Point
 from analysis.losses.waterfall import devices_of_run
 from analysis.report import common
+from analysis.report.cells import cell
 from analysis.report.section import Column, Figure, RunLink, Section, Table, Value
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
@@ -16,16 +17,18 @@ from analysis.svg.elements import text
 from analysis.svg.lines import points
 from analysis.svg.plot import LegendItem, Plot
 from analysis.svg.scales import Axis
-from analysis.units import interval, number, plural, span
+from analysis.units import number, plural, span
 
 MEETS = {"yes": "yes", "no": "no", "undecided": "cannot tell", None: None}
 
 
 def build(study: Study) -> Section | None:
     """None without a curve, or without planned steps where no number of samples is given."""
-    found = [(curve, costs) for curve in study.curves if (costs := costs_of(study, curve))]
-    if not found:
+    samples = _samples(study)
+    if samples is None:
         return None
+    found = [(curve, costs_of(study, curve, samples)) for curve in study.curves]
+    best = iter(_undominated(found))
     rows: list[list[Value]] = []
     sources: list[list[RunLink]] = []
     for curve, costs in found:
@@ -33,7 +36,7 @@ def build(study: Study) -> Section | None:
             energy, grams = _energy(study, curve, point)
             size = common.size_values(study, curve, point)
             spent: list[Value] = [cost.devices, cost.time_s, cost.device_hours, cost.money]
-            rows.append([*size, *spent, energy, grams, cost.pareto, MEETS[cost.meets]])
+            rows.append([*size, *spent, energy, grams, next(best), MEETS[cost.meets]])
             sources.append(common.sources(study, curve, point))
     columns = [
         *common.size_columns(study),
@@ -59,21 +62,40 @@ def build(study: Study) -> Section | None:
         "training-cost",
         "Cost of a training",
         conclusion,
-        paragraphs=[_question(study, found)],
+        paragraphs=[_question(study, samples)],
         tables=[table],
         figures=[_figure(study, found, conclusion)],
     )
 
 
-def costs_of(study: Study, curve: Curve) -> list[SizeCost]:
-    """Costs of the sizes of a curve; empty where the number of samples is not known."""
-    samples = study.samples or _planned_samples(study, curve)
-    if samples is None:
-        return []
+def costs_of(study: Study, curve: Curve, samples: float) -> list[SizeCost]:
+    """Costs of training on `samples` samples at the sizes of a curve."""
     rows = {point.size: study.runs_of(curve, point) for point in curve.points}
     devices = {size: devices_of_run(pd.DataFrame(found)) for size, found in rows.items()}
     price = study.prices.price_of(rows[curve.points[0].size][0]["device"])
     return size_costs(curve, samples, devices, price_per_hour=price, deadline_s=study.deadline_s)
+
+
+def _samples(study: Study) -> float | None:
+    """Samples of the training, the same for all curves: as given, or planned in the first curve."""
+    planned = (_planned_samples(study, curve) for curve in study.curves)
+    return study.samples or next((count for count in planned if count is not None), None)
+
+
+def _in_money(found: list[tuple[Curve, list[SizeCost]]]) -> bool:
+    return all(cost.money is not None for _, costs in found for cost in costs)
+
+
+def _undominated(found: list[tuple[Curve, list[SizeCost]]]) -> list[bool]:
+    """Whether no size of any curve is faster and cheaper, in the order of `found`."""
+    in_money = _in_money(found)
+    every = [cost for _, costs in found for cost in costs]
+    return pareto(
+        [
+            (cost.time_s.value, ((cost.money if in_money else None) or cost.device_hours).value)
+            for cost in every
+        ]
+    )
 
 
 def _planned_samples(study: Study, curve: Curve) -> float | None:
@@ -90,14 +112,14 @@ def _energy(study: Study, curve: Curve, point: Point) -> tuple[Estimate | None, 
     return energy, None if energy is None or grid is None else grams_per_sample(energy, grid)
 
 
-def _question(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
-    counts = sorted({study.samples or _planned_samples(study, curve) or 0.0 for curve, _ in found})
-    text = " to ".join(number(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    source = "as given" if study.samples else "the planned steps of the base"
+def _question(study: Study, samples: float) -> str:
+    several = len({_planned_samples(study, curve) for curve in study.curves}) > 1
+    source = "the planned steps of the base" + (" of the first configuration" if several else "")
+    source = "as given" if study.samples else source
     unknown = (
         "" if study.prices.device_hour else " No price list was given (--prices FILE), so no money is shown."
     )
-    return f"The training has {text} samples, {source}.{unknown}"
+    return f"The training has {number(samples)} samples, {source}.{unknown}"
 
 
 def _conclusion(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
@@ -105,7 +127,7 @@ def _conclusion(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
     if study.deadline_s is not None:
         best = cheapest([cost for _, cost in every])
         if best is None:
-            return f"No measured size ends within {span(study.deadline_s)} for certain."
+            return f"No measured size ends within {span(study.deadline_s)} for certain{_unknown(every)}."
         curve = next(curve for curve, cost in every if cost is best)
         return f"The cheapest size within {span(study.deadline_s)} is {_text(study, curve, best)}."
     least = min(every, key=lambda each: each[1].device_hours.value)
@@ -115,18 +137,28 @@ def _conclusion(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
     return f"Cheapest: {_text(study, *least)}. Fastest: {_text(study, *fastest)}."
 
 
+def _unknown(every: list[tuple[Curve, SizeCost]]) -> str:
+    """Reasons for which sizes have no interval between repeats, in parentheses; empty if all have one."""
+    reasons = {
+        "not stationary" if cost.time_s.basis == "not stationary" else "one repeat"
+        for _, cost in every
+        if cost.time_s.low is None or cost.time_s.basis != "repeats"
+    }
+    return f" ({', '.join(sorted(reasons))})" if reasons else ""
+
+
 def _text(study: Study, curve: Curve, cost: SizeCost) -> str:
     name = f"{curve.label}, " if len(study.curves) > 1 else ""
     money = "" if cost.money is None else f", {cost.money.value:,.2f} {study.prices.currency}"
     return (
         f"{name}{plural(cost.size, curve.unit)} with {span(cost.time_s.value)} and "
-        f"{number(cost.device_hours.value)} device-hours {interval(cost.device_hours, 1.0, 2)}{money}"
+        f"{number(cost.device_hours.value)} device-hours {cell(cost.device_hours, 'h').interval}{money}"
     )
 
 
 def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]], conclusion: str) -> Figure:
     every = [(curve, cost) for curve, costs in found for cost in costs]
-    in_money = all(cost.money is not None for _, cost in every)
+    in_money, best = _in_money(found), _undominated(found)
     label = f"cost ({study.prices.currency})" if in_money else "device-hours"
     spent = [(cost.money if in_money else None) or cost.device_hours for _, cost in every]
     hours = [cost.time_s.value / 3600 for _, cost in every]
@@ -137,8 +169,8 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]], conclusion:
     ]
     titles = [
         f"{name}: {span(cost.time_s.value)}, {number(value.value)} {label}"
-        + ("" if cost.pareto else "; another size is faster and cheaper")
-        for name, (_, cost), value in zip(names, every, spent, strict=True)
+        + ("" if good else "; another size is faster and cheaper")
+        for name, (_, cost), value, good in zip(names, every, spent, best, strict=True)
     ]
     description = "; ".join(titles)
     plot = Plot(
@@ -150,8 +182,8 @@ def _figure(study: Study, found: list[tuple[Curve, list[SizeCost]]], conclusion:
         [LegendItem("best for its time", "good"), LegendItem("another size is faster and cheaper", "bad")],
         grid="xy",
     )
-    for x, value, name, tip, (_, cost) in zip(hours, spent, names, titles, every, strict=True):
-        plot.add(points(plot, [x], [value], "good" if cost.pareto else "bad", [tip]))
+    for x, value, name, tip, good in zip(hours, spent, names, titles, best, strict=True):
+        plot.add(points(plot, [x], [value], "good" if good else "bad", [tip]))
         plot.add(text(name, plot.xs(x) - 9, plot.ys(value.value) + 4, class_="value end"))
     return Figure(
         "training_cost", title, f"{conclusion} Points to the lower left are better.", plot.svg(), description
