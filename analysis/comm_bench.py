@@ -73,13 +73,24 @@ def _collectives(run: str, result: CommBench) -> Table:
 
 def _steps(run: str, result: CommBench) -> Table:
     base = next(each for each in result.steps if each.name == "baseline")
-    head = ["form", "options", "step ms", "95 %", "exposed ms", "MB/step", "speed-up", "95 % of it"]
+    head = [
+        "form",
+        "options",
+        "step ms",
+        "95 %",
+        "exposed ms",
+        "95 % of exposed",
+        "MB/step",
+        "speed-up",
+        "95 % of it",
+    ]
     head += ["GB/s", "by exposed", "quoted GB/s", "quoted ms", "quoted"]
     rows = [_step_row(each, base, result.gradient_bytes) for each in result.steps]
     notes = [
         f"{result.layers} layers {result.width} x {result.width}, {result.rows} samples a rank, gradients of "
         f"{result.gradient_bytes / 1e6:.1f} MB; without communication {_time(result.compute)[0]} ms a step",
-        "MB/step: handed to collectives by rank 0; exposed: the step less that without communication",
+        "MB/step: handed to collectives by rank 0; exposed: the step less that without communication, median "
+        "of the rounds; GB/s and the ratio by exposed only where its interval lies above 0",
         "speed-up: baseline / form, median of the rounds; an interval that includes 1 shows no difference",
         _QUOTED,
         *(f"{each.name} not measured: {each.reason}" for each in result.steps if each.reason),
@@ -93,21 +104,30 @@ def _step_row(each: StepTiming, base: StepTiming, gradient_bytes: int) -> list[s
         [f"{quoted.gb_per_s:g}", f"{quoted.latency_ms:g}", f"{quoted.speed_up:g}x"] if quoted else [NONE] * 3
     )
     if each.step is None or each.bytes is None or each.speed_up is None:
-        return [each.name, each.options, *[NONE] * 8, *of_others]
+        return [each.name, each.options, *[NONE] * 9, *of_others]
     exposed = each.exposed_s
-    ratio = base.exposed_s / exposed if base.exposed_s and exposed else None
+    sure = _above_zero(each)
+    ratio = base.exposed_s / exposed if base.exposed_s and exposed and sure and _above_zero(base) else None
     return [
         each.name,
         each.options,
         *_time(each.step),
         NONE if exposed is None else f"{1e3 * exposed:.3g}",
+        NONE
+        if each.exposed_low_s is None
+        else f"{1e3 * each.exposed_low_s:.3g} to {1e3 * (each.exposed_high_s or 0):.3g}",
         f"{each.bytes / 1e6:.3g}",
         f"{each.speed_up:.2f}x",
         NONE if each.speed_up_low is None else f"{each.speed_up_low:.2f} to {each.speed_up_high or 0:.2f}",
-        NONE if not exposed else f"{gradient_bytes / exposed / 1e9:.3g}",
+        NONE if not exposed or not sure else f"{gradient_bytes / exposed / 1e9:.3g}",
         NONE if ratio is None else f"{ratio:.2g}x",
         *of_others,
     ]
+
+
+def _above_zero(each: StepTiming) -> bool:
+    """Whether the interval of the exposed time excludes 0."""
+    return each.exposed_low_s is not None and each.exposed_low_s > 0
 
 
 def _time(time: Timing) -> tuple[str, str]:

@@ -86,7 +86,7 @@ def _compared(pairs: Sequence[tuple[Curve, Curve]], margin: float) -> list[Point
         for curve, other in pairs
         for point in curve.points
         for base in other.points
-        if (point.nodes, point.world_size) == (base.nodes, base.world_size)
+        if (point.nodes, point.devices) == (base.nodes, base.devices)
     ]
     comparisons = [
         compare(point.samples_per_s_by_run, base.samples_per_s_by_run, margin) for _, point, _, base in found

@@ -1,6 +1,7 @@
 """Scaling curves: throughput, speed-up and efficiency of groups of runs against a base.
 
-X is the throughput (samples/s), N the number of ranks, N0 that of the base:
+X is the throughput (samples/s), N the number of devices, N0 that of the base. Each rank has one device;
+the one rank of `dp` has all GPUs of its node:
 
     speed-up    S(N) = X(N) / X(N0)
     efficiency  E(N) = S(N) * N0 / N
@@ -33,10 +34,12 @@ class Point:
     """All repeats of one group at one size."""
 
     size: int
-    """Nodes or ranks, as `Curve.unit` says."""
+    """Nodes or devices, as `Curve.unit` says."""
     nodes: int
     ranks_per_node: int
     world_size: int
+    devices: int
+    """GPUs, or ranks without GPUs; more than `world_size` for `dp`."""
     local_batch_size: int
     accumulation: int
     global_batch_size: int
@@ -98,7 +101,7 @@ def scaling_curves(
     included = table[table["included"]]
     curves: list[Curve] = []
     for sweep, runs in included.groupby("sweep"):
-        unit: Unit = "node" if runs["nodes"].nunique() > 1 or runs["world_size"].nunique() == 1 else "rank"
+        unit: Unit = "node" if runs["nodes"].nunique() > 1 or runs["devices"].nunique() == 1 else "rank"
         size_keys = {"resources.nodes"} | ({"resources.gpus_per_node"} if unit == "rank" else set())
         keys = [key for key in swept_keys(table) if key not in size_keys and runs[key].notna().any()]
         for (emulated, *values), group in runs.groupby(["emulated", *keys], sort=True, dropna=False):
@@ -113,7 +116,7 @@ def detect_scaling(points: Sequence[Point]) -> Scaling:
     """Weak, strong or mixed scaling, by batch sizes."""
     if len(points) < 2:
         return "one size"
-    if len({point.global_batch_size // point.world_size for point in points}) == 1:
+    if len({point.global_batch_size // point.devices for point in points}) == 1:
         return "weak"
     return "strong" if len({point.global_batch_size for point in points}) == 1 else "mixed"
 
@@ -143,7 +146,7 @@ def as_table(curves: Sequence[Curve]) -> pd.DataFrame:
 def _curve(
     sweep: str, axes: dict[str, Any], unit: Unit, group: pd.DataFrame, statistics: RunStatistics
 ) -> Curve:
-    column = "nodes" if unit == "node" else "world_size"
+    column = "nodes" if unit == "node" else "devices"
     points = tuple(_point(int(size), runs, statistics) for size, runs in group.groupby(column, sort=True))
     return Curve(sweep, sweep, axes, unit, detect_scaling(points), None, points)
 
@@ -173,6 +176,7 @@ def _point(size: int, runs: pd.DataFrame, statistics: RunStatistics) -> Point:
         nodes=int(first["nodes"]),
         ranks_per_node=int(first["ranks_per_node"]),
         world_size=int(first["world_size"]),
+        devices=int(first["devices"]),
         local_batch_size=int(first["local_batch_size"]),
         accumulation=int(first["accumulation"]),
         global_batch_size=global_batch,
@@ -208,7 +212,7 @@ def _compared(point: Point, base: Point) -> Point:
     speedup = ratio(point.samples_per_s_by_run, base.samples_per_s_by_run)
     if "not stationary" in (point.samples_per_s.basis, base.samples_per_s.basis):
         speedup = not_stationary(speedup)
-    efficiency = speedup.scaled(base.world_size / point.world_size)
+    efficiency = speedup.scaled(base.devices / point.devices)
     return replace(point, speedup=speedup, efficiency=efficiency, loss_by_phase=_loss_by_phase(point, base))
 
 
@@ -218,7 +222,7 @@ def _loss_by_phase(point: Point, base: Point) -> dict[str, float] | None:
     Phases partition the step, so the shares sum to 1 - efficiency. A negative share is a gain. A phase that
     is null counts as zero seconds.
     """
-    work = (point.global_batch_size / point.world_size) / (base.global_batch_size / base.world_size)
+    work = (point.global_batch_size / point.devices) / (base.global_batch_size / base.devices)
     step_s = sum(value or 0.0 for value in point.composition.values())
     if not step_s or not any(base.composition.values()):
         return None

@@ -164,7 +164,7 @@ def _largest_planned(curve: Curve, planned: pd.DataFrame) -> int:
     own = planned
     for key, value in curve.axes.items():
         own = own[own[key].isna() if value is None else (own[key] == value).fillna(value=False)]
-    sizes = own["nodes" if curve.unit == "node" else "world_size"]
+    sizes = own["nodes" if curve.unit == "node" else "devices"]
     return int(max(sizes.max(), curve.points[-1].size))
 
 

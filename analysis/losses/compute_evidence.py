@@ -16,7 +16,7 @@ def compute_causes(study: Study, curve: Curve, point: Point) -> tuple[Cause, ...
     base = curve.base
     if base is None or base is point or not base.composition["compute_s"]:
         return ()
-    work = (point.global_batch_size / point.world_size) / (base.global_batch_size / base.world_size)
+    work = (point.global_batch_size / point.devices) / (base.global_batch_size / base.devices)
     return explain(compute_state(study, curve, point), compute_state(study, curve, base), work)
 
 

@@ -76,7 +76,7 @@ def base_line(curve: Curve) -> str:
 def scaling_line(curve: Curve) -> str:
     """Weak or strong scaling, and the batch size that stays the same."""
     point = curve.points[0]
-    per_rank = plural(point.global_batch_size // point.world_size, "sample")
+    per_rank = plural(point.global_batch_size // point.devices, "sample")
     in_all = plural(point.global_batch_size, "sample")
     return {
         "weak": f"Weak scaling: {per_rank} per rank and step, so the global batch grows with the ranks.",
@@ -100,7 +100,8 @@ def _headline_point(curve: Curve) -> Point | None:
 
 
 def _rates(point: Point, curve: Curve) -> str:
-    size = plural(point.size, curve.unit)
+    of_dp = curve.unit == "rank" and point.devices > point.world_size
+    size = plural(point.size, "GPU" if of_dp else curve.unit)
     ranks = plural(point.world_size, "rank")
     shape = f"{size} ({ranks})" if curve.unit == "node" else size
     tokens = f" ({rate(point.tokens_per_s, 'tokens/s')})" if point.tokens_per_s else ""

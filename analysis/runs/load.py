@@ -41,6 +41,7 @@ COLUMNS: dict[str, str] = {
     "nodes": "Int64",
     "ranks_per_node": "Int64",
     "world_size": "Int64",
+    "devices": "Int64",  # GPUs, or processors in their place: ranks, but all of a node for one rank of `dp`
     "repeat": "Int64",
     "model": "string",
     "parameters": "Int64",
@@ -200,6 +201,8 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
     }
     row["samples_per_s"] = (reported or {}).get("samples_per_s")
     row |= _planned(record) | _measured(metrics) | _cost(run, record, metrics)
+    if row.get("world_size"):
+        row["devices"] = row["world_size"] * gpus_per_rank(config)
     return row if known is None else row | {"attempts": known.attempts}
 
 

@@ -65,6 +65,26 @@ def test_ranks_are_the_size_where_nodes_do_not_vary(tmp_path: Path) -> None:
     assert (curve.unit, [point.size for point in curve.points]) == ("rank", [1, 2])
 
 
+def test_gpus_are_the_size_for_dp_whose_one_rank_has_all_of_them(tmp_path: Path) -> None:
+    for gpus, mean_s in ((1, 0.1), (2, 0.06), (4, 0.04)):
+        fake_run(
+            tmp_path / "s" / f"g{gpus}",
+            gpus_per_node=gpus,
+            axes={"resources.gpus_per_node": gpus, "parallel.strategy": "dp"},
+            mean_s=mean_s,
+            overrides={"world_size": 1, "ranks_per_node": 1},
+        )
+    (curve,) = scaling_curves(load([tmp_path / "s"]))
+    assert [(point.size, point.devices, len(point.runs)) for point in curve.points] == [
+        (1, 1, 1),
+        (2, 2, 1),
+        (4, 4, 1),
+    ]
+    four, one = curve.points[2], curve.points[0]
+    assert curve.scaling == "weak"
+    assert four.efficiency.value == pytest.approx(four.samples_per_s.value / one.samples_per_s.value / 4)
+
+
 def test_nodes_are_the_size_where_both_vary(tmp_path: Path) -> None:
     curves = scaling_curves(load([fake_sweep(tmp_path, nodes=(1, 2), gpus_per_node=(1, 2))]))
     assert [curve.label for curve in curves] == ["gpus_per_node 1", "gpus_per_node 2"]

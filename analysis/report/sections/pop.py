@@ -95,7 +95,7 @@ def _factors(runs: list[RankSteps]) -> list[Estimate]:
 
 
 def _work(point: Point, base: Point) -> float:
-    return (point.global_batch_size / point.world_size) / (base.global_batch_size / base.world_size)
+    return (point.global_batch_size / point.devices) / (base.global_batch_size / base.devices)
 
 
 def _factor_table(study: Study, rows: list[list[Value]], sources: list[list[RunLink]]) -> Table:
