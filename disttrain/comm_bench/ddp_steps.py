@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -117,12 +117,15 @@ def measure_steps(world: World, model: Model, rounds: int) -> tuple[Timing, list
         step = summary(seconds[name])
         ratios = [base / own for base, own in zip(seconds[BASELINE], seconds[name], strict=True)]
         speed_up, low, high = median_interval(ratios)
+        exposed_s = median_interval(paired_differences(seconds[name], seconds[NO_COMMUNICATION]))
         found.append(
             StepTiming(
                 name=name,
                 options=text,
                 step=step,
-                exposed_s=max(0.0, step.median_s - compute.median_s),
+                exposed_s=exposed_s[0],
+                exposed_low_s=exposed_s[1],
+                exposed_high_s=exposed_s[2],
                 bytes=turns[name].bytes_of_a_step(),
                 speed_up=speed_up,
                 speed_up_low=low,
@@ -130,6 +133,11 @@ def measure_steps(world: World, model: Model, rounds: int) -> tuple[Timing, list
             )
         )
     return compute, found
+
+
+def paired_differences(seconds: Sequence[float], of_others: Sequence[float]) -> list[float]:
+    """The difference of each round, in seconds: both steps of a round see the same state of the machine."""
+    return [own - other for own, other in zip(seconds, of_others, strict=True)]
 
 
 def why_not_measured(name: str, nodes: int, ranks_per_node: int) -> str | None:

@@ -48,7 +48,10 @@ class StepTiming(_Part):
     step: Timing | None = None
     """Of the slowest rank in each repeat."""
     exposed_s: float | None = None
-    """Median of the step less that of the step without communication, at least 0."""
+    """Median over rounds of the step less that without communication; below 0 only by noise."""
+    exposed_low_s: float | None = None
+    """Lower end of its 95 % interval, from order statistics; null below 6 rounds and in older records."""
+    exposed_high_s: float | None = None
     bytes: int | None = None
     """Bytes that rank 0 hands to collectives in a step; of `hierarchical`, to those between nodes."""
     speed_up: float | None = None

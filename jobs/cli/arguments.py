@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from pathlib import Path
 from typing import Any, NoReturn
@@ -129,13 +130,19 @@ def _add_bench(subparsers: argparse._SubParsersAction[_Parser], parents: list[_P
     comm.add_argument(
         "--device", choices=["auto", "cpu", "cuda", "shared"], default="auto", help="resources.device (auto)"
     )
-    comm.add_argument("--max-mb", type=float, default=16.0, metavar="MIB", help="largest message in MiB (16)")
-    comm.add_argument("--rounds", type=int, default=15, metavar="N", help="repeats of each measurement (15)")
     comm.add_argument(
-        "--width", type=int, default=1024, metavar="N", help="width of the model's layers (1024)"
+        "--max-mb", type=_above_zero, default=16.0, metavar="MIB", help="largest message in MiB (16)"
     )
-    comm.add_argument("--layers", type=int, default=8, metavar="N", help="layers of the model (8)")
-    comm.add_argument("--rows", type=int, default=16, metavar="N", help="samples of a rank in a step (16)")
+    comm.add_argument(
+        "--rounds", type=_positive, default=15, metavar="N", help="repeats of each measurement (15)"
+    )
+    comm.add_argument(
+        "--width", type=_positive, default=1024, metavar="N", help="width of the model's layers (1024)"
+    )
+    comm.add_argument("--layers", type=_positive, default=8, metavar="N", help="layers of the model (8)")
+    comm.add_argument(
+        "--rows", type=_positive, default=16, metavar="N", help="samples of a rank in a step (16)"
+    )
     _add_annotation(comm, "the sweep")
     _add_submission(comm)
 
@@ -297,6 +304,22 @@ def _add_wait(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="submit no report job after the runs (--wait submits none either)",
     )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _above_zero(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
 
 
 def _number_of_runs(text: str) -> int:

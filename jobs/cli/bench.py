@@ -26,7 +26,7 @@ def with_command(args: argparse.Namespace) -> argparse.Namespace:
     """The arguments of a `sweep` whose runs are the command of the benchmark."""
     words = ["-m", MODULE, "--device", args.device, "--repeats", str(args.rounds)]
     for name in _SIZES:
-        words += [f"--{name.replace('_', '-')}", f"{getattr(args, name):g}"]
+        words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
     args.command, args.file, args.name = words, None, args.name or "comm-bench"
     args.set = [f"resources.device={args.device}"]
     args.repeats, args.scaling, args.grid = None, None, []

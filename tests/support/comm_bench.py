@@ -18,7 +18,14 @@ def step(name: str, step_s: float, speed_up: float, sent: int) -> StepTiming:
         "speed_up_high": speed_up + 0.1,
     }
     return StepTiming(
-        name=name, options="", step=timing(step_s), exposed_s=step_s - 0.01, bytes=sent, **values
+        name=name,
+        options="",
+        step=timing(step_s),
+        exposed_s=step_s - 0.01,
+        exposed_low_s=step_s - 0.012,
+        exposed_high_s=step_s - 0.009,
+        bytes=sent,
+        **values,
     )
 
 

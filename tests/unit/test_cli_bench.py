@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import submit
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import RunDir
 from tests.support.comm_bench import result
@@ -22,9 +23,22 @@ def test_a_job_is_submitted_for_each_shape(capsys):
     assert config["resources"]["nodes"] == 4
     assert config["resources"]["device"] == "cpu"
     words = " ".join(config["command"])
-    assert words.startswith("-m disttrain.comm_bench --device cpu --repeats 15 --max-mb 64")
+    assert words.startswith("-m disttrain.comm_bench --device cpu --repeats 15 --max-mb 64.0")
     again = ask_json(capsys, "bench comm --nodes 2 4 --gpus-per-node 2 --device cpu --max-mb 64")
     assert {each["action"] for each in again["actions"]} == {"in_progress"}
+
+
+def test_sizes_reach_the_job_as_they_were_given(capsys):
+    ask(capsys, "bench comm --nodes 2 --device cpu --rows 1048576")
+    config = read_json(RunDir(RUNS / "comm-bench" / "n2-r0").run_json)["config"]
+    assert config["command"][-2:] == ["--rows", "1048576"]
+
+
+@pytest.mark.parametrize("given", ["--rounds 0", "--layers 0", "--rows -1", "--max-mb 0", "--max-mb nan"])
+def test_sizes_that_measure_nothing_are_refused(given, capsys):
+    assert submit.main(["bench", "comm", "--nodes", "2", *given.split()]) == 2
+    assert "above 0" in capsys.readouterr().err
+    assert not RUNS.exists()
 
 
 def test_finished_runs_are_printed_and_written(capsys):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis import comm_bench
-from disttrain.comm_bench.ddp_steps import FORMS, why_not_measured
+from disttrain.comm_bench.ddp_steps import FORMS, paired_differences, why_not_measured
 from tests.support.comm_bench import result
 
 
@@ -33,6 +33,20 @@ def test_steps_stand_beside_quoted_figures():
     assert (topk["GB/s"], topk["by exposed"]) == ("0.8", "4x")
     assert (topk["quoted GB/s"], topk["quoted ms"], topk["quoted"]) == ("118.5", "4.7", "9.6x")
     assert steps["hierarchical"]["step ms"] == comm_bench.NONE
+
+
+def test_exposed_time_that_may_be_zero_gives_no_bandwidth_and_no_ratio():
+    found = result()
+    unclear = found.steps[1].model_copy(update={"exposed_low_s": -0.001})
+    found = found.model_copy(update={"steps": [found.steps[0], unclear]})
+    topk = rows(comm_bench.tables({"n2": found})[1])["topk"]
+    assert (topk["exposed ms"], topk["95 % of exposed"]) == ("10", "-1 to 11")
+    assert (topk["GB/s"], topk["by exposed"]) == (comm_bench.NONE, comm_bench.NONE)
+
+
+def test_exposed_time_is_paired_by_round():
+    """A disturbance of a whole round cancels, whatever the order of the rounds."""
+    assert paired_differences([2.0, 13.0, 4.0], [1.0, 10.0, 2.0]) == [1.0, 3.0, 2.0]
 
 
 def test_a_form_without_a_measurement_has_its_reason():
