@@ -7,6 +7,9 @@ as it is.
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import nn
 
 from disttrain.config.sections.parallel import ParallelConfig
@@ -20,10 +23,27 @@ class DP(Strategy):
 
     def apply(self, model: nn.Module, mesh: Mesh, world: World) -> nn.Module:
         gpus = world.gpus_per_rank
-        return nn.DataParallel(model, device_ids=list(range(gpus))) if gpus > 1 else model
+        if gpus == 1:
+            return model
+        if self.autocast_dtype is not None:
+            keep_autocast_dtype(model, world.device.type, self.autocast_dtype)
+        return nn.DataParallel(model, device_ids=list(range(gpus)))
 
     def unwrap(self, model: nn.Module) -> nn.Module:
         return model.module if isinstance(model, nn.DataParallel) else model
+
+
+def keep_autocast_dtype(model: nn.Module, device_type: str, dtype: torch.dtype) -> None:
+    """Have each forward pass of `model` under autocast, and of its replicas, use `dtype`.
+
+    The threads of `DataParallel` enable autocast without its dtype, which is float16 in a new thread.
+    """
+
+    def set_dtype(*_: Any) -> None:
+        if torch.is_autocast_enabled(device_type):
+            torch.set_autocast_dtype(device_type, dtype)
+
+    model.register_forward_pre_hook(set_dtype)
 
 
 def dp_reason(world: World) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import nn
@@ -85,6 +87,27 @@ def test_the_figures_count_the_gpus_of_data_parallel(monkeypatch, tmp_path):
     assert fields["samples_per_second_per_gpu"] == 200
     fields, _ = utilisation(800.0, 1, 4, flops_per_sample=10, peak_flops=4000.0, peak_reason="")
     assert fields["mfu"] == 0.5
+
+
+class AutocastDtype(nn.Module):
+    """Its output is 1 if autocast computes in float16."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_tensor(torch.get_autocast_dtype("cpu") == torch.float16)
+
+
+def test_the_threads_of_data_parallel_compute_in_the_dtype_of_autocast():
+    strategy = build_strategy("dp", ParallelConfig())
+    strategy.autocast_dtype = torch.float16  # on the CPU a new thread has bfloat16, on a GPU float16
+    replica = strategy.unwrap(strategy.apply(AutocastDtype(), Mesh(0), world("cpu", 2)))
+
+    def found() -> tuple[float, float]:
+        with torch.autocast("cpu", enabled=True):  # as `torch.nn.parallel.parallel_apply`
+            under_autocast = float(replica(torch.zeros(1)))
+        return under_autocast, float(replica(torch.zeros(1)))
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(found).result() == (1.0, 0.0)
 
 
 def test_several_nodes_and_a_shared_gpu_are_refused():
