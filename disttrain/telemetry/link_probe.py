@@ -91,10 +91,10 @@ def measure_rates(world: World, size: int) -> list[NodePairRate]:
     if world.local_rank != 0:
         return found
     node = world.rank // world.local_size
+    device = world.device if world.backend == "nccl" else "cpu"  # gloo sends no tensor of a GPU
     end = _End(
-        torch.zeros(size, dtype=torch.uint8, device=world.device),
-        torch.zeros(1, dtype=torch.uint8, device=world.device),
-        world,
+        torch.zeros(size, dtype=torch.uint8, device=device),
+        torch.zeros(1, dtype=torch.uint8, device=device),
     )
     with heartbeat.collective():
         for pairs in rounds(world.nodes):
@@ -114,7 +114,6 @@ class _End:
 
     message: torch.Tensor
     signal: torch.Tensor
-    world: World
 
     def send(self, peer: int) -> float:
         """Seconds of the fastest message to `peer`."""
@@ -137,5 +136,5 @@ class _End:
         # batched, because NCCL would make a communicator for each pair of an unbatched message
         for work in dist.batch_isend_irecv([dist.P2POp(operation, tensor, peer)]):
             work.wait()
-        if self.world.device.type == "cuda":
-            torch.cuda.synchronize(self.world.device)
+        if tensor.is_cuda:
+            torch.cuda.synchronize(tensor.device)

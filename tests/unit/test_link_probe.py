@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from disttrain.runtime.process_group import World
-from disttrain.telemetry.link_probe import message_bytes, probe_links, rounds
+from disttrain.telemetry.link_probe import _End, measure_rates, message_bytes, probe_links, rounds
 
 
 @pytest.mark.parametrize("nodes", range(1, 12))
@@ -39,3 +39,15 @@ def test_the_size_of_a_message(size, backend, configured, expected):
 def test_nodes_of_one_host_have_no_links():
     world = World(rank=0, size=1, local_rank=0, local_size=1, device=torch.device("cpu"), backend=None)
     assert probe_links(world, 0, 1024) is None
+
+
+def test_gloo_sends_from_host_memory_and_nccl_from_the_gpu(monkeypatch):
+    sent = []
+    monkeypatch.setattr(
+        _End, "_exchange", lambda end, operation, tensor, peer: sent.append(tensor.device.type)
+    )
+    for backend, device in (("gloo", "cpu"), ("nccl", "meta")):
+        place = {"rank": 0, "size": 2, "local_rank": 0, "local_size": 1}
+        assert len(measure_rates(World(**place, device=torch.device("meta"), backend=backend), 1024)) == 1
+        assert set(sent) == {device}
+        sent.clear()
