@@ -13,6 +13,9 @@ from disttrain.runtime.rank_info import rank_info
 
 FILE_OPTIONS = ("table",)
 """Options that may name a YAML or JSON file; the run stores the content of the file."""
+_ALL_STEPS = None
+"""Default of `slow_steps`. A default that is a name is left to `build`: configs without the option keep their
+run keys."""
 
 
 def build(
@@ -31,7 +34,7 @@ def build(
     slow_s: float = 0.0,
     slow_factor: float = 1.0,
     slow_optimizer_s: float = 0.0,
-    slow_steps: tuple[int, int] | None = None,
+    slow_steps: tuple[int, int] | None = _ALL_STEPS,
     seed: int = 0,
     work: Literal["wait", "matmul"] = "wait",
 ) -> Emulated:
@@ -56,7 +59,7 @@ def build(
     slow_s : additional seconds of a forward and a backward pass together on slow ranks.
     slow_factor : factor of the layers' seconds on slow ranks.
     slow_optimizer_s : additional seconds of the emulated optimizer on slow ranks.
-    slow_steps : first and last step in which slow_s and slow_factor apply; null: all steps.
+    slow_steps : first and last step in which slow_s and slow_factor apply, by default all.
     work : wait leaves the processor idle (a GPU sleeps); matmul multiplies matrices, calibrated at start.
 
     Raises
