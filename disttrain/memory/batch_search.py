@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -157,7 +158,8 @@ def _record_kill(pid: int) -> None:
     """Record a killed probe for the agent of this node, which counts the kills of the OOM killer."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if folder is not None:
-        record_killed_probe(Path(folder), pid)
+        with contextlib.suppress(OSError):  # the other ranks wait in a collective
+            record_killed_probe(Path(folder), pid)
 
 
 def _raise_unless_out_of_memory(outcomes: list[_Outcome]) -> None:

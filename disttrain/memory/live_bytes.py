@@ -32,7 +32,8 @@ class LiveBytes(TorchDispatchMode):
             self._watch(tensor.untyped_storage(), counted=False)
 
     def recount(self, tensor: torch.Tensor, nbytes: int) -> None:
-        """Count the storage of `tensor`, which an operator of the block created, as `nbytes` from now on."""
+        """Count the storage of `tensor` as `nbytes` from now on."""
+        self._watch(tensor.untyped_storage(), counted=False)
         key = tensor.untyped_storage()._cdata
         self.now += nbytes - self._sizes[key]
         self._sizes[key] = nbytes
