@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.efficiency import Curve, Point
 from analysis.losses.compute_loss import Cause, ComputeState, explain
+from analysis.stragglers.culprit import Culprit, repeated_culprits
 from analysis.study import Study
+from disttrain.config.dotted_keys import flat_values
+from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import read_run_json_or_none
 
 
 def compute_causes(study: Study, curve: Curve, point: Point) -> tuple[Cause, ...]:
@@ -21,25 +29,48 @@ def compute_causes(study: Study, curve: Curve, point: Point) -> tuple[Cause, ...
 
 
 def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
-    """Records of the repeats of a point that bear on its compute time."""
+    """Records of the repeats of a point that bear on its compute time.
+
+    Ranks of a pipeline have different work, so their seconds do not compare and are left out.
+    """
     rows = study.included[(study.included["sweep"] == curve.sweep) & study.included["run"].isin(point.runs)]
     steps = study.frames.steps
     steps = steps[steps["measured"] & steps["run"].isin(rows["path"])]
-    hosts = [int(found) for run in rows["path"] if (found := _hosts(steps, run))]
+    hosts = [found for run in rows["path"] if (found := _hosts(steps[steps["run"] == run], point.world_size))]
     gpus = [metrics.gpu for run in point.runs if (metrics := study.metrics.get((curve.sweep, run)))]
     clocks = [gpu.sm_clock_ratio_mean for gpu in gpus if gpu is not None and gpu.sm_clock_ratio_mean]
     processors = rows["cpu_count"].dropna()
+    pipeline = bool((rows["strategy"] == "pipeline").any())
     return ComputeState(
         compute_s=point.composition["compute_s"] or 0.0,
         ranks=point.world_size,
         local_batch_size=point.local_batch_size,
         hosts=max(hosts) if len(hosts) == len(rows) else None,
         processors=None if processors.empty else int(processors.min()),
-        on_cpu=bool((rows["device"] == "cpu").all()),
-        oversubscribed=bool(rows["oversubscribed"].fillna(False).any()),
-        rank_compute_s=rank_compute_s(steps, point.world_size),
+        threads=max(int(config_of(path).get("resources.threads_per_rank") or 1) for path in rows["path"]),
+        on_cpu=bool((rows["device"] == "cpu").all()) and not curve.emulated,
+        oversubscribed=bool(rows["oversubscribed"].fillna(False).any()) and not curve.emulated,
+        rank_compute_s=None if pipeline else rank_compute_s(steps, point.world_size),
+        stragglers=_slow_in_compute(culprits(study, rows["path"])),
         clock=float(np.mean(clocks)) if clocks else None,
     )
+
+
+def culprits(study: Study, paths: Sequence[str]) -> list[Culprit]:
+    """Culprits found in at least half of these repeats, highest cost first."""
+    found = [study.stragglers[path] for path in paths if path in study.stragglers]
+    return repeated_culprits([each.diagnosis for each in found])
+
+
+def config_of(path: str) -> dict[str, Any]:
+    """Config of a run by dotted key; empty where `run.json` has none."""
+    config = (read_run_json_or_none(RunDir(Path(path))) or {}).get("config")
+    return flat_values(config) if isinstance(config, dict) else {}
+
+
+def _slow_in_compute(found: Sequence[Culprit]) -> dict[int, str]:
+    """Names by rank, of the culprits whose compute is longer."""
+    return {rank: each.name for each in found if each.phase == "compute_s" for rank in each.ranks}
 
 
 def rank_compute_s(steps: pd.DataFrame, ranks: int) -> NDArray[np.float64] | None:
@@ -53,7 +84,8 @@ def rank_compute_s(steps: pd.DataFrame, ranks: int) -> NDArray[np.float64] | Non
     return (sums["compute_s"] / sums["steps"]).to_numpy(dtype=np.float64)
 
 
-def _hosts(steps: pd.DataFrame, run: str) -> int:
-    """Number of distinct hosts of a run; 0 if one is unknown."""
-    names = set(steps.loc[steps["run"] == run, "host"].unique())
-    return 0 if "" in names else len(names)
+def _hosts(steps: pd.DataFrame, ranks: int) -> int:
+    """Hosts of one attempt of a run, the most of all attempts; 0 unless the hosts of all ranks are known."""
+    found = steps.assign(host=steps["host"].astype(str)).groupby("attempt", observed=True)
+    known = [len(set(rows["host"])) for _, rows in found if rows["rank"].nunique() == ranks]
+    return 0 if (steps["host"] == "").any() else max(known, default=0)

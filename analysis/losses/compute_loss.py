@@ -1,7 +1,8 @@
 """Causes of lost compute time: from the evidence in the records of a run to a cause, or to `unknown`.
 
 Compute that takes longer than the base predicts has several causes that records can show. Two have a size:
-slow ranks (mean against median over ranks) and lower clocks. They are factors of the compute time,
+slow ranks (the named stragglers against the median of the other ranks; without a name, mean against median
+over ranks) and lower clocks. They are factors of the compute time,
 
     ideal / actual = slow ranks x clocks x rest
 
@@ -13,7 +14,8 @@ the cause of the rest is unknown.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -40,12 +42,16 @@ class ComputeState:
     hosts: int | None = None
     processors: int | None = None
     """Processors of one host that the ranks may use."""
+    threads: int = 1
+    """Threads of one rank."""
     on_cpu: bool = False
-    """Whether the processors do the compute, not a GPU."""
+    """Whether the processors do the compute: neither a GPU nor an emulation's wait."""
     oversubscribed: bool = False
     """More busy threads than processors on a host, or several ranks on one GPU."""
     rank_compute_s: NDArray[np.float64] | None = None
     """Mean compute per step of each rank in seconds, shape (ranks,)."""
+    stragglers: Mapping[int, str] = field(default_factory=dict)
+    """Ranks that the search for stragglers found, each with the name of its rank or node."""
     clock: float | None = None
     """SM clock as a fraction of its maximum, mean over GPUs."""
 
@@ -69,13 +75,13 @@ class Cause:
 
 
 def explain(point: ComputeState, base: ComputeState, work: float) -> tuple[Cause, ...]:
-    """Causes of compute beyond `work` x that of the base, the largest first.
+    """Causes of compute beyond `work` x that of the base.
 
     Args:
         work: samples per rank and step at the point / those at the base.
 
     Returns:
-        Causes whose seconds sum exactly to the loss; empty without a loss.
+        Causes whose seconds sum exactly to the loss, named stragglers first; empty without a loss.
     """
     ideal_s = work * base.compute_s
     loss_s = point.compute_s - ideal_s
@@ -93,7 +99,9 @@ def explain(point: ComputeState, base: ComputeState, work: float) -> tuple[Cause
     rest_s = loss_s - sum(cause.seconds for cause in causes)
     if abs(rest_s) > 1e-9 * loss_s:
         causes.append(_rest(point, base, rest_s))
-    return tuple(sorted(causes, key=lambda cause: -cause.seconds))
+    named = [cause for cause in causes if point.stragglers and cause.names == ("slow_ranks",)]
+    others = [cause for cause in causes if cause not in named]
+    return (*named, *sorted(others, key=lambda cause: -cause.seconds))
 
 
 def sentence(causes: tuple[Cause, ...]) -> str:
@@ -127,7 +135,7 @@ def _processor_text(point: ComputeState, base: ComputeState) -> str:
     """Clause on processors shared by more ranks than at the base; empty without such sharing."""
     own, before = point.processors_per_rank, base.processors_per_rank
     if own is not None and before is not None:
-        if own >= before or not (point.on_cpu or point.oversubscribed):
+        if own >= before or own >= point.threads or not (point.on_cpu or point.oversubscribed):
             return ""
         counts = f"{number(own)} processors instead of {number(before)}"
         return f"shared processors and memory, as a rank has {counts}"
@@ -137,21 +145,38 @@ def _processor_text(point: ComputeState, base: ComputeState) -> str:
 
 
 def _rank_factor(point: ComputeState, base: ComputeState) -> float:
-    """Median / mean over ranks, against that of the base: below 1 if some ranks are slower than most."""
+    """Usual / mean compute of ranks, against that of the base: below 1 if some ranks are slower than most."""
     return min(1.0, _balance(point) / _balance(base))
 
 
 def _balance(state: ComputeState) -> float:
     found = state.rank_compute_s
-    if found is None or len(found) < 3 or not np.all(found > 0):  # of two ranks neither is the normal one
+    if found is None or not np.all(found > 0):
+        return 1.0
+    if state.stragglers:
+        usual = np.where(np.isin(np.arange(len(found)), list(state.stragglers)), _usual_s(state), found)
+        return float(np.mean(np.minimum(usual, found)) / np.mean(found))
+    if len(found) < 3:  # of two ranks neither is the normal one
         return 1.0
     return float(np.median(found) / np.mean(found))
+
+
+def _usual_s(state: ComputeState) -> float:
+    """Median compute of the ranks that are no stragglers, in seconds."""
+    assert state.rank_compute_s is not None
+    return float(np.median(np.delete(state.rank_compute_s, list(state.stragglers))))
 
 
 def _rank_text(point: ComputeState) -> str:
     if point.rank_compute_s is None:
         return ""
     ranks = point.rank_compute_s
+    if point.stragglers:
+        slow = max(point.stragglers, key=lambda rank: float(ranks[rank]))
+        beyond = float(ranks[slow]) / _usual_s(point) - 1
+        names = list(dict.fromkeys([point.stragglers[slow], *point.stragglers.values()]))
+        more = f" (and {', '.join(names[1:])})" if len(names) > 1 else ""
+        return f"{names[0]} computes {percent(beyond, 0)} longer than the median of the other ranks{more}"
     slowest = int(np.argmax(ranks))
     beyond = float(ranks[slowest] / np.median(ranks)) - 1
     return f"slow ranks: rank {slowest} computes {percent(beyond, 0)} longer than the median rank"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
-from analysis.stragglers.culprit import Culprit, Diagnosis
+from analysis.stragglers.culprit import Culprit, Diagnosis, repeated_culprits
 from analysis.stragglers.intervals import SecondsInterval
 from analysis.stragglers.of_runs import RunStragglers
 from analysis.study import Study
@@ -22,17 +22,15 @@ def examined(study: Study, curve: Curve, point: Point) -> list[RunStragglers]:
 
 def conclusion(repeats: Sequence[Diagnosis]) -> str:
     """Name the culprit with the largest cost among those found in at least half of the repeats."""
-    times = Counter(each.name for diagnosis in repeats for each in diagnosis.culprits)
-    common = {name for name, count in times.items() if 2 * count >= len(repeats)}
-    every = [each for diagnosis in repeats for each in diagnosis.culprits if each.name in common]
+    every = repeated_culprits(repeats)
     if not every:
         return _nobody(repeats)
-    chosen = max(every, key=lambda each: each.cost_s)
+    chosen, times = every[0], Counter(each.name for each in every)
     text = describe(chosen)
     if len(repeats) > 1:
         text += f" Found in {times[chosen.name]} of {len(repeats)} repeats."
-    if len(common) > 1:
-        text += f" {plural(len(common) - 1, 'further cause')} in the table of stragglers."
+    if len(times) > 1:
+        text += f" {plural(len(times) - 1, 'further cause')} in the table of stragglers."
     return text
 
 

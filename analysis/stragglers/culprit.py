@@ -7,6 +7,7 @@ every rank alike. Jitter that hits all ranks equally names nobody.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -96,6 +97,14 @@ def diagnose(found: RankSteps, links: Sequence[LinkRate] = ()) -> Diagnosis:
         floor,
         not links and transfer_s is not None and transfer_s > LONG_TRANSFER * step_s,
     )
+
+
+def repeated_culprits(repeats: Sequence[Diagnosis]) -> list[Culprit]:
+    """Culprits of all repeats whose name occurs in at least half of the repeats, highest cost first."""
+    times = Counter(each.name for diagnosis in repeats for each in diagnosis.culprits)
+    every = [each for diagnosis in repeats for each in diagnosis.culprits]
+    found = [each for each in every if 2 * times[each.name] >= len(repeats)]
+    return sorted(found, key=lambda each: -each.cost_s)
 
 
 def _slow_ranks(found: RankSteps, blame: Floats, step_s: float) -> list[Culprit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,6 +32,20 @@ def test_processors_are_no_cause_where_each_rank_has_as_many() -> None:
     assert names(ComputeState(1.6, 2, 8, hosts=2, processors=2, on_cpu=True)) == [("unknown",)]
     gpu = ComputeState(1.0, 1, 8, hosts=1, processors=16)
     assert names(ComputeState(1.6, 8, 8, hosts=1, processors=16), gpu) == [("unknown",)]
+
+
+def test_processors_are_no_cause_where_all_threads_have_their_own() -> None:
+    found = ComputeState(1.6, 2, 8, hosts=1, processors=2, on_cpu=True)
+    assert names(found) == [("unknown",)]
+    assert names(replace(found, threads=2)) == [("shared_processors",)]
+
+
+def test_a_named_straggler_of_two_is_the_first_cause() -> None:
+    ranks = np.array([1.0, 1.8])
+    point = ComputeState(1.4, 2, 8, rank_compute_s=ranks, stragglers={1: "rank 1 on c01"})
+    (cause,) = explain(point, ComputeState(1.0, 1, 8), 1.0)
+    assert cause.names == ("slow_ranks",)
+    assert cause.text == "rank 1 on c01 computes 80 % longer than the median of the other ranks"
 
 
 def test_oversubscription_is_the_cause_where_hosts_are_not_known() -> None:

@@ -78,9 +78,12 @@ def build(study: Study) -> Section | None:
 
 
 def _repeats(study: Study, curve: Curve, point: Point, by_run: dict[str, pd.DataFrame]) -> list[RankSteps]:
-    """Rank steps of the repeats of a point; empty if one of them has none."""
+    """Rank steps of the repeats of a point; empty if one of them has none, or for stages of a pipeline, whose
+    work differs."""
     found = []
     for row in study.runs_of(curve, point):
+        if row["strategy"] == "pipeline":
+            return []
         steps = by_run.get(row["path"])
         run = None if steps is None else rank_steps(steps)
         if run is None or len(run.useful_s) != point.world_size:
