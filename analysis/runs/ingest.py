@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from analysis.runs.ingest_table import TableRun, read_table
+from analysis.runs.ingest_table import TableRun, drop_incomplete_steps, read_table
+from analysis.units import percent, plural
 from disttrain.errors import ConfigError
 from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.attempt import Outcome
@@ -26,12 +27,17 @@ from disttrain.records.metrics import Histogram, LossPoint, Metrics, StepTime
 from disttrain.records.planned import RunRecord
 from disttrain.records.provenance import Code, Provenance
 from disttrain.records.run_directory import RunDir
+from disttrain.records.run_json import read_run_json_or_none
 from disttrain.records.steps import PHASES
 
 TAG = "ingested"
 _REASON = "ingested from a table, which has no such value"
 _POINTS = 1000
 _BINS = 20
+_SAME_BATCH = 1.01
+"""Largest ratio of the batches of repeats: the samples of a step may vary."""
+_UNASSIGNED = 0.5
+"""Share of the time in no given phase above which `step_s` and the phases may differ in their unit."""
 
 
 @dataclass(frozen=True)
@@ -66,31 +72,88 @@ def ingest(
         warmup_steps: first steps of each run that the figures leave out.
 
     Raises:
-        ConfigError: the table has an error, or a run exists already. Nothing is written then.
+        ConfigError: the table has an error, a run exists already, or a sweep has other runs. Nothing is
+            written then.
     """
     tables, ignored = read_table(path, sweep or path.stem)
     warnings = [f"{path}: columns that are not read: {', '.join(ignored)}"] if ignored else []
-    content = path.read_bytes()
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    for name in dict.fromkeys(table.sweep for table in tables):
+        _check_sweep(root / name, sha256)
     made = []
     for table in tables:
         run, shape = RunDir(root / table.sweep / table.name), _shape(path, table)
         if run.path.exists():
             raise ConfigError(f"{run.path} exists already; remove it, or name another --sweep")
-        if shape.missing:
-            listed = ", ".join(map(str, shape.missing[:5])) + (", ..." if len(shape.missing) > 5 else "")
-            warnings.append(f"{table.sweep}/{table.name}: no rows of ranks {listed} of {shape.world_size}")
-        batch = _batch_size(path, table, shape, global_batch_size)
+        incomplete = drop_incomplete_steps(path, table)
+        warnings += [f"{table.sweep}/{table.name}: {text}" for text in _doubts(table, shape, incomplete)]
         origin = Ingested(
             source=path.name,
-            sha256=hashlib.sha256(content).hexdigest(),
+            sha256=sha256,
             rows=len(table.rows),
+            incomplete_steps=incomplete,
             ingested=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             hosts=_hosts_by_rank(table, shape),
         )
-        made.append((run, table, shape, batch, origin))
-    for run, table, shape, batch, origin in made:
-        _write(run, table, shape, batch, origin, warmup_steps)
-    return [run for run, *_ in made], warnings
+        made.append(_Made(run, table, shape, _batch_size(path, table, shape, global_batch_size), origin))
+    several = {name for name in {each.run.sweep for each in made} if _several_batches(made, name)}
+    for each in made:
+        _write(each, warmup_steps, batch_axis=each.run.sweep in several)
+    return [each.run for each in made], warnings
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A run to write."""
+
+    run: RunDir
+    table: TableRun
+    shape: Shape
+    batch: int
+    origin: Ingested
+
+    @property
+    def per_rank(self) -> int:
+        """Samples of a rank in a step."""
+        return max(1, self.batch // self.shape.world_size)
+
+
+def _check_sweep(sweep: Path, sha256: str) -> None:
+    """Refuse a sweep with runs of another origin: the report would average them with those of this table."""
+    for folder in sorted(sweep.iterdir()) if sweep.is_dir() else []:
+        run = RunDir(folder)
+        if not (run.run_json.exists() or run.metrics.exists()):
+            continue
+        origin = (read_run_json_or_none(run) or {}).get("ingested")
+        if origin is None or origin.get("sha256") != sha256:
+            what = f"of another table, {origin.get('source')}" if origin else "that were not ingested"
+            raise ConfigError(f"sweep {sweep.name!r} has runs {what} ({folder.name}); name another --sweep")
+
+
+def _doubts(table: TableRun, shape: Shape, incomplete: int) -> list[str]:
+    """Reasons to doubt the rows of a run."""
+    found = []
+    if shape.missing:
+        listed = ", ".join(map(str, shape.missing[:5])) + (", ..." if len(shape.missing) > 5 else "")
+        found.append(f"no rows of ranks {listed} of {shape.world_size}")
+    if incomplete:
+        found.append(f"{plural(incomplete, 'step')} without rows of all ranks left out")
+    rows = table.rows.values()
+    unassigned = sum(row["unassigned_s"] for row in rows) / sum(row["step_s"] for row in rows)
+    if unassigned > _UNASSIGNED:
+        found.append(f"{percent(unassigned, 0)} of step_s is in no phase; are step_s and phases in seconds?")
+    return found
+
+
+def _several_batches(made: Sequence[_Made], sweep: str) -> bool:
+    """Whether runs of one shape, model and strategy differ in their batch, and so are no repeats."""
+    batches: dict[tuple[Any, ...], list[int]] = {}
+    for each in made:
+        if each.run.sweep == sweep:
+            facts = each.table.facts
+            key = each.shape.nodes, each.shape.world_size, facts["model"], facts["strategy"]
+            batches.setdefault(key, []).append(each.batch)
+    return any(max(found) > _SAME_BATCH * min(found) for found in batches.values())
 
 
 def _shape(path: Path, table: TableRun) -> Shape:
@@ -125,15 +188,13 @@ def _batch_size(path: Path, table: TableRun, shape: Shape, given: int | None) ->
     return given
 
 
-def _write(
-    run: RunDir, table: TableRun, shape: Shape, batch: int, origin: Ingested, warmup_steps: int
-) -> None:
-    per_rank = max(1, batch // shape.world_size)
+def _write(made: _Made, warmup_steps: int, *, batch_axis: bool) -> None:
+    run, table, origin = made.run, made.table, made.origin
     for rank in sorted({rank for rank, _ in table.rows}):
-        lines = [_record(table.rows[key], per_rank) for key in sorted(table.rows) if key[0] == rank]
+        lines = [_record(table.rows[key], made.per_rank) for key in sorted(table.rows) if key[0] == rank]
         write_text(run.attempt(0).steps(rank), "".join(f"{to_json(line)}\n" for line in lines), durable=False)
-    metrics = _metrics(run, table, shape, batch, origin, warmup_steps)
-    _write_record(run.run_json, _run_record(run, table, shape, batch, origin))
+    metrics = _metrics(made, warmup_steps)
+    _write_record(run.run_json, _run_record(made, batch_axis=batch_axis))
     note = f"ingested from {origin.source}, not measured by this program"
     _write_record(run.path / "annotation.json", AnnotationRecord(tags=[TAG], note=note))
     _write_record(run.metrics, metrics)
@@ -161,14 +222,23 @@ def _record(row: dict[str, Any], samples: int) -> dict[str, Any]:
     }
 
 
-def _run_record(run: RunDir, table: TableRun, shape: Shape, batch: int, origin: Ingested) -> RunRecord:
+def _run_record(made: _Made, *, batch_axis: bool) -> RunRecord:
+    run, table, shape, origin = made.run, made.table, made.shape, made.origin
     key = hashlib.sha256(f"{origin.sha256} {run.sweep}/{run.name}".encode()).hexdigest()[:12]
     steps = len({step for _, step in table.rows})
     config: dict[str, Any] = {
         "model": {"kind": table.facts["model"] or "unknown"},
         "resources": {"nodes": shape.nodes, "gpus_per_node": shape.ranks_per_node},
-        "train": {"steps": steps, "global_batch_size": batch},
+        "train": {"steps": steps, "global_batch_size": made.batch, "local_batch_size": made.per_rank},
     }
+    axes: dict[str, Any] = {"resources.nodes": shape.nodes, "resources.gpus_per_node": shape.ranks_per_node}
+    if table.facts["model"]:
+        axes["model.kind"] = table.facts["model"]
+    if table.facts["strategy"]:
+        axes["parallel.strategy"] = table.facts["strategy"]
+        config["parallel"] = {"strategy": table.facts["strategy"]}
+    if batch_axis:
+        axes["train.local_batch_size"] = made.per_rank
     code = Code(hash=None)
     provenance = Provenance(
         created=origin.ingested,
@@ -185,16 +255,15 @@ def _run_record(run: RunDir, table: TableRun, shape: Shape, batch: int, origin: 
         config_key=key,
         repeat=table.facts["repeat"],
         config=config,
-        axes={"resources.nodes": shape.nodes},
+        axes=axes,
         cluster=None,
         provenance=provenance,
         ingested=origin,
     )
 
 
-def _metrics(
-    run: RunDir, table: TableRun, shape: Shape, batch: int, origin: Ingested, warmup_steps: int
-) -> Metrics:
+def _metrics(made: _Made, warmup_steps: int) -> Metrics:
+    run, table, shape, batch, origin = made.run, made.table, made.shape, made.batch, made.origin
     steps = sorted({step for _, step in table.rows})
     warmup = min(warmup_steps, len(steps))
     measured = [row for row in table.rows.values() if row["step"] not in set(steps[:warmup])]
@@ -202,7 +271,6 @@ def _metrics(
     ranks = len({row["rank"] for row in table.rows.values()})
     measured_s = sum(row["step_s"] for row in measured) / ranks if measured else None
     samples_per_s = measured_steps * batch / measured_s if measured_s else None
-    per_rank = max(1, batch // shape.world_size)
     values: dict[str, Any] = {
         "name": run.name, "sweep": run.sweep, "run_key": "", "attempt": 0, "status": "completed",
         "updated": origin.ingested, "nodes": shape.nodes, "ranks_per_node": shape.ranks_per_node,
@@ -211,7 +279,7 @@ def _metrics(
         "oversubscribed": False, "strategy": table.facts["strategy"], "strategy_reason": "ingested",
         "model": table.facts["model"] or "unknown", "parameters": None, "dataset": None,
         "model_flops_per_sample": None, "flops_method": None, "steps": len(steps), "steps_total": len(steps),
-        "local_batch_size": per_rank, "accumulation": 1, "global_batch_size": batch,
+        "local_batch_size": made.per_rank, "accumulation": 1, "global_batch_size": batch,
         "seconds_total": sum(row["step_s"] for row in table.rows.values()) / ranks,
         "warmup_steps": warmup, "left_out": [(steps[0], steps[warmup - 1])] if warmup else [(0, -1)],
         "measured_steps": measured_steps, "measured_s": measured_s, "samples_per_s": samples_per_s,

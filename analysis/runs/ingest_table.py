@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,8 +64,28 @@ def read_table(path: Path, sweep: str) -> tuple[list[TableRun], list[str]]:
     return list(runs.values()), ignored
 
 
+def drop_incomplete_steps(path: Path, run: TableRun) -> int:
+    """Drop the rows of steps in which a rank of the run has none; the number of these steps.
+
+    Means over ranks and sums over steps would otherwise weigh the ranks by their rows.
+
+    Raises:
+        ConfigError: no step has rows of all ranks of the run.
+    """
+    ranks = len({rank for rank, _ in run.rows})
+    found = Counter(step for _, step in run.rows)
+    complete = {step for step, rows in found.items() if rows == ranks}
+    if not complete:
+        raise ConfigError(f"{path}, run {run.sweep}/{run.name}: no step has rows of all {ranks} ranks")
+    run.rows = {key: row for key, row in run.rows.items() if row["step"] in complete}
+    return len(found) - len(complete)
+
+
 def _check_header(path: Path, header: list[str]) -> list[str]:
     """The columns that are not read."""
+    separators = [each for each in (";", "\t", "|") if len(header) == 1 and each in header[0]]
+    if separators:
+        raise ConfigError(f"{path}:1: columns are separated by {separators[0]!r}; the separator must be ','")
     for name in REQUIRED:
         if name not in header:
             similar = [given for given in header if name in nearest(given, REQUIRED)]
@@ -142,8 +163,13 @@ def _add(runs: dict[tuple[str, str], TableRun], cells: _Cells, sweep: str) -> No
 
 
 def _add_other(row: Row, cells: _Cells) -> None:
-    """Time in no given phase is `other_s`, so that the phases sum to `step_s`."""
+    """Time in no given phase is `other_s`, so that the phases sum to `step_s`.
+
+    Of a row with phases, `unassigned_s` is that time.
+    """
     given_s = sum(row.get(name, 0.0) for name in PHASES)
     if given_s > row["step_s"] * (1 + _SLACK):
         raise cells.error("step_s", f"{row['step_s']} s is less than the sum of the phases, {given_s:.6g} s")
-    row["other_s"] = max(row["step_s"] - given_s + row.get("other_s", 0.0), 0.0)
+    rest_s = max(row["step_s"] - given_s, 0.0)
+    row["unassigned_s"] = rest_s if any(name in row for name in PHASES) else 0.0
+    row["other_s"] = rest_s + row.get("other_s", 0.0)

@@ -181,6 +181,8 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
         metrics_note = _reported_note(reported)
     state, included, note = _state(run, metrics, metrics_note)
     notes = [text for text in (note, run_note if record else "", metrics_note if metrics else "") if text]
+    if record and record.ingested and record.ingested.incomplete_steps:
+        notes.append(f"lacks rows of some ranks in {record.ingested.incomplete_steps} steps, left out")
     if known is not None:
         state = known.state
         if known.reason and not included and not run.failed.exists():

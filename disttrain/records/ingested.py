@@ -13,7 +13,9 @@ class Ingested(Record):
     sha256: str
     """Of its content."""
     rows: int
-    """Rows of this run."""
+    """Rows of this run that are used."""
+    incomplete_steps: int = 0
+    """Steps left out, since some rank of the run has no row of them."""
     ingested: str
     """UTC, ISO 8601."""
     hosts: list[str] = []

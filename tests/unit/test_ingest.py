@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import submit
+from analysis.efficiency import scaling_curves
 from analysis.runs.frames import load_frames
 from analysis.runs.load import load
 from disttrain.records.json_files import read_json, read_jsonl
@@ -16,6 +17,7 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES, Step
+from tests.support.fake_runs import fake_sweep
 
 HEADER = "run,step,rank,host,step_s,compute_s,samples"
 
@@ -129,6 +131,7 @@ def test_a_bad_table_is_refused_in_one_line_and_nothing_is_written(
     ("header", "message"),
     [
         ("step,rank", "other.csv:1: no column 'step_s'"),
+        ("step;rank;step_s", "other.csv:1: columns are separated by ';'"),
         ("step,rank,step_s,comput_s", "other.csv:1: unknown column 'comput_s'"),
         ("step,rank,step_s,step", "other.csv:1: two columns 'step'"),
     ],
@@ -175,3 +178,97 @@ def test_a_report_is_made_with_any_phases(tmp_path: Path, phases: str) -> None:
     path = table(tmp_path / "other.csv", lines, ",".join(["run,step,rank,step_s,samples", *names]))
     assert ingest(path) == 0
     assert submit.main(["report", "--runs", str(tmp_path / "runs")]) == 0
+
+
+def efficiencies(sweep: Path) -> dict[str, list[tuple[int, int, float]]]:
+    """By label of the curve: ranks, repeats and efficiency of each size."""
+    return {
+        curve.label: [
+            (point.world_size, len(point.runs), round(point.efficiency.value, 6))
+            for point in curve.points
+            if point.efficiency
+        ]
+        for curve in scaling_curves(load([sweep]))
+    }
+
+
+def test_runs_of_another_strategy_model_or_size_are_no_repeats(tmp_path: Path) -> None:
+    header = "run,nodes,strategy,model,step,rank,step_s,samples"
+    lines = [
+        f"{strategy}-{model}-n{nodes}x{ranks},{nodes},{strategy},{model},{step},{rank},{seconds},8"
+        for strategy, model, ranks, seconds in (
+            ("ddp", "gpt", 1, 0.5),
+            ("fsdp", "gpt", 1, 0.7),
+            ("ddp", "vit", 1, 0.2),
+            ("ddp", "gpt", 2, 0.9),
+        )
+        for nodes in (1, 2)
+        for step in range(20)
+        for rank in range(nodes * ranks)
+    ]
+    assert ingest(table(tmp_path / "other.csv", lines, header)) == 0
+    found = efficiencies(tmp_path / "runs" / "other")
+    sizes = sorted([ranks for ranks, *_ in points] for points in found.values())
+    assert sizes == [[1, 2], [1, 2], [1, 2], [2, 4]]
+    assert {(repeats, value) for points in found.values() for _, repeats, value in points} == {(1, 1.0)}
+
+
+@pytest.mark.parametrize(("other", "curves"), [(16, 2), (8.05, 1)])
+def test_runs_of_another_batch_are_no_repeats(tmp_path: Path, other: float, curves: int) -> None:
+    """A batch that varies little is that of a repeat."""
+    lines = [
+        f"{run},{step},0,0.5,{round(1000 * samples)}"
+        for run, samples in (("a", 8), ("b", other))
+        for step in range(20)
+    ]
+    path = table(tmp_path / "other.csv", lines, "run,step,rank,step_s,samples")
+    assert ingest(path) == 0
+    assert len(efficiencies(tmp_path / "runs" / "other")) == curves
+
+
+def test_steps_without_rows_of_a_rank_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 1, the slow one, has rows of odd steps only; even steps would hide its time."""
+    lines = [
+        f"n{nodes},{step},{rank},{0.5 + 0.1 * rank},8"
+        for nodes in (1, 2)
+        for step in range(1, 41)
+        for rank in range(nodes)
+        if rank == 0 or step % 2
+    ]
+    path = table(tmp_path / "other.csv", lines, "run,step,rank,step_s,samples")
+    assert ingest(path) == 0
+    assert "other/n2: 20 steps without rows of all ranks left out" in capsys.readouterr().err
+    runs = load([tmp_path / "runs" / "other"]).set_index("run")
+    assert runs.loc["n2", "samples_per_s"] == pytest.approx(16 / 0.55)
+    assert runs.loc["n2", "measured_steps"] == 10
+    assert runs["note"].tolist() == ["", "lacks rows of some ranks in 20 steps, left out"]
+
+
+def test_a_run_without_a_complete_step_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = table(tmp_path / "other.csv", ["1,0,0.5,8", "2,1,0.5,8"], "step,rank,step_s,samples")
+    assert ingest(path) == 2
+    assert "no step has rows of all 2 ranks" in capsys.readouterr().err
+
+
+def test_a_sweep_with_runs_of_another_origin_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = fake_sweep(tmp_path / "runs", "measured", nodes=(1,))
+    path = table(tmp_path / "other.csv", rows("a", 1, 0.5))
+    assert ingest(path, "--sweep", sweep.name) == 2
+    assert "sweep 'measured' has runs that were not ingested" in capsys.readouterr().err
+    assert ingest(path, "--sweep", "ours") == 0
+    another = table(tmp_path / "another.csv", rows("b", 1, 0.5))
+    assert ingest(another, "--sweep", "ours") == 2
+    assert "sweep 'ours' has runs of another table, other.csv (a)" in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "ours" / "b").exists()
+
+
+def test_a_step_in_milliseconds_beside_phases_in_seconds_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = table(tmp_path / "other.csv", [f"a,{step},0,c0,500,0.4,8" for step in range(20)])
+    assert ingest(path) == 0
+    assert "other/a: 100% of step_s is in no phase" in capsys.readouterr().err.replace(" %", "%")
