@@ -1,4 +1,7 @@
-"""The first screen: three sentences that answer how it scales, where the time goes, what would help most."""
+"""The first screen: sentences that answer how it scales, where the time goes, what would help most.
+
+With another sweep (`report --against`), the verdict of that comparison is the first.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from analysis.report.section import Section
 from analysis.report.sections import composition, waterfall
 from analysis.study import Study
 
+AGAINST = "Which sweep is faster?"
 SCALES = "How does it scale?"
 TIME = "Where does the time go?"
 HELPS = "What would help most?"
@@ -28,15 +32,16 @@ def lead(study: Study) -> str:
 
 
 def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
-    """Up to three answers; none without a finished run.
+    """Up to four answers; none without a finished run.
 
-    The second names the culprit that the section of stragglers found; the third is the conclusion of the
-    section of bottlenecks.
+    With another sweep, the first is the conclusion of the section of its comparison. The time names the
+    culprit that the section of stragglers found; the help is the conclusion of the section of bottlenecks.
     """
     if not study.curves:
         return []
     conclusions = {section.id: section.conclusion for section in sections}
     found = {
+        AGAINST: conclusions.get("comparison", ""),
         SCALES: _scales(study, leading_curve(study)),
         TIME: sentence([composition.growth(study), _why(study), _first(conclusions.get("stragglers", ""))]),
         HELPS: conclusions.get("bottlenecks", ""),

@@ -190,7 +190,7 @@ class Report(ReportPart):
     lead: str
     """The sentence of the curve with the highest throughput."""
     answers: list[Answer]
-    """The three sentences of the first screen."""
+    """The sentences of the first screen."""
     emulated: bool
     """Whether a run in the figures is emulated."""
     rules: list[RuleStatus]

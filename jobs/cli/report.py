@@ -110,10 +110,18 @@ def write(
         written = {kind: str(folder) for kind, folder in kept.items()}
         add_json(states, page=str(page), report=read_json(page.with_name("report.json")), **written)
     else:
+        if against is not None:
+            print(_verdict(read_json(page.with_name("report.json"))))
         print(f"report of {', '.join(sweeps)}: {page}")
         for folder in kept.values():
             print(f"tables: {folder}")
     return page
+
+
+def _verdict(report: Mapping[str, Any]) -> str:
+    """Conclusion of the comparison with another sweep."""
+    found = (section["conclusion"] for section in report["sections"] if section["id"] == "comparison")
+    return str(next(found, "Nothing to compare: no finished run."))
 
 
 def _write(

@@ -17,10 +17,13 @@ def test_report_against_another_sweep_has_verdicts_and_differences(
 ) -> None:
     fake_sweep(RUNS, "new", nodes=(1, 2), step_s=0.08)
     fake_sweep(RUNS, "old", nodes=(1, 2), step_s=0.1, torch="2.12.0")
-    ask(capsys, "report new --against old", code=0)
+    printed = ask(capsys, "report new --against old", code=0)
     report = read_json(RUNS / "new" / "report" / "report.json")
     section = next(each for each in report["sections"] if each["id"] == "comparison")
     assert section["conclusion"].startswith("Against old: faster: 1 node (1.25")
+    assert printed.splitlines()[0] == section["conclusion"]
+    first = report["answers"][0]
+    assert (first["question"], first["text"]) == ("Which sweep is faster?", section["conclusion"])
     text = (RUNS / "new" / "report" / "report.html").read_text()
     assert "torch is 2.13.0 here and 2.12.0 there" in text
     ask(capsys, "report new --against runs/old", code=0)
