@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from analysis.figures.style import curve_class
 from analysis.report.common import (
     all_points,
     bar_chart,
-    coloured_points,
     grouped_rows,
     point_name,
     size_columns,
@@ -81,9 +81,10 @@ def _conclusion(study: Study) -> str:
 
 def _figure(study: Study, most: int, conclusion: str) -> Figure:
     rows = []
-    for curve, point, colour in coloured_points(study):
+    for curve, point in all_points(study):
         if point.peak_memory_bytes:
             name, text = point_name(study, curve, point), binary_bytes(point.peak_memory_bytes)
+            colour = curve_class(study.curves.index(curve))
             bar = Segment(0, point.peak_memory_bytes / _MIB, colour, f"{name}: {text}")
             rows.append((curve, point, [bar], text))
     x = Axis("peak memory of a rank (MiB)", 0.0, 1.25 * most / _MIB)
