@@ -8,10 +8,10 @@ All loops train the same GPT on the same batches, with the same optimizer and th
 `fully_shard` by block. In one launch (a process for each rank) they take turns of a few steps in an order
 drawn for each round. The trainer measures every step and writes its records; the others only train. The
 trainer's clock stops in the turns of the others, so log lines and summaries are due as often as in a run of
-its own. Process samples are taken once a second beside the steps of all loops. The unit
-is the launch: a launch yields the mean over rounds of the logarithm of (seconds of a loop / seconds of the
-trainer); the ratio and its 95 % interval (Student's t) are over launches. A ratio above 1: the trainer has
-more samples per second.
+its own, and its turn ends when its records are written. The hardware sampler runs beside the steps of all
+loops alike, so the ratio does not include the sampler's cost. The unit is the launch: a launch yields the
+mean over rounds of the logarithm of (seconds of a loop / seconds of the trainer); the ratio and its 95 %
+interval (Student's t) are over launches. A ratio above 1: the trainer has more samples per second.
 """
 
 from __future__ import annotations

@@ -180,6 +180,7 @@ def disttrain(given: Given, folder: Path) -> Turn:
             result = take_step(step, run)
             for hook in run.hooks:
                 hook.on_step(result)
+        run.telemetry.writer.wait()  # else they would run beside the next turn
         done += steps
 
     return turn

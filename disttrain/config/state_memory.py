@@ -80,7 +80,8 @@ def sharded_memory(
     gathered ahead. Without it, all blocks stay gathered until their backward pass. The gradient of one block
     and of the parameters outside exists in full until it is reduced. `whole_gradients`: those of all blocks
     exist in full between micro-steps (`accumulation: no_sync`). `offload`: the state is in host memory, and
-    the shards of one block's parameters and gradients are on the device while they are copied.
+    the shards of one group's parameters and gradients are on the device while they are copied: those of a
+    block, or of the parameters outside of the blocks where they are more.
     """
     trained = _share(size.trained, ranks) * size.parameter_bytes
     unit = size.largest_block or size.parameters
@@ -90,7 +91,7 @@ def sharded_memory(
     gathered = (weights + gradients) * width if ranks > 1 or offload else 0
     whole = size.trained * size.parameter_bytes if whole_gradients else 0
     if offload:
-        copied = 2 * _share(unit, ranks) * size.parameter_bytes
+        copied = 2 * _share(max(unit, size.outside_blocks), ranks) * size.parameter_bytes
         return StateMemory(parameters=0, gradients=whole, optimizer=0, gathered=gathered + copied)
     return StateMemory(
         parameters=_share(size.parameters, ranks) * size.parameter_bytes,

@@ -88,9 +88,9 @@ class RunTelemetry:
             steps=metrics_fields["steps_total"],
             group_sizes={name: group.size() for name, group in groups.items()},
         )  # fmt: skip
-        self._writer = BackgroundWriter()
+        self.writer = BackgroundWriter()
         self._recorder = StepLog(
-            BackgroundJsonLines(self.attempt.steps(self.world.rank), self._writer),
+            BackgroundJsonLines(self.attempt.steps(self.world.rank), self.writer),
             self.clock,
             samples_per_step=metrics_fields["local_batch_size"] * metrics_fields["accumulation"],
             warmup_steps=settings.warmup_steps,
@@ -107,7 +107,7 @@ class RunTelemetry:
         self._flush_due = self._began + settings.flush_every_s
         self._progress: LiveProgress | None = None
         if self.is_rank0:
-            given = (self.run, self.attempt, self.config, metrics_fields, self._began, self._writer)
+            given = (self.run, self.attempt, self.config, metrics_fields, self._began, self.writer)
             self._progress = LiveProgress(*given)
         # of earlier attempts
         self._first_step = 0
@@ -222,7 +222,7 @@ class RunTelemetry:
         """
         self._reduce(wait=True)
         self._recorder.flush()
-        self._writer.wait()
+        self.writer.wait()
         own = {"measured": torch.tensor(self._recorder.measured, dtype=torch.float64)}
         if (aggregate := self._recorder.open_aggregate()) is not None:
             own["window"] = encode_json(aggregate)
@@ -296,7 +296,7 @@ class RunTelemetry:
         if self._progress:
             metrics = self._metrics("running", [self._rank_summary()])
             text = json_text(metrics.model_dump(mode="json"))  # here, as in `BackgroundJsonLines`
-            self._writer.submit("metrics", partial(self._write_interim, text))
+            self.writer.submit("metrics", partial(self._write_interim, text))
             self._progress.send(
                 self._step, {f"step/{name}": value for name, value in metrics.composition.items()}
             )
@@ -309,7 +309,7 @@ class RunTelemetry:
                 write_text(self.run.metrics, text, durable=False)
 
     def _write_final(self, metrics: Metrics) -> None:
-        self._writer.wait()  # for an interim `metrics.json`
+        self.writer.wait()  # for an interim `metrics.json`
         if self.is_rank0 and self.attempt.superseded() is None:
             write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
 
@@ -318,7 +318,7 @@ class RunTelemetry:
         self._recorder.close()
         if self._progress:
             self._progress.close()
-        self._writer.close()
+        self.writer.close()
 
     # The summary
 

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 def expected_operator() -> str:
     """PyTorch 2.13 prefers cuDNN later than 9.15.0 on compute capabilities 9.0 and 10.0
     (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp)."""
-    prefers = (
-        torch.backends.cudnn.version() or 0
-    ) > 91500 and "TORCH_CUDNN_SDPA_DEPRIORITIZED" not in os.environ
+    prefers = (torch.backends.cudnn.version() or 0) > 91500 and os.environ.get(
+        "TORCH_CUDNN_SDPA_DEPRIORITIZED"
+    ) != "1"
     hopper = torch.cuda.get_device_capability() in ((9, 0), (10, 0))
     return "cudnn" if prefers and hopper else "flash"
 

@@ -19,6 +19,7 @@ from benchmarks.gpu.__main__ import PARTS, Part, main, run_all
 from benchmarks.gpu.matmul import matmul_rates
 from disttrain.config.parsing import Draft, check
 from disttrain.runtime.process_group import open_world
+from disttrain.telemetry.background_writer import BackgroundWriter
 from disttrain.telemetry.run import RunTelemetry
 
 
@@ -50,12 +51,15 @@ def test_each_config_for_the_gpu_is_valid(name: str) -> None:
     assert check(Draft(config.as_dict())) == config
 
 
-def test_the_turns_of_the_trainer_and_a_bare_loop(tmp_path: Path) -> None:
+def test_the_turns_of_the_trainer_and_a_bare_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[BackgroundWriter] = []
+    monkeypatch.setattr(BackgroundWriter, "wait", lambda writer: waits.append(writer))
     arguments = argparse.Namespace(peers=["bare"], launch=1, rounds=2)
     config = trainer_turns.config_of("single", "cpu", trainer_turns.WARM_UP + 8, tiny=True)
     with open_world(config.resources) as world:
         found = trainer_turns.measure(arguments, world, config, tmp_path)
     assert {name: len(seconds) for name, seconds in found["seconds"].items()} == {"disttrain": 2, "bare": 2}
+    assert len(waits) == 3  # no write is left to a turn of the other loop: warm-up and two rounds
     shown = trainer.figures({"strategies": {"single": [found, found]}})["single"]
     assert shown["samples_per_s"] > 0
     assert shown["bare"]["ratio"] == pytest.approx(math.exp(trainer.log_ratio(found["seconds"], "bare")))

@@ -66,6 +66,12 @@ def test_offloaded_shards_leave_what_one_block_needs():
     assert sharded_memory(size, 2, ranks=1, offload=True).gathered == 4 * (100 + 400) + 4 * 300 + 2 * 4 * 200
 
 
+def test_offloaded_shards_of_a_large_embedding_exceed_those_of_a_block():
+    size = ModelSize(parameters=1000, trained=1000, largest_block=200, outside_blocks=400)
+    on_device, offloaded = sharded_memory(size, 2, ranks=8), sharded_memory(size, 2, ranks=8, offload=True)
+    assert offloaded.gathered == on_device.gathered + 2 * 4 * 50
+
+
 def test_gradients_without_synchronisation_are_whole():
     size = ModelSize(parameters=1000, trained=900, largest_block=200, outside_blocks=100)
     assert sharded_memory(size, 2, ranks=8, whole_gradients=True).gradients == 4 * 900

@@ -223,7 +223,7 @@ def test_files_are_fresh_however_short_the_steps(telemetry, step_s):
         count = math.ceil(6 / step_s)  # the flush interval is 5 s
         take_steps(made, clockwork, done + 1, count, step_s)
         done += count
-        made._writer.wait()
+        made.writer.wait()
         written = sum(1 for _ in read_jsonl(made.attempt.steps(0)))
         assert written >= done - count
         assert read_json(made.run.metrics)["steps"] > done - count
@@ -248,10 +248,10 @@ def test_a_line_of_progress_is_one_write_with_all_its_scalars(telemetry, monkeyp
     made, clockwork = telemetry
     sink, submitted = ListSink(), []
     made._progress._sinks = [sink]
-    submit = made._writer.submit
-    monkeypatch.setattr(made._writer, "submit", lambda name, write: submitted.append(submit(name, write)))
+    submit = made.writer.submit
+    monkeypatch.setattr(made.writer, "submit", lambda name, write: submitted.append(submit(name, write)))
     take_steps(made, clockwork, 1, 12, 0.3)
-    made._writer.wait()
+    made.writer.wait()
     assert len(submitted) == 3
     rates = [(step, "lr", "samples_per_s") for step in (4, 8, 12)]
     assert sink.sent == [*rates, (10, "loss/train")]
@@ -308,7 +308,7 @@ def test_a_run_whose_loss_was_not_finite_goes_on(telemetry):
     )
     clockwork.now += 2 * run_module.PROGRESS_EVERY_S
     made.step_done(StepResult(8, torch.tensor(1.0), 0.1))
-    made._writer.wait()
+    made.writer.wait()
     assert read_json(made.run.progress)["loss"] is None
     assert [(p.step, p.loss) for p in made.finish().loss_history] == [(7, None), (8, 1.0)]
 
@@ -329,7 +329,7 @@ def test_validation_does_not_lower_the_live_rate(telemetry):
     with made.outside_steps():
         clockwork.now += 60
     take_steps(made, clockwork, 11, 20, 0.05)
-    made._writer.wait()
+    made.writer.wait()
     assert read_json(made.run.progress)["samples_per_s"] == pytest.approx(4 / 0.05, rel=0.01)
 
 
@@ -341,7 +341,7 @@ def test_the_rate_of_a_finished_run_covers_all_measured_steps(telemetry, monkeyp
     take_steps(made, clockwork, 21, 10, 0.05)
     made._recorder.collect()
     take_steps(made, clockwork, 31, 30, 0.05)
-    made._writer.wait()
+    made.writer.wait()
     progress = read_json(made.run.progress)
     assert progress["samples_per_s"] == pytest.approx(4 / 0.05, rel=0.01)
     assert progress["mean_samples_per_s"] == pytest.approx(4 * 30 / 2.5)
