@@ -134,6 +134,11 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
     for key, text in flags:
         draft.set(key, parse_value(text, f"--{key}"), f"--{key}")
     config = check(draft)
+    if config.parallel.strategy == "dp" and rank_info().local_size > 1:
+        raise ConfigError(
+            "parallel.strategy=dp is one process; start it with --nproc-per-node=1, or use ddp",
+            at=draft.at("parallel.strategy"),
+        )
     if config.command:
         raise ConfigError("command: start a script of your own by submit.py", at=draft.at("command"))
     return with_batch(config, draft)[0]

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.auto_strategy import allowed, choose_strategy
-from disttrain.config.config_tree import Config
+from disttrain.config.config_tree import Config, asks_for_gpus
 from disttrain.config.sections.compile import CompileConfig
 from disttrain.config.state_memory import (
     ModelSize,
@@ -66,6 +66,8 @@ def estimate(config: Config) -> MemoryEstimate:
         raise ConfigError("model.kind=emulated has no activations")
     if config.stages > 1:
         raise ConfigError("pipeline stages hold different layers")
+    if config.gpus_per_rank > 1 and asks_for_gpus(config.resources.device):
+        raise ConfigError(f"parallel.strategy=dp divides the batch among {config.gpus_per_rank} GPUs")
     given = config.train.local_batch_size
     local = given if isinstance(given, int) else 1
     source = build_source(config.data)

@@ -10,7 +10,7 @@ from torch import nn
 
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.combinations import refuse_combinations
-from disttrain.config.config_tree import Config
+from disttrain.config.config_tree import Config, asks_for_gpus
 from disttrain.config.parsing import check_section
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
@@ -55,7 +55,8 @@ def trainer_config(
     sizes = {"local_batch_size": plan.local, "global_batch_size": plan.global_}
     sections["train"] = {**sections.get("train", {}), "steps": steps, **sizes}
     gpus = rank.local_size
-    if rank.size == 1 and sections.get("parallel", {}).get("strategy") == "dp":
+    device = str(sections.get("resources", {}).get("device", "auto"))
+    if rank.size == 1 and sections.get("parallel", {}).get("strategy") == "dp" and asks_for_gpus(device):
         gpus = max(1, torch.cuda.device_count())  # one process, all GPUs that it sees
     shape = {"nodes": rank.nodes, "gpus_per_node": gpus}
     threads = {"threads_per_rank": torch.get_num_threads()}

@@ -26,7 +26,7 @@ from scipy.stats import t as student_t
 
 from analysis.efficiency import Curve, Point
 from analysis.stats.estimates import CONFIDENCE, Estimate, geometric_mean
-from disttrain.records.gpu_hours import devices_of
+from disttrain.records.gpu_hours import devices_of, unit_of
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
 from disttrain.records.steps import PHASES
@@ -144,7 +144,10 @@ def devices_of_run(rows: pd.DataFrame) -> int:
     first = rows.iloc[0]
     record = read_run_json_or_none(RunDir(Path(first["path"])))
     try:
-        return devices_of(record) if record else int(first["world_size"])
+        if record is None:
+            return int(first["world_size"])
+        device = first["device"]
+        return devices_of(record, unit_of(record, device if isinstance(device, str) else None))
     except (KeyError, TypeError, ValueError):
         return int(first["world_size"])
 

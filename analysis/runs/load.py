@@ -330,7 +330,8 @@ def _cost(run: RunDir, record: RunRecord | None, metrics: Metrics | None) -> dic
         row |= {"attempts": used.attempts, "hours": used.hours, "hours_unit": used.unit}
         row |= {"queue_wait_s": used.queue_wait_s, "usage_source": used.source}
     if planned is not None and get_key(planned["config"], "job.time_limit_min") is not None:
-        row["hours_bound"] = gpu_hours.bound_hours(planned)
+        unit = used.unit if used else gpu_hours.unit_of(planned, metrics.device if metrics else None)
+        row["hours_bound"] = gpu_hours.bound_hours(planned, unit)
     return row
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from disttrain.config.config_tree import asks_for_gpus
+from disttrain.config.ranks import ranks_per_node
 from disttrain.records.base import Record
 from disttrain.records.json_files import CorruptFile, read_json, read_json_or_none
 from disttrain.records.run_directory import RunDir
@@ -78,7 +79,7 @@ def read(
         return None
     try:
         unit = unit_of(record, _device(run) if device is None else device)
-        return from_attempts(attempts, devices_of(record), unit, last_progress(run))
+        return from_attempts(attempts, devices_of(record, unit), unit, last_progress(run))
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -147,15 +148,17 @@ def total(usages: Iterable[RunGpuHours]) -> dict[Unit, float]:
     return found
 
 
-def bound_hours(record: Mapping[str, Any]) -> float:
-    """Upper bound of one start's hours by its time limit, given the run's `run.json`."""
-    return devices_of(record) * float(record["config"]["job"]["time_limit_min"]) / 60
+def bound_hours(record: Mapping[str, Any], unit: Unit) -> float:
+    """Upper bound of one start's hours in `unit` by its time limit, given the run's `run.json`."""
+    return devices_of(record, unit) * float(record["config"]["job"]["time_limit_min"]) / 60
 
 
-def devices_of(record: Mapping[str, Any]) -> int:
-    """Number of GPUs of a run, or of ranks where it has no GPU."""
-    resources = record["config"]["resources"]
-    return int(resources["nodes"]) * int(resources["gpus_per_node"])
+def devices_of(record: Mapping[str, Any], unit: Unit) -> int:
+    """Number of GPUs of a run whose hours have this unit, or of ranks where it has no GPU."""
+    config = record["config"]
+    resources = config["resources"]
+    of_node = resources["gpus_per_node"] if unit == "GPU-hours" else ranks_per_node(config)
+    return int(resources["nodes"]) * int(of_node)
 
 
 def unit_of(record: Mapping[str, Any], device: str | None) -> Unit:

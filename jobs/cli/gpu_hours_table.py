@@ -41,7 +41,7 @@ def _run_usage(state: RunState, found: RunGpuHours | None) -> dict[str, Any] | N
         return None
     record = read_run_json_or_none(state.run) or {}
     try:
-        bound = gpu_hours.bound_hours(record)
+        bound = gpu_hours.bound_hours(record, found.unit)
     except (KeyError, TypeError, ValueError):
         bound = None
     usage = found.model_dump(mode="json", exclude={"schema_version"})

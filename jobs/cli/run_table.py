@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from disttrain.config.dotted_keys import flat_values
+from disttrain.config.ranks import ranks_per_node
 from disttrain.errors import ConfigError
 from disttrain.records.gpu_hours import RunGpuHours, attempt_records, iso
 from disttrain.records.json_files import CorruptFile, write_bytes
@@ -70,10 +71,10 @@ def run_rows(states: Sequence[RunState]) -> tuple[dict[str, type], list[Row]]:
         {name: getattr(state, name, None) for name in COLUMNS}
         | {"run": state.name, "state": state.displayed_state, "tags": " ".join(state.tags) or None}
         | {"repeat": record.get("repeat"), "path": str(state.run.path)}
-        | _shape(config)
+        | _shape(record.get("config") or {})
         | _times(state)
         | _hours(usage.get(state.run.path))
-        for state, record, config in zip(states, records, configs, strict=True)
+        for state, record in zip(states, records, strict=True)
     ]
     columns = dict(COLUMNS)
     for key in dict.fromkeys(key for config in configs for key in config):
@@ -94,9 +95,10 @@ def _config_and_axes(record: Mapping[str, Any]) -> Row:
     return config | {f"axes.{key}" if key in COLUMNS else key: value for key, value in axes.items()}
 
 
-def _shape(config: Row) -> Row:
-    nodes, gpus = config.get("resources.nodes"), config.get("resources.gpus_per_node")
-    ranks = 1 if gpus and config.get("parallel.strategy") == "dp" else gpus
+def _shape(config: Mapping[str, Any]) -> Row:
+    resources = config.get("resources") or {}
+    nodes = resources.get("nodes")
+    ranks = ranks_per_node(config) if resources.get("gpus_per_node") else None
     return {"nodes": nodes, "ranks_per_node": ranks, "ranks": nodes * ranks if nodes and ranks else None}
 
 

@@ -51,7 +51,8 @@ def accounted_usage(
     """
     if any(not starts_of.get(each["job_id"]) for each in attempts):
         return None
-    unit, devices = gpu_hours.unit_of(run, None), gpu_hours.devices_of(run)
+    unit = gpu_hours.unit_of(run, None)
+    devices = gpu_hours.devices_of(run, unit)
     own = sorted(
         (each for found in starts_of.values() for each in found), key=lambda each: each.submitted or 0.0
     )

@@ -8,21 +8,26 @@ import pytest
 import torch
 from torch import nn
 
+from disttrain import __main__ as entry
 from disttrain.config.auto_strategy import choose_strategy
+from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.config_tree import Config
 from disttrain.config.parsing import Draft, check
 from disttrain.config.ranks import ranks_per_node
 from disttrain.config.sections.parallel import ParallelConfig
 from disttrain.errors import ConfigError
+from disttrain.memory_estimate import estimate
 from disttrain.parallel.base import build_strategy
 from disttrain.parallel.mesh import Mesh
 from disttrain.records.gpu_hours import devices_of
 from disttrain.records.run_directory import Attempt, RunDir
 from disttrain.runtime.process_group import World, open_world
+from disttrain.runtime.rank_info import RankInfo
 from disttrain.strategy_choice import resolve_strategy
 from disttrain.telemetry.hardware import node
 from disttrain.telemetry.hardware.gpu_reader import GpuId
 from disttrain.telemetry.throughput import throughput, utilisation
+from disttrain.trainer_config import trainer_config
 from jobs.node.launch import launch_command
 from jobs.node.rendezvous import Endpoint
 from jobs.schedulers.slurm import batch_script
@@ -64,7 +69,7 @@ def test_the_job_requests_the_gpus_of_one_process():
     assert "#SBATCH --gpus-per-node=4" in batch_script.by_hand(
         config.as_dict(), Profile(name="site", gpus="gpus-per-node")
     )
-    assert devices_of(record) == 4, "GPU-hours"
+    assert (devices_of(record, "GPU-hours"), devices_of(record, "CPU rank-hours")) == (4, 1)
 
 
 def test_the_process_takes_the_gpus_or_the_cpu(monkeypatch):
@@ -110,6 +115,20 @@ def test_the_threads_of_data_parallel_compute_in_the_dtype_of_autocast():
         assert threads.submit(found).result() == (1.0, 0.0)
 
 
+def test_the_memory_of_replicas_has_no_estimate():
+    with pytest.raises(ConfigError, match=r"parallel.strategy=dp divides the batch among 4 GPUs"):
+        estimate(dp_config(4))
+
+
+def test_a_trainer_on_one_device_asks_for_one_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    rank = RankInfo(rank=0, size=1, local_rank=0, local_size=1)
+    for device, expected in (("shared", 1), ("cpu", 1), ("auto", 8)):
+        given = {"parallel": {"strategy": "dp"}, "resources": {"device": device}}
+        config = trainer_config(nn.Linear, BatchPlan(8, 1, 1), 1, given, rank)
+        assert config.resources.gpus_per_node == expected
+
+
 def test_several_nodes_and_a_shared_gpu_are_refused():
     with pytest.raises(ConfigError, match=r"dp is one process on the GPUs of one node.*use ddp or auto"):
         dp_config(4, nodes=2)
@@ -117,6 +136,10 @@ def test_several_nodes_and_a_shared_gpu_are_refused():
         dp_config(2, device="shared")
 
 
-def test_several_ranks_are_refused():
+def test_several_ranks_are_refused(monkeypatch, tmp_path):
+    (tmp_path / "dp.yaml").write_text("{parallel: {strategy: dp}, train: {steps: 1, local_batch_size: 8}}")
+    monkeypatch.setattr(entry, "rank_info", lambda: RankInfo(rank=0, size=2, local_rank=0, local_size=2))
+    with pytest.raises(ConfigError, match=r"dp is one process; start it with --nproc-per-node=1, or use ddp"):
+        entry.read_config(*entry.parse_arguments(["--config", str(tmp_path / "dp.yaml")]))
     with pytest.raises(ConfigError, match=r"parallel.strategy=dp needs 1 rank, not 4; use ddp or auto"):
         choose_strategy("dp", 4)

@@ -103,7 +103,7 @@ def test_the_time_limit_is_the_jobs(
     ((*_, folder, _, submission),) = became
     record = read_json(RunDir(Path(folder)).run_json)
     assert (record["config"]["job"]["time_limit_min"], submission) == (limit_min, "0")
-    assert bound_hours(record) == pytest.approx(2 * limit_min / 60), "of two nodes"
+    assert bound_hours(record, "CPU rank-hours") == pytest.approx(2 * limit_min / 60), "of two nodes"
 
 
 @pytest.mark.parametrize("absent", [["torch"], ["torch", "yaml"]])
