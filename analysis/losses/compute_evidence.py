@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,14 @@ def compute_state(study: Study, curve: Curve, point: Point) -> ComputeState:
 
 
 def culprits(study: Study, paths: Sequence[str]) -> list[Culprit]:
-    """Culprits found in at least half of these repeats, highest cost first."""
-    found = [study.stragglers[path] for path in paths if path in study.stragglers]
-    return repeated_culprits([each.diagnosis for each in found])
+    """Culprits with the same ranks in more than half of these repeats, highest cost first.
+
+    Seconds of compute are means by rank over the repeats, so a node with other ranks in each is left out.
+    """
+    repeats = [study.stragglers[path].diagnosis for path in paths if path in study.stragglers]
+    found = repeated_culprits(repeats)
+    times = Counter(each.name for each in found)
+    return [each for each in found if 2 * times[each.name] > len(repeats)]
 
 
 def config_of(path: str) -> dict[str, Any]:

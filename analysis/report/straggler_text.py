@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from analysis.efficiency import Curve, Point
@@ -22,16 +21,27 @@ def examined(study: Study, curve: Curve, point: Point) -> list[RunStragglers]:
 
 def conclusion(repeats: Sequence[Diagnosis]) -> str:
     """Name the culprit with the largest cost among those found in at least half of the repeats."""
+    if not any(each.culprits for each in repeats):
+        return _nobody(repeats)
     every = repeated_culprits(repeats)
     if not every:
-        return _nobody(repeats)
-    chosen, times = every[0], Counter(each.name for each in every)
+        return _not_common(repeats)
+    chosen, known = every[0], {each.part for each in every}
     text = describe(chosen)
     if len(repeats) > 1:
-        text += f" Found in {times[chosen.name]} of {len(repeats)} repeats."
-    if len(times) > 1:
-        text += f" {plural(len(times) - 1, 'further cause')} in the table of stragglers."
+        times = sum(any(each.part == chosen.part for each in diagnosis.culprits) for diagnosis in repeats)
+        text += f" Found in {times} of {len(repeats)} repeats."
+    if len(known) > 1:
+        text += f" {plural(len(known) - 1, 'further cause')} in the table of stragglers."
     return text
+
+
+def _not_common(repeats: Sequence[Diagnosis]) -> str:
+    named = [each.culprits[0].name for each in repeats if each.culprits]
+    return (
+        f"No rank, node or link is slow in half of the repeats; in {len(named)} of {len(repeats)} one is: "
+        f"{', '.join(dict.fromkeys(named))}."
+    )
 
 
 def describe(culprit: Culprit) -> str:

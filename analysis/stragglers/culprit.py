@@ -39,6 +39,8 @@ class Culprit:
     kind: Kind
     name: str
     """As `rank 3 on c04`, `node c04`, `the link of node c04`."""
+    host: str
+    """Node of the ranks in these steps; empty if unknown, and of a link."""
     ranks: tuple[int, ...]
     """Ranks that are slow; of a link none."""
     phase: str
@@ -57,6 +59,11 @@ class Culprit:
     last_share: float | None = None
     """Share of these steps in which one of the ranks arrives last; None for a link."""
     link: SlowLink | None = None
+
+    @property
+    def part(self) -> str:
+        """Name common to repeats: the node, whose ranks have other numbers in each job, or else `name`."""
+        return self.host or self.name
 
 
 @dataclass(frozen=True)
@@ -100,10 +107,10 @@ def diagnose(found: RankSteps, links: Sequence[LinkRate] = ()) -> Diagnosis:
 
 
 def repeated_culprits(repeats: Sequence[Diagnosis]) -> list[Culprit]:
-    """Culprits of all repeats whose name occurs in at least half of the repeats, highest cost first."""
-    times = Counter(each.name for diagnosis in repeats for each in diagnosis.culprits)
+    """Culprits of all repeats whose part occurs in at least half of the repeats, highest cost first."""
+    times = Counter(part for diagnosis in repeats for part in {each.part for each in diagnosis.culprits})
     every = [each for diagnosis in repeats for each in diagnosis.culprits]
-    found = [each for each in every if 2 * times[each.name] >= len(repeats)]
+    found = [each for each in every if 2 * times[each.part] >= len(repeats)]
     return sorted(found, key=lambda each: -each.cost_s)
 
 
@@ -143,13 +150,20 @@ def _by_node(
     """Slow ranks grouped: all of a node with several ranks at the same time, and single ones."""
     groups: list[tuple[Kind, list[int]]] = []
     left = dict(ranges)
-    for ranks in found.nodes.values():
-        together = len(ranks) > 1 and all(rank in ranges for rank in ranks)
+    nodes = [ranks for part in set(ranges.values()) for ranks in found.nodes_between(*part).values()]
+    for ranks in nodes:
+        together = len(ranks) > 1 and all(rank in left for rank in ranks)
+        if together and not found.hosts_between(*_union(ranges, ranks))[ranks[0]]:
+            continue
         if together and (persistent.issuperset(ranks) or _overlap([ranges[rank] for rank in ranks])):
             groups.append(("node", ranks))
             for rank in ranks:
                 del left[rank]
     return groups + [("rank", [rank]) for rank in left]
+
+
+def _union(ranges: dict[int, tuple[int, int]], ranks: list[int]) -> tuple[int, int]:
+    return min(ranges[rank][0] for rank in ranks), max(ranges[rank][1] for rank in ranks)
 
 
 def _overlap(ranges: list[tuple[int, int]]) -> bool:
@@ -169,7 +183,7 @@ def _culprit(
     kind: Kind,
     persistent: bool,
 ) -> Culprit:
-    first, last = min(ranges[rank][0] for rank in ranks), max(ranges[rank][1] for rank in ranks)
+    first, last = _union(ranges, ranks)
     part = slice(first, last + 1)
     own = found.own_s[:, part]
     excess = _above_others(own, ranks)
@@ -177,12 +191,13 @@ def _culprit(
     longer = {
         name: float(_above_others(each[:, part], ranks).mean()) for name, each in found.phases_s.items()
     }
-    host = found.hosts[ranks[0]]
+    host = found.hosts_between(first, last)[ranks[0]]
     on_host = f" on {host}" if host else ""
     return Culprit(
         kind,
-        f"node {host}" if kind == "node" else f"rank {ranks[0]}{on_host}",
-        tuple(ranks),
+        f"node {host}" if kind == "node" else f"rank {found.rank_ids[ranks[0]]}{on_host}",
+        host,
+        tuple(found.rank_ids[rank] for rank in ranks),
         max(longer, key=longer.__getitem__) if longer else "step_s",
         mean_interval(excess),
         cost_s,
@@ -216,6 +231,8 @@ def _slow_links(
         excess = mean_interval(transfer * (1 - link.bytes_per_s / link.usual_bytes_per_s))
         cost_s, phase = excess.value, "comm_transfer_s"
         made.append(
-            Culprit("link", link.name, (), phase, excess, cost_s, cost_s / step_s, True, *steps, link=link)
+            Culprit(
+                "link", link.name, "", (), phase, excess, cost_s, cost_s / step_s, True, *steps, link=link
+            )
         )
     return [each for each in made if each.share >= LEAST_COST]

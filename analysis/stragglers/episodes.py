@@ -52,6 +52,8 @@ def find_episodes(own_s: Floats, seed: int = 0) -> list[Episode]:
         begin, end = _segment(centred[rank])
         # half-way between the two levels, so that jitter at the ends is not taken for the segment
         begin, end = _segment(grouped[rank] - grouped[rank, begin : end + 1].mean() / 2)
+        if end < begin:
+            continue
         slow = (grouped[rank, begin : end + 1] > least_s).mean() >= LEAST_WINDOWS
         first, last = int(groups[begin][0]), int(groups[end][-1])
         inside = deviation[rank, first : last + 1]
@@ -80,7 +82,7 @@ def _without_segments(values: Floats) -> Floats:
 
 
 def _segment(values: Floats) -> tuple[int, int]:
-    """First and last index of the consecutive values with the largest sum."""
+    """First and last index of the consecutive values with the largest sum; (0, -1) if none is positive."""
     total = np.concatenate([[0.0], np.cumsum(values)])
     last = int(np.argmax(total - np.minimum.accumulate(total)))
     return int(np.argmin(total[: last + 1])), last - 1

@@ -41,7 +41,7 @@ def heat_map(found: RankSteps, rows: int = MOST_ROWS, columns: int = MOST_COLUMN
     last = found.steps + found.counts - 1
     return HeatMap(
         cells,
-        [(int(part[0]), int(part[-1])) for part in of_rows],
+        [(found.rank_ids[part[0]], found.rank_ids[part[-1]]) for part in of_rows],
         [(int(found.steps[part[0]]), int(last[part[-1]])) for part in of_columns],
     )
 

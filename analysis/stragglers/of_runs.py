@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pandas as pd
 from pydantic import ValidationError
 
+from analysis.runs.hosts import RunHosts
 from analysis.stragglers.culprit import Diagnosis, diagnose
 from analysis.stragglers.links import LinkRate
 from analysis.stragglers.rank_steps import RankSteps, rank_steps
@@ -42,13 +43,13 @@ def stragglers_of(steps: pd.DataFrame, paths: Sequence[str]) -> dict[str, RunStr
             continue
         seconds = rank_steps(steps[codes == known[path]])
         if seconds is not None:
-            found[path] = RunStragglers(seconds, diagnose(seconds, read_link_rates(Path(path), seconds)))
+            found[path] = RunStragglers(seconds, diagnose(seconds, read_link_rates(Path(path))))
     return found
 
 
-def read_link_rates(path: Path, seconds: RankSteps) -> list[LinkRate]:
-    """Rates of the newest attempt of a run that measured them; empty without any. Nodes have the names that
-    the ranks of `seconds` have, or else those of the record."""
+def read_link_rates(path: Path) -> list[LinkRate]:
+    """Rates of the newest attempt of a run that measured them; empty without any. Nodes have the names of
+    the attempt's record, as in `Frames.steps`, or else those of the rates."""
     run = RunDir(path)
     for attempt in reversed(run.attempts()):
         content = read_json_or_none(attempt.links)
@@ -59,8 +60,9 @@ def read_link_rates(path: Path, seconds: RankSteps) -> list[LinkRate]:
         except ValidationError:
             continue
         nodes = len(record.hosts)
-        per_node = max(seconds.ranks // nodes, 1) if nodes else 1
-        named = [seconds.hosts[min(node * per_node, seconds.ranks - 1)] for node in range(nodes)]
+        known = RunHosts(run, ranks_per_node=None)
+        codes = [known.of_node(attempt.number, node) for node in range(nodes)]
+        named = [known.names[code] for code in codes]
         hosts = named if all(named) and len(set(named)) == nodes else record.hosts
         return [LinkRate(hosts[each.source], hosts[each.target], each.bytes_per_s) for each in record.rates]
     return []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -11,23 +13,29 @@ from numpy.typing import NDArray
 
 from analysis.stats.estimates import Floats
 
+_SAME_HOST = 0.9
+"""Share of the columns that a rank needs on one node to have its name; the rest is noise at the ends."""
 OWN_PHASES = ("compute_s", "input_s", "optimizer_s", "checkpoint_s", "other_s")
 """Phases in which a rank waits for no other rank."""
+_COMMUNICATION = ("comm_wait_s", "comm_transfer_s", "comm_exposed_s")
 
 
 @dataclass(frozen=True)
 class RankSteps:
     """Measured steps of one run that every rank recorded. Matrices have the shape (ranks, steps), in seconds.
 
-    A column is a step record. The record of several steps counts as their mean, `counts` times.
+    A row is a recorded rank; its number is in `rank_ids`, as ranks may be missing. A column is a step record.
+    The record of several steps counts as their mean, `counts` times.
     """
 
     steps: NDArray[np.int64]
     """First step of each column."""
     counts: NDArray[np.int64]
     """Number of steps of each column."""
-    hosts: tuple[str, ...]
-    """Node of each rank; empty if unknown."""
+    rank_ids: tuple[int, ...]
+    """Rank of each row, ascending."""
+    host_steps: NDArray[np.object_]
+    """Node of each rank in each column, which differs between attempts; empty if unknown."""
     step_s: Floats
     own_s: Floats
     """Seconds of a step outside communication."""
@@ -42,21 +50,44 @@ class RankSteps:
     def ranks(self) -> int:
         return self.own_s.shape[0]
 
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Node of each row throughout the run; empty if unknown or if the run changed its nodes."""
+        return self.hosts_between(0, len(self.steps) - 1)
+
     @property
     def nodes(self) -> dict[str, list[int]]:
-        """Ranks of each known node."""
-        found: dict[str, list[int]] = {}
-        for rank, host in enumerate(self.hosts):
-            if host:
-                found.setdefault(host, []).append(rank)
-        return found
+        """Rows of each node in `hosts`."""
+        return _rows_of(self.hosts)
+
+    def hosts_between(self, first: int, last: int) -> tuple[str, ...]:
+        """Node of each row in these columns; empty if unknown or if no node has nine tenths of them."""
+        part = self.host_steps[:, first : last + 1]
+        found = []
+        for row in part:
+            ((host, times),) = Counter(row).most_common(1)
+            found.append(str(host) if times >= _SAME_HOST * len(row) else "")
+        return tuple(found)
+
+    def nodes_between(self, first: int, last: int) -> dict[str, list[int]]:
+        """Rows of each node in `hosts_between`."""
+        return _rows_of(self.hosts_between(first, last))
+
+
+def _rows_of(hosts: Sequence[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for row, host in enumerate(hosts):
+        if host:
+            found.setdefault(host, []).append(row)
+    return found
 
 
 def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
     """The matrices of one run from its rows of `Frames.steps`; None without two ranks and one common step.
 
     Steps that a rank did not record, and steps without a measurement, are left out. Where no phase was
-    measured, own seconds are the step's seconds minus exposed communication.
+    measured, own seconds are the step's seconds minus exposed communication. An ingested table without
+    communication and with only some of the phases has its waiting in `other_s`, which is then no own work.
     """
     rows = steps[steps["measured"].to_numpy(dtype=bool)].sort_values(["step", "rank"], kind="stable")
     ranks = np.unique(rows["rank"].to_numpy())
@@ -77,15 +108,19 @@ def rank_steps(steps: pd.DataFrame) -> RankSteps | None:
     phases = {name: matrix(name) for name in OWN_PHASES}
     phases = {name: seconds for name, seconds in phases.items() if np.isfinite(seconds).any()}
     step_s, wait_s, transfer_s = (matrix(name) for name in ("step_s", "comm_wait_s", "comm_transfer_s"))
+    unmeasured = not any(np.isfinite(matrix(name)).any() for name in _COMMUNICATION)
+    if unmeasured and "compute_s" in phases and len(phases) < len(OWN_PHASES):
+        phases.pop("other_s", None)
     if phases:
         own_s = np.sum([np.nan_to_num(seconds) for seconds in phases.values()], axis=0)
     else:
         own_s = step_s - np.nan_to_num(wait_s) - np.nan_to_num(transfer_s)
-    first = rows["host"].to_numpy()[: len(ranks)] if "host" in rows else [""] * len(ranks)
+    hosts = rows["host"].to_numpy(dtype=object) if "host" in rows else np.full(len(rows), "", dtype=object)
     return RankSteps(
         rows["step"].to_numpy(dtype=np.int64).reshape(shape)[:, 0],
         counts[:, 0].astype(np.int64),
-        tuple(str(host) for host in first),
+        tuple(int(rank) for rank in ranks),
+        hosts.reshape(shape).T,
         step_s,
         own_s,
         wait_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.stragglers.culprit import Culprit, Diagnosis, diagnose
@@ -109,6 +110,51 @@ def test_a_rank_that_is_slow_for_a_while(ranks):
     assert abs(culprit.last_step - 140) <= 2
     assert culprit.excess_s.value == pytest.approx(0.06, rel=0.1)
     assert culprit.cost_s == pytest.approx(0.06 * 40 / 200, rel=0.25)
+
+
+def test_a_rank_has_its_own_number_where_others_recorded_nothing():
+    rows = generate(delays(4, 60, slow=[2], slow_s=0.05, jitter_s=0.004))
+    culprit = only(rows[rows["rank"] > 0])
+    assert (culprit.name, culprit.ranks) == ("rank 2 on c02", (2,))
+
+
+def resumed(slow: tuple[int, int], at: int, ranks_per_node: int = 1) -> pd.DataFrame:
+    """200 steps of 8 ranks, resumed on nodes d00 to d07 at step `at`; ranks of one node slow in `slow`."""
+    ranks = [*range(2 * ranks_per_node, 3 * ranks_per_node)]
+    added = delays(8, 200, slow=ranks, slow_s=0.06, jitter_s=0.004, between=slow)
+    rows = generate(added, ranks_per_node=ranks_per_node)
+    second = rows["step"] >= at
+    rows.loc[second, "attempt"] = 1
+    rows.loc[second, "host"] = rows.loc[second, "host"].str.replace("c", "d")
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("slow", "at", "name"),
+    [
+        ((1, 60), 61, "rank 2 on c02"),  # slow only on the node of the first attempt
+        ((101, 200), 101, "rank 2 on d02"),
+        ((1, 200), 101, "rank 2"),  # slow on both nodes
+    ],
+)
+def test_a_resumed_run_names_the_node_on_which_the_rank_was_slow(slow, at, name):
+    assert only(resumed(slow, at)).name == name
+
+
+def test_a_resumed_run_names_the_node_of_several_ranks():
+    culprit = only(resumed((121, 200), 121, ranks_per_node=2))
+    assert (culprit.name, culprit.ranks, culprit.host) == ("node d02", (4, 5), "d02")
+
+
+def test_a_table_with_compute_alone_names_its_slow_rank():
+    """The rest of the step is `other_s`, and most of it is waiting."""
+    rows = generate(delays(4, 60, slow=[2], slow_s=0.05, jitter_s=0.004))
+    columns = [name for name in rows if name.endswith("_s") and name not in ("step_s", "compute_s")]
+    rows[columns] = np.nan
+    rows["other_s"] = rows["step_s"] - rows["compute_s"]
+    assert only(rows).name == "rank 2 on c02"
+    rows["compute_s"], rows["other_s"] = np.nan, rows["step_s"]
+    assert diagnosis(rows).culprits == ()
 
 
 def test_two_culprits_are_listed_by_their_cost():

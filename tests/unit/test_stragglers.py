@@ -121,6 +121,13 @@ def test_a_rank_that_is_slow_for_a_while_is_an_episode_in_its_steps():
     assert episode.excess_s.value == pytest.approx(0.05, rel=0.15)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_segment_without_a_slow_step_is_no_episode():
+    """The level of the segment with the largest sum is below zero here, so that nothing is left of it."""
+    random = np.random.default_rng([83, 2, 20])
+    assert find_episodes(0.12 + 0.006 * random.standard_normal((2, 20)).cumsum(axis=1)) == []
+
+
 def test_an_interval_of_correlated_steps_covers():
     covered = 0
     for seed in range(200):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,14 @@ HOSTS = ["c00", "c01", "c02", "c03"]
 FIELDS = ("step", "step_s", *PHASES, "comm_exposed_s")
 
 
-def write_run(path: Path, added_s: np.ndarray, repeat: int = 0, transfer_s: float = TRANSFER_S) -> RunDir:
-    run = fake_run(path, nodes=4, hosts=HOSTS, steps=STEPS, repeat=repeat)
+def write_run(
+    path: Path,
+    added_s: np.ndarray,
+    repeat: int = 0,
+    transfer_s: float = TRANSFER_S,
+    hosts: Sequence[str] = HOSTS,
+) -> RunDir:
+    run = fake_run(path, nodes=4, hosts=hosts, steps=STEPS, repeat=repeat)
     rows = generate(added_s, transfer_s=transfer_s, seed=repeat)
     for rank, own in rows.groupby("rank"):
         lines = [
@@ -71,6 +78,36 @@ def test_a_slow_rank_is_named_on_the_first_screen_with_size_and_repeats(tmp_path
     (figure,) = section.figures
     assert figure.svg.startswith("<svg")
     assert "Rank 2 on c02" in figure.conclusion
+
+
+def test_a_slow_node_is_recognized_although_each_repeat_numbers_the_ranks_anew(tmp_path):
+    for repeat in range(3):
+        hosts = [*HOSTS[-repeat:], *HOSTS[:-repeat]] if repeat else HOSTS
+        added = delays(4, STEPS, slow=[hosts.index("c02")], slow_s=0.05, jitter_s=0.003, seed=repeat)
+        write_run(tmp_path / "sweep" / f"n4-r{repeat}", added, repeat, hosts=hosts)
+    text = sentence_of(study_of(tmp_path / "sweep"))
+    assert " on c02 is slow" in text
+    assert "Found in 3 of 3 repeats." in text
+
+
+def test_a_rank_that_is_slow_in_one_of_three_repeats_is_still_named(tmp_path):
+    for repeat in range(3):
+        added = delays(4, STEPS, slow=[] if repeat else [1], slow_s=0.05, jitter_s=0.003, seed=repeat)
+        write_run(tmp_path / "sweep" / f"n4-r{repeat}", added, repeat)
+    text = sentence_of(study_of(tmp_path / "sweep"))
+    assert "No rank, node or link is slow in half of the repeats; in 1 of 3 one is: rank 1 on c01." in text
+
+
+def test_the_table_of_blame_has_the_numbers_of_the_recorded_ranks(tmp_path):
+    run = write_run(tmp_path / "sweep" / "n4", delays(4, STEPS, slow=[2], slow_s=0.05, jitter_s=0.003))
+    run.attempt(0).steps(0).unlink()
+    section = stragglers.build(study_of(tmp_path / "sweep"))
+    assert section is not None
+    assert "Rank 2 on c02 is slow" in section.conclusion
+    _, _, blame = section.tables
+    assert blame.rows[0][:2] == [2, "c02"]
+    assert sorted(row[0] for row in blame.rows) == [1, 2, 3]
+    assert "rank 3 on c03: mean excess" in section.figures[0].svg
 
 
 def test_a_slow_link_is_named_from_its_rates(tmp_path):

@@ -155,12 +155,12 @@ def _blame(leading: Examined) -> Table:
     last = own_s.argmax(axis=0)
     order = np.argsort(-charged, kind="stable")[:_MOST_RANKS]
     rows: list[list[Value]] = []
-    for rank in (int(index) for index in order):
-        host = each.seconds.hosts[rank]
+    for row in (int(index) for index in order):
+        host = each.seconds.hosts[row]
         rows.append(
             [
-                rank, host, float(own_s[rank].mean()), float((last == rank).mean()), float(charged[rank]),
-                float(charged[rank] / total), of_node.get(host, float("nan")) / total,
+                each.seconds.rank_ids[row], host, float(own_s[row].mean()), float((last == row).mean()),
+                float(charged[row]), float(charged[row] / total), of_node.get(host, float("nan")) / total,
             ]
         )  # fmt: skip
     columns = [
@@ -185,7 +185,7 @@ def _figure(study: Study, leading: Examined, conclusion: str) -> Figure:
     made = heat_map(each.seconds)
     typical_s = float(np.median(each.seconds.own_s))
     high_s = max(float(np.quantile(made.excess_s, 0.995)), _LEAST_SCALE * typical_s)
-    hosts = each.seconds.hosts
+    hosts = dict(zip(each.seconds.rank_ids, each.seconds.hosts, strict=True))
     names = [str(first) if first == last else f"{first} to {last}" for first, last in made.ranks]
     titles = [
         f"rank {name}{f' on {hosts[first]}' if hosts[first] else ''}: mean excess "
