@@ -6,7 +6,7 @@ import html
 
 FONT_PX = 15.0
 """Largest size of the text of a figure, in units of its view box: on narrow screens."""
-_CHARACTER = 0.53
+_CHARACTER = 0.6
 """Mean width of a character as a share of the size of the font."""
 
 

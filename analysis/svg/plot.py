@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analysis.svg.elements import document, element, text, text_width
+from analysis.svg.elements import document, element, shortened, text, text_width
 from analysis.svg.scales import Axis, Scale
 
 HALF, WIDE = 480.0, 980.0
@@ -76,9 +76,10 @@ class Plot:
         return self
 
     def caption(self, left: str, right: str, y: float) -> None:
-        """Texts at both ends of a line."""
+        """Texts at both ends of a line; the left one is cut where it would meet the right one."""
+        room = self.width - self.right - self.left - text_width(right)
         self.add(
-            text(left, self.left, y, class_="strong"),
+            text(shortened(left, room), self.left, y, class_="strong"),
             text(right, self.width - self.right, y, class_="tick end"),
         )
 

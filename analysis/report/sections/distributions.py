@@ -149,7 +149,7 @@ def _histograms(study: Study, found: list[Pooled]) -> Figure:
         p50, p99 = (seconds(float(np.percentile(times, at))) for at in (50, 99))
         frame.caption(
             f"{point_name(study, curve, point)}",
-            f"median {p50} · p99 {p99} · n={times.size}",
+            f"median {p50} · p99 {p99}",
             bottom - row_height + 22,
         )
         frame.rule(bottom)
