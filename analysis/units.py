@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from analysis.stats.estimates import Estimate
 
+RESOLUTION_S = 1e-12
+"""Shorter durations are rounding errors of sums, and are printed as 0."""
 _TIME = ((1.0, "s", 1.0), (1e-3, "ms", 1e3), (0.0, "µs", 1e6))
 
 
@@ -22,8 +24,14 @@ def number(value: float) -> str:
     return f"{rounded:#.3g}".rstrip(".")
 
 
+def resolved_s(value: float) -> float:
+    """The duration in seconds; 0 where it is shorter than `RESOLUTION_S`."""
+    return value if abs(value) >= RESOLUTION_S else 0.0
+
+
 def seconds(value: float) -> str:
     """`1.20 s`, `41.2 ms`, `310 µs`."""
+    value = resolved_s(value)
     factor, unit = time_scale(abs(value))
     return f"{number(value * factor)} {unit}"
 
@@ -44,7 +52,7 @@ def rate(value: float, unit: str = "samples/s") -> str:
 
 def percent(value: float, digits: int = 1) -> str:
     """A share between 0 and 1 as `73.1 %`."""
-    return f"{100 * value:.{digits}f} %"
+    return f"{100 * value:z.{digits}f} %"
 
 
 def times(value: float, digits: int = 2) -> str:

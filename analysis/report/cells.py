@@ -52,10 +52,13 @@ def _estimate(value: Estimate, unit: Unit) -> Cell:
     if value.low is None or value.high is None:
         return Cell(text, units.interval(value), repeats)
     factor, digits = _scale(value.value, unit)
+    low, high = value.low, value.high
+    if unit == "s":
+        low, high = units.resolved_s(low), units.resolved_s(high)
     if digits is not None:
-        bounds = f"[{value.low * factor:.{digits}f}, {value.high * factor:.{digits}f}]"
+        bounds = f"[{low * factor:z.{digits}f}, {high * factor:z.{digits}f}]"
     else:
-        bounds = f"[{units.number(value.low * factor)}, {units.number(value.high * factor)}]"
+        bounds = f"[{units.number(low * factor)}, {units.number(high * factor)}]"
     if value.basis == "within run":
         bounds += " within the run"
     return Cell(text, bounds, repeats)
@@ -106,7 +109,7 @@ _FORMS: dict[Unit, Callable[[float], str]] = {
     "s": units.seconds,
     "span": units.span,
     "share": units.percent,
-    "points": lambda value: f"{100 * value:+.1f} pp",
+    "points": lambda value: f"{100 * value:+z.1f} pp",
     "ratio": units.times,
     "B": units.binary_bytes,
     "loss": "{:.4f}".format,

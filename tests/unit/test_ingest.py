@@ -10,8 +10,10 @@ import pytest
 
 import submit
 from analysis.efficiency import scaling_curves
+from analysis.report.sections import communication, waterfall
 from analysis.runs.frames import load_frames
 from analysis.runs.load import load
+from analysis.study import Study
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
@@ -272,3 +274,28 @@ def test_a_step_in_milliseconds_beside_phases_in_seconds_is_a_warning(
     path = table(tmp_path / "other.csv", [f"a,{step},0,c0,500,0.4,8" for step in range(20)])
     assert ingest(path) == 0
     assert "other/a: 100% of step_s is in no phase" in capsys.readouterr().err.replace(" %", "%")
+
+
+def test_phases_that_no_run_has_are_absent_from_sections(tmp_path: Path) -> None:
+    """An absent phase is not a phase of zero seconds."""
+    lines = [
+        f"n{nodes},{step},{rank},0.5,0.4,{0.02 * nodes},8"
+        for nodes in (1, 2)
+        for step in range(20)
+        for rank in range(nodes)
+    ]
+    path = table(tmp_path / "other.csv", lines, "run,step,rank,step_s,compute_s,comm_transfer_s,samples")
+    assert ingest(path) == 0
+    runs = load([tmp_path / "runs" / "other"])
+    study = Study(runs, scaling_curves(runs))
+    losses, messages = waterfall.build(study), communication.build(study)
+    assert losses is not None
+    assert messages is not None
+    shown = {value for row in losses.tables[0].rows for value in row if isinstance(value, str)}
+    assert {"compute", "data transfer", "other", "residual"} <= shown
+    assert not shown & {"input", "waiting for peers", "optimizer", "checkpoint"}
+    (figure,) = messages.figures
+    assert figure.title == "Exposed communication"
+    assert "data transfer" in figure.svg
+    assert "waiting for peers" not in figure.svg
+    assert "hidden" not in figure.svg.lower()

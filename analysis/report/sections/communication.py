@@ -27,6 +27,7 @@ from analysis.units import percent, plural, seconds, time_scale
 from disttrain.records.communication import CollectiveSummary, CommSummary
 from disttrain.records.metrics import Metrics
 
+_HIDDEN = "Hidden communication runs while the rank computes and costs no time of its own."
 _LISTED = 12
 """Collectives listed for each size, longest first; the rest is in the runs' metrics.json."""
 
@@ -166,6 +167,8 @@ def _figure(
         (-5, "data transfer", "ph-transfer"),
         (-4, "hidden", "ph-hidden"),
     )
+    kinds = tuple(kind for kind in kinds if any(row[kind[0]] is not None for row in table))
+    hidden = any(label == "hidden" for _, label, _ in kinds)
     totals = [sum(float(v) for v in row[-6:-3] if isinstance(v, float)) for row in table]
     longest = max(totals)
     if longest <= 0:
@@ -182,8 +185,8 @@ def _figure(
     return bar_chart(
         study,
         "communication",
-        "Hidden and exposed communication",
-        f"{conclusion} Hidden communication runs while the rank computes and costs no time of its own.",
+        "Hidden and exposed communication" if hidden else "Exposed communication",
+        sentence([conclusion, _HIDDEN if hidden else ""]),
         grouped_rows(study, rows),
         Axis(f"communication in a step ({unit})", 0.0, 1.2 * longest * factor),
         [LegendItem(label, colour) for _, label, colour in kinds],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.costs.energy import mean_watts
 from analysis.efficiency import Curve, Point
@@ -17,6 +17,7 @@ from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.scales import Axis
 from analysis.units import percent, plural, seconds, time_scale
+from disttrain.records.steps import PHASES
 
 STEPS = 1000
 """Steps that device-hours, money and joules count."""
@@ -65,8 +66,16 @@ def waterfalls(study: Study) -> list[SizeWaterfall]:
         for point in curve.points:
             if point is not curve.base and any(point.composition.values()):
                 times = phase_times(point, curve, study.included)
-                found.append(SizeWaterfall(curve, point, waterfall(times, base)))
+                found.append(
+                    SizeWaterfall(curve, point, _measured(waterfall(times, base), point, curve.base))
+                )
     return found
+
+
+def _measured(found: Waterfall, point: Point, base: Point) -> Waterfall:
+    """The waterfall without phases that neither size measured; their parts are exactly zero."""
+    absent = {name for name in PHASES if point.composition[name] is base.composition[name] is None}
+    return replace(found, parts=tuple(part for part in found.parts if part.name not in absent))
 
 
 def leading(found: list[SizeWaterfall]) -> SizeWaterfall:
@@ -92,7 +101,7 @@ def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
 
 def why(study: Study, shown: SizeWaterfall) -> str:
     """Cause of lost compute time, if compute loses at least 1 % of the step; empty otherwise."""
-    share = next(part.share.value for part in shown.found.parts if part.name == "compute_s")
+    share = next((part.share.value for part in shown.found.parts if part.name == "compute_s"), 0.0)
     if share < 0.01:
         return ""
     return cause_sentence(compute_causes(study, shown.curve, shown.point))
