@@ -162,12 +162,12 @@ def _conclusion(study: Study, points: Sequence[tuple[Curve, Point]]) -> str:
 def _figure(
     study: Study, points: Sequence[tuple[Curve, Point]], table: Sequence[Sequence[Value]], conclusion: str
 ) -> Figure | None:
-    kinds = (
+    possible = (
         (-6, "waiting for peers", "ph-wait"),
         (-5, "data transfer", "ph-transfer"),
         (-4, "hidden", "ph-hidden"),
     )
-    kinds = tuple(kind for kind in kinds if any(row[kind[0]] is not None for row in table))
+    kinds = [kind for kind in possible if any(row[kind[0]] is not None for row in table)]
     hidden = any(label == "hidden" for _, label, _ in kinds)
     totals = [sum(float(v) for v in row[-6:-3] if isinstance(v, float)) for row in table]
     longest = max(totals)
