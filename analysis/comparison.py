@@ -8,7 +8,7 @@ chance.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.efficiency import Curve, Point
@@ -73,6 +73,14 @@ def strategies(curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN) -> l
         reference = group[names.index(base)]
         pairs += [(curve, reference) for curve in group if curve is not reference]
     return _compared(pairs, margin)
+
+
+def fastest(lead: Curve, curves: Sequence[Curve], margin: float = EQUIVALENCE_MARGIN) -> bool:
+    """Whether the largest size of `lead` is faster than that size of every other curve, by the verdicts."""
+    largest = replace(lead, points=lead.points[-1:])
+    others = [curve for curve in curves if curve is not lead and curve.emulated == lead.emulated]
+    compared = _compared([(largest, other) for other in others], margin)
+    return len(compared) == len(curves) - 1 and all(each.verdict == "faster" for each in compared)
 
 
 def _matches(curve: Curve, other: Curve) -> bool:

@@ -2,56 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+from analysis.losses.bottlenecks import STRAGGLERS
 from analysis.losses.compute_loss import CauseName
 
-_GRADIENTS = (
-    "Send fewer or smaller messages: parallel.ddp.bucket_mb; parallel.gradient_communication.scheme "
-    "(fp16, bf16, powersgd, hierarchical); or a larger train.global_batch_size by accumulation."
+
+class _Line(NamedTuple):
+    """An aim, and options that serve it."""
+
+    aim: str
+    options: tuple[str, ...] = ()
+
+
+_GRADIENTS = _Line(
+    "Send fewer or smaller messages",
+    (
+        "parallel.ddp.bucket_mb",
+        "parallel.gradient_communication.scheme (fp16, bf16, powersgd, hierarchical)",
+        "a larger train.global_batch_size by accumulation",
+    ),
 )
-_SHARDS = (
-    "Gather less or earlier: parallel.fsdp.reshard_after_forward=false, parallel.fsdp.forward_prefetch, "
-    "parallel.fsdp.reduce_dtype=bf16; or parallel.strategy=hsdp, which gathers within a node."
+_SHARDS = _Line(
+    "Gather less or earlier",
+    (
+        "parallel.fsdp.reshard_after_forward=false",
+        "parallel.fsdp.forward_prefetch",
+        "parallel.fsdp.reduce_dtype=bf16",
+        "parallel.strategy=hsdp, which gathers within a node",
+    ),
 )
-_BUBBLE = (
-    "Make the bubble of the pipeline smaller: more micro-batches by a larger train.global_batch_size, or "
-    "fewer parallel.pipeline.stages."
+_BUBBLE = _Line(
+    "Make the bubble of the pipeline smaller",
+    ("more micro-batches by a larger train.global_batch_size", "fewer parallel.pipeline.stages"),
 )
 _TRANSFER = {"ddp": _GRADIENTS, "fsdp": _SHARDS, "hsdp": _SHARDS, "pipeline": _BUBBLE}
+_LEAVE_OUT = _Line("Leave the slow rank's node out of the next job")
 _PHASES = {
-    "input_s": "Load data in processes of its own: data.workers and data.prefetch.",
-    "comm_wait_s": "Look for the rank or node that arrives last, and leave it out of the next job. "
-    "Waiting for changing ranks falls with a longer step: train.local_batch_size.",
-    "optimizer_s": "Use the fused kernel, optim.fused=true, or divide the update among ranks, "
-    "parallel.strategy=fsdp.",
-    "checkpoint_s": "Save less often, checkpoint.every_steps or checkpoint.every_s, or in the background, "
-    "checkpoint.asynchronous=true.",
-    "other_s": "Reduce work on the host: compile.scope=blocks, train.gc_every, train.log_every; a trace by "
-    "profile.steps shows where it is.",
+    "input_s": _Line("Load data in processes of its own", ("data.workers and data.prefetch",)),
+    "comm_wait_s": _Line(
+        "Waiting for changing ranks falls with a longer step", ("a larger train.local_batch_size",)
+    ),
+    "optimizer_s": _Line(
+        "Update faster",
+        ("the fused kernel, optim.fused=true", "dividing the update among ranks, parallel.strategy=fsdp"),
+    ),
+    "checkpoint_s": _Line(
+        "Save less often or in the background",
+        ("checkpoint.every_steps or checkpoint.every_s", "checkpoint.asynchronous=true"),
+    ),
+    "other_s": _Line(
+        "Reduce work on the host",
+        ("compile.scope=blocks", "train.gc_every", "train.log_every", "profile.steps for a trace of it"),
+    ),
+    STRAGGLERS: _LEAVE_OUT,
 }
-_CAUSES: dict[CauseName, str] = {
-    "shared_processors": "Give each rank processors of its own: more resources.nodes with fewer "
-    "resources.gpus_per_node, or resources.threads_per_rank=1.",
-    "smaller_batch": "Keep the kernels large: a larger train.local_batch_size, or weak scaling.",
-    "slow_ranks": "Leave the slow rank's node out of the next job.",
-    "lower_clocks": "Look for the reason of the lower clocks: power limit, cooling, or another job.",
-    "unknown": "Record a trace at both sizes, profile.steps, and compare the kernels.",
+_CAUSES: dict[CauseName, _Line] = {
+    "shared_processors": _Line(
+        "Give each rank processors of its own",
+        ("more resources.nodes with fewer resources.gpus_per_node", "resources.threads_per_rank=1"),
+    ),
+    "smaller_batch": _Line("Keep the kernels large", ("a larger train.local_batch_size", "weak scaling")),
+    "slow_ranks": _Line("Compare the ranks in the section of stragglers"),
+    "lower_clocks": _Line("Look for the reason of the lower clocks: power limit, cooling, or another job"),
+    "unknown": _Line("Record a trace at both sizes and compare the kernels", ("profile.steps",)),
 }
 
 
-def advice(phase: str, strategy: str | None, causes: Sequence[CauseName] = ()) -> str:
+def advice(
+    phase: str,
+    strategy: str | None,
+    causes: Sequence[CauseName] = (),
+    *,
+    culprit: bool = False,
+    config: Mapping[str, Any] | None = None,
+) -> str:
     """Advice on lost time in a phase.
 
     Args:
-        phase: of `records.steps.PHASES`.
+        phase: of `records.steps.PHASES`, or `STRAGGLERS`.
         strategy: `Metrics.strategy`.
         causes: of lost compute time, the largest first (`analysis.losses.compute_loss`).
+        culprit: whether the search for stragglers named a rank or node.
+        config: values of the runs by dotted key; options with these values are left out.
     """
+    line = _line(phase, strategy, causes, culprit=culprit)
+    options = [option for option in line.options if not _is_set(option, config or {})]
+    return f"{line.aim}: {'; or '.join(options)}." if options else f"{line.aim}."
+
+
+def _line(phase: str, strategy: str | None, causes: Sequence[CauseName], *, culprit: bool) -> _Line:
     if phase == "compute_s":
-        return _CAUSES[causes[0] if causes else "unknown"]
+        first = causes[0] if causes else "unknown"
+        return _LEAVE_OUT if culprit and first == "slow_ranks" else _CAUSES[first]
     if phase == "comm_transfer_s":
         return _TRANSFER.get(strategy or "", _GRADIENTS)
     if phase == "comm_wait_s" and strategy == "pipeline":
         return _BUBBLE
-    return _PHASES[phase]
+    return _LEAVE_OUT if phase == "comm_wait_s" and culprit else _PHASES[phase]
+
+
+def _is_set(option: str, config: Mapping[str, Any]) -> bool:
+    """Whether the config has the value that an option advises as `key=value`."""
+    found = re.search(r"([a-z_.]+)=(\w+)", option)
+    return found is not None and str(config.get(found[1])).lower() == found[2]

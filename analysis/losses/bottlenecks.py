@@ -5,19 +5,23 @@ the ceiling s / (1 - s). It is no forecast, because the removed time can move to
 optimizer are needed, so that only their part beyond the prediction of the base counts.
 
 A bottleneck is significant if the lower bound of its share exceeds `MATERIAL`. One repeat has no interval and
-no significant bottleneck.
+no significant bottleneck; neither have steps that are not stationary.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from analysis.losses.waterfall import PhaseTimes, mean_with_interval, waterfall
+import numpy as np
+
+from analysis.losses.waterfall import Floats, PhaseTimes, waterfall
 from analysis.stats.estimates import Estimate
 from disttrain.records.steps import PHASES
 
 MATERIAL = 0.01
 """Smallest share of a step that counts as a bottleneck."""
+STRAGGLERS = "stragglers"
+"""Part of the step that named stragglers cost: their longer phases and the waiting of the others."""
 NEEDED = ("compute_s", "optimizer_s")
 """Phases that cannot be removed: only the part beyond the base's prediction counts."""
 
@@ -40,28 +44,46 @@ class Bottleneck:
             None if low is None else _gain(low),
             None if high is None else _gain(high),
             self.share.repeats,
+            self.share.basis,
         )
 
 
-def bottlenecks(point: PhaseTimes, base: PhaseTimes | None) -> list[Bottleneck]:
+def without_noise(times: PhaseTimes, floor_s: float) -> PhaseTimes:
+    """The times with waiting that noise alone produces (`analysis.stragglers.noise_floor`) as transfer."""
+    wait_s, transfer_s = times.phases["comm_wait_s"], times.phases["comm_transfer_s"]
+    moved_s = np.minimum(wait_s, floor_s)
+    moved = {"comm_wait_s": wait_s - moved_s, "comm_transfer_s": transfer_s + moved_s}
+    return replace(times, phases={**times.phases, **moved})
+
+
+def bottlenecks(
+    point: PhaseTimes, base: PhaseTimes | None, straggler_s: Floats | None = None
+) -> list[Bottleneck]:
     """Phases that take at least `MATERIAL` of the step, the highest ceiling first.
 
     Args:
         base: the size that predicts compute and optimizer; None, or the point itself, leaves these two out.
+        straggler_s: seconds of a step that named stragglers cost in each repeat, shape (repeats,). They take
+            the place of smaller parts of waiting and compute, in which the cost is counted.
     """
-    removable = {
-        name: mean_with_interval(point.phases[name] / point.step_s) for name in PHASES if name not in NEEDED
-    }
+    removable = {name: point.mean_share(point.phases[name]) for name in PHASES if name not in NEEDED}
     if base is not None and base is not point:
         parts = {part.name: part.share for part in waterfall(point, base).parts}
         removable |= {name: parts[name] for name in NEEDED}
+    if straggler_s is not None:
+        cost = point.mean_share(straggler_s)
+        smaller = [name for name in ("comm_wait_s", "compute_s") if name in removable]
+        for name in smaller:
+            if removable[name].value <= cost.value:
+                del removable[name]
+        removable[STRAGGLERS] = cost
     found = [_bottleneck(name, share) for name, share in removable.items() if share.value >= MATERIAL]
     return sorted(found, key=lambda each: -each.share.value)
 
 
 def _bottleneck(phase: str, share: Estimate) -> Bottleneck:
     low, high = (None if bound is None else min(max(bound, 0.0), 0.999) for bound in (share.low, share.high))
-    bounded = Estimate(min(share.value, 0.999), low, high, share.repeats)
+    bounded = Estimate(min(share.value, 0.999), low, high, share.repeats, share.basis)
     return Bottleneck(phase, bounded, low is not None and low > MATERIAL)
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
 from analysis.efficiency import Curve, Point
-from analysis.stats.estimates import CONFIDENCE, Estimate, geometric_mean
+from analysis.stats.estimates import CONFIDENCE, Estimate, geometric_mean, not_stationary
 from disttrain.records.gpu_hours import devices_of, unit_of
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json_or_none
@@ -61,6 +61,13 @@ class PhaseTimes:
     """Samples per step over all ranks."""
     devices: int
     """GPUs of the run, or ranks where it has none."""
+    stationary: bool = True
+    """Whether the means of all repeats are of stationary steps; otherwise no mean has an interval."""
+
+    def mean_share(self, seconds: Floats) -> Estimate:
+        """Mean over repeats of `seconds` / `step_s`, both of shape (repeats,)."""
+        share = mean_with_interval(seconds / self.step_s)
+        return share if self.stationary else not_stationary(share)
 
     @property
     def mean_step_s(self) -> float:
@@ -136,7 +143,9 @@ def phase_times(point: Point, curve: Curve, table: pd.DataFrame) -> PhaseTimes:
     rows = rows.set_index("run").loc[list(point.runs)]
     step_s = point.global_batch_size / rows["samples_per_s"].to_numpy(dtype=np.float64)
     phases = {name: rows[name].fillna(0.0).to_numpy(dtype=np.float64) for name in PHASES}
-    return PhaseTimes(step_s, phases, point.world_size, point.global_batch_size, devices_of_run(rows))
+    stationary = point.samples_per_s.basis != "not stationary"
+    devices = devices_of_run(rows)
+    return PhaseTimes(step_s, phases, point.world_size, point.global_batch_size, devices, stationary)
 
 
 def devices_of_run(rows: pd.DataFrame) -> int:
@@ -164,7 +173,10 @@ def waterfall(point: PhaseTimes, base: PhaseTimes) -> Waterfall:
         seconds = _with_interval(delta_s, own, others)
         share = delta_s / actual_s  # a ratio: its variance by linearization
         linear = (own - share * point.step_s) / actual_s
-        parts.append(Part(name, seconds, _with_interval(share, linear, others / actual_s)))
+        shares = _with_interval(share, linear, others / actual_s)
+        if not (point.stationary and base.stationary):
+            seconds, shares = not_stationary(seconds), not_stationary(shares)
+        parts.append(Part(name, seconds, shares))
     return Waterfall(ideal_s, actual_s, tuple(parts), point.devices, point.samples, ideal_parts)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from analysis.comparison import fastest
 from analysis.efficiency import Curve
-from analysis.report import scaling_text
-from analysis.report.common import sentence
+from analysis.report import scaling_text, straggler_text
+from analysis.report.common import point_name, sentence
 from analysis.report.model import Answer
 from analysis.report.section import Section
 from analysis.report.sections import composition, waterfall
@@ -34,8 +35,8 @@ def lead(study: Study) -> str:
 def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
     """Up to four answers; none without a finished run.
 
-    With another sweep, the first is the conclusion of the section of its comparison. The time names the
-    culprit that the section of stragglers found; the help is the conclusion of the section of bottlenecks.
+    With another sweep, the first is the conclusion of the section of its comparison. Scaling and time are
+    those of the leading curve, with its culprit; the help is the conclusion of the section of bottlenecks.
     """
     if not study.curves:
         return []
@@ -43,7 +44,7 @@ def answers(study: Study, sections: Sequence[Section]) -> list[Answer]:
     found = {
         AGAINST: conclusions.get("comparison", ""),
         SCALES: _scales(study, leading_curve(study)),
-        TIME: sentence([composition.growth(study), _why(study), _first(conclusions.get("stragglers", ""))]),
+        TIME: _time(study, leading_curve(study)),
         HELPS: conclusions.get("bottlenecks", ""),
     }
     return [Answer(question=question, text=text) for question, text in found.items() if text]
@@ -60,14 +61,21 @@ def _first(text: str) -> str:
     return f"{first}." if end else text
 
 
-def _why(study: Study) -> str:
-    """Cause of lost compute time on the leading curve; empty where compute loses nothing."""
-    curve = leading_curve(study)
+def _time(study: Study, curve: Curve) -> str:
+    """The largest loss at the largest size of a curve, its cause in compute, and the culprit."""
     found = [each for each in waterfall.waterfalls(study) if each.curve is curve]
-    return waterfall.why(study, found[-1]) if found else ""
+    lost = (
+        [waterfall.loss_sentence(study, found[-1]), waterfall.why(study, found[-1])]
+        if found
+        else [composition.most(curve)]
+    )
+    repeats = [each.diagnosis for each in straggler_text.examined(study, curve, curve.points[-1])]
+    place = point_name(study, curve, curve.points[-1])
+    culprit = f"On {place}: {_first(straggler_text.conclusion(repeats))}" if repeats else ""
+    return sentence([*lost, culprit])
 
 
 def _scales(study: Study, curve: Curve) -> str:
     many = len(study.curves)
-    others = f"The fastest of {many} configurations." if many > 1 else ""
+    others = f"The fastest of {many} configurations." if many > 1 and fastest(curve, study.curves) else ""
     return sentence([scaling_text.headline(curve, many) + ".", scaling_text.precision(curve), others])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.losses.advice import advice
-from analysis.losses.bottlenecks import MATERIAL, bottlenecks
+from analysis.losses.bottlenecks import MATERIAL, bottlenecks, without_noise
 from analysis.losses.compute_loss import CauseName
 from analysis.losses.waterfall import PhaseTimes
 from disttrain.config.config_tree import config_fields
@@ -49,6 +50,27 @@ def test_nothing_is_significant_in_one_repeat_or_in_noise() -> None:
     (found,) = bottlenecks(PhaseTimes(1 + noisy["input_s"], noisy, 2, 16, 2), None)
     assert not found.significant
     assert found.ceiling.low == 0
+
+
+def test_steps_that_are_not_stationary_have_no_interval() -> None:
+    base = times(ranks=1)
+    found = bottlenecks(replace(times(input_s=0.3, compute_s=1.3), stationary=False), base)
+    assert {each.phase for each in found} == {"input_s", "compute_s"}
+    assert not any(each.significant or each.share.low is not None for each in found)
+    assert {each.ceiling.basis for each in found} == {"not stationary"}
+
+
+def test_waiting_of_noise_alone_is_transfer() -> None:
+    (found,) = bottlenecks(without_noise(times(comm_wait_s=0.05), 0.06), None)
+    assert found.phase == "comm_transfer_s"
+
+
+def test_options_that_are_set_are_not_advised() -> None:
+    line = advice("compute_s", "ddp", ["shared_processors"], config={"resources.threads_per_rank": 1})
+    assert "threads_per_rank" not in line
+    assert "optim.fused" not in advice("optimizer_s", "ddp", config={"optim.fused": True})
+    assert "Leave" not in advice("comm_wait_s", "ddp")
+    assert "Leave" in advice("comm_wait_s", "ddp", culprit=True)
 
 
 def test_noise_around_nothing_is_rarely_significant() -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from analysis.efficiency import scaling_curves
 from analysis.report.section import Section
 from analysis.report.sections import bottlenecks
 from analysis.runs.load import load
 from analysis.study import Study
-from tests.support.fake_runs import fake_sweep
+from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.straggler_records import delays
+from tests.unit.test_stragglers_section import STEPS, write_run
 
 
 def section_of(sweep: Path) -> Section:
@@ -35,6 +39,21 @@ def test_nothing_is_named_where_nothing_is_significant(tmp_path: Path) -> None:
 
 def test_one_repeat_shows_ceilings_without_judging_them(tmp_path: Path) -> None:
     section = section_of(fake_sweep(tmp_path, repeats=1))
-    assert "one repeat gives no interval" in section.conclusion
+    assert section.conclusion.startswith("One repeat gives no interval, so no bottleneck is significant.")
     (table,) = section.tables
+    assert table.caption.endswith("One repeat: no interval, so all parts above 1 % are listed.")
     assert table.rows[0][1] == "data transfer"
+
+
+def test_named_stragglers_are_one_bottleneck_with_their_cost(tmp_path: Path) -> None:
+    for repeat in range(2):
+        fake_run(tmp_path / "s" / f"n1-r{repeat}", mean_s=0.16, repeat=repeat)
+        added = delays(4, STEPS, slow=[1], slow_s=0.05, jitter_s=0.003, seed=repeat)
+        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat)
+    section = section_of(tmp_path / "s")
+    (table,) = section.tables
+    rows = {str(row[1]): row for row in table.rows}
+    row = rows["the stragglers' compute and waiting"]
+    assert row[2].value == pytest.approx(0.22, abs=0.02)
+    assert row[-1] == "Leave the slow rank's node out of the next job."
+    assert "waiting for peers" not in rows

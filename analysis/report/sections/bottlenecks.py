@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from analysis.efficiency import Curve, Point
 from analysis.figures.style import PHASE_NAMES
 from analysis.losses.advice import advice
-from analysis.losses.bottlenecks import Bottleneck, bottlenecks
-from analysis.losses.compute_evidence import compute_causes
-from analysis.losses.waterfall import phase_times
+from analysis.losses.bottlenecks import STRAGGLERS, Bottleneck, bottlenecks, without_noise
+from analysis.losses.compute_evidence import compute_causes, config_of, culprits
+from analysis.losses.waterfall import Floats, PhaseTimes, phase_times
 from analysis.report import common
 from analysis.report.section import Column, RunLink, Section, Table, Value
+from analysis.stragglers.culprit import Diagnosis, repeated_culprits
 from analysis.study import Study
 from analysis.units import percent, plural
+
+NAMES = PHASE_NAMES | {STRAGGLERS: "the stragglers' compute and waiting"}
 
 
 class SizeBottlenecks(NamedTuple):
@@ -32,9 +38,10 @@ def build(study: Study) -> Section | None:
     rows: list[list[Value]] = []
     sources: list[list[RunLink]] = []
     for curve, point, found in each:
-        shown = [bottleneck for bottleneck in found if bottleneck.significant or len(point.runs) == 1]
-        for bottleneck in shown:
-            name, share = PHASE_NAMES[bottleneck.phase], bottleneck.share
+        for bottleneck in found:
+            if not bottleneck.significant and bottleneck.share.low is not None:
+                continue
+            name, share = NAMES[bottleneck.phase], bottleneck.share
             line = advice_on(study, curve, point, bottleneck)
             rows.append([*common.size_values(study, curve, point), name, share, bottleneck.ceiling, line])
             sources.append(common.sources(study, curve, point))
@@ -45,12 +52,22 @@ def build(study: Study) -> Section | None:
         Column("ceiling", "gain at most", "share", "gain-ceiling"),
         Column("advice", "to try"),
     ]
-    caption = (
-        "Gain in throughput if the part vanished: a ceiling, no forecast. Only parts whose lower bound "
-        "exceeds 1 % of the step are shown."
-    )
+    caption = f"Gain in throughput if the part vanished: a ceiling, no forecast. {_listed(each)}"
     tables = [Table("bottlenecks", caption, columns, rows, sources)] if rows else []
     return Section("bottlenecks", "Bottlenecks", conclusion(study, leading(each)), tables=tables)
+
+
+def _listed(each: list[SizeBottlenecks]) -> str:
+    """The rule by which parts are listed."""
+    every = [bottleneck.share for _, _, found in each for bottleneck in found]
+    judged = "Only parts whose lower bound exceeds 1 % of the step are shown."
+    unjudged = [share for share in every if share.low is None]
+    if not unjudged:
+        return judged
+    reason = "Not stationary" if unjudged[0].basis == "not stationary" else "One repeat"
+    if len(unjudged) == len(every):
+        return f"{reason}: no interval, so all parts above 1 % are listed."
+    return f"{judged} Parts without an interval are listed above 1 %."
 
 
 def at_largest(study: Study, curve: Curve) -> SizeBottlenecks | None:
@@ -60,8 +77,21 @@ def at_largest(study: Study, curve: Curve) -> SizeBottlenecks | None:
         return None
     known = base is not None and base is not point and any(base.composition.values())
     before = phase_times(base, curve, study.included) if base is not None and known else None
-    found = bottlenecks(phase_times(point, curve, study.included), before)
-    return SizeBottlenecks(curve, point, found)
+    times = phase_times(point, curve, study.included)
+    examined = [study.stragglers.get(str(row["path"])) for row in study.runs_of(curve, point)]
+    diagnoses = [each.diagnosis for each in examined if each is not None]
+    floors_s = [each.floor.floor_s for each in diagnoses if each.floor is not None]
+    times = without_noise(times, float(np.mean(floors_s))) if floors_s else times
+    return SizeBottlenecks(curve, point, bottlenecks(times, before, _straggler_s(times, diagnoses)))
+
+
+def _straggler_s(times: PhaseTimes, diagnoses: Sequence[Diagnosis]) -> Floats | None:
+    """Seconds of a step that named ranks and nodes cost in each repeat; None without them or records."""
+    names = {each.name for each in repeated_culprits(diagnoses) if each.kind != "link"}
+    if not names or len(diagnoses) != len(times.step_s):
+        return None
+    shares = [sum(each.share for each in found.culprits if each.name in names) for found in diagnoses]
+    return np.asarray(times.step_s * shares)
 
 
 def leading(each: list[SizeBottlenecks]) -> SizeBottlenecks:
@@ -71,9 +101,13 @@ def leading(each: list[SizeBottlenecks]) -> SizeBottlenecks:
 
 def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck) -> str:
     """One line of advice, for the strategy of the runs and the cause of lost compute time."""
-    first = study.runs_of(curve, point)[0]
+    runs = study.runs_of(curve, point)
+    first, paths = runs[0], [str(row["path"]) for row in runs]
     causes = compute_causes(study, curve, point) if bottleneck.phase == "compute_s" else ()
-    return advice(bottleneck.phase, first["strategy"], [name for cause in causes for name in cause.names])
+    names = [name for cause in causes for name in cause.names]
+    culprit = any(each.kind != "link" for each in culprits(study, paths))
+    config = config_of(paths[0])
+    return advice(bottleneck.phase, first["strategy"], names, culprit=culprit, config=config)
 
 
 def conclusion(study: Study, each: SizeBottlenecks) -> str:
@@ -85,16 +119,18 @@ def conclusion(study: Study, each: SizeBottlenecks) -> str:
         first = significant[0]
         low, high = first.ceiling.low or 0.0, first.ceiling.high or 0.0
         return (
-            f"At {place}, {PHASE_NAMES[first.phase]} has the highest ceiling: at most "
+            f"At {place}, {NAMES[first.phase]} has the highest ceiling: at most "
             f"{percent(first.ceiling.value, 0)} more throughput [{100 * low:.0f}, {100 * high:.0f}]. "
             f"{advice_on(study, curve, point, first)}"
         )
-    if len(point.runs) == 1 and found:
+    if found and found[0].share.low is None:
         first = found[0]
+        reason = "One repeat gives no interval"
+        if first.share.basis == "not stationary":
+            reason = "Steps that are not stationary give no interval"
         return (
-            f"At {place}, {PHASE_NAMES[first.phase]} has the highest ceiling, at most "
-            f"{percent(first.ceiling.value, 0)} more throughput; one repeat gives no interval, so that no "
-            "bottleneck is significant."
+            f"{reason}, so no bottleneck is significant. At {place}, {NAMES[first.phase]} has the highest "
+            f"ceiling, at most {percent(first.ceiling.value, 0)} more throughput."
         )
     counted = plural(len(point.runs), "repeat")
     return f"No bottleneck is significant at {place}, by {counted}: no part takes more than 1 % for certain."

@@ -7,11 +7,12 @@ from analysis.figures import plots
 from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
 from analysis.report.common import all_points, grouped_rows, point_name, size_columns, size_values, sources
 from analysis.report.section import Column, Figure, Section, Table
+from analysis.report.sections import waterfall
 from analysis.study import Study
 from analysis.svg.bars import bars, stacked
 from analysis.svg.plot import LegendItem
 from analysis.svg.scales import Axis
-from analysis.units import percent, plural, seconds, time_scale
+from analysis.units import percent, seconds, time_scale
 from disttrain.records.steps import PHASES
 
 
@@ -43,22 +44,14 @@ def build(study: Study) -> Section | None:
 
 
 def growth(study: Study) -> str:
-    """Name the phase that grows most from the base to the largest size of the first curve with a base."""
-    for curve in study.curves:
-        base, point = curve.base, curve.points[-1]
-        if base is None or point is base or not point.loss_by_phase:
-            continue
-        name, share = max(point.loss_by_phase.items(), key=lambda item: item[1])
-        label = f"{curve.label}: " if len(study.curves) > 1 else ""
-        sizes = f"from {plural(base.size, curve.unit)} to {point.size}"
-        if share < 0.01:
-            return f"{label}No phase takes a larger part of the ideal step {sizes}."
-        return (
-            f"{label}{PHASE_NAMES[name].capitalize()} grows most {sizes}: it takes "
-            f"{percent(share, 0)} of the "
-            "step more than at the base."
-        )
-    largest = study.curves[0].points[-1]
+    """The largest loss at the largest size of the leading curve with a base, as in the waterfall."""
+    found = waterfall.waterfalls(study)
+    return waterfall.loss_sentence(study, waterfall.leading(found)) if found else most(study.curves[0])
+
+
+def most(curve: Curve) -> str:
+    """Name the phase that takes most of a step at the largest size; empty without measured phases."""
+    largest = curve.points[-1]
     known = {name: value for name, value in largest.composition.items() if value}
     if not known:
         return ""

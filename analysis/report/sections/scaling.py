@@ -95,12 +95,19 @@ def _table(study: Study) -> Table:
     return Table(
         "scaling",
         f"Scaling by size: estimates over repeats with {percent(CONFIDENCE, 0)} intervals. The base "
-        "is in bold.",
+        f"is in bold.{_different_bases(study)}",
         columns,
         rows,
         [sources(study, curve, point) for curve, point in all_points(study)],
         bases,
     )
+
+
+def _different_bases(study: Study) -> str:
+    """A caution where the curves have no common size of their bases."""
+    if len({curve.base_size for curve in study.curves}) < 2:
+        return ""
+    return " The bases have different sizes, so that efficiencies of different configurations do not compare."
 
 
 def throughput_figure(study: Study) -> Figure | None:

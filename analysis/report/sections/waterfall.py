@@ -92,11 +92,28 @@ def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
     settled = [part for part in losses if part.share.low is None or part.share.low > 0]
     if settled and settled[0].share.value >= 0.01:
         part = settled[0]
+        repeat = " (one repeat)" if part.share.low is None and part.share.basis == "repeats" else ""
+        if shown.curve.scaling == "strong" and shown.curve.base is not None:
+            return _strong(shown, place, part, repeat)
         return (
-            f"{NAMES[part.name].capitalize()} loses most at {place}: {_share(part)} of the step more than "
-            f"{plural(base or 0, shown.curve.unit)} predict{'s' if base == 1 else ''}."
+            f"{NAMES[part.name].capitalize()} loses most at {place}: {_share(part)} of the step{repeat} more "
+            f"than {plural(base or 0, shown.curve.unit)} predict{'s' if base == 1 else ''}."
         )
     return f"No phase loses time for certain at {place} against {plural(base or 0, shown.curve.unit)}."
+
+
+def _strong(shown: SizeWaterfall, place: str, part: Part, repeat: str) -> str:
+    """The loss of a part as seconds beyond its ideal part of the base's time: the bars themselves shrink."""
+    base, ideal_s = shown.curve.base, shown.found.base_parts_s[part.name]
+    assert base is not None
+    ratio = shown.point.world_size / base.world_size
+    time = f"the time on {plural(base.size, shown.curve.unit)}"
+    ideal = f"half of {time}" if ratio == 2 else f"{time} / {ratio:g}"
+    return (
+        f"{NAMES[part.name].capitalize()} loses most at {place}: it takes {seconds(part.seconds.value)} more "
+        f"than {ideal} ({seconds(ideal_s + part.seconds.value)} instead of {seconds(ideal_s)}), "
+        f"{_share(part)} of the step{repeat}."
+    )
 
 
 def why(study: Study, shown: SizeWaterfall) -> str:
