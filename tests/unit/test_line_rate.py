@@ -11,9 +11,13 @@ from analysis.runs.line_rate import line_rate_bytes_per_s
 from disttrain.records.json_files import write_json
 from tests.support.fake_runs import fake_run
 
-ETHERNET = {"interfaces": [{"speed_mbit": 1000}, {"speed_mbit": None}], "fabrics": []}
-EDR = {"interfaces": [{"speed_mbit": 1000}], "fabrics": [{"rate": "100 Gb/sec (4X EDR)"}, {"rate": None}]}
+ETHERNET = {"interfaces": [{"speed_mbit": 1000, "driver": "e1000"}, {"speed_mbit": None}], "fabrics": []}
+EDR = {
+    "interfaces": [{"speed_mbit": 1000, "driver": "igb"}],
+    "fabrics": [{"rate": "100 Gb/sec (4X EDR)"}, {"rate": None}],
+}
 VIRTUAL = {"interfaces": [{"speed_mbit": None}], "fabrics": []}
+VETH = {"interfaces": [{"speed_mbit": 10_000, "driver": None}], "fabrics": []}
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,7 @@ VIRTUAL = {"interfaces": [{"speed_mbit": None}], "fabrics": []}
     [
         ([], None),
         ([VIRTUAL], None),
+        ([VETH], None),
         ([ETHERNET], 125e6),
         ([EDR], 12.5e9),
         ([EDR, ETHERNET], 125e6),  # the slowest node
