@@ -113,7 +113,7 @@ def _show_live_table(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[Ru
     from rich.live import Live
 
     shown = console(out)
-    with _resize_waiter() as wait, Live(console=shown, screen=True, auto_refresh=False) as live:
+    with _signal_waiter() as wait, Live(console=shown, screen=True, auto_refresh=False) as live:
         while True:
             states = runs.read()
             live.update(live_table([*filter(is_shown, states)], shown.size.height, runs.notice), refresh=True)
@@ -157,25 +157,42 @@ def live_table(states: Sequence[RunState], height: int, notice: str = "") -> Tab
 
 
 @contextlib.contextmanager
-def _resize_waiter() -> Iterator[Callable[[float], None]]:
+def _signal_waiter() -> Iterator[Callable[[float], None]]:
     """A function that waits that many seconds, or until the window is resized.
+
+    It raises `KeyboardInterrupt` after Ctrl-C. Python would discard the exception of a handler that runs in a
+    finalizer or in the callback of a weak reference, so the first Ctrl-C is only recorded; a second one
+    raises at once.
 
     The interpreter writes a byte to a pipe for each signal. A handler that set a `threading.Event` would
     deadlock where the signal interrupts the event's own methods.
     """
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    handler = signal.signal(signal.SIGWINCH, lambda *_: None)
+    interrupted = False
+
+    def record(*_: object) -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted = True
+
+    handlers = {signal.SIGWINCH: signal.signal(signal.SIGWINCH, lambda *_: None)}
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        handlers[signal.SIGINT] = signal.signal(signal.SIGINT, record)
     wakeup_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def wait(seconds: float) -> None:
-        if select.select([reader], [], [], seconds)[0]:
+        if not interrupted and select.select([reader], [], [], seconds)[0]:
             os.read(reader, 4096)
+        if interrupted:
+            raise KeyboardInterrupt
 
     try:
         yield wait
     finally:
         signal.set_wakeup_fd(wakeup_fd)
-        signal.signal(signal.SIGWINCH, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         os.close(reader)
         os.close(writer)
 
@@ -183,23 +200,26 @@ def _resize_waiter() -> Iterator[Callable[[float], None]]:
 def _print_changes(runs: RunSource, is_shown: IsShown, out: TextIO) -> list[RunState]:
     last: dict[Path, tuple[str, int | None, float]] = {}
     notice = ""
-    while True:
-        states = runs.read()
-        if runs.notice != notice:
-            notice = runs.notice
-            print(
-                f"warning: {notice}" if notice else "all clusters answer again", file=sys.stderr, flush=True
-            )
-        for state in filter(is_shown, states):
-            shown, step, at = last.get(state.run.path, ("", None, 0.0))
-            now = time.monotonic()
-            moved = state.step != step and now - at >= PROGRESS_INTERVAL_S
-            if state.displayed_state != shown or (moved and state.state == "running"):
-                print(change_line(state), file=out, flush=True)
-                last[state.run.path] = (state.displayed_state, state.step, now)
-        if all_ended(states):
-            return states
-        time.sleep(POLL_INTERVAL_S)
+    with _signal_waiter() as wait:
+        while True:
+            states = runs.read()
+            if runs.notice != notice:
+                notice = runs.notice
+                print(
+                    f"warning: {notice}" if notice else "all clusters answer again",
+                    file=sys.stderr,
+                    flush=True,
+                )
+            for state in filter(is_shown, states):
+                shown, step, at = last.get(state.run.path, ("", None, 0.0))
+                now = time.monotonic()
+                moved = state.step != step and now - at >= PROGRESS_INTERVAL_S
+                if state.displayed_state != shown or (moved and state.state == "running"):
+                    print(change_line(state), file=out, flush=True)
+                    last[state.run.path] = (state.displayed_state, state.step, now)
+            if all_ended(states):
+                return states
+            wait(POLL_INTERVAL_S)
 
 
 def change_line(state: RunState) -> str:

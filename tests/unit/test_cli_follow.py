@@ -70,6 +70,36 @@ def test_ctrl_c_does_not_end_the_jobs_and_prints_how_to(tmp_path: Path) -> None:
         assert [state.state for state in read_runs(tmp_path)] == ["running", "queued"]
 
 
+def test_ctrl_c_within_a_finalizer_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python discards an exception that is raised there, as it does in the callback of a weak reference."""
+    monkeypatch.setattr(follow, "POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(sys, "unraisablehook", lambda *_: None)
+    states = iter(["running", "running", "done", "done"])
+
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    class Runs:
+        notice = ""
+
+        def read(self) -> list[RunState]:
+            make_run(tmp_path, "s/a", next(states))
+            found = read_runs(tmp_path)
+            Finalized()
+            return found
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            follow.follow(Runs(), tmp_path, out=StringIO())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert "the jobs continue" in capsys.readouterr().err
+
+
 def test_without_a_terminal_one_line_per_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "POLL_INTERVAL_S", 0.0)
     steps = iter([("queued", "running"), ("queued", "running"), ("running", "done"), ("done", "done")])
