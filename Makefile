@@ -32,8 +32,8 @@ slurm-tests: $(STAMP)
 
 demo: $(STAMP) slurm  ## a sweep on 1, 2 and 4 nodes of this machine, then of 8 emulated nodes on a real Slurm; reports
 	@echo "demo: training on 1, 2 and 4 nodes, one run after another; the processors of this machine are shared by all"
-	@$(BIN)/python submit.py sweep --nodes 1 2 4 --wait
-	@$(BIN)/python submit.py report
+	@$(BIN)/python submit.py sweep --name demo --nodes 1 2 4 --set train.steps=150 --wait
+	@$(BIN)/python submit.py report demo
 	@if $(BIN)/python -m jobs.minicluster.packages --check; then $(MAKE) --no-print-directory demo-slurm; \
 	  else echo "demo: not shown, because no real Slurm can run here: scaling to 8 emulated nodes with links"; fi
 
