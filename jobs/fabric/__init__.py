@@ -1,0 +1,1 @@
+"""The network of a node: its description, the environment derived from it, and its proof in a run."""
