@@ -15,9 +15,10 @@ _RATE = re.compile(r"([\d.]+)\s*Gb/s", re.IGNORECASE)
 def line_rate_bytes_per_s(run: Path) -> float | None:
     """Rate of the fastest network device, on the slowest node of the last attempt: B/s in one direction.
 
-    RDMA devices count by the rate in their driver's text (`100 Gb/sec (4X EDR)`), other interfaces by their
-    speed. Interfaces without a driver are virtual, and their speed is a constant: 10 Gbit/s of a veth pair.
-    A bond counts as its fastest member. None where no driver reports a rate, and without records of nodes.
+    Adapters for computing count by the rate in their driver's text (`100 Gb/sec (4X EDR)`), other interfaces
+    by their speed. Older records have no choice of adapters; all of their adapters count. Interfaces without
+    a driver are virtual, and their speed is a constant: 10 Gbit/s of a veth pair. A bond counts as its
+    fastest member. None where no driver reports a rate, and without records of nodes.
     """
     rates = []
     for attempt in RunDir(run).attempts()[-1:]:
@@ -29,7 +30,8 @@ def line_rate_bytes_per_s(run: Path) -> float | None:
 
 
 def _fastest(record: dict[str, Any]) -> float | None:
-    texts = [str(each.get("rate") or "") for each in record.get("fabrics", [])]
+    adapters = [each for each in record.get("fabrics", []) if each.get("for_compute") is not False]
+    texts = [str(each.get("rate") or "") for each in adapters]
     rates = [float(found[1]) * 1e9 / 8 for text in texts if (found := _RATE.search(text))]
     speeds = [each.get("speed_mbit") for each in record.get("interfaces", []) if each.get("driver")]
     rates += [speed * 1e6 / 8 for speed in speeds if speed]

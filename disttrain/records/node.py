@@ -15,7 +15,7 @@ class Interface(Record):
 
 
 class Fabric(Record):
-    """An RDMA device: InfiniBand, RoCE, EFA."""
+    """A port of a network adapter: InfiniBand, RoCE, EFA, Slingshot."""
 
     name: str
     port: int
@@ -26,6 +26,27 @@ class Fabric(Record):
     """As printed by the driver."""
     firmware: str | None = None
     driver: str | None = None
+    for_compute: bool | None = None
+    """Whether the adapter was chosen for the traffic of training; null in older records."""
+    reason: str | None = None
+    """Reason of the choice."""
+
+
+class CommunicationLibraries(Record):
+    """Libraries and limits that communication between nodes depends on."""
+
+    nccl: str | None = None
+    """Version of NCCL."""
+    nccl_path: str | None = None
+    """Library or Python package that the version is from."""
+    nccl_plugins: list[str] = []
+    """Libraries that NCCL can load by name; those outside the path of libraries are left out."""
+    nccl_files: dict[str, dict[str, str]] = {}
+    """Variables in files that NCCL reads besides the environment, by path, in the order of NCCL."""
+    aws_ofi_nccl: str | None = None
+    libfabric: str | None = None
+    memory_lock: str | None = None
+    """Limit of locked memory: `unlimited`, or bytes."""
 
 
 class Gpu(Record):
@@ -60,6 +81,13 @@ class NodeRecord(Record):
     """Version of the NVIDIA driver; null without one."""
     gpus: list[Gpu] = []
     """GPUs that this job may use."""
+    fabric_kind: str | None = None
+    """`infiniband`, `roce`, `efa`, `slingshot`, `ethernet` or `none`; null in older records."""
+    gpu_paths: dict[str, int] = {}
+    """Number of pairs of GPUs by the path between them, as `nvidia-smi topo -m` names it: `NV18`, `PIX`."""
+    product: str | None = None
+    """Vendor and product of the machine."""
+    communication: CommunicationLibraries | None = None
     packages: dict[str, str] = {}
     """Installed versions of torch, NCCL, CUDA and cuDNN."""
     slurm: dict[str, str] = {}

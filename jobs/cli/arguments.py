@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from pathlib import Path
 from typing import Any, NoReturn
 
 from disttrain import __version__
+from jobs.cli.argument_types import above_zero, number_of_runs, positive
 from jobs.cli.examples import examples_text
+from jobs.cli.fabric_arguments import add_fabric
 from jobs.cli.result_arguments import add_ingest, add_report, add_tag_filter
 
 PROGRAM = "submit.py"
@@ -111,6 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_ingest(verb("ingest", "make runs of the step times that another program wrote as CSV"))
     add_report(verb("report", "write the efficiency report of a sweep"))
     _add_bench(subparsers, [json_option, runs_option])
+    add_fabric(subparsers, [json_option, runs_option], _add_annotated_submission)
     _add_page(verb("open", "show the report of a sweep in a browser, or serve it to one", json=False))
     _add_page(verb("tensorboard", "serve the logs of a sweep with TensorBoard", json=False))
     _add_completion(subparsers)
@@ -131,17 +133,17 @@ def _add_bench(subparsers: argparse._SubParsersAction[_Parser], parents: list[_P
         "--device", choices=["auto", "cpu", "cuda", "shared"], default="auto", help="resources.device (auto)"
     )
     comm.add_argument(
-        "--max-mb", type=_above_zero, default=16.0, metavar="MIB", help="largest message in MiB (16)"
+        "--max-mb", type=above_zero, default=16.0, metavar="MIB", help="largest message in MiB (16)"
     )
     comm.add_argument(
-        "--rounds", type=_positive, default=15, metavar="N", help="repeats of each measurement (15)"
+        "--rounds", type=positive, default=15, metavar="N", help="repeats of each measurement (15)"
     )
     comm.add_argument(
-        "--width", type=_positive, default=1024, metavar="N", help="width of the model's layers (1024)"
+        "--width", type=positive, default=1024, metavar="N", help="width of the model's layers (1024)"
     )
-    comm.add_argument("--layers", type=_positive, default=8, metavar="N", help="layers of the model (8)")
+    comm.add_argument("--layers", type=positive, default=8, metavar="N", help="layers of the model (8)")
     comm.add_argument(
-        "--rows", type=_positive, default=16, metavar="N", help="samples of a rank in a step (16)"
+        "--rows", type=positive, default=16, metavar="N", help="samples of a rank in a step (16)"
     )
     _add_annotation(comm, "the sweep")
     _add_submission(comm)
@@ -265,6 +267,11 @@ def _add_submission(parser: argparse.ArgumentParser) -> None:
     _add_wait(parser)
 
 
+def _add_annotated_submission(parser: argparse.ArgumentParser) -> None:
+    _add_annotation(parser, "the sweep")
+    _add_submission(parser)
+
+
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster",
@@ -287,7 +294,7 @@ def _add_wait(parser: argparse.ArgumentParser) -> None:
     at_once = parser.add_mutually_exclusive_group()
     at_once.add_argument(
         "--max-running",
-        type=_number_of_runs,
+        type=number_of_runs,
         metavar="N",
         help="let at most N runs of the sweep run at the same time (all)",
     )
@@ -304,28 +311,6 @@ def _add_wait(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="submit no report job after the runs (--wait submits none either)",
     )
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def _above_zero(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
-
-
-def _number_of_runs(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs: 1, 2, ...")
-    return int(text)
 
 
 def _add_logs(parser: argparse.ArgumentParser) -> None:

@@ -34,6 +34,10 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "page": "page of the tables and the figure, once a run has ended",
         "comm_bench": "`comm-bench.json` of each finished run",
     },
+    "fabric explain": {
+        "fabric": "description of the node's adapters, interfaces, GPUs and libraries",
+        "defects": "defects of the node that no variable mends, with the remedy",
+    },
     "resume": {"actions": _SUBMISSION["actions"]},
     "status": {
         "usage": "`--long`: GPU-hours and queue time of each run that has started",

@@ -34,6 +34,10 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "bench comm --nodes 2 4 --wait": "one job for each shape, then tables",
         "bench comm --nodes 2 --gpus-per-node 8 --max-mb 256": "messages up to 256 MiB",
     },
+    "fabric explain": {
+        "fabric explain": "the network of this node",
+        "fabric explain --root copy-of-node7": "of a node whose files were copied",
+    },
     "watch": {"watch default": "the runs of one sweep, until all have ended"},
     "show": {"show default/n2-ddp-b32-r0": "one run"},
     "logs": {

@@ -91,7 +91,7 @@ class PciDevice:
     numa_node: int | None = None
     """None also where the kernel reports -1."""
     cores: tuple[int, ...] = ()
-    """Processors local to the device (`local_cpulist`)."""
+    """Processors nearest to the device (`local_cpulist`)."""
     link_gt_per_s: float | None = None
     """Rate of one PCIe lane as it is now, in GT/s. Idle GPUs lower it."""
     link_max_gt_per_s: float | None = None
@@ -239,11 +239,15 @@ class Software:
     libfabric_version: str | None = None
     libfabric_evidence: str | None = None
     nvidia_driver: str | None = None
+    is_open_driver: bool | None = None
+    """Whether NVIDIA's kernel module is the open one, which DMA-BUF needs."""
     kernel: str | None = None
     has_peermem: bool | None = None
     """Module `nvidia_peermem`: GPUDirect RDMA without DMA-BUF."""
     has_gdrcopy: bool | None = None
     """Device `/dev/gdrdrv`."""
+    has_verbs_devices: bool | None = None
+    """Whether `/dev/infiniband` has a device for processes without root."""
     memory_lock_bytes: int | None = None
     """Limit of locked memory of this process; None if it is unlimited or unknown, see `memory_lock`."""
     memory_lock: str | None = None

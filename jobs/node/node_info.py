@@ -11,6 +11,7 @@ import platform
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -19,11 +20,14 @@ from typing import Any
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from jobs.core import journal, processes
+from jobs.fabric.description import Fabric, Software
+from jobs.fabric.detect import current_process, detect
+from jobs.fabric.gpu_links import NvmlReading, read_nvml
+from jobs.fabric.software import Process
 
 TIMEOUT_S = 20
 """Seconds after which the process ends, even inside a driver's library."""
 _PACKAGES = re.compile(r"torch|triton|(nvidia-(nccl|cuda-runtime|cudnn|nvshmem).*)")
-_LOOPBACK = "lo"
 
 
 def start_node_info(attempt: Attempt, node: int, module: str | None = None) -> None:
@@ -37,7 +41,8 @@ def start_node_info(attempt: Attempt, node: int, module: str | None = None) -> N
 
 def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
     """The record of this node (`records.NodeRecord`); `root` is the folder of `sys` and `proc`."""
-    driver, gpus = _value_or(_visible_gpus, (None, []))
+    nvml = read_nvml() or NvmlReading()
+    process = current_process() if root == Path("/") else Process()
     return {
         "schema_version": 1,
         "node": node,
@@ -48,10 +53,9 @@ def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
         "processors_usable": _value_or(lambda: len(os.sched_getaffinity(0)), None),
         "memory_bytes": _value_or(lambda: _memory_bytes(root), None),
         "memory_limit_bytes": _value_or(lambda: _memory_limit_bytes(root), None),
-        "interfaces": _value_or(lambda: _interfaces(root), []),
-        "fabrics": _value_or(lambda: _fabrics(root), []),
-        "driver": driver,
-        "gpus": gpus,
+        **_network_fields(detect(root, process, nvml)),
+        "driver": nvml.driver,
+        "gpus": _visible_gpus(nvml),
         "packages": _value_or(_packages, {}),
     }
 
@@ -93,73 +97,69 @@ def _memory_limit_bytes(root: Path) -> int | None:
     return min((int(limit) for limit in limits if limit and limit.isdigit()), default=None)
 
 
-def _interfaces(root: Path) -> list[dict[str, Any]]:
-    found = []
-    for path in sorted((root / "sys/class/net").iterdir()):
-        if path.name == _LOOPBACK or _read_text(path / "operstate") not in ("up", "unknown"):
-            continue
-        speed = _read_text(path / "speed")
-        found.append(
+def _network_fields(fabric: Fabric) -> dict[str, Any]:
+    """The fields of the record on adapters, interfaces and communication libraries."""
+    return {
+        "fabric_kind": str(fabric.kind),
+        "interfaces": [
             {
                 "schema_version": 1,
-                "name": path.name,
-                "speed_mbit": int(speed) if speed and speed.isdigit() and int(speed) > 0 else None,
-                "driver": _driver(path),
+                "name": each.name,
+                "speed_mbit": each.speed_mbit_per_s,
+                "driver": each.driver,
             }
-        )
-    return found
+            for each in fabric.interfaces
+            if each.is_up
+        ],
+        "fabrics": [
+            {
+                "schema_version": 1,
+                "name": adapter.name,
+                "port": port.number,
+                "link_layer": port.link_layer,
+                "state": port.state,
+                "rate": port.rate,
+                "firmware": adapter.firmware,
+                "driver": adapter.driver,
+                "for_compute": adapter.for_compute,
+                "reason": adapter.reason,
+            }
+            for adapter in fabric.adapters
+            for port in adapter.ports
+        ],
+        "gpu_paths": dict(Counter(link.path for link in fabric.gpu_links)),
+        "product": fabric.product,
+        "communication": _libraries(fabric.software),
+    }
 
 
-def _fabrics(root: Path) -> list[dict[str, Any]]:
-    folder = root / "sys/class/infiniband"
-    if not folder.is_dir():
-        return []
-    return [
+def _libraries(software: Software) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "nccl": software.nccl_version,
+        "nccl_path": software.nccl_evidence,
+        "nccl_plugins": [each.path for each in software.nccl_plugins if each.is_reachable],
+        "nccl_files": {file.path: file.as_dict() for file in software.nccl_files},
+        "aws_ofi_nccl": software.ofi_plugin_version,
+        "libfabric": software.libfabric_version,
+        "memory_lock": software.memory_lock,
+    }
+
+
+def _visible_gpus(reading: NvmlReading) -> list[dict[str, Any]]:
+    """The GPUs that this job may use."""
+    found = [
         {
             "schema_version": 1,
-            "name": device.name,
-            "port": int(port.name),
-            "link_layer": _read_text(port / "link_layer"),
-            "state": _port_state(_read_text(port / "state")),
-            "rate": _read_text(port / "rate"),
-            "firmware": _read_text(device / "fw_ver"),
-            "driver": _driver(device),
+            "name": gpu.name,
+            "memory_bytes": gpu.memory_bytes,
+            "pci_id": gpu.pci_address,
+            "uuid": gpu.uuid,
         }
-        for device in sorted(folder.iterdir())
-        for port in sorted((device / "ports").iterdir(), key=lambda port: int(port.name))
+        for gpu in reading.gpus
+        if gpu.name is not None and gpu.memory_bytes is not None and gpu.uuid is not None
     ]
-
-
-def _port_state(state: str | None) -> str | None:
-    """The name in a state such as `4: ACTIVE`."""
-    return state.rpartition(":")[2].strip() if state else None
-
-
-def _driver(device: Path) -> str | None:
-    try:
-        return os.readlink(device / "device" / "driver").rpartition("/")[2]
-    except OSError:
-        return None
-
-
-def _visible_gpus() -> tuple[str | None, list[dict[str, Any]]]:
-    """Version of the driver, and the GPUs that this job may use."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    found = []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        device = pynvml.nvmlDeviceGetHandleByIndex(index)
-        found.append(
-            {
-                "schema_version": 1,
-                "name": pynvml.nvmlDeviceGetName(device),
-                "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(device).total),
-                "pci_id": pynvml.nvmlDeviceGetPciInfo(device).busId,
-                "uuid": pynvml.nvmlDeviceGetUUID(device),
-            }
-        )
-    return pynvml.nvmlSystemGetDriverVersion(), _selected(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return _selected(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _selected(gpus: list[dict[str, Any]], chosen: str | None) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 import pytest
 
 from jobs.cli import target
+from jobs.fabric.description import Fabric
+from jobs.fabric.detect import detect
 from tests.support import nvml
 from tests.support.commands import Commands
+from tests.support.fabric_trees import tree
 from tests.support.jobs import FakeScheduler
 from tests.support.verbs import TINY
 
@@ -49,3 +53,15 @@ def replay(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         return fake
 
     return put
+
+
+@pytest.fixture(scope="session")
+def shared_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The file tree of a kind of `tests.support.fabric_trees`, built once. Tests must not change it."""
+    return functools.cache(lambda kind: tree(kind, tmp_path_factory.mktemp("fabric") / kind))
+
+
+@pytest.fixture(scope="session")
+def fabric_of(shared_tree: Callable[[str], Path]) -> Callable[[str], Fabric]:
+    """The description that detection makes of the shared tree of a kind."""
+    return functools.cache(lambda kind: detect(shared_tree(kind)))

@@ -39,6 +39,7 @@ COMMANDS = {
     "emulate": ["emulate --from real/n1"],
     "ingest": ["ingest times.csv --sweep others"],
     "bench comm": ["bench comm --nodes 2", "bench comm --dry-run --cluster local"],
+    "fabric explain": ["fabric explain"],
     "report": ["report tiny"],
     "cluster up": ["cluster up"],
     "cluster status": ["cluster status"],

@@ -16,6 +16,13 @@ EDR = {
     "interfaces": [{"speed_mbit": 1000, "driver": "igb"}],
     "fabrics": [{"rate": "100 Gb/sec (4X EDR)"}, {"rate": None}],
 }
+STORAGE = {
+    "interfaces": [],
+    "fabrics": [
+        {"rate": "200 Gb/sec (4X HDR)", "for_compute": True},
+        {"rate": "400 Gb/sec (4X NDR)", "for_compute": False},
+    ],
+}
 VIRTUAL = {"interfaces": [{"speed_mbit": None}], "fabrics": []}
 VETH = {"interfaces": [{"speed_mbit": 10_000, "driver": None}], "fabrics": []}
 
@@ -28,6 +35,7 @@ VETH = {"interfaces": [{"speed_mbit": 10_000, "driver": None}], "fabrics": []}
         ([VETH], None),
         ([ETHERNET], 125e6),
         ([EDR], 12.5e9),
+        ([STORAGE], 25e9),
         ([EDR, ETHERNET], 125e6),  # the slowest node
     ],
 )

@@ -17,9 +17,9 @@ ROOMS_THAT_NAME = ("schedulers", "minicluster")
 MODULES_THAT_NAME = ("cli/arguments.py", "cli/examples.py", "cli/target.py")
 BATCH = re.compile(
     r"""LOCAL x ACCUM|"LOCAL",|"local": "auto"|\("local", "accum"""
-    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]"""
+    r"""|"local": (\w+\.)*batch\.local|batch\['local'\]|/usr/local/"""
 )
-"""The local batch is no scheduler."""
+"""The local batch and `/usr/local` are no scheduler."""
 
 
 def naming_lines(text: str) -> list[int]:

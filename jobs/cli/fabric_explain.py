@@ -1,0 +1,178 @@
+"""`fabric explain`: describe the network of a node, and derive the environment variables for it."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from disttrain.errors import ConfigError
+from jobs.cli.command_output import add_json
+from jobs.cli.formatting import count, some_of, table
+from jobs.fabric.defects import defects
+from jobs.fabric.description import Adapter, Fabric, FabricKind, Interface, Software
+from jobs.fabric.detect import detect, detect_here
+
+_NAMES = {
+    FabricKind.INFINIBAND: "InfiniBand",
+    FabricKind.ROCE: "RDMA over Ethernet (RoCE)",
+    FabricKind.EFA: "Elastic Fabric Adapter (EFA)",
+    FabricKind.SLINGSHOT: "Slingshot",
+    FabricKind.ETHERNET: "TCP over Ethernet",
+    FabricKind.NONE: "none",
+}
+
+
+def run(args: argparse.Namespace) -> int:
+    fabric = detect_here() if args.root is None else detect(_checked_root(args.root))
+    found = defects(fabric)
+    add_json(fabric=asdict(fabric), defects=list(found))
+    print(_text(fabric, found))
+    return 0
+
+
+def _checked_root(root: Path) -> Path:
+    """Raises `ConfigError` for a path that is no copy of a node's files."""
+    if not root.is_dir():
+        raise ConfigError(f"no such folder: {str(root)!r}", at="--root")
+    if not ((root / "sys").is_dir() or (root / "proc").is_dir()):
+        raise ConfigError(
+            f"{str(root)!r} has neither sys/ nor proc/: expected a copy of / of a node", at="--root"
+        )
+    return root
+
+
+def _text(fabric: Fabric, found: tuple[str, ...]) -> str:
+    parts = [
+        f"{fabric.host or 'unnamed node'}{f': {fabric.product}' if fabric.product else ''}",
+        f"network between nodes: {_summary(fabric)}",
+        _section("adapters", _adapter_table(fabric.adapters)),
+        _section("interfaces", _interface_table(fabric.interfaces)),
+        _section("GPUs", _gpu_lines(fabric)),
+        _section("software", _software_lines(fabric.software)),
+        _section("files of variables that NCCL reads", _file_lines(fabric.software)),
+        _section("defects", "\n".join(found)),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _section(title: str, text: str) -> str:
+    """A title and indented lines; empty without lines."""
+    return f"\n{title}\n" + "\n".join(f"  {line}" for line in text.splitlines()) if text else ""
+
+
+def _summary(fabric: Fabric) -> str:
+    chosen = fabric.compute_adapters
+    if not chosen:
+        interface = fabric.default_interface
+        speed = _gbit(interface.speed_mbit_per_s / 1000) if interface and interface.speed_mbit_per_s else ""
+        at = f" by {interface.name}{f' at {speed}' if speed else ''}" if interface else ""
+        return f"{_NAMES[fabric.kind]}{at}"
+    rates = [each.rate_gbit_per_s or 0 for each in chosen]
+    each_rate = f"{_gbit(rates[0])} each, {_gbit(sum(rates))} in all" if all(rates) else "rate unknown"
+    others = len(fabric.adapters) - len(chosen)
+    excluded = f"; {count(others, 'other adapter')}" if others else ""
+    return f"{_NAMES[fabric.kind]}, {count(len(chosen), 'adapter')} for computing, {each_rate}{excluded}"
+
+
+def _gbit(rate: float | None) -> str:
+    return f"{rate:g} Gbit/s" if rate else ""
+
+
+def _adapter_table(adapters: tuple[Adapter, ...]) -> str:
+    rows = []
+    for each in adapters:
+        port = each.active_port or (each.ports[0] if each.ports else None)
+        node = each.pci.numa_node if each.pci else None
+        rows.append(
+            (
+                each.name,
+                "yes" if each.for_compute else "no",
+                (port.rate or "") if port else "",
+                (port.state or "") if port else "",
+                "" if node is None else str(node),
+                ",".join(port.interfaces) if port else "",
+                each.reason,
+            )
+        )
+    head = ("NAME", "COMPUTING", "RATE", "STATE", "NUMA", "INTERFACE", "REASON")
+    return table(head, rows) if rows else ""
+
+
+def _interface_table(interfaces: tuple[Interface, ...]) -> str:
+    rows = [
+        (
+            each.name,
+            each.state or "",
+            _gbit(each.speed_mbit_per_s / 1000 if each.speed_mbit_per_s else None),
+            each.driver or "",
+            ", ".join(_notes(each)),
+        )
+        for each in interfaces
+    ]
+    return table(("NAME", "STATE", "SPEED", "DRIVER", "NOTE"), rows) if rows else ""
+
+
+def _notes(interface: Interface) -> list[str]:
+    return [
+        *(["default route"] if interface.is_default_route else []),
+        *(["IPoIB"] if interface.is_ipoib else []),
+        *([f"bond of {' '.join(interface.members)}"] if interface.members else []),
+        *([f"member of {interface.master}"] if interface.master else []),
+        *(["virtual"] if interface.is_virtual else []),
+    ]
+
+
+def _gpu_lines(fabric: Fabric) -> str:
+    if not fabric.gpus:
+        return ""
+    names = Counter(gpu.name or f"PCI device {gpu.pci.vendor}:{gpu.pci.device}" for gpu in fabric.gpus)
+    paths = Counter(link.path for link in fabric.gpu_links)
+    lines = [", ".join(f"{number} x {name}" for name, number in names.items())]
+    if paths:
+        lines.append("links: " + ", ".join(f"{path} ({count(n, 'pair')})" for path, n in paths.most_common()))
+    if fabric.has_c2c:
+        lines.append("NVLink-C2C to the processor")
+    by_node: dict[int, list[str]] = {}
+    for gpu in fabric.gpus:
+        if gpu.pci.numa_node is not None:
+            by_node.setdefault(gpu.pci.numa_node, []).append(gpu.pci.address)
+    lines += [f"on NUMA node {node}: {' '.join(places)}" for node, places in sorted(by_node.items())]
+    return "\n".join(lines)
+
+
+def _software_lines(software: Software) -> str:
+    modules = [
+        *(["nvidia_peermem"] if software.has_peermem else []),
+        *(["gdrcopy"] if software.has_gdrcopy else []),
+    ]
+    plugins = [
+        f"{each.path}{'' if each.is_reachable else ' (not on the path of libraries)'}"
+        for each in software.nccl_plugins
+    ]
+    lock = software.memory_lock_bytes
+    rows = [
+        ("NCCL", _with_path(software.nccl_version, software.nccl_evidence)),
+        ("NCCL plugins", some_of(plugins)),
+        ("aws-ofi-nccl", software.ofi_plugin_version),
+        ("libfabric", _with_path(software.libfabric_version, software.libfabric_evidence)),
+        ("NVIDIA driver", software.nvidia_driver),
+        ("GPUDirect modules", ", ".join(modules)),
+        ("kernel", software.kernel),
+        ("locked memory", f"{lock / 1024:g} KiB" if lock is not None else software.memory_lock),
+    ]
+    known = [(name, text) for name, text in rows if text]
+    width = max((len(name) for name, _ in known), default=0)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in known)
+
+
+def _with_path(version: str | None, path: str | None) -> str | None:
+    return f"{version}  {path}" if version and path else version
+
+
+def _file_lines(software: Software) -> str:
+    return "\n".join(
+        f"{file.path}: {' '.join(f'{name}={value}' for name, value in file.variables) or 'empty'}"
+        for file in software.nccl_files
+    )

@@ -1,0 +1,175 @@
+"""Choice of the adapters for computing: pure, with a reason for each adapter.
+
+One family of adapters carries the traffic of training: Slingshot, else EFA, else InfiniBand, else RoCE.
+Within the family, the adapters at the most frequent rate are chosen. Where each GPU shares a PCIe switch with
+one of them, the others are for storage or management.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jobs.fabric.description import Adapter, AdapterKind, FabricKind, Gpu, Interface
+from jobs.fabric.pci import NEAR, PATHS, pci_path
+
+_NAMES = {
+    FabricKind.SLINGSHOT: "Slingshot",
+    FabricKind.EFA: "EFA",
+    FabricKind.INFINIBAND: "InfiniBand",
+    FabricKind.ROCE: "RoCE",
+}
+_PORT_STATES = {
+    "DOWN": "check the cable and the switch port",
+    "INIT": "no subnet manager has configured it",
+    "ARMED": "the subnet manager has not activated it",
+}
+
+
+def choose_adapters(
+    adapters: Sequence[Adapter], interfaces: Sequence[Interface], gpus: Sequence[Gpu]
+) -> tuple[FabricKind, tuple[Adapter, ...]]:
+    """The kind of the fabric, and the adapters in the given order with `for_compute` and `reason`."""
+    usable = [each for each in adapters if _defect(each, interfaces) is None]
+    kind = _family(usable)
+    if kind is None:
+        return _without_adapters(interfaces), tuple(
+            replace(each, reason=_defect(each, interfaces) or "") for each in adapters
+        )
+    family = [each for each in usable if _kind(each) == kind]
+    rate = _usual_rate(family, gpus)
+    fast = [each for each in family if each.rate_gbit_per_s == rate]
+    kept = _away_from_default_route(fast, interfaces) if kind == FabricKind.ROCE else fast
+    near = [each for each in kept if nearest_gpus(each, gpus)[0] in NEAR]
+    # An adapter that is down keeps its place: the other GPUs still have theirs.
+    if not _covers([each for each in adapters if each.kind == family[0].kind], gpus) or not near:
+        near = kept
+    chosen = []
+    for each in adapters:
+        reason = _defect(each, interfaces) or _other_family(each, kind) or _other_rate(each, rate, near)
+        if reason is None and each not in kept:
+            reason = f"its interface {_default_interface(each, interfaces)} has the default route: management"
+        if reason is None and each not in near:
+            reason = "no GPU below its PCIe switch, unlike others at its rate: storage or management"
+        if reason is None:
+            chosen.append(replace(each, for_compute=True, reason=_merit(each, kind, gpus)))
+        else:
+            chosen.append(replace(each, reason=reason))
+    return kind, tuple(chosen)
+
+
+def nearest_gpus(adapter: Adapter, gpus: Sequence[Gpu]) -> tuple[str | None, tuple[str, ...]]:
+    """The shortest path from an adapter to a GPU, and the PCI addresses of the GPUs at that distance."""
+    if adapter.pci is None or not gpus:
+        return None, ()
+    paths = {gpu.pci.address: pci_path(adapter.pci, gpu.pci) for gpu in gpus}
+    best = min(paths.values(), key=PATHS.index)
+    return best, tuple(address for address, path in paths.items() if path == best)
+
+
+def _kind(adapter: Adapter) -> FabricKind | None:
+    if adapter.kind == AdapterKind.CXI:
+        return FabricKind.SLINGSHOT
+    if adapter.kind == AdapterKind.EFA:
+        return FabricKind.EFA
+    layer = adapter.active_port.link_layer if adapter.active_port else None
+    return {"InfiniBand": FabricKind.INFINIBAND, "Ethernet": FabricKind.ROCE}.get(layer or "")
+
+
+def _family(usable: Sequence[Adapter]) -> FabricKind | None:
+    kinds = {_kind(each) for each in usable}
+    return next((kind for kind in _NAMES if kind in kinds), None)
+
+
+def _without_adapters(interfaces: Sequence[Interface]) -> FabricKind:
+    up = any(each.is_up and not each.is_virtual for each in interfaces)
+    return FabricKind.ETHERNET if up else FabricKind.NONE
+
+
+def _defect(adapter: Adapter, interfaces: Sequence[Interface]) -> str | None:
+    """Reason that an adapter cannot carry traffic at all; None for a usable one."""
+    if adapter.pci is None:
+        return "no PCI device: software RDMA"
+    if not adapter.ports:
+        return "no port"
+    if adapter.active_port is None:
+        port = adapter.ports[0]
+        physical = f" ({port.physical_state})" if port.physical_state else ""
+        advice = _PORT_STATES.get(port.state or "", "not active")
+        return f"port {port.number} is {port.state or 'in an unknown state'}{physical}: {advice}"
+    # The EFA driver always reports ACTIVE; its interface, where there is one, has the state of the link.
+    states = {each.name: each.state for each in interfaces}
+    down = [name for name in adapter.active_port.interfaces if states.get(name) == "down"]
+    if adapter.kind == AdapterKind.EFA and down:
+        return f"its interface {down[0]} is down"
+    if adapter.kind == AdapterKind.VERBS and _kind(adapter) is None:
+        return f"link layer {adapter.active_port.link_layer or 'unknown'}: not used by NCCL"
+    return None
+
+
+def _other_family(adapter: Adapter, kind: FabricKind) -> str | None:
+    own = _kind(adapter)
+    return None if own in (kind, None) else f"{_NAMES[own]} beside {_NAMES[kind]}: storage or management"
+
+
+def _usual_rate(family: Sequence[Adapter], gpus: Sequence[Gpu]) -> float | None:
+    """The most frequent rate, of adapters near GPUs if there are any; of equal counts the highest."""
+    near = [each for each in family if nearest_gpus(each, gpus)[0] in NEAR]
+    counts = Counter(each.rate_gbit_per_s for each in near or family)
+    return max(counts, key=lambda rate: (counts[rate], rate or 0))
+
+
+def _other_rate(adapter: Adapter, rate: float | None, chosen: Sequence[Adapter]) -> str | None:
+    own = adapter.rate_gbit_per_s
+    if own == rate:
+        return None
+    if own is None or rate is None:
+        return "its rate is unknown, unlike that of others"
+    port = adapter.active_port
+    same = [each for each in chosen if _model(each) is not None and _model(each) == _model(adapter)]
+    if own < rate and same and port is not None:
+        usual = same[0].active_port.lanes if same[0].active_port else None
+        narrow = port.lanes is not None and usual is not None and port.lanes < usual
+        lanes = f" on {port.lanes} of {usual} lanes" if narrow else ""
+        return f"degraded: {own:g} Gbit/s{lanes}, where the same model reaches {rate:g} Gbit/s"
+    relation = "slower" if own < rate else "faster"
+    return f"{own:g} Gbit/s, {relation} than the {rate:g} Gbit/s of most: storage or management"
+
+
+def _model(adapter: Adapter) -> tuple[str, ...] | None:
+    """Board and PCI device; adapters of one model have the same."""
+    device = adapter.pci.device if adapter.pci else None
+    return (adapter.board or "", device) if device else None
+
+
+def _default_interface(adapter: Adapter, interfaces: Sequence[Interface]) -> str | None:
+    """The interface on this adapter that has the default route, also as a member of a bond."""
+    default = next((each for each in interfaces if each.is_default_route), None)
+    if default is None:
+        return None
+    own = {name for port in adapter.ports for name in port.interfaces}
+    return default.name if own & {default.name, *default.members} else None
+
+
+def _away_from_default_route(fast: list[Adapter], interfaces: Sequence[Interface]) -> list[Adapter]:
+    """Adapters without the default route; all of them, where each has it or only one is there."""
+    return [each for each in fast if _default_interface(each, interfaces) is None] or fast
+
+
+def _covers(adapters: Sequence[Adapter], gpus: Sequence[Gpu]) -> bool:
+    """Whether each GPU shares a PCIe switch with one of the adapters."""
+    return bool(gpus) and all(
+        any(each.pci and pci_path(each.pci, gpu.pci) in NEAR for each in adapters) for gpu in gpus
+    )
+
+
+def _merit(adapter: Adapter, kind: FabricKind, gpus: Sequence[Gpu]) -> str:
+    rate = adapter.rate_gbit_per_s
+    merit = f"{_NAMES[kind]}, active" + (f" at {rate:g} Gbit/s" if rate else "")
+    path, near = nearest_gpus(adapter, gpus)
+    if path in NEAR:
+        merit += f", {path} to GPU {', '.join(near)}"
+    elif adapter.pci and adapter.pci.numa_node is not None:
+        merit += f", on NUMA node {adapter.pci.numa_node}"
+    return merit

@@ -1,0 +1,109 @@
+"""Defects of a node that cost rate or correctness and that no environment variable mends: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jobs.fabric.choose_adapters import nearest_gpus
+from jobs.fabric.description import AdapterKind, Fabric, PciDevice
+from jobs.fabric.pci import NEAR
+
+_ENOUGH_LOCKED_BYTES = 1 << 30
+
+
+def defects(fabric: Fabric) -> tuple[str, ...]:
+    """One line for each defect, with the remedy."""
+    return (
+        *_lost_adapters(fabric),
+        *_slow_slots(fabric),
+        *_nvlinks(fabric),
+        *_locked_memory(fabric),
+        *_missing_devices(fabric),
+        *_gpudirect(fabric),
+        *_plugins(fabric),
+    )
+
+
+def pcie_gbit_per_s(pci: PciDevice) -> float | None:
+    """Rate of a PCIe link as it is now, without the overhead of packets.
+
+    Lanes below 8 GT/s send 8 bits as 10; from 8 GT/s, 128 bits as 130.
+    """
+    if pci.link_gt_per_s is None or pci.lanes is None:
+        return None
+    coding = 128 / 130 if pci.link_gt_per_s >= 8 else 0.8
+    return pci.link_gt_per_s * pci.lanes * coding
+
+
+def _lost_adapters(fabric: Fabric) -> Iterator[str]:
+    """Adapters beside a GPU that are of the kind for computing, and are not used."""
+    kinds = {adapter.kind for adapter in fabric.compute_adapters}
+    for adapter in fabric.excluded_adapters:
+        if adapter.kind in kinds and nearest_gpus(adapter, fabric.gpus)[0] in NEAR:
+            yield f"{adapter.name}: {adapter.reason}"
+
+
+def _slow_slots(fabric: Fabric) -> Iterator[str]:
+    for adapter in fabric.compute_adapters:
+        rate = adapter.rate_gbit_per_s
+        slot = pcie_gbit_per_s(adapter.pci) if adapter.pci else None
+        if adapter.pci and rate and slot and slot < rate:
+            width = f"{adapter.pci.link_gt_per_s:g} GT/s on {adapter.pci.lanes} lanes"
+            yield (
+                f"{adapter.name}: PCIe carries {slot:.0f} Gbit/s ({width}), less than its {rate:g} Gbit/s: "
+                "check the slot and its settings"
+            )
+
+
+def _nvlinks(fabric: Fabric) -> Iterator[str]:
+    for gpu in fabric.gpus:
+        if gpu.nvlinks and gpu.nvlinks_active is not None and 0 < gpu.nvlinks_active < gpu.nvlinks:
+            yield f"GPU {gpu.pci.address}: {gpu.nvlinks_active} of {gpu.nvlinks} NVLinks are active"
+
+
+def _locked_memory(fabric: Fabric) -> Iterator[str]:
+    limit = fabric.software.memory_lock_bytes
+    if (
+        limit is not None
+        and limit < _ENOUGH_LOCKED_BYTES
+        and _has(fabric, AdapterKind.VERBS, AdapterKind.EFA)
+    ):
+        yield (
+            f"locked memory is limited to {limit / 1024:g} KiB (/proc/self/limits), so adapters cannot "
+            "register buffers: jobs need `ulimit -l unlimited`"
+        )
+
+
+def _missing_devices(fabric: Fabric) -> Iterator[str]:
+    if fabric.software.has_verbs_devices is False and _has(fabric, AdapterKind.VERBS, AdapterKind.EFA):
+        yield "/dev/infiniband has no uverbs device, so NCCL finds no adapter: a container has to mount it"
+
+
+def _gpudirect(fabric: Fabric) -> Iterator[str]:
+    software = fabric.software
+    lacks = software.has_peermem is False and software.is_open_driver is False
+    if fabric.gpus and lacks and _has(fabric, AdapterKind.VERBS):
+        yield (
+            "no GPUDirect RDMA: neither the module nvidia_peermem nor NVIDIA's open driver, which DMA-BUF "
+            "needs; data passes through the memory of the host"
+        )
+
+
+def _plugins(fabric: Fabric) -> Iterator[str]:
+    if not (fabric.gpus and _has(fabric, AdapterKind.EFA, AdapterKind.CXI)):
+        return
+    plugins = [plugin for plugin in fabric.software.nccl_plugins if plugin.kind == "net"]
+    if any(plugin.is_reachable for plugin in plugins):
+        return
+    if plugins:
+        folder = plugins[0].path.rpartition("/")[0]
+        yield (
+            f"NCCL's plugin {plugins[0].path} is not on the path of libraries, so NCCL would use TCP: "
+            f"add {folder} to LD_LIBRARY_PATH"
+        )
+    else:
+        yield "no network plugin of NCCL (aws-ofi-nccl), so NCCL would use TCP: install it or load its module"
+
+
+def _has(fabric: Fabric, *kinds: AdapterKind) -> bool:
+    return any(adapter.kind in kinds for adapter in fabric.compute_adapters)

@@ -1,0 +1,131 @@
+"""Which adapters are for computing, and the reason for each other one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from jobs.fabric.choose_adapters import choose_adapters
+from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Gpu, Interface, PciDevice, Port
+
+
+def adapter(name: str, bus: int, rate: float = 200, layer: str = "InfiniBand", **given: object) -> Adapter:
+    state = str(given.pop("state", "ACTIVE"))
+    interfaces = tuple(given.pop("interfaces", ()))  # type: ignore[arg-type]
+    port = Port(1, layer, state, None, rate, f"{rate:g} Gb/sec (4X HDR)", interfaces)
+    pci = PciDevice(f"0000:{bus:02x}:00.0", (f"pci0000:{bus:02x}",), device="0x101b")
+    values = {"kind": AdapterKind.VERBS, "driver": "mlx5_core", "firmware": None, "pci": pci} | given
+    return Adapter(name=name, ports=(port,), evidence=f"/sys/class/infiniband/{name}", **values)  # type: ignore[arg-type]
+
+
+def reasons(*adapters: Adapter, interfaces: tuple[Interface, ...] = (), gpus: tuple[Gpu, ...] = ()) -> dict:
+    kind, chosen = choose_adapters(adapters, interfaces, gpus)
+    return {"kind": kind} | {each.name: True if each.for_compute else each.reason for each in chosen}
+
+
+def interface(
+    name: str, *, default: bool = False, state: str = "up", members: tuple[str, ...] = ()
+) -> Interface:
+    return Interface(name, state, 1, None, None, "x", None, is_default_route=default, members=members)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (
+            "dead_hca",
+            {
+                "mlx5_3": "port 1 is DOWN (Polling): check the cable and the switch port",
+                "mlx5_6": "degraded: 200 Gbit/s on 2 of 4 lanes, where the same model reaches 400 Gbit/s",
+            },
+        ),
+        (
+            "hdr_mixed",
+            {
+                "mlx5_8": "no GPU below its PCIe switch, unlike others at its rate: storage or management",
+                "mlx5_9": "100 Gbit/s, slower than the 200 Gbit/s of most: storage or management",
+            },
+        ),
+        (
+            "roce_bond",
+            {"mlx5_bond_0": "25 Gbit/s, slower than the 200 Gbit/s of most: storage or management"},
+        ),
+        ("ndr", {}),
+        ("efa_p5", {}),
+    ],
+)
+def test_reasons_against(kind: str, expected: dict[str, str], fabric_of: Callable[[str], Fabric]) -> None:
+    node = fabric_of(kind)
+    assert {each.name: each.reason for each in node.excluded_adapters} == expected
+
+
+def test_reasons_for(fabric_of: Callable[[str], Fabric]) -> None:
+    node = fabric_of("ndr")
+    assert node.adapters[2].reason == "InfiniBand, active at 400 Gbit/s, PIX to GPU 0000:53:00.0"
+
+
+def test_infiniband_comes_before_roce() -> None:
+    found = reasons(adapter("mlx5_0", 1), adapter("mlx5_1", 2, layer="Ethernet"))
+    assert found == {
+        "kind": FabricKind.INFINIBAND,
+        "mlx5_0": True,
+        "mlx5_1": "RoCE beside InfiniBand: storage or management",
+    }
+
+
+def test_a_node_without_gpus_takes_the_usual_rate() -> None:
+    found = reasons(adapter("a", 1, 100), adapter("b", 2, 200), adapter("c", 3, 200))
+    assert [found[name] is True for name in "abc"] == [False, True, True]
+    found = reasons(adapter("a", 1, 100), adapter("b", 2, 200))
+    assert [found[name] is True for name in "ab"] == [False, True]
+
+
+def test_roce_with_the_default_route_is_for_management_unless_it_is_alone() -> None:
+    route = (interface("bond0", default=True, members=("eth0",)),)
+    shared = adapter("a", 1, layer="Ethernet", interfaces=["eth0"])
+    found = reasons(shared, adapter("b", 2, layer="Ethernet", interfaces=["eth1"]), interfaces=route)
+    assert found["a"] == "its interface bond0 has the default route: management"
+    assert found["b"] is True
+    assert reasons(shared, interfaces=route)["a"] is True
+
+
+def test_infiniband_with_the_default_route_stays() -> None:
+    route = (interface("ib0", default=True),)
+    found = reasons(adapter("a", 1, interfaces=["ib0"]), adapter("b", 2), interfaces=route)
+    assert (found["a"], found["b"]) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"state": "INIT"}, "port 1 is INIT: no subnet manager has configured it"),
+        ({"state": "DOWN"}, "port 1 is DOWN: check the cable and the switch port"),
+        ({"pci": None}, "no PCI device: software RDMA"),
+        ({"layer": "Unspecified"}, "link layer Unspecified: not used by NCCL"),
+    ],
+)
+def test_adapters_that_cannot_be_used(changes: dict[str, object], reason: str) -> None:
+    found = reasons(adapter("a", 1, **changes), interfaces=(interface("eth0"),))  # type: ignore[arg-type]
+    assert found == {"kind": FabricKind.ETHERNET, "a": reason}
+
+
+def test_an_efa_follows_the_state_of_its_interface() -> None:
+    efa = adapter("rdmap1s0", 1, 100, "Unspecified", kind=AdapterKind.EFA, interfaces=["eth1"])
+    down = (interface("eth1", state="down"),)
+    assert reasons(efa, interfaces=down)["rdmap1s0"] == "its interface eth1 is down"
+    assert reasons(efa, interfaces=(interface("eth1"),))["rdmap1s0"] is True
+
+
+def test_virtual_machines_without_pci_switches_keep_all() -> None:
+    gpu = Gpu(PciDevice("0001:00:00.0", ("pci0001:00", "0001:00:00.0")))
+    found = reasons(adapter("a", 1), adapter("b", 2), gpus=(gpu,))
+    assert (found["a"], found["b"]) == (True, True)
+
+
+def test_an_unknown_rate_is_not_the_usual_one() -> None:
+    odd = replace(adapter("a", 1), ports=(Port(1, "InfiniBand", "ACTIVE", None, None, None),))
+    found = reasons(odd, adapter("b", 2))
+    assert found["a"] == "its rate is unknown, unlike that of others"
+    assert reasons(odd)["a"] is True

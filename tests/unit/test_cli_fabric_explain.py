@@ -1,0 +1,60 @@
+"""`fabric explain` on copies of nodes and on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.verbs import ask, ask_json
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+Trees = Callable[[str], Path]
+Captured = pytest.CaptureFixture[str]
+
+
+def test_adapters_and_reasons(shared_tree: Trees, capsys: Captured) -> None:
+    lines = ask(capsys, f"fabric explain --root {shared_tree('dead_hca')}").splitlines()
+    assert lines[0] == "node7: Supermicro SYS-821GE-TNHR"
+    assert lines[1] == (
+        "network between nodes: InfiniBand, 6 adapters for computing, 400 Gbit/s each, 2400 Gbit/s in all; "
+        "2 other adapters"
+    )
+    (dead,) = [line for line in lines if line.startswith("  mlx5_3 ")]
+    assert dead.split()[1] == "no"
+    assert dead.endswith("port 1 is DOWN (Polling): check the cable and the switch port")
+    assert "  links: NV18 (28 pairs)" in lines
+    assert "  on NUMA node 1: 0000:93:00.0 0000:a3:00.0 0000:b3:00.0 0000:d3:00.0" in lines
+
+
+def test_files_that_nccl_reads(shared_tree: Trees, capsys: Captured) -> None:
+    text = ask(capsys, f"fabric explain --root {shared_tree('hdr_mixed')}")
+    assert "files of variables that NCCL reads\n  /etc/nccl.conf: NCCL_IB_TIMEOUT=22 NCCL_DEBUG=WARN" in text
+
+
+def test_tcp(shared_tree: Trees, capsys: Captured) -> None:
+    text = ask(capsys, f"fabric explain --root {shared_tree('ethernet_25g')}")
+    assert "network between nodes: TCP over Ethernet by eth0 at 25 Gbit/s" in text
+    assert "adapters" not in text
+
+
+def test_json(shared_tree: Trees, capsys: Captured) -> None:
+    document = ask_json(capsys, f"fabric explain --root {shared_tree('cxi')}")
+    assert document["verb"] == "fabric explain"
+    assert document["fabric"]["kind"] == "slingshot"
+    assert [each["for_compute"] for each in document["fabric"]["adapters"]] == [True] * 4
+    assert len(document["defects"]) == 1
+
+
+def test_this_machine(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.setattr("jobs.fabric.detect.read_nvml", lambda: None)
+    assert "network between nodes: " in ask(capsys, "fabric explain")
+
+
+def test_a_root_that_is_no_copy_of_a_node(tmp_path: Path, capsys: Captured) -> None:
+    ask(capsys, f"fabric explain --root {tmp_path}/missing", code=2)
+    ask(capsys, f"fabric explain --root {tmp_path}", code=2)
+    ask(capsys, "fabric explain --nodes 0", code=2)

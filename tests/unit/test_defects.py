@@ -1,0 +1,77 @@
+"""Defects of a node, with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from jobs.fabric.defects import defects, pcie_gbit_per_s
+from jobs.fabric.description import Fabric, PciDevice
+
+
+@pytest.fixture
+def ndr(fabric_of: Callable[[str], Fabric]) -> Fabric:
+    return fabric_of("ndr")
+
+
+@pytest.mark.parametrize("kind", ["ndr", "hdr_mixed", "ethernet_25g", "nvlink", "pcie", "cpu"])
+def test_healthy_nodes(kind: str, fabric_of: Callable[[str], Fabric]) -> None:
+    assert defects(fabric_of(kind)) == ()
+
+
+def test_adapters_beside_a_gpu_that_are_not_used(fabric_of: Callable[[str], Fabric]) -> None:
+    assert defects(fabric_of("dead_hca")) == (
+        "mlx5_3: port 1 is DOWN (Polling): check the cable and the switch port",
+        "mlx5_6: degraded: 200 Gbit/s on 2 of 4 lanes, where the same model reaches 400 Gbit/s",
+    )
+
+
+def test_a_narrow_slot(ndr: Fabric) -> None:
+    first = ndr.adapters[0]
+    assert first.pci is not None
+    narrow = replace(first, pci=replace(first.pci, lanes=8))
+    assert defects(replace(ndr, adapters=(narrow, *ndr.adapters[1:]))) == (
+        "mlx5_0: PCIe carries 252 Gbit/s (32 GT/s on 8 lanes), less than its 400 Gbit/s: "
+        "check the slot and its settings",
+    )
+
+
+def test_inactive_nvlinks(ndr: Fabric) -> None:
+    gpu = replace(ndr.gpus[0], nvlinks_active=17)
+    found = defects(replace(ndr, gpus=(gpu, *ndr.gpus[1:])))
+    assert found == ("GPU 0000:13:00.0: 17 of 18 NVLinks are active",)
+
+
+def test_locked_memory(fabric_of: Callable[[str], Fabric]) -> None:
+    (line,) = defects(fabric_of("roce_bond"))
+    assert line.startswith("locked memory is limited to 64 KiB (/proc/self/limits)")
+
+
+def test_devices_for_verbs(ndr: Fabric) -> None:
+    (line,) = defects(replace(ndr, software=replace(ndr.software, has_verbs_devices=False)))
+    assert line.startswith("/dev/infiniband has no uverbs device")
+
+
+def test_gpudirect(ndr: Fabric) -> None:
+    closed = replace(ndr.software, has_peermem=False, is_open_driver=False)
+    (line,) = defects(replace(ndr, software=closed))
+    assert line.startswith("no GPUDirect RDMA")
+    assert defects(replace(ndr, software=replace(closed, is_open_driver=True))) == ()
+    assert defects(replace(ndr, software=replace(closed, is_open_driver=None))) == ()
+
+
+def test_plugins(fabric_of: Callable[[str], Fabric]) -> None:
+    (hidden,) = defects(fabric_of("efa_p5"))
+    assert "libnccl-net.so is not on the path of libraries, so NCCL would use TCP" in hidden
+    (missing,) = defects(fabric_of("cxi"))
+    assert missing.startswith("no network plugin of NCCL")
+
+
+@pytest.mark.parametrize(
+    ("speed", "lanes", "gbit"), [(32.0, 16, 504.1), (8.0, 8, 63.0), (5.0, 8, 32.0), (None, 8, None)]
+)
+def test_rates_of_pcie(speed: float | None, lanes: int, gbit: float | None) -> None:
+    found = pcie_gbit_per_s(PciDevice("a", link_gt_per_s=speed, lanes=lanes))
+    assert found == (pytest.approx(gbit, abs=0.05) if gbit else None)

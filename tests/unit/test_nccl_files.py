@@ -1,0 +1,28 @@
+"""Variables that NCCL reads from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobs.fabric.kernel_files import FileTree
+from jobs.fabric.nccl_files import parse_variables, read_nccl_files
+from tests.support.fabric_tree_builder import Tree
+
+
+def test_lines() -> None:
+    text = "# NCCL_DEBUG=INFO\nNCCL_IB_TIMEOUT=22\n\nNCCL_PROTO = ^LL128\nnonsense\n=x\nNCCL_IB_TIMEOUT=14\n"
+    assert parse_variables(text) == (("NCCL_IB_TIMEOUT", "22"), ("NCCL_PROTO", "^LL128"))
+
+
+def test_files_in_the_order_of_nccl(tmp_path: Path) -> None:
+    t = Tree(tmp_path)
+    t.write("/etc/nccl.conf", "NCCL_DEBUG=WARN")
+    t.write("/home/me/.nccl.conf", "NCCL_DEBUG=INFO")
+    t.write("/scratch/job.conf", "NCCL_DEBUG=TRACE")
+
+    def paths(**environ: str) -> list[str]:
+        return [each.path for each in read_nccl_files(FileTree(tmp_path), environ, "/home/me")]
+
+    assert paths() == ["/home/me/.nccl.conf", "/etc/nccl.conf"]
+    assert paths(NCCL_CONF_FILE="/scratch/job.conf") == ["/scratch/job.conf", "/etc/nccl.conf"]
+    assert paths(NCCL_CONF_FILE="/missing") == ["/etc/nccl.conf"]
