@@ -1,0 +1,335 @@
+"""The variables that the network of a job needs and that its libraries do not choose by themselves.
+
+Pure functions from a `Fabric` to `DerivedVariable`s. NCCL's defaults are right on most networks, so most
+networks need little or nothing. A job of one node needs no network variable.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Interface
+from jobs.fabric.registry import parse_version, registry
+from jobs.fabric.slingshot import SLINGSHOT_VARIABLES
+
+USER_GUIDE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+PLUGIN_GUIDE = "https://github.com/aws/aws-ofi-nccl"
+CORRUPTION_REPORT = "https://github.com/NVIDIA/nccl/issues/2001"
+GLOO_SOURCE = "https://docs.pytorch.org/docs/stable/distributed.html"
+
+LAST_SIMPLE_PLUGIN = "1.5.0"
+"""Last aws-ofi-nccl that delivers only the protocol Simple correctly on EFA."""
+LAST_WITHOUT_GID_CHOICE = "2.20.5"
+"""Last NCCL that does not choose the RoCE address by itself."""
+_FAST_TCP_MBIT_PER_S = 25_000
+_TUNED_VENDORS = {"0x1d0f": "AWS", "0x1ae0": "Google Cloud"}
+"""PCI vendors of the interfaces for which NCCL chooses the number of TCP connections."""
+_SKIPPED_BY_NCCL = ("lo", "docker*", "virbr*")
+_IPV4_MAPPED = "0000:0000:0000:0000:0000:ffff:"
+
+
+class Severity(StrEnum):
+    """Consequence of leaving a variable out."""
+
+    CORRECTNESS = "correctness"
+    """Wrong data or a deadlock."""
+    CONNECTION = "connection"
+    """The job may fail, or use another network."""
+    SPEED = "speed"
+    DIAGNOSIS = "diagnosis"
+
+
+@dataclass(frozen=True)
+class DerivedVariable:
+    """One variable that a network needs."""
+
+    name: str
+    value: str
+    reason: str
+    evidence: str
+    """Path that detection read, or a figure with its unit."""
+    source: str
+    """Document that recommends it."""
+    since: str | None = None
+    """First version of its library for which it holds; None: all."""
+    until: str | None = None
+    """Last such version."""
+    severity: Severity = Severity.SPEED
+    per_node: bool = False
+    """Whether nodes may differ: names of devices. All other values have to agree on all nodes of a job."""
+
+    def holds_for(self, version: str | None) -> bool:
+        """Whether it holds for a version of its library; an unknown version counts as a recent one."""
+        if version is None:
+            return self.until is None
+        at = parse_version(version)
+        too_old = self.since is not None and at < parse_version(self.since)
+        return not too_old and (self.until is None or at <= parse_version(self.until))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """All that the rules read."""
+
+    fabric: Fabric
+    interface: Interface | None
+    """The interface that TCP connections should use."""
+    given: Mapping[str, str]
+    nccl_version: str | None
+
+
+def derive(
+    fabric: Fabric,
+    nodes: int,
+    gpus_per_node: int,
+    nccl_version: str | None = None,
+    *,
+    interface: str | None = None,
+    given: Mapping[str, str] | None = None,
+) -> tuple[DerivedVariable, ...]:
+    """The variables that ranks on a node of this fabric need; most often few or none.
+
+    Parameters
+    ----------
+    gpus_per_node : 0 for a job that communicates with gloo alone
+    nccl_version : such as `2.27.5`; None takes the detected one
+    interface : interface by which the node reaches the others; None takes that of the default route
+    given : values of the user and the site. A derived value of the same name is returned all the same, see
+        `without_given`; values that contradict a given one are left out
+    """
+    version = nccl_version or fabric.software.nccl_version
+    given = given or {}
+    job = _Job(fabric, _interface(fabric, interface, given), given, version)
+    found = [*_diagnosis(gpus_per_node)]
+    if nodes > 1:
+        found += _names_of_interface(job, gpus_per_node)
+        if gpus_per_node > 0:
+            found += _RULES.get(fabric.kind, _nothing)(job)
+    return tuple(each for each in found if _holds(each, version))
+
+
+def without_given(
+    derived: tuple[DerivedVariable, ...], given: Mapping[str, str]
+) -> tuple[DerivedVariable, ...]:
+    """The derived variables that neither the user nor the site sets: their values win."""
+    return tuple(each for each in derived if each.name not in given)
+
+
+def _holds(derived: DerivedVariable, nccl_version: str | None) -> bool:
+    variable = registry().get(derived.name)
+    if variable is None or variable.library != "nccl":  # versions of the other libraries are not detected
+        return True
+    is_read = nccl_version is None or variable.is_read_by(nccl_version)
+    return is_read and derived.holds_for(nccl_version)
+
+
+def _diagnosis(gpus_per_node: int) -> Iterator[DerivedVariable]:
+    if gpus_per_node > 0:
+        yield DerivedVariable(
+            "NCCL_DEBUG", "WARN", "NCCL prints the cause of an error, and nothing otherwise",
+            f"{gpus_per_node} GPUs per node", USER_GUIDE, severity=Severity.DIAGNOSIS,
+        )  # fmt: skip
+
+
+def _nothing(job: _Job) -> Iterator[DerivedVariable]:
+    return iter(())
+
+
+def named_interfaces(pattern: str, fabric: Fabric) -> list[str]:
+    """Interfaces that a value of `NCCL_SOCKET_IFNAME` selects, in its syntax: `=`, `^`, prefixes."""
+    excludes, rest = pattern.startswith("^"), pattern.removeprefix("^")
+    exact, words = rest.startswith("="), rest.removeprefix("=").split(",")
+    names = [each.name for each in fabric.interfaces if each.is_up]
+
+    def is_named(name: str) -> bool:
+        return any(name == word if exact else name.startswith(word) for word in words if word)
+
+    return [name for name in names if is_named(name) is not excludes]
+
+
+def _interface(fabric: Fabric, towards_peers: str | None, given: Mapping[str, str]) -> Interface | None:
+    """The interface for TCP: a given one, else that towards the other nodes, else the default route's."""
+    by_name = {each.name: each for each in fabric.interfaces}
+    if "NCCL_SOCKET_IFNAME" in given:
+        chosen = next(iter(named_interfaces(given["NCCL_SOCKET_IFNAME"], fabric)), None)
+    else:
+        chosen = given.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or towards_peers
+    if chosen is not None:
+        # A virtual interface, such as a veth of a container, may be missing in the description.
+        return by_name.get(chosen, Interface(chosen, "up", None, None, None, None, None))
+    default = fabric.default_interface
+    return default if default is not None and default.is_up else None
+
+
+def _names_of_interface(job: _Job, gpus_per_node: int) -> Iterator[DerivedVariable]:
+    """gloo and NCCL on the same interface. NCCL's own choice is kept where there is only one."""
+    interface = job.interface
+    if interface is None:
+        return
+    yield DerivedVariable(
+        "GLOO_SOCKET_IFNAME", interface.name,
+        "gloo would use the address of the host's name, which may be loopback or another network",
+        interface.evidence, GLOO_SOURCE, severity=Severity.CONNECTION, per_node=True,
+    )  # fmt: skip
+    others = [each.name for each in job.fabric.interfaces if each.is_up and _is_candidate(each, interface)]
+    if job.fabric.kind is FabricKind.ETHERNET and faster_interfaces(job.fabric, interface.name):
+        return  # the slower one leads to the nodes by name; the lint reports it
+    if gpus_per_node > 0 and others:
+        yield DerivedVariable(
+            "NCCL_SOCKET_IFNAME", f"={interface.name}",
+            f"the interface towards the other nodes; NCCL might choose {', '.join(others[:4])}",
+            interface.evidence, USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
+        )  # fmt: skip
+
+
+def faster_interfaces(fabric: Fabric, name: str) -> list[Interface]:
+    """Interfaces of devices that are up and faster than the named one; empty if its speed is unknown."""
+    named = next((each for each in fabric.interfaces if each.name == name), None)
+    speed = named.speed_mbit_per_s if named is not None else None
+    return [
+        each
+        for each in fabric.interfaces
+        if speed is not None and (each.speed_mbit_per_s or 0) > speed
+        if each.is_up and not each.is_virtual and each.master is None
+    ]
+
+
+def _is_candidate(other: Interface, chosen: Interface) -> bool:
+    """Whether NCCL might choose another interface than `chosen`. Members of a bond have no address."""
+    skipped = any(fnmatch.fnmatchcase(other.name, pattern) for pattern in _SKIPPED_BY_NCCL)
+    return other.name != chosen.name and other.master is None and not skipped
+
+
+def _verbs(job: _Job) -> Iterator[DerivedVariable]:
+    """InfiniBand and RoCE: a list of adapters, only where NCCL would use others as well."""
+    if job.given.get("NCCL_IB_DISABLE") == "1":
+        return
+    strangers = [
+        each for each in job.fabric.excluded_adapters if each.kind is AdapterKind.VERBS and each.active_port
+    ]
+    chosen = [
+        each for each in job.fabric.compute_adapters if each.kind is AdapterKind.VERBS and each.active_port
+    ]
+    if strangers and chosen:
+        reasons = "; ".join(f"{each.name}: {each.reason}" for each in strangers[:4])
+        yield DerivedVariable(
+            "NCCL_IB_HCA", "=" + ",".join(map(_ports, chosen)),
+            f"NCCL would also use adapters that were not chosen for computing ({reasons})",
+            ", ".join(f"{each.evidence}: {each.rate_gbit_per_s or 0:g} Gbit/s" for each in strangers[:4]),
+            USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
+        )  # fmt: skip
+
+
+def _ports(adapter: Adapter) -> str:
+    """An adapter in `NCCL_IB_HCA`, with its ports where not all of them are as fast as the fastest."""
+    fast = [port for port in adapter.ports if port.is_active and _is_fastest(port.rate_gbit_per_s, adapter)]
+    if len(fast) == len(adapter.ports):
+        return adapter.name
+    return ",".join(f"{adapter.name}:{port.number}" for port in fast)
+
+
+def _is_fastest(rate: float | None, adapter: Adapter) -> bool:
+    return rate == adapter.rate_gbit_per_s
+
+
+def _roce(job: _Job) -> Iterator[DerivedVariable]:
+    yield from _verbs(job)
+    indices = {_routable_gid(each) for each in job.fabric.compute_adapters}
+    index = indices.pop() if len(indices) == 1 else None
+    if index is not None:
+        adapter = job.fabric.compute_adapters[0]
+        port = adapter.active_port
+        yield DerivedVariable(
+            "NCCL_IB_GID_INDEX", str(index), "NCCL before 2.21 takes address 0, which is not RoCE v2",
+            f"{adapter.evidence}/ports/{port.number if port else 1}/gid_attrs/types/{index}", USER_GUIDE,
+            until=LAST_WITHOUT_GID_CHOICE, severity=Severity.CONNECTION, per_node=True,
+        )  # fmt: skip
+
+
+def _routable_gid(adapter: Adapter) -> int | None:
+    """Index of the first RoCE v2 address of an adapter that is an IPv4 address."""
+    gids = adapter.active_port.gids if adapter.active_port else ()
+    return next(
+        (gid.index for gid in gids if gid.type == "RoCE v2" and gid.address.startswith(_IPV4_MAPPED)), None
+    )
+
+
+def has_old_efa_plugin(fabric: Fabric) -> bool:
+    """Whether the node has an EFA and an aws-ofi-nccl that needs the protocol Simple."""
+    version = fabric.software.ofi_plugin_version
+    if fabric.kind is not FabricKind.EFA or version is None:
+        return False
+    return parse_version(version) <= parse_version(LAST_SIMPLE_PLUGIN)
+
+
+def _efa(job: _Job) -> Iterator[DerivedVariable]:
+    """EFA: nothing with today's plugin, which tunes NCCL for each type of instance."""
+    if not has_old_efa_plugin(job.fabric):
+        return
+    evidence = f"aws-ofi-nccl {job.fabric.software.ofi_plugin_version}"
+    reason = f"aws-ofi-nccl up to {LAST_SIMPLE_PLUGIN} keeps the order of bytes only with the protocol Simple"
+    yield DerivedVariable(
+        "NCCL_PROTO", "Simple", reason, evidence, PLUGIN_GUIDE, severity=Severity.CORRECTNESS
+    )
+    for name, value, why in (
+        ("FI_PROVIDER", "efa", "this plugin does not choose the provider itself"),
+        ("FI_EFA_USE_DEVICE_RDMA", "1", "this plugin does not switch GPUDirect RDMA on itself"),
+    ):
+        yield DerivedVariable(name, value, why, evidence, PLUGIN_GUIDE)
+
+
+def reorders_ll128(fabric: Fabric) -> bool:
+    """Whether the adapters write to GPUs in pieces smaller than a line of LL128 (GH200 with Slingshot)."""
+    return fabric.kind is FabricKind.SLINGSHOT and fabric.has_c2c
+
+
+def _slingshot(job: _Job) -> Iterator[DerivedVariable]:
+    adapter = job.fabric.compute_adapters[0] if job.fabric.compute_adapters else None
+    evidence = adapter.evidence if adapter else "/sys/class/cxi"
+    for each in SLINGSHOT_VARIABLES:
+        severity = Severity.CORRECTNESS if each.for_correctness else Severity.SPEED
+        yield DerivedVariable(each.name, each.value, each.reason, evidence, each.source, severity=severity)
+    plugin = next((p for p in job.fabric.software.nccl_plugins if p.kind == "net" and p.is_reachable), None)
+    if plugin is not None and "NCCL_NET_PLUGIN" not in job.given:
+        yield DerivedVariable(
+            "NCCL_NET", "AWS Libfabric", "NCCL fails at the start instead of falling back to TCP",
+            plugin.path, "https://github.com/HewlettPackard/shs-ccl-docs", severity=Severity.CONNECTION,
+        )  # fmt: skip
+    if reorders_ll128(job.fabric):
+        yield DerivedVariable(
+            "NCCL_LL128_C2C", "0", "LL128 between nodes corrupts data: halves of a line arrive out of order",
+            f"{evidence}, GPU with NVLink-C2C", CORRUPTION_REPORT, since="2.27.3",
+            severity=Severity.CORRECTNESS,
+        )  # fmt: skip
+
+
+def _ethernet(job: _Job) -> Iterator[DerivedVariable]:
+    """TCP: more connections on fast links, except where NCCL chooses their number."""
+    interface = job.interface
+    speed = (interface.speed_mbit_per_s if interface else None) or 0
+    if interface is None or speed < _FAST_TCP_MBIT_PER_S or _vendor(interface, job.fabric) in _TUNED_VENDORS:
+        return
+    for name, reason in (
+        ("NCCL_SOCKET_NTHREADS", "one thread does not fill such a link"),
+        ("NCCL_NSOCKS_PERTHREAD", "one TCP connection does not fill such a link"),
+    ):
+        evidence = f"{interface.evidence}/speed: {speed / 1000:g} Gbit/s"
+        yield DerivedVariable(name, "4", reason, evidence, USER_GUIDE)
+
+
+def _vendor(interface: Interface, fabric: Fabric) -> str | None:
+    """PCI vendor of an interface, or of the first member of a bond."""
+    member = next((each for each in fabric.interfaces if each.name in interface.members), interface)
+    return member.pci.vendor if member.pci else None
+
+
+_RULES: dict[FabricKind, Callable[[_Job], Iterator[DerivedVariable]]] = {
+    FabricKind.INFINIBAND: _verbs,
+    FabricKind.ROCE: _roce,
+    FabricKind.EFA: _efa,
+    FabricKind.SLINGSHOT: _slingshot,
+    FabricKind.ETHERNET: _ethernet,
+}

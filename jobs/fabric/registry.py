@@ -1,0 +1,154 @@
+"""Environment variables of NCCL, torch, gloo and libfabric: versions, class, allowed values, former defaults.
+
+The data is `variables.json` beside this module; `docs/fabric.md` describes its format and how to update it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_DATA = Path(__file__).with_name("variables.json")
+_OPEN_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "FI_CXI_", "FI_EFA_", "OFI_NCCL_")
+"""Prefixes under which a name that the registry lacks is worth a finding."""
+_CLOSE = 0.88
+"""Similarity (`difflib`) from which another name is taken for a misspelling."""
+_AUTOMATIC = ("auto", "built-in", "unlimited")
+"""Defaults of the data that are no value to set."""
+
+Version = tuple[int, ...]
+
+
+def parse_version(text: str) -> Version:
+    """`2.27.5` or `2.27.5+cuda12` as numbers. Raises `ValueError`."""
+    return tuple(int(part) for part in text.split("+")[0].split("-")[0].split("."))
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One environment variable; a line of `variables.json`."""
+
+    name: str
+    library: str
+    """Library that reads it: `nccl`, `torch`, `gloo`, `libfabric`. Versions are those of this library."""
+    kind: str
+    """`system` may stay in scripts and site files, `debug` must not (NVIDIA's user guide). `internal` is not
+    documented. `alias` is a former name. `dead` is read by no version."""
+    since: str | None = None
+    """First version that reads it."""
+    until: str | None = None
+    """Last version that reads it; None: it is still read."""
+    replaced_by: str | None = None
+    type: str | None = None
+    """`integer`, `choice`, `list` (of choices), `names` (of devices), `algorithms`, `protocols`, `text`."""
+    minimum: int | None = None
+    maximum: int | None = None
+    choices: tuple[str, ...] = ()
+    defaults: tuple[tuple[str, str], ...] = ()
+    """Version from which each default holds, oldest first."""
+    fabrics: tuple[str, ...] = ()
+    """Kinds of network (`FabricKind`) on which it has an effect; empty: all."""
+    network: bool = False
+    """Whether it affects only traffic between nodes."""
+    note: str | None = None
+
+    def default_at(self, version: str | None) -> str | None:
+        """The default at a version of the library, or of the newest one; None if it is no value to set."""
+        known = [
+            value
+            for first, value in self.defaults
+            if version is None or parse_version(first) <= parse_version(version)
+        ]
+        return known[-1] if known and known[-1] not in _AUTOMATIC else None
+
+    def former_default(self, value: str, version: str | None) -> str | None:
+        """The last version whose default was `value`, if the default at `version` is another."""
+        if value == self.default_at(version):
+            return None
+        for (_, old), (changed, _) in zip(self.defaults, self.defaults[1:], strict=False):
+            if old == value and (version is None or parse_version(changed) <= parse_version(version)):
+                return changed
+        return None
+
+    def is_read_by(self, version: str) -> bool:
+        """Whether a version of the library reads it."""
+        at = parse_version(version)
+        too_old = self.since is not None and at < parse_version(self.since)
+        return self.kind != "dead" and not too_old and not self._removed_before(at)
+
+    def _removed_before(self, at: Version) -> bool:
+        return self.until is not None and at > parse_version(self.until)
+
+    def allowed(self) -> str | None:
+        """The allowed values, in words; None without a rule."""
+        if self.type == "integer":
+            if self.maximum is None:
+                return f"an integer from {self.minimum}" if self.minimum is not None else "an integer"
+            return f"an integer from {self.minimum} to {self.maximum}"
+        return ", ".join(self.choices) or None
+
+    def accepts(self, value: str) -> bool:
+        """Whether a value is of the allowed ones. True without a rule."""
+        if self.type == "integer":
+            return self._accepts_integer(value)
+        if self.type in ("choice", "list", "algorithms", "protocols"):
+            known = {choice.casefold() for choice in self.choices}
+            words = [value] if self.type == "choice" else _words(value)
+            return bool(words) and all(word.casefold() in known for word in words)
+        return True
+
+    def _accepts_integer(self, value: str) -> bool:
+        try:
+            number = int(value, 0)
+        except ValueError:
+            return False
+        too_small = self.minimum is not None and number < self.minimum
+        return not too_small and (self.maximum is None or number <= self.maximum)
+
+
+def _words(value: str) -> list[str]:
+    """Names in a list such as `^LL128` or, by function since NCCL 2.24, `Ring;allreduce:Tree,Ring`."""
+    lists = [part.rpartition(":")[2] for part in value.split(";") if part]
+    return [word.strip().lstrip("^") for part in lists for word in part.split(",") if word.strip()]
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All variables by name, and the newest versions that the data was read from."""
+
+    variables: Mapping[str, Variable]
+    read_from: Mapping[str, str]
+
+    def get(self, name: str) -> Variable | None:
+        return self.variables.get(name)
+
+    def is_of_interest(self, name: str) -> bool:
+        """Whether a name is in the registry, or has a prefix of its libraries."""
+        return name in self.variables or name.startswith(_OPEN_PREFIXES)
+
+    def misspelt(self, name: str) -> str | None:
+        """The known name that an unknown one most likely stands for; None without a close one."""
+        live = [each.name for each in self.variables.values() if each.kind != "dead"]
+        return next(iter(difflib.get_close_matches(name, live, n=1, cutoff=_CLOSE)), None)
+
+
+@cache
+def registry() -> Registry:
+    """The registry of the shipped data."""
+    data = json.loads(_DATA.read_text())
+    variables = {name: _variable(name, entry) for name, entry in data["variables"].items()}
+    return Registry(variables, data["read_from"])
+
+
+def _variable(name: str, entry: Mapping[str, Any]) -> Variable:
+    renamed = {"class": "kind", "min": "minimum", "max": "maximum"}
+    fields = {renamed.get(key, key): value for key, value in entry.items()}
+    fields["choices"] = tuple(fields.get("choices", ()))
+    fields["fabrics"] = tuple(fields.get("fabrics", ()))
+    fields["defaults"] = tuple((version, value) for version, value in fields.get("defaults", ()))
+    return Variable(name, **fields)

@@ -1,0 +1,125 @@
+"""Read settings of variables from a text: shell script, `nccl.conf`, `KEY=VALUE` lines, `env.json`.
+
+Pure. Of a shell script, assignments and the options that set variables for a job are read; nothing is run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from disttrain.errors import ConfigError
+from jobs.fabric.findings import Setting
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
+_SPACED = re.compile(rf"\s*({_NAME})\s+=\s*([^#\s][^#]*?)\s*(?:#.*)?")
+_COMMANDS = frozenset({"export", "env", "declare", "-x", "-gx"})
+_NETWORK = re.compile(r"--network(?:=|\s+)['\"]?([\w,.=/-]+)")
+_EXPORT = re.compile(r"#SBATCH\s+--export(?:=|\s+)(\S+)")
+
+
+@dataclass(frozen=True)
+class ReadSettings:
+    """Settings of a text; of several settings of a name the last one holds."""
+
+    settings: Mapping[str, Setting]
+    srun_network: str | None
+    """Value of `--network` in the text; None if it is not a batch script."""
+
+
+def read_settings(text: str, name: str) -> ReadSettings:
+    """The settings in a text. Raises `ConfigError` for JSON of another form, and if a text sets no variable.
+
+    `name` is that of the file, for messages and origins.
+    """
+    if text.lstrip().startswith("{"):
+        found = list(_of_json(text, name))
+    else:
+        found = [setting for number, line in _lines(text) for setting in _of_line(line, f"{name}:{number}")]
+    if not found and any(line.strip() and line.strip()[0] != "#" for line in text.splitlines()):
+        raise ConfigError(
+            "no variable is set; allowed are KEY=VALUE lines, export lines, an sbatch script, nccl.conf and "
+            "env.json",
+            at=name,
+        )
+    network = _NETWORK.search(text)
+    is_job = "#SBATCH" in text or re.search(r"^\s*srun\b", text, re.MULTILINE) is not None
+    return ReadSettings(
+        {setting.name: setting for setting in found},
+        network[1] if network else "" if is_job else None,
+    )
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Logical lines: those that end in a backslash are joined with the next, and keep their number."""
+    held, start = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        start = start or number
+        if line.endswith("\\"):
+            held += line[:-1] + " "
+            continue
+        yield start, held + line
+        held, start = "", 0
+    if held:
+        yield start, held
+
+
+def _of_line(line: str, origin: str) -> Iterator[Setting]:
+    exported = _EXPORT.match(line.strip())
+    if exported:
+        yield from _assignments([word for word in exported[1].split(",") if "=" in word], origin)
+        return
+    spaced = _SPACED.fullmatch(line)  # a configuration file
+    if spaced:
+        yield Setting(spaced[1], spaced[2], origin)
+        return
+    words = _words(line)
+    leading = 0
+    while leading < len(words) and (words[leading] in _COMMANDS or _ASSIGNMENT.fullmatch(words[leading])):
+        leading += 1
+    yield from _assignments(words[:leading], origin)
+    for option, word in zip(words[leading:], words[leading + 1 :], strict=False):
+        if option in ("-x", "--env", "-e"):  # mpirun, apptainer, docker
+            yield from _assignments([word], origin)
+
+
+def _words(line: str) -> list[str]:
+    """Words of a shell line without its comment; an unbalanced quote ends the line."""
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split = True
+    lexer.whitespace = " \t;"
+    words: list[str] = []
+    with contextlib.suppress(ValueError):
+        words.extend(lexer)
+    return words
+
+
+def _assignments(words: list[str], origin: str) -> Iterator[Setting]:
+    for word in words:
+        found = _ASSIGNMENT.fullmatch(word)
+        if found:
+            value = found[2]
+            yield Setting(found[1], value, origin, is_literal="$" not in value and "`" not in value)
+
+
+def _of_json(text: str, name: str) -> Iterator[Setting]:
+    """Settings of `env.json`, or of an object from names to values."""
+    try:
+        record: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"not JSON: {error}", at=name) from None
+    variables = record.get("variables", record)
+    inherited = record.get("inherited", {}) if "variables" in record else {}
+    if not isinstance(variables, dict) or not isinstance(inherited, dict):
+        raise ConfigError("`variables` is not a mapping from names to values", at=name)
+    for variable, entry in {**inherited, **variables}.items():
+        value = entry.get("value") if isinstance(entry, dict) else entry
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"{variable} has no value; allowed: text, or {{value: text}}", at=name)
+        yield Setting(str(variable), str(value), name)

@@ -1,0 +1,100 @@
+"""The registry of communication variables: its data is consistent, and answers by version."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.fabric.description import FabricKind
+from jobs.fabric.registry import parse_version, registry
+
+KNOWN = registry()
+TYPES = {None, "integer", "choice", "list", "names", "algorithms", "protocols", "text"}
+
+
+@pytest.mark.parametrize("name", sorted(KNOWN.variables))
+def test_an_entry_is_consistent(name: str) -> None:
+    each = KNOWN.variables[name]
+    assert each.kind in {"system", "debug", "internal", "alias", "dead"}
+    assert each.library in {"nccl", "torch", "gloo", "libfabric"}
+    assert each.type in TYPES
+    assert set(each.fabrics) <= set(FabricKind)
+    if each.since and each.until:
+        assert parse_version(each.since) <= parse_version(each.until)
+    versions = [parse_version(version) for version, _ in each.defaults]
+    assert versions == sorted(set(versions))
+    if each.kind == "alias":
+        assert each.replaced_by
+    if each.replaced_by:
+        assert KNOWN.variables[each.replaced_by].kind != "dead"
+    default = each.default_at(None)
+    assert default is None or each.accepts(default), f"the default {default} is not allowed"
+
+
+def test_the_registry_holds_all_variables_of_nccl() -> None:
+    nccl = [each for each in KNOWN.variables.values() if each.library == "nccl" and each.kind != "dead"]
+    assert len(nccl) >= 267
+    assert KNOWN.read_from["nccl"] == "2.30.7"
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "is_read"),
+    [
+        ("NCCL_DEBUG", "2.30.7", True),
+        ("NCCL_P2P_DISABLE", "2.30.7", True),
+        ("NCCL_NET_GDR_LEVEL", "2.27.5", True),
+        ("NCCL_IB_CUDA_SUPPORT", "2.3.7", True),
+        ("NCCL_IB_CUDA_SUPPORT", "2.4.2", False),
+        ("NCCL_LL128_C2C", "2.26.5", False),
+        ("NCCL_LL128_C2C", "2.27.3", True),
+        ("NCCL_SHM_USE_CUDA_MEMCPY", "2.30.7", False),
+        ("NCCL_TIMEOUT", "2.20.5", False),
+    ],
+)
+def test_versions_that_read_a_variable(name: str, version: str, is_read: bool) -> None:
+    assert KNOWN.variables[name].is_read_by(version) is is_read
+
+
+def test_the_history_of_a_default() -> None:
+    timeout = KNOWN.variables["NCCL_IB_TIMEOUT"]
+    assert [timeout.default_at(version) for version in ("2.10.3", "2.22.3", "2.23.4", None)] == [
+        "14", "18", "20", "20",
+    ]  # fmt: skip
+    assert timeout.former_default("18", "2.27.5") == "2.23.4"
+    assert timeout.former_default("18", "2.20.5") is None, "it is the default of that version"
+    assert timeout.former_default("22", None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_allowed"),
+    [
+        ("NCCL_IB_TIMEOUT", "31", True),
+        ("NCCL_IB_TIMEOUT", "120", False),
+        ("NCCL_IB_TIMEOUT", "0", False),
+        ("NCCL_IB_TC", "0x60", True),
+        ("NCCL_NET_GDR_LEVEL", "phb", True),
+        ("NCCL_NET_GDR_LEVEL", "PHY", False),
+        ("NCCL_PROTO", "^LL128", True),
+        ("NCCL_PROTO", "LL,Simpel", False),
+        ("NCCL_ALGO", "allreduce:^tree;broadcast:ring", True),
+        ("NCCL_DEBUG_SUBSYS", "INIT,^COLL", True),
+        ("NCCL_SOCKET_NTHREADS", "four", False),
+        ("NCCL_TOPO_FILE", "/any/path", True),
+    ],
+)
+def test_allowed_values(name: str, value: str, is_allowed: bool) -> None:
+    assert KNOWN.variables[name].accepts(value) is is_allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("NCCL_SOCKET_IFNMAE", "NCCL_SOCKET_IFNAME"),
+        ("FI_CXI_RDV_PROTO", "FI_CXI_RDZV_PROTO"),
+        ("NCCL_IB_HCAS", "NCCL_IB_HCA"),
+        ("NCCL_MY_PLUGINS_OWN", None),
+    ],
+)
+def test_a_misspelt_name(name: str, meant: str | None) -> None:
+    assert KNOWN.get(name) is None
+    assert KNOWN.is_of_interest(name)
+    assert KNOWN.misspelt(name) == meant

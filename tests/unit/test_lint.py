@@ -1,0 +1,152 @@
+"""Lint of communication variables by the registry and by the devices of a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.fabric.derive import derive
+from jobs.fabric.description import (
+    Adapter,
+    AdapterKind,
+    Fabric,
+    FabricKind,
+    Gpu,
+    Interface,
+    PciDevice,
+    Plugin,
+    Port,
+    Software,
+)
+from jobs.fabric.findings import Finding, FindingSeverity, Setting
+from jobs.fabric.lint import lint
+
+GPUS = (Gpu(PciDevice("0000:13:00.0")),)
+PLUGIN = Software(nccl_plugins=(Plugin("net", "/opt/libnccl-net.so", is_reachable=True),))
+ETHERNETS = tuple(Interface(name, "up", 1, None, None, None, None) for name in ("eth0", "eth1"))
+HCAS = tuple(
+    Adapter(name, AdapterKind.VERBS, None, None, None, (Port(1, "InfiniBand", "ACTIVE", None, 4, None),), "x")
+    for name in ("mlx5_1", "mlx5_10")
+)
+INFINIBAND = Fabric(FabricKind.INFINIBAND, adapters=HCAS, interfaces=ETHERNETS, gpus=GPUS)
+ROCE = Fabric(FabricKind.ROCE, gpus=GPUS)
+EFA = Fabric(FabricKind.EFA, gpus=GPUS, software=PLUGIN)
+CPU = Fabric(FabricKind.ETHERNET, interfaces=ETHERNETS)
+
+
+def findings(variables: str, **about: object) -> list[Finding]:
+    pairs = [pair.split("=", 1) for pair in variables.split()]
+    return lint({name: Setting(name, value, "here") for name, value in pairs}, **about)
+
+
+def summary(variables: str, **about: object) -> list[tuple[str, str, str]]:
+    return [(each.severity, each.kind, each.name) for each in findings(variables, **about)]
+
+
+@pytest.mark.parametrize(
+    ("variable", "nccl", "severity", "kind", "words"),
+    [
+        ("NCCL_SOCKET_IFNMAE=eth0", None, "error", "unknown", "did you mean 'NCCL_SOCKET_IFNAME'"),
+        ("FI_CXI_RDV_PROTO=alt_read", None, "error", "unknown", "did you mean 'FI_CXI_RDZV_PROTO'"),
+        ("NCCL_MY_PLUGINS_OWN=1", None, "warning", "unknown", "no NCCL up to 2.30.7 reads it"),
+        ("NCCL_TIMEOUT=1800", None, "warning", "not-read", "init_process_group"),
+        ("NCCL_ASYNC_ERROR_HANDLING=1", None, "info", "renamed", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+        ("NCCL_IB_CUDA_SUPPORT=1", "2.27.5", "warning", "not-read", "only 2.3.7 and older; use NCCL_NET_GDR"),
+        ("NCCL_IB_CUDA_SUPPORT=1", None, "warning", "not-read", "newer than 2.3.7"),
+        ("NCCL_SHM_USE_CUDA_MEMCPY=1", "2.30.7", "warning", "not-read", "only 2.30.4 and older"),
+        ("NCCL_SHM_USE_CUDA_MEMCPY=1", "2.27.5", "warning", "debug", "undocumented"),
+        ("NCCL_RAS_ADDR=localhost:1", "2.20.5", "warning", "not-read", "only 2.24.3 and newer"),
+        ("NCCL_MIN_NCHANNELS=8", None, "warning", "renamed", "NCCL_MIN_CTAS"),
+        ("NCCL_IB_TIMEOUT=120", None, "error", "out-of-range", "from 1 to 31"),
+        ("NCCL_NET_GDR_LEVEL=PHY", None, "error", "out-of-range", "LOC, PIX, PXB, PXN, PHB, SYS"),
+        ("NCCL_NET_GDR_LEVEL=5", None, "warning", "out-of-range", "numbers of levels changed"),
+        ("NCCL_IB_TIMEOUT=18", None, "warning", "old-default", "default before nccl 2.23.4, which is now 20"),
+        ("NCCL_P2P_DISABLE=1", None, "warning", "debug", "for debugging"),
+        ("NCCL_DEBUG=INFO", None, "warning", "debug", "floods"),
+        ("CUDA_DEVICE_MAX_CONNECTIONS=1", None, "warning", "conflict", "prevents the overlap"),
+        ("NCCL_DEBUG_FILE=/tmp/nccl.log", None, "warning", "conflict", "add %h.%p"),
+        ("TORCH_DISTRIBUTED_DEBUG=DETAIL", None, "warning", "debug", "wraps the process group"),
+    ],
+)
+def test_one_variable(variable: str, nccl: str | None, severity: str, kind: str, words: str) -> None:
+    (found,) = findings(variable, nccl_version=nccl)
+    assert (found.severity, found.kind) == (severity, kind)
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        "NCCL_DEBUG=WARN", "NCCL_IB_TIMEOUT=22", "NCCL_SOCKET_IFNAME==eth0", "NCCL_CROSS_NIC=1", "PATH=/bin",
+        "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p", "FI_LOG_FILE=x", "OMP_NUM_THREADS=4",
+        "CUDA_VISIBLE_DEVICES=0",
+    ],
+)  # fmt: skip
+def test_no_findings(variables: str) -> None:
+    assert findings(variables) == []
+
+
+@pytest.mark.parametrize(
+    ("variables", "fabric", "nodes", "expected"),
+    [
+        ("NCCL_IB_QPS_PER_CONNECTION=4", CPU, 2, [("info", "no-effect", "NCCL_IB_QPS_PER_CONNECTION")]),
+        ("NCCL_IB_GID_INDEX=3", INFINIBAND, 2, [("info", "no-effect", "NCCL_IB_GID_INDEX")]),
+        ("NCCL_IB_GID_INDEX=3", ROCE, 2, []),
+        ("NCCL_IB_TC=96", ROCE, 1, [("info", "no-effect", "NCCL_IB_TC")]),
+        ("NCCL_DEBUG=WARN", CPU, 2, [("info", "no-effect", "NCCL_DEBUG")]),
+        ("NCCL_SOCKET_NTHREADS=4", INFINIBAND, 2, [("info", "no-effect", "NCCL_SOCKET_NTHREADS")]),
+        ("FI_EFA_USE_DEVICE_RDMA=1", INFINIBAND, 2, [("info", "no-effect", "FI_EFA_USE_DEVICE_RDMA")]),
+        ("NCCL_TOPO_FILE=/x.xml", EFA, 2, [("warning", "conflict", "NCCL_TOPO_FILE")]),
+        ("NCCL_IB_HCA=mlx5_1", INFINIBAND, 2, [("warning", "conflict", "NCCL_IB_HCA")]),
+        ("NCCL_IB_HCA==mlx5_1,mlx5_10", INFINIBAND, 2, []),
+        ("NCCL_IB_HCA==mlx5_3", INFINIBAND, 2, [("error", "conflict", "NCCL_IB_HCA")]),
+        ("NCCL_SOCKET_IFNAME=^eth,lo", INFINIBAND, 2, [("error", "conflict", "NCCL_SOCKET_IFNAME")]),
+        ("NCCL_SOCKET_IFNAME==eth0 GLOO_SOCKET_IFNAME=eth1", INFINIBAND, 2,
+         [("warning", "conflict", "GLOO_SOCKET_IFNAME")]),
+        ("NCCL_SOCKET_IFNAME==eth1 GLOO_SOCKET_IFNAME=eth1", INFINIBAND, 2, []),
+        ("GLOO_SOCKET_IFNAME=eth2", CPU, 2, [("error", "conflict", "GLOO_SOCKET_IFNAME")]),
+        ("GLOO_SOCKET_IFNAME==eth0", CPU, 2, [("error", "out-of-range", "GLOO_SOCKET_IFNAME")]),
+    ],
+)  # fmt: skip
+def test_variables_on_a_network(
+    variables: str, fabric: Fabric, nodes: int, expected: list[tuple[str, str, str]]
+) -> None:
+    assert summary(variables, fabric=fabric, nodes=nodes, nccl_version="2.20.5") == expected
+
+
+def test_a_faster_interface_of_a_node_with_several_is_named() -> None:
+    slow, fast = (
+        Interface(name, "up", 1, speed, None, "mlx5_core", None)
+        for name, speed in (("eth0", 1000), ("eth1", 100_000))
+    )
+    fabric = Fabric(FabricKind.ETHERNET, interfaces=(slow, fast), gpus=GPUS)
+    (found,) = findings("GLOO_SOCKET_IFNAME=eth0", fabric=fabric, nodes=2)
+    assert (found.severity, found.kind) == ("warning", "fallback")
+    assert "eth1 is faster (100 Gbit/s)" in found.message
+    assert findings("GLOO_SOCKET_IFNAME=eth1", fabric=fabric, nodes=2) == []
+    assert {each.name for each in derive(fabric, 2, 1, interface="eth0")} == {
+        "NCCL_DEBUG", "GLOO_SOCKET_IFNAME",
+    }, "NCCL is not restricted to the slow one"  # fmt: skip
+
+
+def test_a_missing_plugin_is_named() -> None:
+    without = Fabric(FabricKind.EFA, gpus=GPUS)
+    assert summary("", fabric=without, nodes=2) == [("warning", "fallback", "NCCL_NET_PLUGIN")]
+    assert summary("", fabric=EFA, nodes=2) == []
+    assert summary("", fabric=without, nodes=1) == []
+
+
+def test_a_value_that_the_suite_derives_is_no_debug_setting() -> None:
+    slingshot = Fabric(FabricKind.SLINGSHOT, gpus=GPUS, software=PLUGIN)
+    variables, derived = "NCCL_LL128_C2C=0", {"NCCL_LL128_C2C": "0"}
+    assert summary(variables, fabric=slingshot, nodes=2, derived=derived) == []
+    assert summary(variables, fabric=slingshot, nodes=2) == [("warning", "debug", "NCCL_LL128_C2C")]
+
+
+def test_a_value_that_a_shell_computes_is_not_judged() -> None:
+    setting = Setting("NCCL_IB_TIMEOUT", "$TIMEOUT", "job.sh:3", is_literal=False)
+    assert lint({setting.name: setting}) == []
+
+
+def test_the_worst_comes_first() -> None:
+    found = summary("NCCL_P2P_DISABLE=1 NCCL_ASYNC_ERROR_HANDLING=1 NCCL_IB_TIMEOUT=99")
+    assert [severity for severity, *_ in found] == list(FindingSeverity)

@@ -1,0 +1,75 @@
+"""Settings of variables read from scripts, configuration files and records."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from disttrain.errors import ConfigError
+from jobs.fabric.settings_text import read_settings
+
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --export=ALL,NCCL_IB_SL=1
+# export NCCL_PROTO=LL128
+export NCCL_DEBUG=INFO NCCL_IB_HCA="=mlx5_0,mlx5_1"   # compute adapters
+export NCCL_SOCKET_IFNAME=$(ip route | awk '/default/ {print $5}')
+NCCL_ALGO="ring;allreduce:tree,ring" \\
+  NCCL_NET='AWS Libfabric' srun --network=disable_rdzv_get python train.py --lr=0.1 LR=3
+mpirun -x FI_PROVIDER=efa -np 4 ./app
+"""
+
+
+def test_a_batch_script() -> None:
+    read = read_settings(SCRIPT, "job.sh")
+    assert {name: (each.value, each.origin) for name, each in read.settings.items() if each.is_literal} == {
+        "NCCL_IB_SL": ("1", "job.sh:3"),
+        "NCCL_DEBUG": ("INFO", "job.sh:5"),
+        "NCCL_IB_HCA": ("=mlx5_0,mlx5_1", "job.sh:5"),
+        "NCCL_ALGO": ("ring;allreduce:tree,ring", "job.sh:7"),
+        "NCCL_NET": ("AWS Libfabric", "job.sh:7"),
+        "FI_PROVIDER": ("efa", "job.sh:9"),
+    }
+    assert not read.settings["NCCL_SOCKET_IFNAME"].is_literal
+    assert read.srun_network == "disable_rdzv_get"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NCCL_DEBUG=WARN\n\n# comment\nNCCL_SOCKET_IFNAME==ens1f0\n",
+         {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=ens1f0"}),
+        ("A=1\nA=2\n", {"A": "2"}),
+        ("", {}),
+        ("# nothing\n", {}),
+        ("NCCL_DEBUG = WARN\n", {"NCCL_DEBUG": "WARN"}),
+        ('{"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": 4}', {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}),
+    ],
+)  # fmt: skip
+def test_other_texts(text: str, expected: dict[str, str]) -> None:
+    read = read_settings(text, "x")
+    assert {name: each.value for name, each in read.settings.items()} == expected
+    assert read.srun_network is None
+
+
+def test_the_record_of_a_run() -> None:
+    variables = {"NCCL_DEBUG": {"value": "WARN", "reason": "x", "source": "derived"}}
+    inherited = {"NCCL_IB_TIMEOUT": {"value": "22", "origin": "/etc/nccl.conf"}}
+    text = json.dumps({"schema_version": 1, "variables": variables, "inherited": inherited, "findings": []})
+    assert read_settings(text, "env.json").settings.keys() == {"NCCL_DEBUG", "NCCL_IB_TIMEOUT"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("hello world\n", "x: no variable is set; allowed are KEY=VALUE lines"),
+        ("{broken", "x: not JSON"),
+        ('{"variables": [1]}', "x: `variables` is not a mapping"),
+        ('{"variables": {"A": {"reason": "x"}}}', "x: A has no value"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_settings(text, "x")
