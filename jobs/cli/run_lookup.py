@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,10 +13,14 @@ from jobs.status.run_folders import runs_of, subfolders
 
 
 def sweep_names(root: Path) -> list[str]:
-    """Folders below the runs folder that hold a `sweep.json` or a run."""
-    return [
-        name for name in subfolders(root) if os.path.exists(root / name / "sweep.json") or runs_of(root, name)
-    ]
+    """Folders below the runs folder that hold a `sweep.json` or a run, and that this user may read."""
+    return [name for name in subfolders(root) if _is_sweep(root, name)]
+
+
+def _is_sweep(root: Path, name: str) -> bool:
+    with contextlib.suppress(ConfigError):
+        return os.path.exists(root / name / "sweep.json") or bool(runs_of(root, name))
+    return False
 
 
 def find_sweep(root: Path, name: str) -> str:

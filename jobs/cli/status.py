@@ -9,19 +9,22 @@ from pathlib import Path
 from disttrain.errors import ConfigError
 from disttrain.records.collect_provenance import code_hash
 from jobs.cli import run_lookup
-from jobs.cli.command_output import add_json
+from jobs.cli.command_output import add_json, print_warning
 from jobs.cli.polling import refresh_or_warn
 from jobs.cli.progress_bar import progress
 from jobs.cli.selection import by_state, with_tags
 from jobs.cli.status_table import state_counts, status_table, sweep_table
 from jobs.cli.terminal import has_colour
-from jobs.status.run_folders import runs_of, subfolders
+from jobs.status.run_folders import runs_below, runs_of, subfolders
 from jobs.status.run_state import RunState, read_runs, read_states
 
 
 def run(args: argparse.Namespace) -> int:
     is_selected = by_state(args)
-    runs = [run for sweep in _chosen(args.runs, args.sweeps) for run in runs_of(args.runs, sweep)]
+    if args.sweeps:
+        runs = [run for sweep in _chosen(args.runs, args.sweeps) for run in runs_of(args.runs, sweep)]
+    else:
+        runs = runs_below(args.runs, print_warning)
     every = read_states(runs, code_hash=code_hash(), progress=progress)
     with_tags(every, args.tags)  # an unknown tag is refused before the scheduler is queried
     every = refresh_or_warn(every)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from disttrain.errors import ConfigError
@@ -11,9 +12,34 @@ from disttrain.records.run_directory import RunDir
 
 
 def runs_of(root: Path, sweep: str) -> list[RunDir]:
-    """The runs of a sweep, in natural order: its folders with a `run.json`."""
+    """The runs of a sweep, in natural order: its folders with a `run.json`, or that this user may not read.
+
+    Raises `ConfigError` for a sweep that this user may not read.
+    """
     found = (RunDir(root / sweep / name) for name in subfolders(root / sweep))
-    return [run for run in found if os.path.exists(run.run_json)]
+    return [run for run in found if _may_exist(run.run_json)]
+
+
+def runs_below(root: Path, warn: Callable[[str], None] = lambda line: None) -> list[RunDir]:
+    """The runs of all sweeps. `warn` gets one line for each sweep that this user may not read."""
+    found: list[RunDir] = []
+    for sweep in subfolders(root):
+        try:
+            found += runs_of(root, sweep)
+        except ConfigError as error:
+            warn(str(error))
+    return found
+
+
+def _may_exist(path: Path) -> bool:
+    """Whether a file exists, or lies in a folder that this user may not read."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def subfolders(path: Path) -> list[str]:

@@ -25,7 +25,7 @@ from jobs.status.annotations import read_annotation
 from jobs.status.cancel_record import with_cancel_record
 from jobs.status.command_state import present_hash, reported_progress
 from jobs.status.progress import ENDED_PROGRESS, newest_time, read_progress
-from jobs.status.run_folders import runs_of, subfolders
+from jobs.status.run_folders import runs_below, runs_of
 
 StateName = Literal[
     "planned",  # never submitted, or every submission failed
@@ -154,8 +154,7 @@ def read_runs(
 ) -> list[RunState]:
     """States of the runs below `root`, of one sweep or of all, in natural order (n2 before n16)."""
     root = Path(root)
-    sweeps = [sweep] if sweep else subfolders(root)
-    runs = [run for name in sweeps for run in runs_of(root, name)]
+    runs = runs_of(root, sweep) if sweep else runs_below(root)
     return read_states(runs, code_hash=code_hash, progress=progress)
 
 
@@ -174,6 +173,8 @@ def read_state(run: RunDir, *, code_hash: str | None = None) -> RunState:
         message = str(error)
     except FileNotFoundError as error:  # deleted or moved during the read
         message = f"{error.filename} does not exist"
+    except OSError as error:  # a run of another user who keeps it private
+        message = f"{error.filename}: {error.strerror}"
     except (KeyError, TypeError, ValueError) as error:
         message = f"{run.path}: missing or invalid in a record: {error}"
     key = (read_json_or_none(run.run_json) or {}).get("config_key")  # `plan_actions` matches runs by it

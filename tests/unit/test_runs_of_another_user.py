@@ -1,0 +1,106 @@
+"""Commands that only read, on a runs folder of another user: nothing is written, no traceback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import submit
+from tests.support.states import make_run
+from tests.support.verbs import STATES
+
+NOBODY = 65534
+READING = (
+    ["status"],
+    ["status", "--json"],
+    ["status", "--long"],
+    ["status", "--csv", "-"],
+    ["show", "tiny/done"],
+    ["show", "tiny/failed", "--json"],
+    ["logs", "tiny/failed"],
+)
+
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Path]:
+    """A folder that everybody may read and nobody may write, with a run of each state."""
+    folder = Path(tempfile.mkdtemp())
+    for state in STATES:
+        make_run(folder / "runs", f"tiny/{state}", state)
+    make_run(folder / "runs", "other/old", "done")
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    try:
+        yield folder / "runs"
+    finally:
+        for path in [folder, *folder.rglob("*")]:
+            if path.is_dir():
+                path.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def as_nobody(argv: list[str], runs: Path) -> tuple[int, str]:
+    """Exit code and output of submit.py as another user; as this user where it may not change to another."""
+    with tempfile.TemporaryFile() as output:
+        child = os.fork()
+        if child == 0:
+            code = 70
+            sys.stdout = sys.stderr = os.fdopen(os.dup(output.fileno()), "w")
+            try:
+                if os.geteuid() == 0:
+                    os.setgroups([])
+                    os.setgid(NOBODY)
+                    os.setuid(NOBODY)
+                code = submit.main([*argv, "--runs", str(runs)])
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        output.seek(0)
+        return status, output.read().decode()
+
+
+def tree(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
+
+
+def test_commands_that_read_write_nothing(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = tree(runs)
+    for argv in READING:
+        own = submit.main([*argv, "--runs", str(runs)])  # imports all that the child needs
+        capsys.readouterr()
+        code, said = as_nobody(argv, runs)
+        assert code == own, said
+        assert "Traceback" not in said
+    assert tree(runs) == before
+
+
+@pytest.mark.parametrize("private", ["tiny/done", "tiny/done/submissions", "other"])
+def test_what_others_may_not_read_is_named_and_hides_no_other_run(
+    runs: Path, private: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    submit.main(["status", "--runs", str(runs)])
+    capsys.readouterr()
+    mode = (runs / private).stat().st_mode
+    (runs / private).chmod(0)
+    request.addfinalizer(lambda: (runs / private).chmod(mode))
+    code, said = as_nobody(["status"], runs)
+    assert (code, "Traceback" in said) == (0, False), said
+    assert f"{private}" in said
+    assert "Permission denied" in said
+    assert "crashed: rank 1: ValueError: no" in said
+    code, said = as_nobody(["show", "tiny/failed"], runs)
+    assert (code, "Traceback" in said) == (0, False), said
