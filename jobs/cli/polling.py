@@ -51,6 +51,7 @@ class PolledRuns:
         """`scheduler` is queried as well if its jobs are processes of this host."""
         self._read = read
         self._scheduler = scheduler
+        self._schedulers: dict[str, Scheduler] = {}
         self._corrected: dict[Path, tuple[RunState, RunState]] = {}
         """By run directory: the state from its files, and the state corrected by the scheduler."""
         self._queried = float("-inf")
@@ -73,10 +74,12 @@ class PolledRuns:
 
     def _query(self, active: list[RunState]) -> None:
         warnings: list[str] = []
-        found = refresh_all(active, warnings.append)
+        found = refresh_all(active, warnings.append, self._schedulers)
         if self._scheduler is not None and self._scheduler.one_machine:
             found = refresh(found, self._scheduler, warn=warnings.append)
         self.notice = "; ".join(warnings)
+        if warnings:  # without an answer, the name of the cluster is still unknown
+            self._schedulers.clear()
         self._corrected = {
             before.run.path: (before, now) for before, now in zip(active, found, strict=True) if before != now
         }

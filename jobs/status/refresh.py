@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -68,17 +68,25 @@ def refresh(
     ]
 
 
-def refresh_all(states: Sequence[RunState], warn: Warn = lambda line: None) -> list[RunState]:
+def refresh_all(
+    states: Sequence[RunState],
+    warn: Warn = lambda line: None,
+    schedulers: MutableMapping[str, Scheduler] | None = None,
+) -> list[RunState]:
     """The states, corrected by the scheduler of each run that needs one.
+
+    `schedulers` keeps the schedulers for the next call, since they cache the name of the cluster and the jobs
+    that have ended.
 
     For a job of this host, the identity of its process, in the run directory, is enough. So the scheduler of
     this host is queried for queued runs alone, whose process may have ended before it was recorded.
     """
     found = list(states)
+    schedulers = {} if schedulers is None else schedulers
     for name in dict.fromkeys(state.cluster for state in states if _needs_scheduler(state)):
         if name not in NAMES:
             continue
-        scheduler = scheduler_named(name)
+        scheduler = schedulers.setdefault(name, scheduler_named(name))
         queried = [s for s in found if not scheduler.one_machine or (s.state == "queued" and not s.claimed)]
         corrected = {s.run.path: s for s in refresh(queried, scheduler, warn=warn)}
         found = [corrected.get(state.run.path, state) for state in found]

@@ -65,13 +65,24 @@ def log(run: RunDir) -> str:
     return "\n".join(path.read_text() for path in sorted(run.path.glob("attempts/*/node-*.log")))
 
 
+SHUFFLED = """\
+setup:
+  - export SLURM_HOSTFILE=$(mktemp) || exit
+  - scontrol show hostnames | tac > "$SLURM_HOSTFILE" || exit
+srun: {distribution: arbitrary}
+"""
+"""The nodes of a step in another order than those of the job, as Slurm 26.05 orders them by the topology."""
+
+
 @pytest.mark.slow
-def test_jobs_on_the_same_nodes_start_at_once(pair: MiniCluster, tmp_path: Path) -> None:
+def test_jobs_on_the_same_nodes_start_at_once_in_either_order(pair: MiniCluster, tmp_path: Path) -> None:
     jobs = 3
+    (tmp_path / "shuffled.yaml").write_text(SHUFFLED)
+    of_job = (["--slurm", "gpus=gpus"], [], ["--profile", "./shuffled.yaml"])
     pair.ask("scontrol", "update", "partitionname=gpu", "state=down")
     try:  # one rank a node, then two, then one
         runs = [
-            submitted(pair, tmp_path, f"job{number}", "--gpus-per-node", str(1 + number % 2))
+            submitted(pair, tmp_path, f"job{number}", "--gpus-per-node", str(1 + number % 2), *of_job[number])
             for number in range(jobs)
         ]
     finally:
@@ -80,7 +91,10 @@ def test_jobs_on_the_same_nodes_start_at_once(pair: MiniCluster, tmp_path: Path)
         assert ended(run).state == "done", log(run)
         assert read_json(run.metrics)["world_size"] == 2 + 2 * (number % 2)
     attempts = [read_json(run.attempt(0).record) for run in runs]
-    assert {tuple(attempt["nodes"]) for attempt in attempts} == {(f"{pair.name}-1", f"{pair.name}-2")}
+    first, second = f"{pair.name}-1", f"{pair.name}-2"
+    assert [attempt["nodes"] for attempt in attempts] == [[first, second], [first, second], [second, first]]
+    assert [read_json(run.attempt(0).rendezvous)["address"] for run in runs] == [first, first, second]
+    assert "#SBATCH --gpus=2\n" in runs[0].script.read_text()
     assert max(attempt["started"] for attempt in attempts) < min(attempt["ended"] for attempt in attempts)
     assert len({read_json(run.attempt(0).rendezvous)["port"] for run in runs}) == jobs
 

@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from disttrain.errors import ConfigError
 from disttrain.records.json_files import read_json, write_text
+from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.slurm.batch_script import ArrayTask, render
 from jobs.schedulers.slurm.documents import ROOT
+from jobs.schedulers.slurm.profile_selection import resolve
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.schedulers.slurm.test_only import check_script
+from jobs.schedulers.slurm.version import installed_slurm
 from tests.support.jobs import wait_until
 from tests.support.minicluster import MiniCluster
-from tests.support.scripts import CANARY, batch, config, fields, placing, sift, sift_batch
+from tests.support.scripts import CANARY, SHIPPED_NAMES, batch, config, fields, placing, sift, sift_batch
 
 SLURM_REASONS = re.compile(
     r"to start at|invalid (partition|account|qos|feature|constraint|gres|reservation|node|wckey|user)"
@@ -52,6 +56,43 @@ def test_slurm_reads_what_was_meant_and_runs_nothing(
     assert SLURM_REASONS.search(verdict.message), verdict.message
     assert "option" not in verdict.message, verdict.message
     assert list(quiet.iterdir()) == []
+
+
+@pytest.mark.parametrize("profile", SHIPPED_NAMES)
+def test_slurm_accepts_the_scripts_of_the_shipped_profiles(quiet: Path, profile: str) -> None:
+    site = resolve(ProfileSelection(profile), slurm=installed_slurm)
+    made = batch(quiet.parent, site, config=config(nodes=2, ranks=1))
+    check = check_script(render(made), os.environ)
+    assert check.accepted, check.message
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        (["gpus=gpus"], "to start at"),
+        (["gpus=gres"], "to start at"),
+        (["exclude=nowhere"], "invalid node name"),
+        (["reservation=nothing"], "reservation"),
+        (["sbatch.licenses=nothing:1"], "licen[cs]e"),
+        (["sbatch.switches=1@30"], "to start at"),
+        (["sbatch.dependency=singleton"], "to start at"),
+        (["sbatch.hint=nomultithread"], "to start at"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_slurm_reads_what_sites_ask_for(quiet: Path, words: list[str], taken: str) -> None:
+    profile = resolve(ProfileSelection("generic", words), slurm=installed_slurm)
+    made = batch(quiet.parent, profile, config=config(nodes=2, ranks=1))
+    check = check_script(render(made), os.environ)
+    assert re.search(taken, check.message, re.IGNORECASE), check.message
+
+
+def test_the_installed_sbatch_lists_its_options(on_slurm: MiniCluster) -> None:
+    found = installed_slurm()
+    assert found.version is not None
+    assert {"account", "array", "gres", "switches", "wckey"} <= found.sbatch_options
+    with pytest.raises(ConfigError, match="did you mean 'licenses'"):
+        resolve(ProfileSelection("generic", ["sbatch.licences=x"]), slurm=installed_slurm)
 
 
 def test_a_job_of_strange_names_gets_each_of_them_whole(quiet: Path, on_slurm: MiniCluster) -> None:

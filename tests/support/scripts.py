@@ -15,12 +15,14 @@ from pydantic import ValidationError
 
 from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
+from jobs.schedulers.profile_files import SHIPPED
 from jobs.schedulers.slurm import report_script
 from jobs.schedulers.slurm.batch_script import ArrayTask, ScriptFields, render
 from jobs.schedulers.slurm.report_script import ReportScript
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 
 SHARED = Path("/shared")
+SHIPPED_NAMES = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 DEAF = ["sh", "-c", 'trap "" USR1 USR2 TERM; exec "$@"', "sh"]
 """Command prefix of an agent: no signal ends it before it listens."""
 CANARY = "canary"

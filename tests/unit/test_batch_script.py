@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,13 +15,14 @@ from hypothesis import example, given, settings
 from disttrain.errors import ConfigError
 from jobs.core import environment
 from jobs.schedulers.base import ProfileSelection
-from jobs.schedulers.profile_files import SHIPPED
 from jobs.schedulers.slurm import report_script
 from jobs.schedulers.slurm.batch_script import by_hand, render, shape_options
 from jobs.schedulers.slurm.profile_selection import resolve
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from tests.support.golden import golden
 from tests.support.scripts import (
     DEAF,
+    SHIPPED_NAMES,
     batch,
     config,
     directives,
@@ -35,7 +36,6 @@ from tests.support.scripts import (
 )
 from tests.support.scripts import SHARED as ROOT
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 SITE = """\
 partition: gpu,big
 account: physics
@@ -68,15 +68,6 @@ def site(tmp_path: Path) -> Profile:
     return resolve(ProfileSelection(str(tmp_path / "site.yaml")))
 
 
-def golden(file: str, text: str) -> None:
-    path = GOLDEN / file
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.write_text(text)
-    assert text == path.read_text()
-    if path.suffix == ".sbatch":
-        assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
-
-
 def changes_by(profile: Profile) -> str:
     """Variables of the ranks from the profile, and lines in which its batch script differs from generic's."""
     recorded = profile.model_dump(mode="json")
@@ -87,9 +78,6 @@ def changes_by(profile: Profile) -> str:
     sections = {"environment of the ranks": sorted(variables), "batch script, compared with generic": lines}
     parts = ([f"# {title}", *(found or ["(nothing)"])] for title, found in sections.items())
     return "".join("\n".join(part) + "\n" for part in parts)
-
-
-SHIPPED_NAMES = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
 def test_the_script_without_a_profile_is_that_of_generic() -> None:
@@ -162,7 +150,7 @@ def test_what_the_submitting_shell_had_does_not_steer_srun(tmp_path: Path) -> No
     left = {
         "SRUN_CPUS_PER_TASK": "1", "SBATCH_PARTITION": "x", "SLURM_CPU_BIND_TYPE": "mask_cpu:",
         "SLURM_STEP_ID": "0", "SLURM_MEM_BIND": "x", "MASTER_ADDR": "x", "RANK": "3", "LOCAL_RANK": "1",
-        "WORLD_SIZE": "9",
+        "WORLD_SIZE": "9", "SLURM_GPUS": "8", "SLURM_TRES_PER_TASK": "cpu=20",
     }  # fmt: skip
     kept = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_JOB_NUM_NODES": "2", "LOCAL_SCRATCH": "/local"}
     seen = run(render(batch(tmp_path)), tmp_path / "it", **left, **kept, SLURM_EXPORT_ENV="NONE").environment
@@ -180,12 +168,15 @@ def test_what_the_submitting_shell_had_does_not_steer_srun(tmp_path: Path) -> No
         ({"gpus": "gres", "gpu_type": "h100"}, "gres", "gpu:h100:4"),
         ({"gpus": "gres", "sbatch": {"gres": "nvme:1"}}, "gres", "gpu:4,nvme:1"),
         ({"sbatch": {"gres": "nvme:1"}}, "gres", "nvme:1"),
+        ({"gpus": "gres", "gpu_type": "nvidia_h100_80gb_hbm3"}, "gres", "gpu:nvidia_h100_80gb_hbm3:4"),
+        ({"gpus": "gpus"}, "gpus", "8"),
+        ({"gpus": "gpus", "gpu_type": "h100"}, "gpus", "h100:8"),
     ],
 )
 def test_gpus_are_asked_for_as_the_site_likes_it(style: dict[str, Any], option: str, value: str) -> None:
     options = directives(render(batch(ROOT, Profile.model_validate({"name": "x", **style}))))
     assert options[option] == value
-    assert ("gpus-per-node" in options) is (style.get("gpus") != "gres")
+    assert ("gpus-per-node" in options) is (style.get("gpus", "gpus-per-node") == "gpus-per-node")
 
 
 def test_no_gpus_where_nodes_come_with_theirs_or_none_are_wanted() -> None:
@@ -346,6 +337,32 @@ def test_a_failed_empty_step_does_not_end_a_restart(tmp_path: Path) -> None:
     srun = '[ "${!#}" != true ]'  # the empty steps alone fail
     done, calls = run_with_stub(tmp_path, srun, profile, SLURM_RESTART_COUNT="2")
     assert (done.returncode, len(calls)) == (0, 3)
+
+
+def test_an_expedited_job_does_not_fail(tmp_path: Path) -> None:
+    """Slurm would hold it, so that it never ends for jobs that wait for it."""
+    profile = Profile(name="x", sbatch={"requeue": "expedite"}, setup=("test -e allowed || exit 3",))
+    (tmp_path / "calls").touch()
+    done, calls = run_with_stub(tmp_path, "exit 1", profile)
+    assert (done.returncode, calls) == (0, [])
+    (tmp_path / "allowed").touch()
+    done, calls = run_with_stub(tmp_path, "exit 1", profile)
+    assert (done.returncode, len(calls)) == (0, 2)
+    assert directives((tmp_path / "script").read_text())["requeue"] == "expedite"
+
+
+@pytest.mark.parametrize("name", ["apptainer", "pyxis"])
+def test_ranks_run_inside_the_container_and_the_batch_shell_outside(name: str) -> None:
+    profile = resolve(ProfileSelection(name))
+    assert profile.container is not None
+    image = profile.container.image
+    assert re.search(r"[-:@]\S*\d", image.rpartition("/")[2]), "a version or digest pins the image"
+    shell, *steps = render(batch(ROOT, profile)).split("srun \\\n")
+    assert image not in shell
+    assert len(steps) == 2
+    for step in steps:
+        command = step.partition("\n\n")[0]
+        assert command.index(image) < command.index("python3 -m jobs.schedulers.slurm.task")
 
 
 def test_the_options_of_a_shape_are_those_of_the_script_without_names(tmp_path: Path) -> None:

@@ -85,20 +85,6 @@ def test_what_the_hours_are_of(cluster: str, wanted: str, device: str | None, un
     assert gpu_hours.unit_of(record, device) == unit
 
 
-@pytest.mark.parametrize(
-    ("tres", "gpus"),
-    [
-        ("billing=8,cpu=8,gres/gpu=4,mem=1G,node=2", 4),
-        ("gres/gpu:a100=2,gres/gpu:h100=3", 5),
-        ("gres/gpu=5,gres/gpu:a100=2,gres/gpu:h100=3", 5),
-        ("billing=8,cpu=8,gres/gpumem=80G", None),
-        ("", None),
-    ],
-)
-def test_gpus_of_an_allocation(tres: str, gpus: int | None) -> None:
-    assert sacct.gpus(tres) == gpus
-
-
 def record(
     state: str,
     submitted: float,
@@ -113,7 +99,7 @@ def record(
 
 
 def by_sacct(records: list[JobRecord], jobs: list[str], attempts: list[dict[str, Any]]) -> Any:
-    starts = {job: [each.as_start() for each in sacct.of_job(records, job)] for job in jobs}
+    starts = {job: [each.as_start() for each in own] for job, own in sacct.by_job(records, jobs).items()}
     return accounted_usage(starts, "sacct", RUN, attempts)
 
 

@@ -78,9 +78,10 @@ def test_why_a_job_waits_and_until_when(commands: Commands, tmp_path: Path) -> N
     assert state_note(asked(run)) == "waits for Dependency"
 
 
-def test_a_run_whose_job_was_requeued_waits_again(commands: Commands, tmp_path: Path) -> None:
+@pytest.mark.parametrize("word", ["PENDING", "EXPEDITING"])
+def test_a_run_whose_job_was_requeued_waits_again(commands: Commands, tmp_path: Path, word: str) -> None:
     run = on_slurm(tmp_path, claimed=True)
-    squeue(commands, "7|PENDING|N/A|BeginTime")
+    squeue(commands, f"7|{word}|N/A|BeginTime")
     state = asked(run)
     assert (state.state, state.waits_for) == ("queued", "BeginTime")
     assert state_note(state) == "waits for BeginTime; its job was requeued"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from pathlib import Path
@@ -107,6 +108,8 @@ def test_a_job_requeues_itself_by_an_id_that_means_no_other(commands: Commands) 
         ({"SLURM_GPUS_PER_NODE": "0"}, None),
         ({}, None),  # by hand, without GPUs
         ({"gpus": "gres", "SLURM_GPUS_ON_NODE": "4"}, None),
+        ({"gpus": "gpus", "SLURM_GPUS_ON_NODE": "2"}, "2 of the 4"),
+        ({"SLURM_GPUS_PER_NODE": "nvidia_h100_80gb_hbm3:4", "SLURM_GPUS_ON_NODE": "4"}, None),
         ({"gpus": "gres", "ROCR_VISIBLE_DEVICES": "0,1"}, "2 of the 4"),
         ({"gpus": "gres", "device": "shared"}, None),
         ({"SLURM_GPUS_PER_NODE": "4", "device": "cpu"}, None),
@@ -172,3 +175,45 @@ def test_no_node_is_excluded_that_the_job_cannot_do_without(
     SlurmAllocation({"SLURM_JOB_ID": "71"}).exclude(["n2"], ["n2"], script)
     assert "update" not in commands.calls()
     assert "failed nodes: n2; not excluded: Requested node configuration" in capsys.readouterr().out
+
+
+def nodes_of(commands: Commands, step: list[str], node: int, **environ: str) -> list[str] | None:
+    """Hosts in rank order on one node of a step, whose nodes are in another order than those of the job."""
+    commands.add("scontrol", """for last; do :; done; echo "$last" | tr , '\\n'""")
+    return SlurmAllocation(
+        {
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_NODELIST": ",".join(sorted(step)),
+            "SLURM_JOB_NUM_NODES": str(len(step)),
+            "SLURM_STEP_NODELIST": ",".join(step),
+            "SLURM_STEP_NUM_NODES": str(len(step)),
+            "SLURM_NODEID": str(node),
+            "SLURMD_NODENAME": step[node],
+            **environ,
+        }
+    ).hosts()
+
+
+@pytest.mark.parametrize("step", [*itertools.permutations(["n1", "n2", "n3"])], ids="-".join)
+def test_hosts_are_in_the_order_of_the_step(commands: Commands, step: tuple[str, ...]) -> None:
+    """Since Slurm 26.05 the nodes of a step are in the order of the topology."""
+    for node in range(3):
+        assert nodes_of(commands, list(step), node) == list(step)
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_each_node_is_at_its_own_rank_in_any_order_of_the_list(commands: Commands, node: int) -> None:
+    step = ["n3", "n1", "n2"]
+    hosts = nodes_of(commands, step, node, SLURM_STEP_NODELIST="n1,n2,n3")
+    assert hosts is not None
+    assert hosts[node] == step[node]
+    assert sorted(hosts) == ["n1", "n2", "n3"]
+
+
+def test_a_step_of_one_node_has_all_hosts_of_the_job(commands: Commands) -> None:
+    one = {"SLURM_STEP_NODELIST": "n3", "SLURM_STEP_NUM_NODES": "1"}
+    assert nodes_of(commands, ["n3", "n1", "n2"], 0, **one) == ["n1", "n2", "n3"]
+
+
+def test_a_node_whose_name_is_not_listed_changes_nothing(commands: Commands) -> None:
+    assert nodes_of(commands, ["n3", "n1"], 0, SLURMD_NODENAME="n3.site") == ["n3", "n1"]

@@ -14,6 +14,7 @@ from disttrain.config.config_tree import asks_for_gpus
 from jobs.node.allocation import AllocationFacts
 from jobs.node.node_log import log_line
 from jobs.schedulers.slurm import commands
+from jobs.schedulers.slurm.gres import count_gpus, parse_gpus
 
 _KILL_WAIT_S = 30.0
 """Slurm's default of KillWait, in seconds."""
@@ -49,8 +50,16 @@ class SlurmAllocation:
         self._clock_offset_s = 0.0
 
     def hosts(self) -> list[str] | None:
-        """Names of the job's nodes in rank order; None if scontrol does not answer."""
-        return commands.hostnames(self._nodes)
+        """Names of the job's nodes in rank order; None if scontrol does not answer.
+
+        The step's own list has this order. The job's list may have another one: since Slurm 26.05 the nodes
+        of a step are in the order of the topology. A step of one node, after a failure, gets the job's list.
+        """
+        step = self._environ.get("SLURM_STEP_NODELIST", "")
+        is_whole = self._environ.get("SLURM_STEP_NUM_NODES") == str(self.nodes)
+        listed = commands.hostnames(step if step and is_whole else self._nodes)
+        own = self._environ.get("SLURMD_NODENAME")
+        return _with_own_rank(listed, self.node_rank, own) if listed is not None and is_whole else listed
 
     def time_limit_min(self) -> int | None:
         return commands.time_limit_min(self.job_id)
@@ -140,6 +149,15 @@ class SlurmAllocation:
         log_line(f"scontrol update StartTime: {outcome}")
 
 
+def _with_own_rank(hosts: Sequence[str], rank: int, own: str | None) -> list[str]:
+    """`hosts` with this node at its rank, so that node 0 publishes its own address in any order of hosts."""
+    found = list(hosts)
+    if own in found and rank < len(found):
+        at = found.index(own)
+        found[rank], found[at] = found[at], found[rank]
+    return found
+
+
 def _clock_offset_s() -> float:
     """Seconds that this clock is ahead of the controller's; 0 below the tolerance, or if unknown."""
     before, controller = time.time(), commands.controller_time()
@@ -153,13 +171,14 @@ def _clock_offset_s() -> float:
 
 
 def _gpus_asked(environ: Mapping[str, str], record: Mapping[str, Any]) -> int:
-    """Requested GPUs per node, from `SLURM_GPUS_PER_NODE`, or for `--gres` from config and site profile."""
+    """Requested GPUs per node: `SLURM_GPUS_PER_NODE`, or for other options from config and site profile."""
     resources = record["config"]["resources"]
     if not asks_for_gpus(resources["device"]):
         return 0
     if "SLURM_GPUS_PER_NODE" in environ:  # 4, or a100:4, or several types with commas
-        return sum(int(count) for count in re.findall(r"(\d+)(?:,|$)", environ["SLURM_GPUS_PER_NODE"]))
-    return int(resources["gpus_per_node"]) if (record.get("profile") or {}).get("gpus") == "gres" else 0
+        return count_gpus(parse_gpus(environ["SLURM_GPUS_PER_NODE"])) or 0
+    of_script = (record.get("profile") or {}).get("gpus") in ("gres", "gpus")
+    return int(resources["gpus_per_node"]) if of_script else 0
 
 
 def _gpus_given(environ: Mapping[str, str]) -> int:

@@ -19,7 +19,7 @@ from disttrain.errors import ConfigError
 from jobs.node.peers import CLOSED_TIMEOUT_S
 from jobs.schedulers.slurm import option_syntax
 from jobs.schedulers.slurm.setup_lines import job_setup, node_setup
-from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from jobs.schedulers.slurm.site_profile import EXPEDITE, GENERIC, Profile
 
 _LONGEST_SIGNAL_S = 65535
 _STEP_NUMBERS = 4
@@ -86,6 +86,7 @@ def render(batch: ScriptFields) -> str:
             "#!/bin/bash",
             *directives(options | _resources(batch.config, profile) | options),
             "",
+            *(_EXPEDITED if profile.sbatch.get("requeue") == EXPEDITE else ()),
             *_ENVIRONMENT,
             *job_setup(profile),
             "# Jobs run this copy of the code, not modules of the working directory.",
@@ -173,8 +174,17 @@ _ENVIRONMENT = (
     "# Variables of a launcher or an allocation around the submitting shell would change srun and the ranks.",
     "unset ${!SRUN_@} ${!SBATCH_@} ${!SLURM_CPU_BIND@} ${!SLURM_MEM_BIND@} ${!SLURM_GPU_BIND@}",
     "unset ${!SLURM_STEP@} MASTER_ADDR MASTER_PORT WORLD_SIZE RANK LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK",
+    "# Slurm sets these two from sbatch's options. srun would ask for the GPUs of all nodes on one node, and",
+    "# refuse a number of processors that differs. Without them, each step gets all GPUs of its nodes.",
+    "unset SLURM_GPUS SLURM_TRES_PER_TASK",
     "# The nodes get all other variables, also if the site submits with --export=NONE.",
     "export SLURM_EXPORT_ENV=ALL",
+    "",
+)
+
+_EXPEDITED = (
+    "# Slurm holds an expedited job whose script fails, for good. The result is in the run directory.",
+    "trap 'exit 0' EXIT",
     "",
 )
 
@@ -220,7 +230,7 @@ def _resources(config: Mapping[str, Any], profile: Profile) -> dict[str, str | i
         "exclusive": profile.exclusive or None,
         "time": math.ceil(job["time_limit_min"]),
         "signal": f"USR2@{_signal_s(job)}",
-        "requeue": True,
+        "requeue": profile.sbatch.get("requeue", True),
         "open-mode": "append",
         "partition": profile.partition,
         "account": profile.account,
@@ -249,6 +259,8 @@ def _gpus(config: Mapping[str, Any], profile: Profile) -> dict[str, str]:
     of_type = f"{profile.gpu_type}:" if profile.gpu_type else ""
     if profile.gpus == "gpus-per-node":
         return {"gpus-per-node": f"{of_type}{ranks}"}
+    if profile.gpus == "gpus":
+        return {"gpus": f"{of_type}{config['resources']['nodes'] * ranks}"}
     if profile.gpus == "gres":
         others = [profile.sbatch["gres"]] if "gres" in profile.sbatch else []
         return {"gres": ",".join([f"gpu:{of_type}{ranks}", *map(str, others)])}

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 
 from jobs.schedulers.base import Job, JobStatus
-from jobs.schedulers.slurm.sacct import JobRecord, of_job
+from jobs.schedulers.slurm.sacct import JobRecord
 from jobs.schedulers.slurm.squeue import QueueEntry
 
-_PENDING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_PENDING = {
+    "PENDING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+    "RESV_DEL_HOLD",
+    "EXPEDITING",
+}
 _ENDINGS: dict[str, tuple[str | None, str]] = {
     "CANCELLED": ("cancelled", "its job was cancelled"),
     "TIMEOUT": ("timeout", "its job was ended at its time limit"),
@@ -38,12 +46,11 @@ def is_ending(queued: QueueEntry) -> bool:
     return queued.state == "COMPLETING" or _ended(queued.state) is not None
 
 
-def from_accounting(records: Sequence[JobRecord], job_id: str, queue: Iterable[str] = ()) -> Job:
-    """A job that squeue does not list, from its sacct records; `queue` holds the jobs that squeue lists."""
-    own = of_job(records, job_id)
+def from_accounting(own: Sequence[JobRecord], job_id: str, arrays: Container[str] = ()) -> Job:
+    """A job that squeue does not list, from its sacct records; `arrays` has the arrays that squeue lists."""
     if not own:
         array, task, _ = job_id.partition("_")
-        if task and any(other.startswith(f"{array}_") for other in queue):
+        if task and array in arrays:
             return Job("ended", "its task was removed from the array before it started", "cancelled")
         return Job("not_found", "neither squeue nor sacct lists its job", certain=False)
     last = own[-1]

@@ -34,7 +34,9 @@ _ONE_SHOT = "it would change the output of sbatch"
 SBATCH_TAKEN: dict[str, str] = {
     "nodes": _OWN_SHAPE,
     "ntasks": _OWN_SHAPE,
+    "tasks": _OWN_SHAPE,
     "ntasks-per-node": _OWN_SHAPE,
+    "tasks-per-node": _OWN_SHAPE,
     "ntasks-per-gpu": _OWN_SHAPE,
     "array": "the repeats of a shape share an array already",
     "time": "set job.time_limit_min",
@@ -44,7 +46,7 @@ SBATCH_TAKEN: dict[str, str] = {
     "open-mode": "a job that starts again appends to its log",
     "job-name": _OWN_RECORDS,
     "comment": _OWN_RECORDS,
-    "requeue": "whether a run starts again follows from the cause of its end",
+    "requeue": "whether a run starts again follows from the cause of its end; only `expedite` may be given",
     "no-requeue": "whether a run starts again follows from the cause of its end",
     "signal": "set job.stop_lead_s",
     "export": _OWN_ENVIRONMENT,
@@ -63,6 +65,8 @@ SBATCH_TAKEN: dict[str, str] = {
     "gpus-per-node": _OWN_GPUS,
     "gpus-per-task": _OWN_GPUS,
     "gpus-per-socket": _OWN_GPUS,
+    "tres-per-task": "set the profile's cpus_per_task, gpus and gpu_type",
+    "external": "a run has a batch script",
     "cpus-per-task": "set the profile's cpus_per_task, which srun gets as well",
     "partition": "set the profile's partition",
     "account": "set the profile's account",
@@ -80,18 +84,26 @@ SBATCH_TAKEN: dict[str, str] = {
 """Options of sbatch that a profile cannot set, each with the reason or the key to set instead."""
 
 _ALL_NODES = "one task runs on each node of the job"
+_ALL_GPUS = "all GPUs of a node belong to its one task"
 _TOLERANT = "after one node fails, the others need time to record how they ended"
 
 SRUN_TAKEN: dict[str, str] = {
     "nodes": _ALL_NODES,
     "ntasks": _ALL_NODES,
+    "tasks": _ALL_NODES,
     "ntasks-per-node": _ALL_NODES,
+    "tasks-per-node": _ALL_NODES,
+    "ntasks-per-gpu": _ALL_NODES,
     "nodelist": _ALL_NODES,
     "nodefile": _ALL_NODES,
     "exclude": "set the profile's exclude",
     "relative": _ALL_NODES,
     "cpus-per-task": "set the profile's cpus_per_task, which sbatch gets as well",
-    "gpus-per-task": "all GPUs of a node belong to its one task",
+    "tres-per-task": _ALL_GPUS,
+    "gpus": _ALL_GPUS,
+    "gpus-per-node": _ALL_GPUS,
+    "gpus-per-socket": _ALL_GPUS,
+    "gpus-per-task": _ALL_GPUS,
     "kill-on-bad-exit": _TOLERANT,
     "wait": _TOLERANT,
     "export": _OWN_ENVIRONMENT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -18,7 +18,9 @@ from disttrain.config.parsing import Draft, load, parse_value
 from disttrain.errors import ConfigError, nearest
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.profile_files import profile_files
+from jobs.schedulers.slurm.sbatch_options import check_options
 from jobs.schedulers.slurm.site_profile import GENERIC, Container, MailType, Profile, Variable
+from jobs.schedulers.slurm.version import InstalledSlurm
 
 VARIABLE = "DISTTRAIN_PROFILE"
 _OF_PYDANTIC = r"literal\[|function-|constrained-"
@@ -27,10 +29,15 @@ _SECTIONS = ("sbatch", "srun", "environment", "container")
 _SETTABLE = [name for name in Profile.model_fields if name != "name"]
 
 
-def resolve(selection: ProfileSelection, recorded: Mapping[str, Any] | None = None) -> Profile:
+def resolve(
+    selection: ProfileSelection,
+    recorded: Mapping[str, Any] | None = None,
+    slurm: Callable[[], InstalledSlurm] | None = None,
+) -> Profile:
     """The profile of a submission: `--profile`, else `recorded` (of a resumed run), else the default.
 
-    Raises `ConfigError`.
+    `slurm` is called only for a profile with options that depend on the version, which are then checked
+    against it. Raises `ConfigError`.
     """
     if selection.flag is not None:
         draft = read(selection.flag, "--profile")
@@ -42,7 +49,13 @@ def resolve(selection: ProfileSelection, recorded: Mapping[str, Any] | None = No
         draft = read(GENERIC.name, "--profile")
     for text in selection.overrides:
         _lay_over(draft, text)
-    return check(draft)
+    profile = check(draft)
+    depends = bool(profile.sbatch or profile.srun or profile.exclusive == "topo")
+    problem = check_options(profile, slurm()) if slurm and depends else None
+    if problem is not None:
+        key, why = problem
+        raise ConfigError(f"{key}: {why}", at=draft.at(key))
+    return profile
 
 
 def _with_todays_mail(recorded: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pwd
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jobs.schedulers.base import AccountedStart
 from jobs.schedulers.slurm.commands import EPOCH, query, time
+from jobs.schedulers.slurm.gres import gpus_of_tres
 
+_IDS_AT_ONCE = 10_000
+"""Jobs of one query. Linux limits one argument of a command to 128 KiB."""
 _FIELDS = ("JobID", "State", "ExitCode", "Submit", "Start", "End", "ElapsedRaw", "AllocTRES", "NNodes")
-_GPUS = re.compile(r"gres/gpu(:[^=,]+)?=(\d+)")
 
 
 @dataclass(frozen=True)
@@ -61,19 +64,30 @@ def records(job_ids: Iterable[str]) -> list[JobRecord]:
     Raises `SlurmCommandError`.
     """
     whole = sorted({job_id.partition("_")[0] for job_id in job_ids})
-    if not whole:
-        return []
     command = ["sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"]
-    output = query([*command, f"--jobs={','.join(whole)}", f"--format={','.join(_FIELDS)}"], environ=EPOCH)
-    rows = [line.strip().split("|") for line in output.splitlines()]
-    found = [_record(row) for row in rows if len(row) == len(_FIELDS)]
+    command.append(f"--format={','.join(_FIELDS)}")
+    found = []
+    for first in range(0, len(whole), _IDS_AT_ONCE):
+        ids = ",".join(whole[first : first + _IDS_AT_ONCE])
+        output = query([*command, f"--jobs={ids}"], environ=EPOCH)
+        rows = [line.strip().split("|") for line in output.splitlines()]
+        found += [_record(row) for row in rows if len(row) == len(_FIELDS)]
     return sorted(found, key=lambda record: record.submitted or 0.0)
 
 
-def of_job(found: Sequence[JobRecord], job_id: str) -> list[JobRecord]:
-    """Records of one job. Without any, the shared record of the tasks of its array that never started."""
-    own = [record for record in found if record.job_id == job_id]
-    return own or [record for record in found if record.is_of(job_id)]
+def by_job(found: Sequence[JobRecord], job_ids: Iterable[str]) -> dict[str, list[JobRecord]]:
+    """Records of each job. Without any, the shared record of the tasks of its array that never started."""
+    own: dict[str, list[JobRecord]] = defaultdict(list)
+    shared: dict[str, list[JobRecord]] = defaultdict(list)
+    for record in found:
+        own[record.job_id].append(record)
+        if "[" in record.job_id:
+            shared[record.job_id.partition("_")[0]].append(record)
+    return {
+        job_id: own.get(job_id)
+        or [record for record in shared.get(job_id.partition("_")[0], ()) if record.is_of(job_id)]
+        for job_id in job_ids
+    }
 
 
 def _record(row: Sequence[str]) -> JobRecord:
@@ -86,7 +100,7 @@ def _record(row: Sequence[str]) -> JobRecord:
         started=time(started),
         ended=time(ended),
         elapsed_s=float(elapsed) if elapsed.isdigit() else 0.0,
-        gpus=gpus(tres),
+        gpus=gpus_of_tres(tres),
         nodes=int(nodes) if nodes.isdigit() else 0,
         cancelled_by=_user_name(state.removeprefix("CANCELLED by ")),
     )
@@ -99,12 +113,3 @@ def _user_name(uid: str) -> str | None:
         return pwd.getpwuid(int(uid)).pw_name
     except KeyError:
         return f"uid {uid}"
-
-
-def gpus(tres: str) -> int | None:
-    """Number of GPUs in AllocTRES: 8 for `billing=8,gres/gpu=8,gres/gpu:h100=8`; None without `gres/gpu`."""
-    found = _GPUS.findall(tres)
-    if not found:
-        return None
-    total = [int(many) for kind, many in found if not kind]
-    return total[0] if total else sum(int(many) for _, many in found)

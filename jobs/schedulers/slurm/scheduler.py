@@ -54,6 +54,7 @@ from jobs.schedulers.slurm.report_script import ReportScript, render_report_scri
 from jobs.schedulers.slurm.sbatch import Backoff, submit_with_backoff
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
 from jobs.schedulers.slurm.test_only import check_script
+from jobs.schedulers.slurm.version import installed_slurm
 
 _UNAVAILABLE = "no Slurm controller answers"
 
@@ -72,6 +73,8 @@ class SlurmScheduler:
         self._selection = selection or ProfileSelection()
         self._backoff = backoff
         self._profiles: dict[str, Profile] = {}
+        self._ended: dict[str, Job] = {}
+        """Jobs that have ended by accounting."""
         if selection is not None:
             self.profile(None)
 
@@ -85,7 +88,7 @@ class SlurmScheduler:
         """The site profile of a submission. Cached: the runs of a sweep share one."""
         key = json.dumps(recorded, sort_keys=True)
         if key not in self._profiles:
-            self._profiles[key] = profile_selection.resolve(self._selection, recorded)
+            self._profiles[key] = profile_selection.resolve(self._selection, recorded, installed_slurm)
         return self._profiles[key]
 
     def submit(self, batch: Batch) -> list[str]:
@@ -137,10 +140,10 @@ class SlurmScheduler:
         return found
 
     def poll(self, job_ids: Sequence[str]) -> dict[str, Job]:
-        """States from squeue, and from sacct for the jobs that squeue does not list.
+        """States from one squeue, and from sacct for the jobs that squeue does not list.
 
-        Without accounting, a job that squeue does not list has ended. sacct also has the user who cancelled a
-        job.
+        sacct gets no job that lives, and each job that ended once. Without accounting, a job that squeue does
+        not list has ended. sacct also has the user who cancelled a job.
         """
         if not job_ids:
             return {}
@@ -149,15 +152,19 @@ class SlurmScheduler:
         except commands.SlurmCommandError as why:
             return dict.fromkeys(job_ids, Job("unknown", str(why)))
         jobs = {job_id: job_states.from_queue(queue[job_id]) for job_id in job_ids if job_id in queue}
-        rest = [job_id for job_id in job_ids if job_id not in jobs]
         cancelled = [job_id for job_id, job in jobs.items() if job.cause == "cancelled"]
+        jobs = {job_id: self._ended[job_id] for job_id in job_ids if job_id in self._ended} | jobs
+        rest = [job_id for job_id in job_ids if job_id not in jobs]
         try:
             records = sacct.records([*rest, *cancelled])
         except commands.SlurmCommandError:
             return jobs | dict.fromkeys(rest, Job("ended", certain=False))
+        arrays = {job_id.partition("_")[0] for job_id in queue if "_" in job_id}
         accounted = {
-            job_id: job_states.from_accounting(records, job_id, queue) for job_id in [*rest, *cancelled]
+            job_id: job_states.from_accounting(own, job_id, arrays)
+            for job_id, own in sacct.by_job(records, [*rest, *cancelled]).items()
         }
+        self._ended |= {job_id: accounted[job_id] for job_id in rest if accounted[job_id].status == "ended"}
         late = [job_id for job_id in cancelled if accounted[job_id].cause != "cancelled"]
         return jobs | {job_id: job for job_id, job in accounted.items() if job_id not in late}
 
@@ -208,7 +215,8 @@ class SlurmScheduler:
             records = sacct.records(job_ids)
         except commands.SlurmCommandError as why:
             raise Unreachable(str(why)) from None
-        return {job_id: [record.as_start() for record in sacct.of_job(records, job_id)] for job_id in job_ids}
+        found = sacct.by_job(records, job_ids)
+        return {job_id: [record.as_start() for record in own] for job_id, own in found.items()}
 
     def uses_gpus(self, device: str, ranks: int) -> bool:
         return asks_for_gpus(device)

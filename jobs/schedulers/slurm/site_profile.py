@@ -10,6 +10,7 @@ import functools
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -27,6 +28,7 @@ from pydantic import (
 from disttrain.records.masking import is_secret
 from jobs.schedulers.inherited_variables import is_set_by_launcher
 from jobs.schedulers.slurm import option_syntax
+from jobs.schedulers.slurm.gres import count_gpus, parse_gres
 
 
 def _matches(pattern: str, what: str) -> AfterValidator:
@@ -49,6 +51,8 @@ _Memory = Annotated[
 _Module = Annotated[str, _matches(option_syntax.MODULE, "the name of a module, such as cuda/12.4")]
 _Mount = Annotated[_Path, _matches(r"[^,]+", "one mount: SRC[:DST[:FLAGS]]")]
 MailType = Literal["NONE", "END", "FAIL"]
+EXPEDITE = "expedite"
+"""The only value of `sbatch.requeue` that a profile may give."""
 
 
 class _Model(BaseModel):
@@ -106,17 +110,19 @@ class Profile(_Model):
     """Reservation that the job uses."""
     exclude: Annotated[str, _matches(option_syntax.NODES, "a node list such as gpu[01-04,7]")] | None = None
     """Nodes that the job must not use."""
-    gpus: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
-    """Option that requests GPUs: `--gpus-per-node`, `--gres=gpu`, or none if nodes come with theirs."""
-    gpu_type: Annotated[str, _matches(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "a type such as h100")] | None = None
-    """Type of GPU, as the site's generic resources name it."""
+    gpus: Literal["gpus-per-node", "gres", "gpus", "none"] = "gpus-per-node"
+    """Option that requests GPUs: `--gpus-per-node`, `--gres=gpu`, `--gpus` (of all nodes together), or none
+    if nodes come with theirs."""
+    gpu_type: Annotated[str, _matches(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", "a type such as h100")] | None = None
+    """Type of GPU, as the site's generic resources name it, such as `h100` or `nvidia_h100_80gb_hbm3`."""
     cpus_per_task: PositiveInt | None = None
     """Processors of each node, for sbatch and srun; null: one for each thread and loader process of its
     ranks."""
     memory: _Memory | None = None
     """Memory of each node, such as 64G; 0 is all of it; null: the site's default."""
-    exclusive: bool = False
-    """Exclusive use: no other job shares the nodes."""
+    exclusive: bool | Literal["user", "mcs", "topo"] = False
+    """Exclusive use: no other job shares the nodes; `user`, `mcs`, `topo`: no job of another user, of another
+    label, or in the same part of the topology (Slurm 24.05)."""
     mail_user: Annotated[str, _matches(option_syntax.ADDRESS, "a mail address or a user's name")] | None = (
         None
     )
@@ -148,8 +154,9 @@ class Profile(_Model):
     @field_validator("sbatch")
     @classmethod
     def _check_sbatch(cls, given: dict[str, Literal[True] | str]) -> dict[str, Literal[True] | str]:
-        _check_options(given, option_syntax.SBATCH_TAKEN)
-        if str(given.get("gres", "")).startswith("gpu"):
+        expedited = given.get("requeue") == EXPEDITE
+        _check_options({*given} - ({"requeue"} if expedited else set()), option_syntax.SBATCH_TAKEN)
+        if count_gpus(parse_gres(str(given.get("gres", "")))) is not None:
             raise ValueError("gres: request GPUs by the profile's gpus and gpu_type")
         return given
 
@@ -157,6 +164,8 @@ class Profile(_Model):
     @classmethod
     def _check_srun(cls, given: dict[str, Literal[True] | str]) -> dict[str, Literal[True] | str]:
         _check_options(given, option_syntax.SRUN_TAKEN)
+        if count_gpus(parse_gres(str(given.get("gres", "")))) is not None:
+            raise ValueError("gres: all GPUs of a node belong to its one task")
         return given
 
     @field_validator("environment")
@@ -183,7 +192,7 @@ class Profile(_Model):
     @model_validator(mode="after")
     def _check_gpu_type(self) -> Profile:
         if self.gpu_type is not None and self.gpus == "none":
-            raise ValueError(f"gpu_type={self.gpu_type!r} needs gpus: gpus-per-node or gres")
+            raise ValueError(f"gpu_type={self.gpu_type!r} needs gpus: gpus-per-node, gres or gpus")
         return self
 
     def as_dict(self) -> dict[str, Any]:
@@ -195,7 +204,7 @@ GENERIC = Profile(name="generic")
 """A profile without options, for any Slurm."""
 
 
-def _check_options(given: dict[str, Literal[True] | str], reasons: dict[str, str]) -> None:
+def _check_options(given: Iterable[str], reasons: dict[str, str]) -> None:
     for option in given:
         option_syntax.matching(option, option_syntax.OPTION, f"a long option without dashes: {option!r}")
         why = option_syntax.taken(option, reasons)

@@ -19,6 +19,7 @@ from jobs.schedulers.slurm.commands import (
 )
 
 PING_S = 5.0
+_IDS_AT_ONCE = 10_000
 _SQUEUE = ("squeue", "--noheader", "--array", "--states=all")
 
 
@@ -67,8 +68,10 @@ def queue(job_ids: Iterable[str]) -> dict[str, QueueEntry]:
     ping = query_or_none(["scontrol", "ping"], PING_S) or ""
     if " is DOWN" in ping and " is UP" not in ping:  # a backup controller may have taken over
         raise SlurmCommandError("scontrol ping: the controller is down")
+    # squeue gets all jobs from the controller anyway. Linux limits one argument of a command to 128 KiB.
+    selection = [f"--jobs={','.join(whole)}"] if len(whole) <= _IDS_AT_ONCE else []
     try:
-        listing = query([*_SQUEUE, f"--jobs={','.join(whole)}", "-o", "%i|%T|%S|%r|%k"], environ=EPOCH)
+        listing = query([*_SQUEUE, *selection, "-o", "%i|%T|%S|%r|%k"], environ=EPOCH)
     except SlurmCommandError as error:
         if "Invalid job id" in str(error):  # squeue refuses the id of a single job that it does not list
             return {}
