@@ -3,6 +3,7 @@
 | module | shared by the verbs |
 |---|---|
 | `arguments`, `argument_types`, `examples` | the arguments of all verbs, and examples for their help |
+| `scheduler_arguments`, `result_arguments` | arguments on schedulers and on results |
 | `target` | the scheduler to submit to, by `--cluster` and the flags of a site profile |
 | `submitting`, `action_table` | `sweep`, `run`, `resume`: submit runs, print the actions, wait |
 | `dry_run`, `dry_run_text`, `batch_scripts` | `--dry-run` and `--test-only` |

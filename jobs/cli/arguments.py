@@ -12,6 +12,7 @@ from jobs.cli.argument_types import above_zero, number_of_runs, positive
 from jobs.cli.examples import examples_text
 from jobs.cli.fabric_arguments import add_fabric
 from jobs.cli.result_arguments import add_ingest, add_report, add_tag_filter
+from jobs.cli.scheduler_arguments import add_cluster, add_doctor
 
 PROGRAM = "submit.py"
 DEFAULT_SWEEP = Path(__file__).resolve().parents[2] / "sweeps" / "default.yaml"
@@ -101,14 +102,13 @@ def build_parser() -> argparse.ArgumentParser:
     resume.add_argument("runs_given", nargs="*", metavar="RUN", help="runs or whole sweeps (all)")
     resume.add_argument("--dry-run", action="store_true", help="print the runs to submit, change nothing")
     add_tag_filter(resume)
-    _add_cluster(resume)
+    add_cluster(resume)
     _add_wait(resume)
     _add_clean(verb("clean", "move failed, stale or named runs to a trash folder, and back"))
-    emulate = verb("emulate", "write the layer table of a measured run, which an emulated model replays")
-    emulate.add_argument(
-        "--from", dest="from_run", metavar="RUN", required=True, help="a run with telemetry.layer_passes > 0"
+    add_doctor(
+        verb("doctor", "examine the cluster, this machine and the runs folder; name problems and fixes")
     )
-    emulate.add_argument("--out", type=Path, metavar="FILE", help="output file (RUN-table.yaml)")
+    _add_emulate(verb("emulate", "write the layer table of a measured run, which an emulated model replays"))
     add_ingest(verb("ingest", "make runs of the step times that another program wrote as CSV"))
     add_report(verb("report", "write the efficiency report of a sweep"))
     _add_bench(subparsers, [json_option, runs_option])
@@ -241,7 +241,7 @@ def _add_set(parser: argparse.ArgumentParser, metavar: str, text: str) -> None:
 
 def _add_submission(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the sweep (the file name without .yaml)")
-    _add_cluster(parser)
+    add_cluster(parser)
     parser.add_argument(
         "--on-end",
         metavar="COMMAND",
@@ -270,24 +270,6 @@ def _add_submission(parser: argparse.ArgumentParser) -> None:
 def _add_annotated_submission(parser: argparse.ArgumentParser) -> None:
     _add_annotation(parser, "the sweep")
     _add_submission(parser)
-
-
-def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--cluster",
-        choices=["auto", "slurm", "local"],
-        default="auto",
-        help="auto: Slurm if its controller answers (resume: where the run was)",
-    )
-    parser.add_argument(
-        "--profile",
-        metavar="NAME|FILE",
-        help="site profile (resume: the run's own; else $DISTTRAIN_PROFILE or generic)",
-    )
-    parser.add_argument(
-        "--slurm", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
-        help="profile keys for this submission: partition=gpu account=physics",
-    )  # fmt: skip
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
@@ -336,6 +318,13 @@ def _add_clean(parser: argparse.ArgumentParser) -> None:
     )
     trash.add_argument("--purge", action="store_true", help="delete the trash for good")
     parser.add_argument("--dry-run", action="store_true", help="print the moves or deletions, change nothing")
+
+
+def _add_emulate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from", dest="from_run", metavar="RUN", required=True, help="a run with telemetry.layer_passes > 0"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="output file (RUN-table.yaml)")
 
 
 def _add_page(parser: argparse.ArgumentParser) -> None:

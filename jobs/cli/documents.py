@@ -63,6 +63,13 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "restored": "`--restore`: runs, and the folder that each moved to",
         "deleted": "`--purge`: folders of the trash, and their runs",
     },
+    "doctor": {
+        "subject": "the cluster or machine that was examined",
+        "facts": "values that were read, by `host`, `runs` and `cluster`",
+        "findings": "problems, worst first: `severity`, `key`, `problem`, `fix`, `evidence`",
+        "unchecked": "checks that could not be made: `check`, `reason`",
+        "profile": "`--write-profile`: the file written",
+    },
     "emulate": {
         "path": "the file written",
         "scale": "compute time of the measured steps, divided by that of the isolated layer passes",

@@ -59,6 +59,11 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "clean --failed": "move failed runs to the trash",
         "clean --restore": "undo the last clean",
     },
+    "doctor": {
+        "doctor": "problems of this cluster, worst first",
+        "doctor --job --profile infiniband": "and of a node, with the options of a site profile",
+        "doctor --write-profile mysite.yaml": "a site profile to start from",
+    },
     "emulate": {"emulate --from default/n1-single-b64-r0 --out table.yaml": "write the layer table"},
     "ingest": {
         "ingest times.csv --sweep megatron": "runs of the sweep `megatron`",

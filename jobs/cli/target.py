@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from disttrain.errors import ConfigError
 from jobs.cli.command_output import print_warning
 from jobs.schedulers.base import ProfileSelection, Scheduler
-from jobs.schedulers.select import scheduler_named
+from jobs.schedulers.doctor.diagnosis import Doctor
+from jobs.schedulers.select import doctor_named, scheduler_named
 from jobs.status.run_state import RunState
 
 
@@ -48,6 +49,17 @@ def available_scheduler(name: str) -> Scheduler:
     if reason := scheduler.unavailable():
         raise ConfigError(reason)
     return scheduler
+
+
+def chosen_doctor(args: argparse.Namespace) -> Doctor:
+    """The doctor by `--cluster`; `auto` is Slurm where sbatch is installed, though its controller be silent.
+
+    Raises `ConfigError` for a site profile that cannot be read or that this machine does not use.
+    """
+    name = args.cluster
+    if name == "auto":
+        name = "slurm" if shutil.which("sbatch") is not None else "local"
+    return doctor_named(name, ProfileSelection(args.profile, tuple(args.slurm)))
 
 
 def _choose(args: argparse.Namespace, existing: Sequence[RunState]) -> Scheduler:

@@ -10,6 +10,7 @@ from disttrain.errors import ConfigError
 
 if TYPE_CHECKING:
     from jobs.schedulers.base import CurrentAllocation, ProfileSelection, Scheduler
+    from jobs.schedulers.doctor.diagnosis import Doctor
 
 NAMES = ("slurm", "local")
 
@@ -28,6 +29,22 @@ def scheduler_named(name: str, selection: ProfileSelection | None = None) -> Sch
         from jobs.schedulers.slurm.scheduler import SlurmScheduler
 
         return SlurmScheduler(selection)
+    raise ConfigError(f"no scheduler {name!r}: there are {', '.join(NAMES)}")
+
+
+def doctor_named(name: str, selection: ProfileSelection) -> Doctor:
+    """The doctor of the scheduler of that name, whether or not the scheduler answers.
+
+    Raises `ConfigError` as `scheduler_named`.
+    """
+    if name == "local":
+        from jobs.schedulers.local.doctor import LocalDoctor
+
+        return LocalDoctor(selection)
+    if name == "slurm":
+        from jobs.schedulers.slurm.doctor.examination import SlurmDoctor
+
+        return SlurmDoctor(selection)
     raise ConfigError(f"no scheduler {name!r}: there are {', '.join(NAMES)}")
 
 

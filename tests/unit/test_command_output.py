@@ -40,6 +40,7 @@ COMMANDS = {
     "ingest": ["ingest times.csv --sweep others"],
     "bench comm": ["bench comm --nodes 2", "bench comm --dry-run --cluster local"],
     "fabric explain": ["fabric explain"],
+    "doctor": ["doctor --cluster local"],
     "report": ["report tiny"],
     "cluster up": ["cluster up"],
     "cluster status": ["cluster status"],

@@ -58,6 +58,8 @@ def words(line: str) -> list[str]:
         ("submit.py show tiny/", ["tiny/n1-single-b8-r0", "tiny/n2-ddp-b8-r0"]),
         ("submit.py cancel ti", ["tiny", "tiny/"]),
         ("submit.py emulate --from o", ["other/"]),
+        ("submit.py do", ["doctor"]),
+        ("submit.py doctor --profile eth", ["ethernet"]),
         ("submit.py annotate ti", ["tiny", "tiny/"]),
         ("submit.py watch --state failed,lo", ["failed,lost"]),
         ("submit.py sweep --set train.global", ["train.global_batch_size="]),
@@ -83,6 +85,7 @@ def test_the_candidates(folder: Path, line: str, expected: list[str]) -> None:
         ("submit.py sweep --runs=", "folders"),
         ("submit.py cluster shell -- sq", "files"),
         ("submit.py sweep --profile ./x", "files"),
+        ("submit.py doctor --write-profile ", "files"),
         ("submit.py status ", "words"),
     ],
 )

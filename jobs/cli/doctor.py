@@ -1,0 +1,107 @@
+"""`doctor`: examine the cluster, this machine and the runs folder; print findings with the fix for each."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shlex
+import shutil
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+from disttrain.errors import ConfigError, message_of
+from jobs.cli.command_output import add_json, print_error
+from jobs.cli.formatting import count
+from jobs.cli.target import chosen_doctor
+from jobs.cli.terminal import Colour, has_colour, paint
+from jobs.schedulers.doctor.diagnosis import SEVERITIES, Diagnosis, Severity
+
+_COLOURS: dict[Severity, Colour | None] = {"error": "red", "warning": "yellow", "note": None}
+_WIDTH = 110
+"""Columns of the text where the output is no terminal."""
+_INDENT = 10
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 without errors, 1 with findings of severity error. Raises `ConfigError` for bad input."""
+    doctor = chosen_doctor(args)
+    if args.write_profile is not None:
+        check_new_file(args.write_profile)
+        write_new(args.write_profile, doctor.draft_profile(args.write_profile.stem))
+        print_next_steps(args.write_profile)
+        add_json(profile=str(args.write_profile))
+        return 0
+    found = doctor.diagnose(args.runs, job=args.job)
+    if args.json:
+        add_json(
+            subject=found.subject,
+            facts=found.facts,
+            findings=[dataclasses.asdict(finding) for finding in found.findings],
+            unchecked=[dataclasses.asdict(each) for each in found.unchecked],
+        )
+    else:
+        print(diagnosis_text(found, _columns(), coloured=has_colour(sys.stdout)))
+    if found.has_errors:
+        errors = sum(finding.severity == "error" for finding in found.findings)
+        print_error(f"error: {count(errors, 'finding')} of severity error")
+    return int(found.has_errors)
+
+
+def diagnosis_text(diagnosis: Diagnosis, columns: int, *, coloured: bool = False) -> str:
+    """Findings, then checks that could not be made, wrapped to `columns`."""
+    lines = [diagnosis.subject, ""]
+    for finding in diagnosis.findings:
+        colour = _COLOURS[finding.severity] if coloured else None
+        severity = paint(finding.severity.ljust(_INDENT), colour)
+        first, *rest = _wrapped(finding.problem, columns)
+        lines += [severity + first, *(" " * _INDENT + line for line in rest)]
+        for name, text in (("fix", finding.fix), ("read", finding.evidence)):
+            first, *rest = _wrapped(text, columns - 6)
+            lines += [f"{'':{_INDENT}}{name:6}{first}", *(" " * (_INDENT + 6) + line for line in rest)]
+    if diagnosis.unchecked:
+        lines += ["", "not checked:"]
+        for each in diagnosis.unchecked:
+            lines += [f"  {line}" for line in _wrapped(f"{each.check}: {each.reason}", columns)]
+    counts = Counter(finding.severity for finding in diagnosis.findings)
+    lines += ["", ", ".join(count(counts[severity], severity) for severity in SEVERITIES)]
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, columns: int) -> list[str]:
+    width = max(30, columns - _INDENT)
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size((_WIDTH, 24)).columns if sys.stdout.isatty() else _WIDTH
+
+
+def check_new_file(path: Path) -> None:
+    """Raise `ConfigError` unless `path` can become the file of a new site profile."""
+    flag = f"--write-profile={str(path)!r}"
+    if path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(f"{flag} must end in .yaml or .yml")
+    if os.path.lexists(path):
+        raise ConfigError(f"{flag} exists already, and is not overwritten; name a new file")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(f"{flag}: no folder {str(path.absolute().parent)!r}")
+
+
+def write_new(path: Path, text: str) -> None:
+    """Create a file, never over an existing one. Raises `ConfigError`."""
+    try:
+        with open(path, "x") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r}: {message_of(error)}") from None
+
+
+def print_next_steps(path: Path) -> None:
+    name = str(path) if "/" in str(path) else f"./{path}"
+    flag = f"--profile {shlex.quote(name)}"
+    print(f"wrote {path}: check each line, then")
+    print(f"  python submit.py doctor {flag} --job")
+    print(f"  python submit.py sweep {flag} --dry-run --test-only")

@@ -1,0 +1,52 @@
+"""Clusters of the doctor's tests, from the outputs in `tests/support/clusters/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jobs.schedulers.slurm.doctor import parsing
+from jobs.schedulers.slurm.doctor.facts import ClusterFacts
+from tests.support.commands import Commands
+
+FOLDER = Path(__file__).parent / "clusters"
+SITES = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
+
+
+def text(site: str, part: str) -> str | None:
+    path = FOLDER / site / f"{part}.txt"
+    return path.read_text() if path.exists() else None
+
+
+def site_facts(site: str, user: str = "ada") -> ClusterFacts:
+    """Facts as `collect` reads them, for any user."""
+    accounts, finished = text(site, "assoc"), text(site, "sacct")
+    return ClusterFacts(
+        user,
+        parsing.config(text(site, "config") or ""),
+        parsing.partitions(text(site, "partitions") or ""),
+        parsing.nodes(text(site, "nodes") or ""),
+        parsing.queue(text(site, "queue") or ""),
+        None if accounts is None else parsing.associations(accounts),
+        (text(site, "account") or "").strip() or None,
+        None if finished is None else parsing.finished(finished),
+        clock_offset_s=0.0,
+    )
+
+
+def install(commands: Commands, site: str) -> None:
+    """Stand-ins of Slurm's commands that print a site's outputs."""
+    folder = FOLDER / site
+    commands.add(
+        "scontrol",
+        f'case "$*" in *config) cat {folder}/config.txt;; *partition*) cat {folder}/partitions.txt;;'
+        ' *) echo "unexpected: $*" >&2; exit 1;; esac',
+    )
+    commands.add("sinfo", f"cat {folder}/nodes.txt")
+    commands.add("squeue", f"cat {folder}/queue.txt")
+    commands.add(
+        "sacctmgr",
+        f'case "$*" in *assoc*) cat {folder}/assoc.txt;; *) cat {folder}/account.txt;; esac',
+    )
+    commands.add("sacct", f"cat {folder}/sacct.txt")
+    commands.add("sdiag", 'echo "sdiag output at today ($(date +%s))"')
+    commands.add("sbatch", "exit 1")

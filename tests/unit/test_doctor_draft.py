@@ -1,0 +1,91 @@
+"""Drafted site profiles: valid, from the evidence of the site, and accepted by a dry run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import yaml
+
+from disttrain.errors import ConfigError
+from jobs.schedulers.slurm.doctor import draft
+from jobs.schedulers.slurm.doctor.facts import ClusterFacts
+from jobs.schedulers.slurm.site_profile import Profile
+from tests.support.cluster_sites import SITES, site_facts
+
+
+def drafted(facts: ClusterFacts) -> Profile:
+    return Profile.model_validate({**yaml.safe_load(draft.profile_text(facts)), "name": "mine"})
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_every_line_has_its_evidence(site: str) -> None:
+    facts = site_facts(site)
+    lines = draft.profile_text(facts).splitlines()
+    keys = [index for index, line in enumerate(lines) if not line.startswith(("#", "description"))]
+    assert keys
+    assert all(lines[index - 1].startswith("# ") for index in keys)
+    assert drafted(facts).partition in {part.name for part in facts.partitions or ()}
+
+
+def test_a_site_whose_jobs_use_whole_nodes() -> None:
+    made = drafted(site_facts("h100"))
+    assert (made.partition, made.account, made.gpus, made.gpu_type) == (
+        "batch", "physics", "gpus-per-node", None,
+    )  # fmt: skip
+    assert (made.exclusive, made.cpus_per_task, made.memory) == (True, 192, "0")
+    text = draft.profile_text(site_facts("h100"))
+    for evidence in (
+        "24 GPUs of running and pending jobs of ada", "all GPUs are of type h100", "2 of 3 GPU jobs use "
+        "whole",
+        "MaxTime is 2880 min", "switches: 1@30", "srun: {mpi: none}",
+    ):  # fmt: skip
+        assert evidence in text
+
+
+def test_a_site_of_shared_nodes_without_cons_tres() -> None:
+    facts = site_facts("university", "eve")
+    made = drafted(facts)
+    assert (made.partition, made.gpus, made.account) == ("gpu", "gres", None)
+    assert (made.exclusive, made.cpus_per_task, made.memory) == (False, None, None)
+    assert "8 processors and 64000 MiB for each of 4 GPUs" in draft.profile_text(facts)
+
+
+def test_a_site_without_jobs() -> None:
+    made = drafted(site_facts("gb200"))
+    assert (made.partition, made.exclusive, made.cpus_per_task) == ("nvl", True, 144)
+    idle = dataclasses.replace(site_facts("university"), queue=())
+    assert drafted(idle).partition == "gpu", "the default partition has no GPUs"
+    assert "8 GPUs, the most of all partitions" in draft.profile_text(idle)
+
+
+def test_a_partition_of_several_types_has_one_chosen() -> None:
+    facts = site_facts("h100", "bob")
+    others = tuple(job for job in facts.queue or () if job.partition == "mixed")
+    facts = dataclasses.replace(facts, queue=others, default_account="physics")
+    made = drafted(facts)
+    assert (made.partition, made.gpu_type, made.account) == ("mixed", "a100", "chem")
+
+
+def test_the_partition_admits_the_account_and_is_up() -> None:
+    facts = dataclasses.replace(site_facts("h100"), default_account="guest")
+    names = {part.name for part in facts.partitions or () if part.name != "batch"}
+    alone = [part for part in facts.partitions or () if part.name in names]
+    with pytest.raises(ConfigError, match="no partition of this cluster is up"):
+        draft.profile_text(dataclasses.replace(facts, partitions=alone))
+
+
+def test_a_cluster_of_processors() -> None:
+    facts = site_facts("university")
+    nodes = tuple(node for node in facts.nodes or () if node.partition == "cpu")
+    parts = [part for part in facts.partitions or () if part.name == "cpu"]
+    made = drafted(dataclasses.replace(facts, nodes=nodes, partitions=parts))
+    assert (made.partition, made.gpus) == ("cpu", "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("gpu", "gpu"), ("on", '"on"'), ("01", '"01"'), ("a b", '"a b"')]
+)
+def test_a_name_is_text_in_yaml(text: str, written: str) -> None:
+    assert draft.word(text) == written
+    assert yaml.safe_load(f"x: {written}") == {"x": text}

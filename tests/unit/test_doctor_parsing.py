@@ -1,0 +1,108 @@
+"""Outputs of Slurm's commands in their forms of several versions and sites, as facts."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.schedulers.slurm.doctor import parsing
+from jobs.schedulers.slurm.doctor.facts import NodeGpus, minutes
+from tests.support.cluster_sites import SITES, site_facts
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_every_site_is_read_whole(site: str) -> None:
+    facts = site_facts(site)
+    assert facts.config is not None
+    assert facts.partitions
+    assert facts.nodes
+    assert facts.config.version is not None
+    assert {part.name for part in facts.partitions} == {node.partition for node in facts.nodes}
+
+
+def test_settings_and_control_groups() -> None:
+    config = site_facts("h100").config
+    assert config is not None
+    assert config.version == (24, 11)
+    assert config.number("KillWait") == 30
+    assert config.text("RequeueExit") is None
+    assert config.text("MpiDefault") == "pmix"
+    assert config.has_flag("SchedulerParameters", "max_batch_requeue")
+    assert config.is_yes("ConstrainDevices") is True
+    assert config.is_yes("SignalChildrenProcesses") is False
+    assert config.is_yes("Nothing") is None
+    assert config.text("PMIxTimeout") is None, "of another section"
+    assert config.evidence("JobRequeue") == "JobRequeue = 0"
+    assert config.evidence("Nothing") == "Nothing not set"
+    assert config.has_accounting
+    old = site_facts("university").config
+    assert old is not None
+    assert not old.has_accounting
+    assert old.is_yes("ConstrainCores") is None
+
+
+def test_partitions_in_both_forms() -> None:
+    batch, mixed, old = site_facts("h100").partitions or ()
+    assert (batch.name, batch.is_default, batch.grace_s, batch.max_minutes) == ("batch", False, 120, 2880)
+    assert (mixed.max_minutes, mixed.text("DefMemPerNode")) == (None, None)
+    assert mixed.allows("physics")
+    assert not mixed.allows("guest")
+    assert not mixed.allows("chem")
+    assert batch.allows("chem")
+    assert mixed.allows(None)
+    assert old.state == "DRAIN"
+    cpu, gpu = site_facts("university").partitions or ()
+    assert (cpu.is_default, gpu.is_default, gpu.max_minutes) == (True, False, 720)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("gpu:4", [("gpu", None, 4)]),
+        ("gpu", [("gpu", None, 1)]),
+        ("gpu:h100:8(S:0-1)", [("gpu", "h100", 8)]),
+        ("gpu:nvidia_h100_80gb_hbm3:8(S:0-1)", [("gpu", "nvidia_h100_80gb_hbm3", 8)]),
+        ("gpu:a100:4(S:0),gpu:1g.10gb:7(S:1),nvme:1", [("gpu", "a100", 4), ("gpu", "1g.10gb", 7)]),
+        ("gres:gpu:2", [("gpu", None, 2)]),
+        ("gres/gpu:h100:8", [("gpu", "h100", 8)]),
+        ("gres/gpu:h100=8", [("gpu", "h100", 8)]),
+        (
+            "gpu:tesla:2,mps:200,shard:h100:16",
+            [("gpu", "tesla", 2), ("mps", None, 200), ("shard", "h100", 16)],
+        ),
+        ("(null)", []),
+        ("N/A", []),
+    ],
+)
+def test_generic_resources_in_every_spelling(text: str, found: list[tuple[str, str | None, int]]) -> None:
+    assert parsing.gpus(text) == tuple(NodeGpus(kind, name, count) for kind, name, count in found)  # type: ignore[arg-type]
+
+
+def test_nodes_and_their_states() -> None:
+    nodes = {node.name: node for node in site_facts("h100").nodes or ()}
+    assert [name for name, node in nodes.items() if not node.usable] == ["g04", "o1"]
+    assert (nodes["g01"].cpus, nodes["g01"].memory_mib, nodes["g01"].gpu_count) == (192, 2000000, 8)
+    assert nodes["m1"].gpu_count == 11
+    for state in ("down", "drng", "drain", "fail", "maint", "inval", "drained$", "idle*"):
+        (node,) = parsing.nodes(f"n1|p|{state}|1|1|gpu:1\n")
+        assert not node.usable, state
+    for state in ("idle", "mix-", "alloc", "comp", "idle~", "mixed#"):
+        (node,) = parsing.nodes(f"n1|p|{state}|1|1+|gpu:1\nnonsense\n")
+        assert node.usable, state
+
+
+def test_jobs_of_queue_and_accounting() -> None:
+    facts = site_facts("h100")
+    assert [(job.gpu_type, job.gpus_per_node) for job in facts.queue or ()] == [
+        ("h100", 8), (None, 8), (None, 1), ("a100", 4), (None, 0),
+    ]  # fmt: skip
+    assert [(row.account, row.max_submit) for row in facts.associations or ()] == [
+        ("physics", None),
+        ("astro", 20),
+    ]
+    assert [job.job_id for job in facts.finished or ()] == ["900"]
+    assert site_facts("university").queue
+    assert site_facts("university").associations is None
+
+
+def test_time_limits() -> None:
+    assert [minutes(text) for text in ("2-01:30:00", "00:20:00", "UNLIMITED", "")] == [2970, 20, None, None]
