@@ -37,6 +37,7 @@ VERB_KEYS: dict[str, dict[str, str]] = {
     "fabric explain": {
         "fabric": "description of the node's adapters, interfaces, GPUs and libraries",
         "defects": "defects of the node that no variable mends, with the remedy",
+        "variables": "variables that the network needs, with reason, evidence and source; `given` wins",
     },
     "resume": {"actions": _SUBMISSION["actions"]},
     "status": {

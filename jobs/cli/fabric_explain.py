@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from disttrain.errors import ConfigError
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import count, some_of, table
 from jobs.fabric.defects import defects
+from jobs.fabric.derive import DerivedVariable, derive
 from jobs.fabric.description import Adapter, Fabric, FabricKind, Interface, Software
 from jobs.fabric.detect import detect, detect_here
 
@@ -26,10 +29,45 @@ _NAMES = {
 
 def run(args: argparse.Namespace) -> int:
     fabric = detect_here() if args.root is None else detect(_checked_root(args.root))
+    given = _given(fabric, os.environ if args.root is None else {})
+    gpus = len(fabric.gpus) if args.gpus_per_node is None else args.gpus_per_node
+    derived = derive(fabric, args.nodes, gpus, given=given)
     found = defects(fabric)
-    add_json(fabric=asdict(fabric), defects=list(found))
+    rows = [{**asdict(each), "given": given.get(each.name)} for each in derived]
+    add_json(fabric=asdict(fabric), defects=list(found), variables=rows)
     print(_text(fabric, found))
+    shape = (
+        f"{count(args.nodes, 'node')} with {count(gpus, 'GPU') if gpus else 'gloo'}{' each' if gpus else ''}"
+    )
+    print(_section(f"variables for a job of {shape}", _variable_lines(derived, given)))
     return 0
+
+
+def _given(fabric: Fabric, environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are set already: in the environment, else in NCCL's files, of which the first wins."""
+    given: dict[str, str] = {}
+    for file in reversed(fabric.software.nccl_files):
+        given |= file.as_dict()
+    return given | dict(environ)
+
+
+def _variable_lines(derived: Sequence[DerivedVariable], given: Mapping[str, str]) -> str:
+    lines = []
+    for each in derived:
+        lines += [f"{each.name}={each.value}", f"  {each.reason}"]
+        if each.name in given:
+            other = given[each.name]
+            lines.append("  already set" if other == each.value else f"  set to {other!r}, which wins")
+        lines.append(f"  evidence: {each.evidence}; source: {each.source}{_versions(each)}")
+    return "\n".join(lines) or "none: the defaults are right"
+
+
+def _versions(each: DerivedVariable) -> str:
+    bounds = [
+        *([f"from {each.since}"] if each.since else []),
+        *([f"up to {each.until}"] if each.until else []),
+    ]
+    return f"; versions {' '.join(bounds)}" if bounds else ""
 
 
 def _checked_root(root: Path) -> Path:

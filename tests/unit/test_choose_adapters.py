@@ -82,6 +82,17 @@ def test_a_node_without_gpus_takes_the_usual_rate() -> None:
     assert [found[name] is True for name in "ab"] == [False, True]
 
 
+def test_the_rate_of_adapters_near_gpus_counts() -> None:
+    def below_root_port(bus: int, slot: int) -> PciDevice:
+        path = (f"pci0000:{bus:02x}", f"0000:{bus:02x}:01.0", f"0000:{slot:02x}:00.0")
+        return PciDevice(path[-1], path, device="0x101b")
+
+    gpu = Gpu(below_root_port(1, 2))
+    near = adapter("near", 1, 400, pci=below_root_port(1, 3))
+    found = reasons(near, adapter("a", 8, 100), adapter("b", 9, 100), gpus=(gpu,))
+    assert [found[name] is True for name in ("near", "a", "b")] == [True, False, False]
+
+
 def test_roce_with_the_default_route_is_for_management_unless_it_is_alone() -> None:
     route = (interface("bond0", default=True, members=("eth0",)),)
     shared = adapter("a", 1, layer="Ethernet", interfaces=["eth0"])

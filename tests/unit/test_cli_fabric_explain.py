@@ -41,12 +41,27 @@ def test_tcp(shared_tree: Trees, capsys: Captured) -> None:
     assert "adapters" not in text
 
 
+def test_variables(shared_tree: Trees, capsys: Captured) -> None:
+    text = ask(capsys, f"fabric explain --root {shared_tree('hdr_mixed')} --nodes 4")
+    assert "\nvariables for a job of 4 nodes with 8 GPUs each\n" in text
+    assert "  NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7\n" in text
+    assert (
+        "  NCCL_DEBUG=WARN\n    NCCL prints the cause of an error, and nothing otherwise\n    already set\n"
+        in text
+    )
+    assert "NCCL_IB_HCA" not in ask(capsys, f"fabric explain --root {shared_tree('hdr_mixed')} --nodes 1")
+    alone = ask(capsys, f"fabric explain --root {shared_tree('cpu')} --nodes 1")
+    assert alone.endswith("variables for a job of 1 node with gloo\n  none: the defaults are right\n")
+
+
 def test_json(shared_tree: Trees, capsys: Captured) -> None:
     document = ask_json(capsys, f"fabric explain --root {shared_tree('cxi')}")
     assert document["verb"] == "fabric explain"
     assert document["fabric"]["kind"] == "slingshot"
     assert [each["for_compute"] for each in document["fabric"]["adapters"]] == [True] * 4
     assert len(document["defects"]) == 1
+    by_name = {each["name"]: each for each in document["variables"]}
+    assert by_name["FI_CXI_RDZV_THRESHOLD"]["severity"] == "correctness"
 
 
 def test_this_machine(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
@@ -57,4 +72,5 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None
 def test_a_root_that_is_no_copy_of_a_node(tmp_path: Path, capsys: Captured) -> None:
     ask(capsys, f"fabric explain --root {tmp_path}/missing", code=2)
     ask(capsys, f"fabric explain --root {tmp_path}", code=2)
+    ask(capsys, "fabric explain --nodes 0", code=2)
     ask(capsys, "fabric explain --nodes 0", code=2)
