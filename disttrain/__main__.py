@@ -26,9 +26,10 @@ from disttrain.config.sections.job import JobConfig
 from disttrain.errors import EXIT_BAD_INPUT, ConfigError, Superseded
 from disttrain.records.heartbeat import Phase
 from disttrain.records.json_files import CorruptFile
-from disttrain.records.run_directory import RunDir, attempt_of_job
+from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job
 from disttrain.records.run_json import read_run_json
-from disttrain.runtime import heartbeat
+from disttrain.runtime import heartbeat, nccl_log_file
+from disttrain.runtime.cpu_binding import bind
 from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
@@ -45,6 +46,7 @@ def main(argv: list[str]) -> int:
     signals.install()  # first: an early stop signal must not end this process
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent()  # torchrun: orphaned ranks would train on
+    bind()  # before torch starts threads
     faulthandler.enable()
     rank, attempt, output = 0, None, None
     try:
@@ -57,8 +59,8 @@ def main(argv: list[str]) -> int:
             if attempt.is_replaced():
                 raise Superseded("the run directory was moved away or deleted")
         config = read_config(arguments, flags)
-        if not by_hand:
-            heartbeat.start(rank, phase_timeouts(config.job))
+        if attempt is not None:
+            _observe(config, attempt)
         # torch takes seconds to import: invalid input is refused before that
         from disttrain.runtime import log
         from disttrain.runtime.process_group import open_world
@@ -142,6 +144,14 @@ def read_config(arguments: argparse.Namespace, flags: list[tuple[str, str]]) -> 
     if config.command:
         raise ConfigError("command: start a script of your own by submit.py", at=draft.at("command"))
     return with_batch(config, draft)[0]
+
+
+def _observe(config: Config, attempt: Attempt) -> None:
+    """Start the heartbeat of a job's rank, and request the log of NCCL."""
+    info = rank_info()
+    heartbeat.start(info.rank, phase_timeouts(config.job))
+    if config.telemetry.gpu_every_s:
+        nccl_log_file.request(attempt, info)
 
 
 def phase_timeouts(job: JobConfig) -> dict[Phase, float]:

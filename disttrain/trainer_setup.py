@@ -21,6 +21,7 @@ from disttrain.parallel.dp import dp_reason
 from disttrain.parallel.mesh import Mesh
 from disttrain.precision import Precision
 from disttrain.records.run_directory import checkpoint_steps
+from disttrain.runtime import nccl_log_file
 from disttrain.runtime.device_agreement import choose
 from disttrain.runtime.process_group import World, open_world
 from disttrain.runtime.rank_failure import record_failure
@@ -39,6 +40,8 @@ OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 def join_world(config: Config) -> AbstractContextManager[World]:
     """A context with the `World`: of the process group that the script has joined, or of a new one."""
     if not dist.is_initialized():
+        if (output := RunOutput.of_environment()) and config.telemetry.gpu_every_s:
+            nccl_log_file.request(output.attempt, rank_info())
         return open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             gpus_per_rank=config.gpus_per_rank,

@@ -211,6 +211,13 @@ _ALL = (
         "there is no counter.",
     ),
     Definition(
+        "link-share",
+        "Share of a link",
+        "(sent + received) / Σ (sent + received)",
+        "Bytes of a link over those of all links of its kind on the node, from counters of the kernel in "
+        "measured steps. Any program of the node counts. RDMA ports and interfaces are separate kinds.",
+    ),
+    Definition(
         "loss",
         "Loss",
         "mean over the global batch, or over the validation samples",

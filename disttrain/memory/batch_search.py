@@ -20,7 +20,7 @@ from disttrain.memory.host_limit import host_limit, resident_bytes
 from disttrain.memory.probe_protocol import EXIT_OUT_OF_MEMORY, STORE_PREFIX
 from disttrain.records.batch_fit import BatchFit
 from disttrain.records.heartbeat import FOLDER_VARIABLE, record_killed_probe
-from disttrain.runtime import heartbeat, log
+from disttrain.runtime import heartbeat, log, nccl_log_file
 from disttrain.runtime.process_group import World
 
 _POLL_S = 0.2
@@ -75,7 +75,11 @@ class _ProbeProcess:
 
     def __init__(self, request: dict[str, Any], number: str) -> None:
         path = os.pathsep.join(filter(None, [str(_PACKAGE_PARENT), os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "PYTHONPATH": path, STORE_PREFIX: f"batch-probe-{number}"}
+        environment = {
+            **nccl_log_file.environment_of_children(),
+            "PYTHONPATH": path,
+            STORE_PREFIX: f"batch-probe-{number}",
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "disttrain.batch_probe"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True,

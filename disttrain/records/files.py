@@ -8,6 +8,7 @@ from disttrain.records.base import Record
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.comm_bench import CommBench
 from disttrain.records.communication import CommSample
+from disttrain.records.fabric import FabricRecord
 from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.layers import Layers
@@ -42,6 +43,7 @@ FILES: dict[str, type[Record]] = {
     "comm-bench": CommBench,
     "layers": Layers,
     "links": LinkRates,
+    "fabric": FabricRecord,
     "checkpoint": Checkpoint,
     "packed-tokens": PackedTokens,
 }

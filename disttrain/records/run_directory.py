@@ -15,6 +15,9 @@ ATTEMPT = "DISTTRAIN_ATTEMPT"
 CHECKPOINT_DIR = "DISTTRAIN_CHECKPOINT_DIR"
 """Environment variable of a `command`: `checkpoints` of its run directory."""
 
+PROCESSORS = "DISTTRAIN_PROCESSORS"
+"""Environment variable with the processors of each local rank, `0,1;2,3`; empty without a binding."""
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -80,6 +83,15 @@ class Attempt:
     def links(self) -> Path:
         """Rates between neighbouring nodes, measured before the first step."""
         return self.path / "links.json"
+
+    @property
+    def fabric(self) -> Path:
+        """The network that the attempt used, and the verdict on it."""
+        return self.path / "fabric.json"
+
+    def nccl_log(self, node: int) -> Path:
+        """NCCL's log of the first rank of a node; absent without NCCL."""
+        return self.path / f"nccl-node{node:02d}.log"
 
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"

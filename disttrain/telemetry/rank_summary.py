@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import socket
 from dataclasses import dataclass
 
 import torch
 
+from disttrain.runtime.cpu_binding import list_text
 from disttrain.runtime.process_group import World
 from disttrain.telemetry.hardware.sampler import NodeSamples
 from disttrain.telemetry.step_clock import PhaseSeconds
@@ -24,13 +27,18 @@ class RankSummary:
     device_memory_bytes: int | None
     usage: NodeSamples | None
     """Samples of the whole node, from the rank that takes them."""
+    rank: int = 0
+    host: str = ""
+    processors: str = ""
+    """Processors that this rank may use, such as `0-7,64-71`."""
 
 
 def rank_summary(measured: PhaseSeconds, device: str, world: World, usage: NodeSamples | None) -> RankSummary:
     """The current summary of this rank."""
+    place = (world.rank, socket.gethostname(), list_text(os.sched_getaffinity(0)))
     if world.device.type != "cuda":
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux gives KiB
-        return RankSummary(measured, device, peak, None, None, usage)
+        return RankSummary(measured, device, peak, None, None, usage, *place)
     return RankSummary(
         measured,
         device,
@@ -38,4 +46,5 @@ def rank_summary(measured: PhaseSeconds, device: str, world: World, usage: NodeS
         torch.cuda.max_memory_reserved(world.device),
         torch.cuda.get_device_properties(world.device).total_memory,
         usage,
+        *place,
     )

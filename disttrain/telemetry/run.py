@@ -4,11 +4,9 @@ Every step costs a few clock readings and two list appends (`step_done`). All el
 
 - every `train.log_every` steps, all ranks reduce their losses and compare their communication
 - every second, rank 0 has a log line and `progress.json` written
-- every `telemetry.flush_every_s` seconds, each rank has its step records written and rank 0 an interim
-  `metrics.json`
+- every `telemetry.flush_every_s` seconds, step records and an interim `metrics.json` are written
 
-A thread writes the files (`disttrain.telemetry.background_writer`). The loop waits for it when a checkpoint
-is taken and at the end.
+A thread writes the files. The loop waits for it when a checkpoint is taken and at the end.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from disttrain.runtime.process_group import World
 from disttrain.step_result import StepResult
 from disttrain.telemetry import comm_split, link_probe, null_reasons, step_series, summary, throughput
 from disttrain.telemetry.background_writer import BackgroundJsonLines, BackgroundWriter
+from disttrain.telemetry.fabric import fabric_record
 from disttrain.telemetry.global_loss import GlobalLoss
 from disttrain.telemetry.gradient_log import SkippedSteps
 from disttrain.telemetry.hardware.node import NodeTelemetry
@@ -49,11 +48,9 @@ from disttrain.telemetry.step_series import StepSeries
 from disttrain.telemetry.timed_world import TimedWorld
 
 RECORDS_AT_ONCE = 256
-"""Steps read from the clock at once: a larger batch costs less per step, but stalls the step it falls
-into."""
+"""Steps read from the clock at once. A larger batch costs less per step, and stalls one step longer."""
 FLUSH_SHARE = 0.001
-"""Largest share of the time for interim summaries: their cost grows with the run, so their interval does,
-too."""
+"""Largest share of the time for interim summaries, whose cost grows with the run."""
 PROGRESS_EVERY_S = 1.0
 """Seconds between two writes of the live progress."""
 Status = Literal["running", "completed", "stopped", "failed"]
@@ -144,6 +141,8 @@ class RunTelemetry:
         self._global_loss.add(step, result.loss, loss_recorded)
         self._step, self._lr = step, result.lr
         self.clock.end_step()
+        if step == self._recorder.warm_step:
+            self._node.warmed_up()
         if step in self.profiled.steps:
             # a trace takes longer to write than a step may last
             with heartbeat.within("finish"), self.outside_steps():
@@ -191,7 +190,7 @@ class RunTelemetry:
         metrics = self._metrics("stopped" if stop_cause else "completed", ranks, stop_cause)
         self._write_progress(time.monotonic(), metrics)
         self.profiled.finish(self._recorder.profiled_phases)
-        self._write_final(metrics)
+        self._write_final(metrics, ranks)
         self._close()
         return metrics
 
@@ -202,7 +201,8 @@ class RunTelemetry:
             self._recorder.abandon()
             self.profiled.finish(self._recorder.profiled_phases)
             if self.is_rank0:
-                self._write_final(self._metrics("failed", [self._rank_summary()]))
+                ranks = [self._rank_summary()]
+                self._write_final(self._metrics("failed", ranks), ranks)
             self._close()
         except Exception as error:
             log.error("the last records are lost", kind=type(error).__name__, error=str(error))
@@ -308,10 +308,11 @@ class RunTelemetry:
             with drop_if_disk_full():
                 write_text(self.run.metrics, text, durable=False)
 
-    def _write_final(self, metrics: Metrics) -> None:
+    def _write_final(self, metrics: Metrics, ranks: list[RankSummary]) -> None:
         self.writer.wait()  # for an interim `metrics.json`
         if self.is_rank0 and self.attempt.superseded() is None:
             write_text(self.run.metrics, json_text(metrics.model_dump(mode="json")))
+            fabric_record.write(self.attempt, metrics, ranks)
 
     def _close(self) -> None:
         self._node.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disttrain.telemetry.fabric import fabric_record
 from disttrain.telemetry.hardware.aggregation import gpu_summary, process_summary
 from disttrain.telemetry.hardware.sampler import NodeSamples
 from disttrain.telemetry.null_reasons import NO_FLOPS, NOTHING_MEASURED
@@ -47,6 +48,7 @@ def of_run(
         ),
         memory(totals),
         usage([rank.usage for rank in totals if rank.usage], every_s),
+        fabric_record.verdict(metrics_fields, totals),
     ]
     return (
         {name: value for fields, _ in parts for name, value in fields.items()},

@@ -23,11 +23,11 @@ from disttrain.config.stop_time import lead_within
 from disttrain.errors import in_one_line, message_of
 from disttrain.records.heartbeat import FOLDER_VARIABLE, count_killed_probes
 from disttrain.records.json_files import CorruptFile, create_exclusive, read_json, write_json
-from disttrain.records.run_directory import ID_VARIABLE, Attempt, RunDir
+from disttrain.records.run_directory import ID_VARIABLE, PROCESSORS, Attempt, RunDir
 from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy
 from jobs.core.attempt import is_current
-from jobs.node import cgroup, node_info, rendezvous, start_command
+from jobs.node import cgroup, node_info, processor_binding, rendezvous, start_command
 from jobs.node.allocation import Allocation
 from jobs.node.hang import memory_folder
 from jobs.node.node_log import log_line, log_traceback
@@ -201,6 +201,7 @@ def _environment(
         started = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
         end = started + 60 * float(record["config"]["job"]["time_limit_min"])
     added["DISTTRAIN_DEADLINE"] = environment.deadline_variable(end)
+    added[PROCESSORS] = processor_binding.variable(record["config"], node.allocation)
     return added
 
 

@@ -55,7 +55,7 @@ def collect_node_info(node: int, *, root: Path = Path("/")) -> dict[str, Any]:
         "memory_limit_bytes": _value_or(lambda: _memory_limit_bytes(root), None),
         **_network_fields(detect(root, process, nvml)),
         "driver": nvml.driver,
-        "gpus": _visible_gpus(nvml),
+        "gpus": visible_gpus(nvml),
         "packages": _value_or(_packages, {}),
     }
 
@@ -146,7 +146,7 @@ def _libraries(software: Software) -> dict[str, Any]:
     }
 
 
-def _visible_gpus(reading: NvmlReading) -> list[dict[str, Any]]:
+def visible_gpus(reading: NvmlReading) -> list[dict[str, Any]]:
     """The GPUs that this job may use."""
     found = [
         {

@@ -8,6 +8,7 @@ The process becomes `python WORDS...` in the working directory FOLDER, with its 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -29,10 +30,20 @@ def main(logs: str, folder: str, words: list[str]) -> NoReturn:
     os.close(log)
     if sys.platform == "linux":  # else a killed torchrun would leave orphans that train on
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _bind_to_processors()
     os.chdir(folder)
     # `-P` keeps the working directory out of the module search path: the copy of a module is on it
     options = ["-P"] if words[0] == "-m" else []
     os.execv(sys.executable, [sys.executable, "-u", *options, *words])
+
+
+def _bind_to_processors() -> None:
+    """As `disttrain.runtime.cpu_binding.bind`, for the script and its threads and processes."""
+    chosen = os.environ.get("DISTTRAIN_PROCESSORS", "").split(";")
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if local_rank < len(chosen) and chosen[local_rank]:
+        with contextlib.suppress(OSError):  # outside of the cpuset
+            os.sched_setaffinity(0, {int(number) for number in chosen[local_rank].split(",")})
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from disttrain.records.fabric import FabricRecord
 from disttrain.records.json_files import read_json
-from disttrain.records.run_directory import RunDir
+from disttrain.records.run_directory import PROCESSORS, RunDir
 from jobs.core import journal
 from jobs.schedulers.base import Submission
 from jobs.schedulers.slurm.scheduler import SlurmScheduler
@@ -47,6 +48,14 @@ def test_a_sweep_is_done_and_its_report_has_gpu_hours(slurm: MiniCluster, tmp_pa
     assert attempt["exit_codes"] == {"0": 0, "1": 0}
     variables = read_json(run.env_json)["variables"]
     assert variables["GLOO_SOCKET_IFNAME"]["value"] == "eth0"
+    assert variables[PROCESSORS]["value"] == ""
+    assert variables[PROCESSORS]["reason"].startswith("ranks are not bound: ")
+    fabric = FabricRecord.model_validate(read_json(run.attempt(0).fabric))
+    assert read_json(run.metrics)["fabric"] == fabric.verdict.model_dump()
+    assert fabric.verdict.transport == "gloo over eth0"
+    assert [node.host for node in fabric.nodes] == attempt["nodes"]
+    assert all(rank.processors for node in fabric.nodes for rank in node.ranks)
+    assert {link.name for node in fabric.nodes for link in node.links} == {"eth0"}
     for node in (0, 1):
         assert f"node {node} of 2 on {attempt['nodes'][node]}" in run.attempt(0).node_log(node).read_text()
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from disttrain.config.sections.base import NOT_IN_KEY, Section
+from disttrain.config.sections.base import KEYED_IF_SET, NOT_IN_KEY, Section
 
 
 class JobConfig(Section):
@@ -51,6 +51,10 @@ class JobConfig(Section):
     the time limit, at a pre-emption, and at `submit.py cancel --graceful`."""
     env: dict[str, str] = {}  # noqa: RUF012 -- pydantic copies it
     """Environment variables of every rank; they override derived ones."""
+    binding: Annotated[Literal["auto", "none"], Field(json_schema_extra=KEYED_IF_SET)] = "auto"
+    """Binding of ranks to processors in a Slurm job with several ranks on a node. `auto`: each rank has cores
+    of its own near its GPU, unless ranks would have to share cores or jobs share the node unconfined.
+    `none`: ranks may use all processors of the job."""
     on_end: Annotated[str | None, Field(min_length=1, json_schema_extra=NOT_IN_KEY)] = None
     """Shell command that is called at the end of the sweep, and after a run has failed. URLs are refused,
     because `run.json` records the command: put them into environment variables."""

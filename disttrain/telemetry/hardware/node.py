@@ -9,8 +9,10 @@ from contextlib import contextmanager
 
 import torch
 
+from disttrain.records.fabric import NcclLog
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime.process_group import World
+from disttrain.telemetry.fabric.first_steps import read_first_steps
 from disttrain.telemetry.hardware.gpu_reader import identify
 from disttrain.telemetry.hardware.sampler import HardwareSampler, LocalRank, NodeSamples
 
@@ -30,6 +32,8 @@ class NodeTelemetry:
         self._sampler: HardwareSampler | None = None
         self._segment = 0
         self._outside = False
+        self._nccl: tuple[NcclLog | None, str | None] = (None, None)
+        """NCCL's log of the first steps, or the reason for none."""
 
     def start(self, start_clock: Callable[[], None], is_measured: Callable[[], bool]) -> None:
         """Start the clock of the steps and the sampling. All ranks call this together.
@@ -57,8 +61,14 @@ class NodeTelemetry:
                 return self._segment if is_measured() and not self._outside else None
 
             local = [rank for rank in ranks if rank.node == node]
-            self._sampler = HardwareSampler(self._attempt, local, self._every_s, segment)
+            backend = self._world.backend if self._world.nodes > 1 else None
+            self._sampler = HardwareSampler(self._attempt, local, self._every_s, segment, backend)
             self._sampler.start()
+
+    def warmed_up(self) -> None:
+        """End and read NCCL's log of the first steps, on ranks that sample."""
+        if self._sampler and self._world.backend == "nccl" and self._nccl == (None, None):
+            self._nccl = read_first_steps(self._attempt, self._world)
 
     @contextmanager
     def outside_steps(self) -> Iterator[None]:
@@ -74,9 +84,14 @@ class NodeTelemetry:
 
     def accumulated(self) -> NodeSamples | None:
         """The accumulated samples of this node; None on ranks that do not sample."""
-        return self._sampler.accumulated() if self._sampler else None
+        if self._sampler is None:
+            return None
+        found = self._sampler.accumulated()
+        found.nccl, found.nccl_reason = self._nccl
+        return found
 
     def close(self) -> None:
         """Take a last sample and end."""
+        self.warmed_up()  # also where the run had no measured step
         if self._sampler:
             self._sampler.close()

@@ -18,10 +18,12 @@ from typing import Any, Protocol, TypeVar
 
 from disttrain.errors import in_one_line
 from disttrain.records.base import SCHEMA_VERSION
+from disttrain.records.fabric import NcclLog
 from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
+from disttrain.telemetry.fabric.link_counters import LinkAccumulator, LinkReader, LinkSample
 from disttrain.telemetry.hardware.aggregation import Accumulator, GpuAccumulator, ProcessAccumulator
 from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable
 from disttrain.telemetry.hardware.host import ProcessReader, host_memory
@@ -75,13 +77,18 @@ class NodeSamples:
     hosts: list[ProcessAccumulator] = field(default_factory=list)
     gpu_reason: str | None = None
     """The reason why there are no GPU samples."""
+    links: list[LinkAccumulator] = field(default_factory=list)
+    nccl: NcclLog | None = None
+    nccl_reason: str | None = None
+    """The reason why there is no log of NCCL."""
 
 
 class HardwareSampler:
     """Samples every `every_s` seconds from `start` to `close`.
 
     `segment` gives the segment of measured steps that the loop is in
-    (`disttrain.telemetry.hardware.aggregation`).
+    (`disttrain.telemetry.hardware.aggregation`). `backend` is that of the processes of several nodes, whose
+    links are sampled, too; None: no link is.
     """
 
     def __init__(
@@ -90,12 +97,14 @@ class HardwareSampler:
         ranks: Sequence[LocalRank],
         every_s: float,
         segment: Callable[[], int | None],
+        backend: str | None = None,
     ) -> None:
         self._attempt = attempt
         self._ranks = ranks
         self._node = ranks[0].node
         self._every_s = every_s
         self._segment = segment
+        self._backend = backend
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
         self._accumulated = NodeSamples(gpu_reason=None if any(r.gpu for r in ranks) else "no rank has a GPU")
@@ -129,6 +138,8 @@ class HardwareSampler:
             "GPUs": _attempted("GPUs", lambda: _GpuReader(*arguments, self._every_s)),
             "processes": _attempted("processes", lambda: _ProcessReader(*arguments)),
         }
+        if (backend := self._backend) is not None:
+            opened["links"] = _attempted("links", lambda: LinkReader(backend, self._accumulated.links))
         sources = {name: source for name, source in opened.items() if source}
         due = time.monotonic()
         last = False
@@ -144,7 +155,7 @@ class HardwareSampler:
     def _sample(self, sources: dict[str, _SampleReader]) -> None:
         """Take a sample of each source; remove a source that fails."""
         segment = self._segment()
-        samples: list[GpuSample | HostSample] = []
+        samples: list[GpuSample | HostSample | LinkSample] = []
         for name, source in list(sources.items()):
             taken = _attempted(name, partial(self._take, source, segment))
             if taken is None:
@@ -154,7 +165,7 @@ class HardwareSampler:
         self._live = _live(samples)
         self._live_at = time.monotonic()
 
-    def _take(self, source: _SampleReader, segment: int | None) -> list[GpuSample | HostSample]:
+    def _take(self, source: _SampleReader, segment: int | None) -> list[GpuSample | HostSample | LinkSample]:
         found = source.read()
         with self._lock:
             for accumulator, sample in found:
@@ -163,9 +174,9 @@ class HardwareSampler:
 
 
 class _SampleReader(Protocol):
-    """The GPUs or the processes of the node."""
+    """The GPUs, the processes or the links of the node."""
 
-    def read(self) -> Sequence[tuple[Accumulator[Any], GpuSample | HostSample]]:
+    def read(self) -> Sequence[tuple[Accumulator[Any] | LinkAccumulator, Any]]:
         """Take and write one sample of each device."""
 
     def close(self) -> None: ...
@@ -318,11 +329,11 @@ def _when(now: float, wall: float, rank: LocalRank) -> dict[str, Any]:
     }
 
 
-def _live(samples: Sequence[GpuSample | HostSample]) -> dict[str, float]:
+def _live(samples: Sequence[GpuSample | HostSample | LinkSample]) -> dict[str, float]:
     """Means over the samples, by the names in `Progress`; a name without any value is left out."""
     found: dict[str, list[float]] = {}
     for sample in samples:
-        for name, live_name in _LIVE[type(sample)].items():
+        for name, live_name in _LIVE.get(type(sample), {}).items():
             if (value := getattr(sample, name)) is not None:
                 found.setdefault(live_name, []).append(value)
     return {name: sum(values) / len(values) for name, values in found.items()}

@@ -1,0 +1,186 @@
+"""The network that runs used: NCCL's own log, links with traffic, and the verdict on both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from analysis.efficiency import Curve, Point
+from analysis.report.common import all_points, point_name, sentence, size_columns, size_values, sources
+from analysis.report.section import Column, RunLink, Section, Table, Value
+from analysis.study import Study
+from disttrain.records.fabric import FabricRecord, FabricVerdict, LinkTraffic, NodeFabric
+from disttrain.records.json_files import read_json_or_none
+from disttrain.records.run_directory import RunDir
+
+MOST_LINKS = 64
+"""Rows of the table of links."""
+_LOOPBACK = "gloo over lo"
+"""Transport of nodes that are one machine: no network is used."""
+_VERDICTS = {"problems": "problems", "unproven": "unproven", "as_expected": "as expected"}
+"""Texts by verdict, worst first."""
+
+
+def build(study: Study) -> Section | None:
+    """None if no run used a network, or none was recorded."""
+    points = [
+        (curve, point, found) for curve, point in all_points(study) if (found := _worst(study, curve, point))
+    ]
+    if not points:
+        return None
+    curve, point, verdict = _decisive(points)
+    where = point_name(study, curve, point)
+    conclusion = f"On {where}: {verdict.conclusion}"
+    tables = [_verdicts(study, points)]
+    if (record := _record(study, curve, point)) is not None and (links := _links(where, record)) is not None:
+        tables.append(links)
+    return Section("fabric", "Network", conclusion, paragraphs=_paragraphs(study, points), tables=tables)
+
+
+def _worst(study: Study, curve: Curve, point: Point) -> FabricVerdict | None:
+    """The worst verdict of the repeats of a point."""
+    found = [
+        metrics.fabric
+        for run in point.runs
+        if (metrics := study.metrics.get((curve.sweep, run)))
+        and metrics.fabric is not None
+        and metrics.fabric.transport != _LOOPBACK
+    ]
+    return min(found, key=lambda verdict: [*_VERDICTS].index(verdict.verdict), default=None)
+
+
+def _decisive(points: Sequence[tuple[Curve, Point, FabricVerdict]]) -> tuple[Curve, Point, FabricVerdict]:
+    """The largest of the points with the worst verdict that has evidence."""
+    for name in ("problems", "as_expected", "unproven"):
+        if chosen := [each for each in points if each[2].verdict == name]:
+            return max(chosen, key=lambda each: each[1].size)
+    raise AssertionError("a verdict of another name")
+
+
+def _paragraphs(study: Study, points: Sequence[tuple[Curve, Point, FabricVerdict]]) -> list[str]:
+    """How to read the section, and each finding once, with the sizes that have it."""
+    backends = {
+        str(metrics.backend)
+        for curve, point, _ in points
+        for run in point.runs
+        if (metrics := study.metrics.get((curve.sweep, run)))
+    }
+    text = sentence(
+        [
+            "Verdicts compare NCCL's own log of the first steps with the adapters of the nodes."
+            if "nccl" in backends
+            else "",
+            "gloo has no log: its verdicts are about network interfaces." if "gloo" in backends else "",
+            "Counters of the kernel show the bytes of each link in measured steps, whatever sent them.",
+        ]
+    )
+    found: dict[str, list[str]] = {}
+    for curve, point, verdict in points:
+        for finding in verdict.findings:
+            found.setdefault(finding.message, []).append(point_name(study, curve, point))
+    return [text, *(f"{message} ({', '.join(dict.fromkeys(names))})." for message, names in found.items())]
+
+
+def _verdicts(study: Study, points: Sequence[tuple[Curve, Point, FabricVerdict]]) -> Table:
+    rows: list[list[Value]] = []
+    for curve, point, verdict in points:
+        record = _record(study, curve, point)
+        nodes = record.nodes if record else []
+        logs = [node.nccl for node in nodes if node.nccl is not None]
+        channels = sum(log.network_channels for log in logs)
+        direct = sum(log.gpudirect_channels for log in logs)
+        expected = [link.name for node in nodes for link in node.links if link.expected]
+        used = [link.name for node in nodes for link in node.links if link.expected and _bytes(link)]
+        rows.append(
+            [
+                *size_values(study, curve, point),
+                _VERDICTS[verdict.verdict],
+                verdict.transport,
+                direct / channels if channels else None,
+                next((log.version for log in logs if log.version), None),
+                len(used) if nodes else None,
+                len(expected) if nodes else None,
+            ]
+        )
+    columns = [
+        *size_columns(study),
+        Column("verdict", "verdict"),
+        Column("transport", "transport"),
+        Column("gpudirect", "channels with GPUDirect", "share"),
+        Column("nccl", "NCCL"),
+        Column("links_used", "expected links with traffic", "count"),
+        Column("links_expected", "expected links", "count"),
+    ]
+    caption = "Worst verdict of the repeats; links are those of all nodes of the first repeat."
+    links = [sources(study, curve, point) for curve, point, _ in points]
+    return Table("fabric", caption, columns, rows, links)
+
+
+def _links(where: str, record: FabricRecord) -> Table | None:
+    """Traffic of each link of a run, busiest first within a node; None without traffic."""
+    rows = [row for node in record.nodes for row in _rows(node)]
+    if not rows:
+        return None
+    columns = [
+        Column("node", "node"),
+        Column("link", "link"),
+        Column("kind", "kind"),
+        Column("expected", "expected"),
+        Column("sent", "sent", "B"),
+        Column("received", "received", "B"),
+        Column("share", "share of the node's bytes", "share", "link-share"),
+        Column("rate", "mean rate sent", "B/s"),
+        Column("line_rate_share", "share of the line rate", "share"),
+    ]
+    hidden = len(rows) - MOST_LINKS
+    more = f" {hidden} more links are in `fabric.json`." if hidden > 0 else ""
+    caption = f"Traffic of links in measured steps on {where}, first repeat.{more}"
+    return Table("fabric_links", caption, columns, rows[:MOST_LINKS])
+
+
+def _rows(node: NodeFabric) -> Iterator[list[Value]]:
+    totals: dict[str, int] = {}
+    for link in node.links:
+        totals[link.kind] = totals.get(link.kind, 0) + _bytes(link)
+    for link in sorted(node.links, key=lambda each: (-_bytes(each), each.name)):
+        if not (_bytes(link) or link.expected):
+            continue
+        rate = link.sent_bytes / link.seconds if link.seconds else None
+        line = link.line_rate_bytes_per_s
+        yield [
+            node.host,
+            link.name,
+            link.kind,
+            "yes" if link.expected else "no",
+            link.sent_bytes,
+            link.received_bytes,
+            _bytes(link) / totals[link.kind] if totals[link.kind] else None,
+            rate,
+            rate / line if rate is not None and line else None,
+        ]
+
+
+def _bytes(link: LinkTraffic) -> int:
+    return link.sent_bytes + link.received_bytes
+
+
+def _record(study: Study, curve: Curve, point: Point) -> FabricRecord | None:
+    """`fabric.json` of the first repeat that has one."""
+    for link in sources(study, curve, point):
+        found = _read(study, curve, link)
+        if found is not None:
+            return found
+    return None
+
+
+def _read(study: Study, curve: Curve, link: RunLink) -> FabricRecord | None:
+    metrics = study.metrics.get((curve.sweep, link.name))
+    if metrics is None:
+        return None
+    content = read_json_or_none(RunDir(Path(link.path)).attempt(metrics.attempt).fabric)
+    try:
+        return FabricRecord.model_validate(content)
+    except ValidationError:  # also of no file
+        return None

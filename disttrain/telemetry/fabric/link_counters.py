@@ -1,0 +1,212 @@
+"""Counters of a node's links: RDMA ports and network interfaces, with the traffic of the measured steps.
+
+Traffic over RDMA does not appear in the counters of an interface. TCP does not appear in those of an RDMA
+port, unless it runs over IPoIB. Interfaces stacked on others (bonds, bridges, VLANs) are left out, as the
+links below them count the same bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from disttrain.records.fabric import LinkTraffic
+
+_DATA_UNIT_BYTES = 4
+"""InfiniBand counts in words of 4 bytes (IBTA specification, PortCounters)."""
+_RATE = re.compile(r"([\d.]+)\s*Gb/s", re.IGNORECASE)
+_ANY_RATE = 0.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link of this node. Its name is that of an interface, or `adapter/port`."""
+
+    name: str
+    kind: str
+    """`adapter` or `interface`, as in `LinkTraffic`."""
+    counters: tuple[Path, Path] | None
+    """Files of sent and received data; None for interfaces, which share a file."""
+    unit_bytes: int = 1
+    line_rate_bytes_per_s: float | None = None
+    expected: bool = False
+
+
+@dataclass(frozen=True)
+class LinkSample:
+    """Counters of one link at one time."""
+
+    at_s: float
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass
+class LinkAccumulator:
+    """Traffic of one link in measured steps: the growth between consecutive samples of one segment."""
+
+    link: Link
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    seconds: float = 0.0
+    _last: tuple[LinkSample, int | None] | None = field(default=None, repr=False)
+
+    def add(self, sample: LinkSample, segment: int | None) -> None:
+        """Take the next sample. A counter that was reset loses one interval."""
+        if self._last is not None and segment is not None and self._last[1] == segment:
+            before = self._last[0]
+            sent = sample.sent_bytes - before.sent_bytes
+            received = sample.received_bytes - before.received_bytes
+            if sent >= 0 and received >= 0:
+                self.sent_bytes += sent
+                self.received_bytes += received
+                self.seconds += sample.at_s - before.at_s
+        self._last = (sample, segment)
+
+    def traffic(self) -> LinkTraffic:
+        link = self.link
+        return LinkTraffic(
+            name=link.name,
+            kind="adapter" if link.kind == "adapter" else "interface",
+            sent_bytes=self.sent_bytes,
+            received_bytes=self.received_bytes,
+            seconds=self.seconds,
+            expected=link.expected,
+            line_rate_bytes_per_s=link.line_rate_bytes_per_s,
+        )
+
+
+class LinkReader:
+    """The links of this node; `read` samples all of them."""
+
+    def __init__(self, backend: str, into: list[LinkAccumulator], root: Path = Path("/")) -> None:
+        self._root = root
+        self._links = find_links(backend, os.environ, root)
+        self._accumulators = {link.name: LinkAccumulator(link) for link in self._links}
+        into += self._accumulators.values()
+
+    def read(self) -> list[tuple[LinkAccumulator, LinkSample]]:
+        """One sample of each link that can be read, with its accumulator."""
+        samples = read_links(self._links, time.monotonic(), self._root)
+        return [(self._accumulators[name], sample) for name, sample in samples.items()]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def find_links(backend: str | None, environ: Mapping[str, str], root: Path = Path("/")) -> list[Link]:
+    """The active RDMA ports and the network interfaces of this node.
+
+    NCCL is expected to use the RDMA ports with the highest rate among those that NCCL_IB_HCA permits, or else
+    the interfaces that NCCL_SOCKET_IFNAME permits. gloo is expected to use those of GLOO_SOCKET_IFNAME.
+    Loopback counts only where it is expected.
+    """
+    adapters = _adapters(root)
+    permitted = [link for link in adapters if _permits(environ.get("NCCL_IB_HCA", ""), *link.name.split("/"))]
+    fastest = max((link.line_rate_bytes_per_s or _ANY_RATE for link in permitted), default=_ANY_RATE)
+    uses_adapters = backend == "nccl" and bool(permitted) and environ.get("NCCL_IB_DISABLE") != "1"
+    chosen = {
+        link.name for link in permitted if uses_adapters and (link.line_rate_bytes_per_s or 0.0) >= fastest
+    }
+    interfaces = []
+    for name in read_interfaces(root):
+        expected = not uses_adapters and _expects_interface(name, backend, environ)
+        if (name != "lo" or expected) and not _is_stacked(root, name):
+            rate = _interface_rate(root, name)
+            interfaces.append(Link(name, "interface", None, 1, rate, expected))
+    return [
+        *(Link(**{**vars(link), "expected": link.name in chosen}) for link in adapters),
+        *interfaces,
+    ]
+
+
+def read_links(links: list[Link], at_s: float, root: Path = Path("/")) -> dict[str, LinkSample]:
+    """The counters of the links that can be read, by name."""
+    interfaces = read_interfaces(root)
+    found = {}
+    for link in links:
+        values = interfaces.get(link.name) if link.counters is None else _counts(link.counters)
+        if values is not None:
+            sent, received = (link.unit_bytes * value for value in values)
+            found[link.name] = LinkSample(at_s, sent, received)
+    return found
+
+
+def read_interfaces(root: Path = Path("/")) -> dict[str, tuple[int, int]]:
+    """Bytes sent and received by each interface of this process's network namespace."""
+    found = {}
+    for line in (root / "proc/self/net/dev").read_text().splitlines()[2:]:
+        name, _, columns = line.partition(":")
+        values = columns.split()
+        found[name.strip()] = (int(values[8]), int(values[0]))
+    return found
+
+
+def _adapters(root: Path) -> list[Link]:
+    """Active ports of RDMA devices whose counters can be read."""
+    found = []
+    for port in sorted((root / "sys/class/infiniband").glob("*/ports/*")):
+        if "ACTIVE" not in (_text(port / "state") or ""):
+            continue
+        rate = _RATE.search((_text(port / "rate") or "").replace("Gb/sec", "Gb/s"))
+        line_rate = float(rate[1]) * 1e9 / 8 if rate else None
+        for folder, names, unit in (
+            ("counters", ("port_xmit_data", "port_rcv_data"), _DATA_UNIT_BYTES),
+            ("hw_counters", ("tx_bytes", "rx_bytes"), 1),  # EFA
+        ):
+            files = (port / folder / names[0], port / folder / names[1])
+            if _counts(files) is not None:
+                name = f"{port.parent.parent.name}/{port.name}"
+                found.append(Link(name, "adapter", files, unit, line_rate))
+                break
+    return found
+
+
+def _permits(specification: str, name: str, port: str) -> bool:
+    """Whether NCCL_IB_HCA permits a port: `[^][=]NAME[:PORT],...`, by prefix without `=`."""
+    excludes, exact = specification.startswith("^"), "=" in specification[:2]
+    entries = [entry for entry in specification.lstrip("^=").split(",") if entry]
+    if not entries:
+        return True
+    matches = any(
+        (name == wanted if exact else name.startswith(wanted)) and (not number or number == port)
+        for wanted, _, number in (entry.partition(":") for entry in entries)
+    )
+    return matches != excludes
+
+
+def _expects_interface(name: str, backend: str | None, environ: Mapping[str, str]) -> bool:
+    if backend == "nccl":
+        given = environ.get("NCCL_SOCKET_IFNAME", "")
+        return bool(given) and _permits(given, name, "")
+    return name in environ.get("GLOO_SOCKET_IFNAME", "").split(",")
+
+
+def _is_stacked(root: Path, name: str) -> bool:
+    return any((root / "sys/class/net" / name).glob("lower_*"))
+
+
+def _interface_rate(root: Path, name: str) -> float | None:
+    """Bytes per second in one direction; None of virtual interfaces, whose speed is a constant."""
+    folder = root / "sys/class/net" / name
+    speed = _text(folder / "speed")
+    has_device = (folder / "device").exists()
+    return int(speed) * 1e6 / 8 if has_device and speed and speed.isdigit() and int(speed) else None
+
+
+def _counts(files: tuple[Path, Path]) -> tuple[int, int] | None:
+    try:
+        return int(files[0].read_text()), int(files[1].read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:  # also EINVAL: the speed of an interface that is down
+        return None

@@ -1,0 +1,142 @@
+"""Parser of NCCL's log: pure, from lines of text to `NcclLog`.
+
+The formats are those of NCCL 2.4 to 2.30: names of algorithms were numbers until 2.24, and lines of channels
+have had five forms. A line of unknown form is skipped, so a new version loses fields and raises nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from re import Match
+
+from disttrain.records.fabric import CollectiveChoice, NcclLog
+
+WARNINGS_KEPT = 20
+CHOICES_KEPT = 20
+_ALGORITHMS = ("Tree", "Ring", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT")
+"""By their number in logs before 2.25 (`NCCL_ALGO_*` of nccl_common.h)."""
+_PROTOCOLS = ("LL", "LL128", "Simple")
+_MESSAGE = re.compile(r"\bNCCL (INFO|WARN) +(.*?)\s*$")
+_VERSION = re.compile(r"\bNCCL version (\d+(?:\.\d+)+)")
+_NETWORK_CHANNEL = re.compile(r"(NET/.+?)/\d+(?:\(\d+\))?(?:/(.*))?")
+"""`NET/IB/0(3)/GDRDMA/Shared`: transport, device, rank of a proxy (PXN), and flags."""
+_ADAPTER = re.compile(r"\[\d+\]([^\s:]+):(\d+)/")
+_INTERFACE = re.compile(r"\[\d+\]([^\s:]+):")
+
+
+def parse(lines: Iterable[str]) -> NcclLog:
+    """What NCCL recorded of its start, its connections and its first collectives."""
+    reader = _Reader()
+    for line in lines:
+        if version := _VERSION.search(line):
+            reader.log.version = version[1]
+        elif found := _MESSAGE.search(line):
+            reader.take(found[1], found[2])
+    return reader.result()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.log = NcclLog()
+        self._transports: Counter[str] = Counter()
+        self._choices: dict[tuple[str | None, int], CollectiveChoice] = {}
+
+    def take(self, level: str, text: str) -> None:
+        """Take one message; the first pattern that fits counts."""
+        if level == "WARN":
+            self.log.warning_count += 1
+            if text not in self.log.warnings and len(self.log.warnings) < WARNINGS_KEPT:
+                self.log.warnings.append(text)
+            return
+        for pattern, read in _PATTERNS:
+            if found := pattern.match(text):
+                read(self, found)
+                return
+
+    def result(self) -> NcclLog:
+        choices = sorted(self._choices.values(), key=lambda each: -each.bytes)
+        self.log.choices = choices[:CHOICES_KEPT]
+        self.log.transports = dict(sorted(self._transports.items()))
+        return self.log
+
+    def channel(self, found: Match[str]) -> None:
+        via = found[1]
+        if network := _NETWORK_CHANNEL.fullmatch(via):
+            self._transports[network[1]] += 1
+            self.log.network_channels += 1
+            self.log.gpudirect_channels += "GDRDMA" in (network[2] or "")
+        elif "shared memory" in via:  # `direct shared memory`, before 2.12
+            self._transports["SHM"] += 1
+        else:
+            self._transports[via.partition("/")[0]] += 1
+
+    def adapters(self, found: Match[str]) -> None:
+        self.log.adapters = [f"{name}/{port}" for name, port in _ADAPTER.findall(found[1])]
+
+    def interfaces(self, found: Match[str]) -> None:
+        self.log.interfaces = _INTERFACE.findall(found[1])
+
+    def bootstrap(self, found: Match[str]) -> None:
+        self.log.bootstrap_interface = found[1]
+
+    def network(self, found: Match[str]) -> None:
+        self.log.network = found[1]
+
+    def plugin(self, found: Match[str]) -> None:
+        if found[1] not in self.log.plugins:
+            self.log.plugins.append(found[1])
+
+    def collective_channels(self, found: Match[str]) -> None:
+        self.log.collective_channels = max(int(found[1]), self.log.collective_channels or 0)
+
+    def variable(self, found: Match[str]) -> None:
+        self.log.environment[found[1]] = found[2]
+
+    def init_time(self, found: Match[str]) -> None:
+        self.log.init_s = max(float(found[1]), self.log.init_s or 0.0)
+
+    def choice(self, found: Match[str]) -> None:
+        first, last = found["first"], found["last"]
+        made = CollectiveChoice(
+            collective=found["collective"],
+            bytes=int(found["bytes"]),
+            algorithm=_named(found["algorithm"], _ALGORITHMS),
+            protocol=_named(found["protocol"], _PROTOCOLS),
+            channels=None if last is None else int(last) - int(first) + 1,
+        )
+        self._choices[(made.collective, made.bytes)] = made
+
+
+def _named(text: str, names: tuple[str, ...]) -> str:
+    """The name for a number or another spelling (`RING`, `NVLS_TREE`); an unknown one stays."""
+    if text.isdecimal():
+        return names[int(text)] if int(text) < len(names) else text
+    plain = text.replace("_", "").lower()
+    return next((name for name in names if name.lower() == plain), text)
+
+
+_PATTERNS: tuple[tuple[re.Pattern[str], Callable[[_Reader, Match[str]], None]], ...] = (
+    (re.compile(r"(?:Channel|Ring) \d+(?:/\d+)? ?: .*?->.*? via (.+)"), _Reader.channel),
+    (
+        re.compile(
+            r"(?:(?P<collective>\w+): +)?(?P<bytes>\d+) Bytes -> "
+            r"Algo (?P<algorithm>\w+) proto (?P<protocol>\w+)"
+            r"(?:.*channel\{Lo\.\.Hi\}=\{(?P<first>\d+)\.\.(?P<last>\d+)\})?"
+        ),
+        _Reader.choice,
+    ),
+    (re.compile(r"NET/IB ?: Using (.+)"), _Reader.adapters),
+    (re.compile(r"NET/Socket ?: Using (.+)"), _Reader.interfaces),
+    (re.compile(r"Bootstrap ?: Using (?:\[\d+\])?([^\s:]+):"), _Reader.bootstrap),
+    (re.compile(r"Using network (.+)"), _Reader.network),
+    (re.compile(r"Assigned NET plugin (.+?) to comm"), _Reader.network),
+    (re.compile(r"NET/Plugin ?: Loaded \w+ plugin (.+?)(?: \(v\d+\))?$"), _Reader.plugin),
+    (re.compile(r"Successfully loaded external \w+ plugin (\S+)"), _Reader.plugin),
+    (re.compile(r"NET/OFI Initializing (aws-ofi-nccl \S+)"), _Reader.plugin),
+    (re.compile(r"(\d+) coll channels"), _Reader.collective_channels),
+    (re.compile(r"(\w+) set by environment to (.*?)\.?$"), _Reader.variable),
+    (re.compile(r"(NCCL_\w+) set to (\S+)"), _Reader.variable),
+    (re.compile(r"Init timings.*? total ([\d.]+)"), _Reader.init_time),
+)

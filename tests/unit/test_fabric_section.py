@@ -1,0 +1,75 @@
+"""The report's section on the network, with records of gloo runs and verdicts from logs of NCCL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from analysis.efficiency import scaling_curves
+from analysis.report.section import Section
+from analysis.report.sections import fabric
+from analysis.runs.load import load
+from analysis.study import Study
+from disttrain.records.fabric import FabricRecord, NodeFabric
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.run_directory import RunDir
+from disttrain.telemetry.fabric.verdict import judge
+from tests.support.fabric_nodes import adapter, interface, nccl_log, node
+from tests.support.fake_runs import fake_sweep
+
+
+def section_of(root: Path, backend: str, nodes: list[NodeFabric]) -> Section | None:
+    """The section of a sweep whose runs on two nodes used these nodes."""
+    sweep = fake_sweep(root, nodes=(1, 2), repeats=2)
+    for path in sweep.glob("n2*/metrics.json"):
+        verdict = judge(backend, nodes)
+        write_json(path, read_json(path) | {"backend": backend, "fabric": verdict.model_dump(mode="json")})
+        record = FabricRecord(attempt=0, backend=backend, verdict=verdict, nodes=nodes)
+        write_json(RunDir(path.parent).attempt(0).fabric, record.model_dump(mode="json"))
+    table = load([sweep])
+    return fabric.build(Study(table, scaling_curves(table)))
+
+
+def test_gloo_is_about_interfaces(tmp_path: Path) -> None:
+    links = [interface("eth1", 900, expected=True), interface("eth0", 100)]
+    found = section_of(tmp_path, "gloo", [node(index, links) for index in range(2)])
+    assert found is not None
+    assert found.conclusion == (
+        "On 2 nodes: gloo has no log; traffic of the measured steps went over eth0, eth1."
+    )
+    assert found.paragraphs[0].startswith("gloo has no log: its verdicts are about network interfaces.")
+    verdicts, traffic = found.tables
+    assert [row[1:] for row in verdicts.rows] == [["as expected", "gloo over eth1", None, None, 2, 2]]
+    assert [(row[0], row[1], row[6]) for row in traffic.rows] == [
+        ("node0", "eth1", 0.9),
+        ("node0", "eth0", 0.1),
+        ("node1", "eth1", 0.9),
+        ("node1", "eth0", 0.1),
+    ]
+
+
+def test_the_problem_of_nccl_comes_first(tmp_path: Path) -> None:
+    right = node(0, [adapter(f"mlx5_{number}/1", 100) for number in range(8)], nccl_log("2.18.5-infiniband"))
+    wrong = node(1, [adapter("mlx5_0/1", 0), interface("ens7", 400)], nccl_log("2.19.3-sockets"))
+    found = section_of(tmp_path, "nccl", [right, wrong])
+    assert found is not None
+    assert found.conclusion.startswith("On 2 nodes: NCCL connects the nodes by TCP sockets over ens7, ens8")
+    assert any("ens7 carried 100% of the bytes of node1" in text for text in found.paragraphs)
+    row = found.tables[0].rows[0]
+    assert row[1:] == ["problems", "NET/Socket, NET/IB", 3 / 7, "2.18.5", 8, 9]
+
+
+def test_runs_without_a_network_have_no_section(tmp_path: Path) -> None:
+    assert section_of(tmp_path / "loopback", "gloo", [node(0, [interface("lo", 5, expected=True)])]) is None
+    table = load([fake_sweep(tmp_path / "old")])
+    assert fabric.build(Study(table, scaling_curves(table))) is None
+
+
+def test_a_missing_record_leaves_the_verdict(tmp_path: Path) -> None:
+    nodes = [node(0, [interface("eth1", 900, expected=True)])]
+    assert section_of(tmp_path, "gloo", nodes) is not None
+    for path in tmp_path.glob("*/*/attempts/*/fabric.json"):
+        path.unlink()
+    table = load([tmp_path / "default"])
+    found = fabric.build(Study(table, scaling_curves(table)))
+    assert found is not None
+    assert len(found.tables) == 1

@@ -1,0 +1,98 @@
+"""The verdict on the network of a run, from logs of NCCL and counters of links."""
+
+from __future__ import annotations
+
+import pytest
+
+from disttrain.telemetry.fabric.verdict import judge, link_shares
+from tests.support.fabric_nodes import adapter, interface, nccl_log, node
+
+EIGHT = [adapter(f"mlx5_{number}/1", 100) for number in range(8)]
+FOUR = [adapter(f"mlx5_{number}/1", 100) for number in (0, 3, 4, 5)]
+
+
+def codes(found) -> dict[str, str]:
+    return {finding.code: finding.severity for finding in found.findings}
+
+
+def test_all_adapters_with_gpudirect_are_as_expected() -> None:
+    found = judge("nccl", [node(index, EIGHT, nccl_log("2.18.5-infiniband")) for index in range(2)])
+    assert (found.verdict, found.transport, found.findings) == ("as_expected", "NET/IB", [])
+    assert found.conclusion == (
+        "NCCL connects the nodes by NET/IB over 8 adapters of each node with GPUDirect on all channels of "
+        "the logged ranks."
+    )
+
+
+def test_sockets_beside_active_adapters_are_the_first_problem() -> None:
+    sockets = node(1, [*EIGHT, interface("ens7", 5000)], nccl_log("2.19.3-sockets"))
+    found = judge("nccl", [node(0, EIGHT, nccl_log("2.18.5-infiniband")), sockets])
+    assert found.verdict == "problems"
+    assert found.conclusion.startswith(
+        "NCCL connects the nodes by TCP sockets over ens7, ens8, although node1 has 8 active RDMA ports"
+    )
+    assert codes(found) == {"transport": "problem", "interface": "problem", "versions": "problem"}
+
+
+def test_sockets_without_an_adapter_are_as_expected() -> None:
+    found = judge("nccl", [node(0, [interface("ens7", 100, expected=True)], nccl_log("2.19.3-sockets"))])
+    assert (found.verdict, found.transport) == ("as_expected", "NET/Socket")
+
+
+def test_host_memory_a_warning_and_shared_memory_are_found() -> None:
+    found = judge("nccl", [node(0, [adapter("mlx5_bond_0/1", 100)], nccl_log("2.21.5-roce"))])
+    assert codes(found) == {"gpudirect": "problem", "warnings": "problem", "shared-memory": "note"}
+    assert "3 of 3 channels" in found.conclusion
+    assert "completion from peer with error 12" in found.findings[1].message
+
+
+def test_an_adapter_that_nccl_does_not_use_is_named() -> None:
+    log = nccl_log("2.27.7-infiniband")
+    found = judge("nccl", [node(0, [*FOUR, adapter("mlx5_6/1", 0)], log)])
+    messages = {finding.code: finding.message for finding in found.findings}
+    assert messages["adapters"] == "NCCL does not use mlx5_6/1 on node0"
+    assert messages["uneven"] == "mlx5_6/1 of node0 carried 0% of the bytes of the busiest adapter"
+    assert messages["init-time"] == "The start of a communicator took 81 s"
+
+
+def test_one_node_is_about_its_gpus() -> None:
+    found = judge("nccl", [node(0, nccl=nccl_log("2.25.1-nvlink"))])
+    assert (found.verdict, found.transport) == ("as_expected", "P2P")
+    slow = judge("nccl", [node(0, nccl=nccl_log("2.30.7-shared-memory"))])
+    assert (slow.transport, codes(slow)) == ("SHM", {"shared-memory": "note"})
+
+
+def test_without_evidence_the_verdict_says_why() -> None:
+    found = judge("nccl", [node(0, nccl_reason="NCCL_DEBUG is set")])
+    assert (found.verdict, found.transport) == ("unproven", "unknown")
+    assert "NCCL_DEBUG is set" in found.conclusion
+    assert judge("gloo", [node(0, [interface("eth0", 0.1, expected=True)])]).verdict == "unproven"
+
+
+def test_gloo_is_judged_by_its_interface() -> None:
+    right = judge("gloo", [node(0, [interface("eth1", 900, expected=True), interface("eth0", 1)])])
+    assert (right.verdict, right.transport) == ("as_expected", "gloo over eth1")
+    assert right.conclusion.startswith("gloo has no log; ")
+    wrong = judge("gloo", [node(0, [interface("eth1", 1, expected=True), interface("eth0", 900)])])
+    assert wrong.verdict == "problems"
+    assert wrong.conclusion == (
+        "eth0 carried 100% of the bytes of node0; the traffic of training should use eth1."
+    )
+
+
+def test_data_over_another_link_is_a_note_and_ipoib_counts_once() -> None:
+    found = judge("gloo", [node(0, [interface("ib0", 800, expected=True), interface("eth0", 200)])])
+    assert codes(found) == {"interface": "note"}
+    twice = [interface("ib0", 800, expected=True), adapter("mlx5_0/1", 810, expected=False)]
+    assert judge("gloo", [node(0, twice)]).findings == []
+
+
+@pytest.mark.parametrize("amounts", [(100, 100), (100, 85)])
+def test_nearly_even_adapters_are_no_finding(amounts) -> None:
+    links = [adapter(f"mlx5_{index}/1", amount) for index, amount in enumerate(amounts)]
+    assert judge("nccl", [node(0, links, nccl_log("2.23.4-efa"))]).findings == []
+
+
+def test_shares_are_within_a_kind_of_link() -> None:
+    shares = link_shares([adapter("mlx5_0/1", 30), adapter("mlx5_1/1", 10), interface("eth0", 5)])
+    assert shares == {"mlx5_0/1": 0.75, "mlx5_1/1": 0.25, "eth0": 1.0}

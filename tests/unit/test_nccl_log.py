@@ -1,0 +1,146 @@
+"""NCCL's log: the formats of several versions, and the request for a log that ends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from disttrain.records.run_directory import RunDir
+from disttrain.runtime import nccl_log_file
+from disttrain.runtime.rank_info import RankInfo
+from disttrain.telemetry.fabric.nccl_log import parse
+from tests.support.fabric_nodes import NCCL_LOGS, nccl_log
+
+SOME = {
+    "2.18.5-infiniband": {
+        "version": "2.18.5",
+        "network": "IB",
+        "transports": {"NET/IB": 3, "P2P": 2},
+        "network_channels": 3,
+        "gpudirect_channels": 3,
+        "adapters": [f"mlx5_{number}/1" for number in range(8)],
+        "collective_channels": 16,
+        "bootstrap_interface": "ib0",
+        "warnings": [],
+        "init_s": None,
+    },
+    "2.19.3-sockets": {
+        "network": "Socket",
+        "transports": {"NET/Socket": 4},
+        "gpudirect_channels": 0,
+        "adapters": [],
+        "interfaces": ["ens7", "ens8"],
+        "environment": {"NCCL_SOCKET_IFNAME": "ens"},
+    },
+    "2.21.5-roce": {
+        "transports": {"NET/IB": 3, "SHM": 1},
+        "gpudirect_channels": 0,
+        "adapters": ["mlx5_bond_0/1"],
+        "environment": {"NCCL_IB_HCA": "mlx5_bond_0"},
+        "warning_count": 1,
+    },
+    "2.23.4-efa": {
+        "network": "AWS Libfabric",
+        "transports": {"NET/AWS Libfabric": 2, "P2P": 1},
+        "gpudirect_channels": 2,
+        "plugins": ["libnccl-net.so", "aws-ofi-nccl 1.14.0"],
+        "init_s": 4.71,
+    },
+    "2.25.1-nvlink": {"version": "2.25.1", "transports": {"P2P": 2}, "network_channels": 0, "init_s": 1.08},
+    "2.27.7-infiniband": {
+        "version": "2.27.7",
+        "network": "IB",
+        "adapters": ["mlx5_0/1", "mlx5_3/1", "mlx5_4/1", "mlx5_5/1"],
+        "gpudirect_channels": 2,
+        "warnings": ["Cuda failure 'operation not supported'"],
+        "init_s": 81.2,
+    },
+    "2.30.7-slingshot": {
+        "version": "2.30.7",
+        "network": "AWS Libfabric",
+        "plugins": ["AWS Libfabric"],
+        "environment": {"NCCL_NET": "AWS Libfabric"},
+    },
+    "2.30.7-shared-memory": {"transports": {"SHM": 2}, "network_channels": 0},
+}
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_log_of_each_version_is_read(name: str) -> None:
+    found = nccl_log(name).model_dump()
+    assert {key: found[key] for key in SOME[name]} == SOME[name]
+
+
+def test_each_sample_has_a_test() -> None:
+    assert {path.stem for path in NCCL_LOGS.glob("*.log")} == set(SOME)
+
+
+def test_choices_have_names_in_logs_with_numbers_and_with_names() -> None:
+    numbers = nccl_log("2.18.5-infiniband").choices
+    assert [(each.collective, each.bytes, each.algorithm, each.protocol) for each in numbers] == [
+        (None, 805306368, "Ring", "Simple"),
+        (None, 262144, "Tree", "LL128"),
+    ]
+    names = nccl_log("2.27.7-infiniband").choices
+    assert [(each.collective, each.algorithm, each.protocol, each.channels) for each in names] == [
+        ("ReduceScatter", "Ring", "Simple", 16),
+        ("AllReduce", "NVLSTree", "Simple", 16),
+    ]
+
+
+def test_unknown_lines_and_prefixes_of_a_launcher_are_no_obstacle() -> None:
+    lines = ["", "srun: step 1", "3: host:1:2 [0] NCCL INFO Using network IB", "NCCL INFO ???", "\ufffd\x00"]
+    assert parse(lines).network == "IB"
+
+
+LEADER, OTHER, ALONE = RankInfo(8, 16, 0, 8), RankInfo(9, 16, 1, 8), RankInfo(0, 1, 0, 1)
+
+
+def test_the_first_rank_of_each_node_requests_a_log_in_the_attempt(tmp_path: Path) -> None:
+    attempt, environ = RunDir(tmp_path).attempt(0), {}
+    assert nccl_log_file.request(attempt, LEADER, environ)
+    assert environ["NCCL_DEBUG_FILE"] == str(attempt.nccl_log(1))
+    assert environ["NCCL_DEBUG"] == "INFO"
+    assert "TUNING" in environ["NCCL_DEBUG_SUBSYS"]
+
+
+@pytest.mark.parametrize(
+    ("info", "given"),
+    [
+        (OTHER, {}),
+        (ALONE, {}),
+        (LEADER, {"NCCL_DEBUG": "INFO"}),
+        (LEADER, {"NCCL_DEBUG_FILE": "/x/%h.%p"}),
+        (LEADER, {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": "ALL"}),
+    ],
+)
+def test_other_ranks_and_settings_of_the_user_are_left_alone(tmp_path: Path, info, given) -> None:
+    environ = dict(given)
+    assert not nccl_log_file.request(RunDir(tmp_path).attempt(0), info, environ)
+    assert environ == given
+
+
+def test_the_log_of_warnings_goes_on_and_the_log_of_collectives_ends(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "nccl.log"
+    with path.open("w", buffering=1) as log:
+        monkeypatch.setenv("NCCL_DEBUG_SUBSYS", "INIT,NET")
+        nccl_log_file.end(path)
+        print("kept", file=log)
+        monkeypatch.setenv("NCCL_DEBUG_SUBSYS", "INIT,NET,TUNING")
+        nccl_log_file.end(path)
+        print("dropped", file=log)
+    assert path.read_text() == "kept\n"
+
+
+def test_other_processes_do_not_inherit_the_request(tmp_path: Path, monkeypatch) -> None:
+    for name in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    monkeypatch.setattr(nccl_log_file, "_replaced", {})
+    assert nccl_log_file.request(RunDir(tmp_path).attempt(0), LEADER)
+    inherited = nccl_log_file.environment_of_children()
+    for name in ("NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
+        del os.environ[name]
+    assert inherited == {**os.environ, "NCCL_DEBUG": "WARN"}
