@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.runs.columns import Columns
-from analysis.runs.run_records import map_runs, read_run_steps
+from analysis.runs.map_runs import map_runs
+from analysis.runs.run_records import read_run_steps
 from analysis.stats.batch_means import within_run
 from analysis.stats.estimates import Floats, LogMoments
 from analysis.stats.warm_up import Stationarity, stationarity
@@ -37,7 +38,7 @@ RunStatistics = Mapping[str, StepStatistics]
 def step_statistics(table: pd.DataFrame) -> RunStatistics:
     """Statistics of the included runs in the table of `analysis.runs.load.load`."""
     included = table[table["included"]]
-    series = map_runs(lambda row: measured_step_s(read_run_steps(row).steps), included)
+    series = map_runs(lambda row: measured_step_s(read_run_steps(row).steps), included, small_results=True)
     return {
         path: StepStatistics(step_s.size, stationarity(step_s), within_run(step_s))
         for path, step_s in zip(included["path"], series, strict=True)

@@ -99,6 +99,11 @@ class Study:
         return list(self.frames.problems)
 
     @cached_property
+    def incomplete(self) -> list[str]:
+        """Messages on included runs whose ranks lack step records."""
+        return list(self.frames.incomplete)
+
+    @cached_property
     def step_times_s(self) -> Mapping[RunId, NDArray[np.float64]]:
         """Durations in seconds of the measured steps on rank 0, by run."""
         return step_records.step_times_s(self.runs)

@@ -1,4 +1,4 @@
-"""Parquet cache of tables parsed from the files of a run, keyed by the content of the files.
+"""Parquet cache of tables made from the files of a run, keyed by the content of the files.
 
 The cache is the folder `.analysis-cache` beside the runs of a sweep. It may be deleted at any time. Without
 write permission, tables are parsed anew at each start.
@@ -26,14 +26,16 @@ _UNREADABLE = b"unreadable"
 
 
 def cached(
-    run: Path, files: Sequence[Path], parse: Callable[[list[str]], pa.Table]
+    run: Path, files: Sequence[Path], parse: Callable[[list[str]], pa.Table], settings: str = ""
 ) -> tuple[pa.Table, list[str], Path | None]:
-    """The table of some files of a run, from the cache or by `parse`, which then writes it to the cache.
+    """The table of some files of a run, from the cache or by `parse`; a new table is written to the cache.
 
     Args:
         run: the run directory.
         files: files below `run`.
         parse: makes the table and appends a message for each record that cannot be read.
+        settings: name of the kind of table with all that it depends on beside the files; "" for the records
+            themselves.
 
     Returns:
         Table, messages, and the path of the cached table (None if the files are too small to be cached).
@@ -44,9 +46,9 @@ def cached(
     unreadable: list[str] = []
     if sum(file.stat().st_size for file in files) < SMALLEST_BYTES:
         return parse(unreadable), unreadable, None
-    path = run.parent / FOLDER / f"{_key(run, files)}.parquet"
+    path = run.parent / FOLDER / f"{_key(run, files)}{_suffix(settings)}.parquet"
     with contextlib.suppress(OSError, pa.ArrowException, ValueError):
-        table = parquet.read_table(path, use_threads=False, memory_map=False)
+        table = parquet.ParquetFile(path).read(use_threads=False)
         names: list[str] = json.loads(table.schema.metadata[_UNREADABLE])
         return table, [f"{run}/{name}" for name in names], path
     table = parse(unreadable)
@@ -60,11 +62,20 @@ def cached(
 
 
 def remove_unused(sweep: Path, used: Collection[Path]) -> None:
-    """Delete the cached tables of a sweep whose files have changed or are gone."""
+    """Delete the cached tables of a sweep whose files have changed or are gone, of any settings."""
+    keys = {_key_of(path) for path in used}
     with contextlib.suppress(OSError):
         for path in (sweep / FOLDER).glob("*.parquet"):
-            if path not in used:
+            if _key_of(path) not in keys:
                 path.unlink()
+
+
+def _key_of(table: Path) -> str:
+    return table.stem.partition("-")[0]
+
+
+def _suffix(settings: str) -> str:
+    return f"-{hashlib.sha256(settings.encode()).hexdigest()[:16]}" if settings else ""
 
 
 def _key(run: Path, files: Sequence[Path]) -> str:

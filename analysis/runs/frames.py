@@ -13,7 +13,8 @@ from analysis.runs.collectives import COLLECTIVE_COLUMNS
 from analysis.runs.columns import FrameOfRuns
 from analysis.runs.hardware import HARDWARE_COLUMNS
 from analysis.runs.load import KnownState, load
-from analysis.runs.run_records import map_runs, read_run
+from analysis.runs.map_runs import map_runs
+from analysis.runs.run_records import read_run
 from analysis.runs.step_columns import SECONDS
 
 STEP_COLUMNS: dict[str, str] = {
@@ -44,7 +45,9 @@ class Frames:
     hardware: pd.DataFrame
     """One row a sample of a GPU or of a rank's process (`HARDWARE_COLUMNS`)."""
     problems: tuple[str, ...] = ()
-    """One line for each record or file that is missing or could not be read."""
+    """One line for each record or file that could not be read."""
+    incomplete: tuple[str, ...] = ()
+    """One line for each included run whose ranks lack step records (`missing_ranks`)."""
 
 
 def load_frames(
@@ -65,15 +68,24 @@ def read_frames(runs: pd.DataFrame, *, whole_sweeps: bool = False) -> Frames:
     """
     steps, collectives, hardware = map(FrameOfRuns, (STEP_COLUMNS, COLLECTIVE_COLUMNS, HARDWARE_COLUMNS))
     problems: list[str] = []
+    incomplete: list[str] = []
     used: set[Path] = set()
     for found in map_runs(read_run, runs):
         steps.append(found.steps, found.hosts)
         collectives.append(found.collectives, found.hosts)
         hardware.append(found.hardware, found.hosts)
         problems += found.problems
+        incomplete += found.incomplete
         used |= {found.cached} if found.cached else set()
     if whole_sweeps:
         for sweep in {Path(path).parent for path in runs["path"]}:
             cache.remove_unused(sweep, used)
     paths = runs["path"].tolist()
-    return Frames(runs, steps.frame(paths), collectives.frame(paths), hardware.frame(paths), tuple(problems))
+    return Frames(
+        runs,
+        steps.frame(paths),
+        collectives.frame(paths),
+        hardware.frame(paths),
+        tuple(problems),
+        tuple(incomplete),
+    )

@@ -1,16 +1,80 @@
-"""Read a JSON Lines file into typed columns."""
+"""Read JSON faster than the standard library: JSON Lines as typed columns, and single objects."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import itertools
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Annotated, Any
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.json
+from numpy.typing import NDArray
 
 from disttrain.errors import message_of
+from disttrain.records.json_files import read_json
+
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; errors are those of `read_json`, which reads what is not strict JSON."""
+    with contextlib.suppress(msgspec.DecodeError):
+        value = msgspec.json.decode(path.read_bytes())
+        if isinstance(value, dict):
+            return value
+    return read_json(path)
+
+
+def read_numbers(
+    path: Path, whole: Sequence[str], real: Sequence[str], unreadable: list[str]
+) -> dict[str, NDArray[np.float64]]:
+    """Numbers in the records of a JSON Lines file, by field; NaN where a record lacks the field.
+
+    The decoder is three times as fast as that of `read_columns`, which reads a file with a damaged record.
+
+    Args:
+        path: the file.
+        whole: names of the fields with integers of 32 bits.
+        real: names of the other fields.
+        unreadable: as for `read_columns`, like errors and a truncated last line.
+    """
+    names = (*whole, *real)
+    content = _whole_lines(path)
+    try:
+        records = _decoder(tuple(whole), tuple(real)).decode_lines(content)
+    except msgspec.DecodeError:
+        fields = [*((name, pa.int32()) for name in whole), *((name, pa.float64()) for name in real)]
+        table = _read_content(path, content, pa.schema(fields), unreadable)
+        return {name: table[name].cast(pa.float64()).fill_null(np.nan).to_numpy() for name in names}
+    return dict(zip(names, _transposed(records, len(names)), strict=True))
+
+
+def _transposed(records: Sequence[msgspec.Struct], fields: int) -> NDArray[np.float64]:
+    """Values by field and record; NaN for None."""
+    count = len(records) * fields
+    values = itertools.chain.from_iterable(map(msgspec.structs.astuple, records))
+    try:
+        flat = np.fromiter(values, dtype=np.float64, count=count)
+    except TypeError:  # None; objects are converted more slowly
+        values = itertools.chain.from_iterable(map(msgspec.structs.astuple, records))
+        flat = np.fromiter(values, dtype=object, count=count).astype(np.float64)
+    return np.ascontiguousarray(flat.reshape(len(records), fields).T)
+
+
+@cache
+def _decoder(whole: tuple[str, ...], real: tuple[str, ...]) -> msgspec.json.Decoder[msgspec.Struct]:
+    fields = [
+        *((name, _Int32 | None, None) for name in whole),
+        *((name, float | None, None) for name in real),
+    ]
+    return msgspec.json.Decoder(msgspec.defstruct("Numbers", fields, gc=False))
 
 
 def read_columns(path: Path, schema: pa.Schema, unreadable: list[str]) -> pa.Table:
@@ -22,16 +86,24 @@ def read_columns(path: Path, schema: pa.Schema, unreadable: list[str]) -> pa.Tab
     Raises:
         OSError: the file cannot be read.
     """
+    return _read_content(path, _whole_lines(path), schema, unreadable)
+
+
+def _whole_lines(path: Path) -> bytes:
     content = path.read_bytes()
     end = content.rfind(b"\n") + 1
     if end < len(content) and _is_record(content[end:]):
-        end = len(content)
-    if not content[:end].strip():
+        return content
+    return content[:end]
+
+
+def _read_content(path: Path, content: bytes, schema: pa.Schema, unreadable: list[str]) -> pa.Table:
+    if not content.strip():
         return schema.empty_table()
     try:
-        return _parse(content[:end], schema)
+        return _parse(content, schema)
     except pa.ArrowInvalid:
-        found = _readable(path, 1, content[:end].split(b"\n"), schema, unreadable)
+        found = _readable(path, 1, content.split(b"\n"), schema, unreadable)
         return pa.concat_tables([schema.empty_table(), *found])
 
 

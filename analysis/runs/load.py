@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
+from analysis.runs.json_columns import read_object
 from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values, get_key
 from disttrain.config.ranks import gpus_per_rank
@@ -25,7 +26,7 @@ from disttrain.records.annotation import AnnotationRecord
 from disttrain.records.attempt import Outcome
 from disttrain.records.base import Record
 from disttrain.records.exit_causes import ENDED_BY_REQUEST, unplanned_steps
-from disttrain.records.json_files import CorruptFile, read_json
+from disttrain.records.json_files import CorruptFile
 from disttrain.records.metrics import Metrics
 from disttrain.records.planned import RunRecord
 from disttrain.records.reported import read_reported
@@ -363,7 +364,7 @@ def _read(path: Path, model: type[R], *, curves: bool = True) -> tuple[R | None,
     Without `curves`, of each list of points only the last is read.
     """
     try:
-        content = read_json(path)
+        content = read_object(path)
         if not curves:  # validating a thousand points takes longer than all the rest
             content |= {name: content[name][-1:] for name in _CURVES if isinstance(content.get(name), list)}
         return _validated(path.name, content, model)

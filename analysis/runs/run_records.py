@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from os import sched_getaffinity
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,12 +15,11 @@ from analysis.runs.collectives import read_collectives
 from analysis.runs.columns import Columns
 from analysis.runs.hardware import read_hardware
 from analysis.runs.hosts import RunHosts
+from analysis.runs.missing_ranks import missing_ranks
 from analysis.runs.step_columns import in_lineage, in_ranges, lineage_ends, read_step_columns
 from disttrain.errors import in_one_line
 from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import RunDir
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -38,20 +34,9 @@ class RunRecords:
     cached: Path | None = None
     """The cached table of the steps."""
     problems: list[str] = field(default_factory=list)
-    """One line for each record or file that is missing or could not be read."""
-
-
-def map_runs(read: Callable[[pd.Series], T], runs: pd.DataFrame) -> Iterator[T]:
-    """`read` of each row of a table of `load`, in order; parsing and hashing run in parallel threads."""
-    workers = len(sched_getaffinity(0))
-    with ThreadPoolExecutor(workers) as threads:
-        under_way: deque[Future[T]] = deque()
-        for _, row in runs.iterrows():
-            under_way.append(threads.submit(read, row))
-            if len(under_way) > 2 * workers:  # bounds the results that wait in memory
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+    """One line for each record or file that could not be read."""
+    incomplete: list[str] = field(default_factory=list)
+    """`missing_ranks` of the run."""
 
 
 def read_run(row: pd.Series) -> RunRecords:
@@ -66,14 +51,13 @@ def read_run_steps(row: pd.Series) -> RunRecords:
 
 def _read(row: pd.Series, *, steps_only: bool) -> RunRecords:
     run, found = RunDir(Path(row["path"])), RunRecords()
-    hosts = RunHosts(run, _int(row["ranks_per_node"]), _ingested_hosts(run, row))
+    hosts = hosts_of(row)
     try:
         steps, found.cached = read_step_columns(run, found.problems)
-        ends = lineage_ends(steps, _int(row["last_attempt"]))
-        steps["kept"] = in_lineage(steps, ends)
-        steps["measured"] = steps["kept"] & ~in_ranges(steps["step"], _excluded(row, steps))
+        ends = mark_measured(steps, row)
         steps["host"] = hosts.of_ranks(steps["attempt"], steps["rank"])
         found.steps = steps
+        found.incomplete = missing_ranks(steps, row)
         if not steps_only:
             found.hardware = read_hardware(run, steps, hosts, found.problems)
             collectives = read_collectives(run, _int(row["world_size"]), found.problems)
@@ -82,9 +66,28 @@ def _read(row: pd.Series, *, steps_only: bool) -> RunRecords:
                 collectives["kept"] = in_lineage(collectives, ends)
             found.collectives = collectives
     except Exception as error:  # a damaged file of one run must not hide the others
-        found.problems.append(f"records of {run.path}: {in_one_line(error)}")
+        found.problems.append(damaged(run, error))
     found.hosts = hosts.names
     return found
+
+
+def damaged(run: RunDir, error: Exception) -> str:
+    """The problem of a run whose records cannot be read."""
+    return f"records of {run.path}: {in_one_line(error)}"
+
+
+def hosts_of(row: pd.Series) -> RunHosts:
+    """Hosts of the ranks of a run, given its row in a table of `load`."""
+    run = RunDir(Path(row["path"]))
+    return RunHosts(run, _int(row["ranks_per_node"]), _ingested_hosts(run, row))
+
+
+def mark_measured(steps: Columns, row: pd.Series) -> Mapping[tuple[int, int], int]:
+    """Add the columns `kept` and `measured` of `frames.STEP_COLUMNS`; return `lineage_ends`."""
+    ends = lineage_ends(steps, _int(row["last_attempt"]))
+    steps["kept"] = in_lineage(steps, ends)
+    steps["measured"] = steps["kept"] & ~in_ranges(steps["step"], _excluded(row, steps))
+    return ends
 
 
 def _excluded(row: pd.Series, steps: Columns) -> Sequence[Sequence[int]]:

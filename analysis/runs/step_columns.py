@@ -12,29 +12,24 @@ from numpy.typing import NDArray
 
 from analysis.runs.cache import cached
 from analysis.runs.collectives import files_by_number
-from analysis.runs.columns import Columns
-from analysis.runs.json_columns import read_columns
+from analysis.runs.columns import Columns, concatenated
+from analysis.runs.json_columns import read_numbers
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
 
-_NONE = np.iinfo(np.int32).min
 _NEVER = np.iinfo(np.int64).max
 
 SECONDS = ("start_s", "step_s", *PHASES, "comm_exposed_s")
-_RECORD = pa.schema(
-    [
-        *((name, pa.int32()) for name in ("step", "first", "steps", "samples")),
-        *((name, pa.float64()) for name in SECONDS),
-    ]
-)
+_COUNTS = ("step", "first", "steps", "samples")
 
-_NO_ROWS = pa.schema(
-    [
-        ("attempt", pa.int16()),
-        *((name, pa.int32()) for name in ("rank", "step", "steps", "samples")),
-        *((name, pa.float64()) for name in SECONDS),
-    ]
-).empty_table()
+StepFile = tuple[int, int, Path]
+"""Number of the attempt, rank, and path of a file with step records."""
+
+_NO_ROWS: Columns = {
+    "attempt": np.empty(0, dtype=np.int16),
+    **{name: np.empty(0, dtype=np.int32) for name in ("rank", "step", "steps", "samples")},
+    **{name: np.empty(0, dtype=np.float64) for name in SECONDS},
+}
 
 
 def read_step_columns(run: RunDir, unreadable: list[str]) -> tuple[Columns, Path | None]:
@@ -49,16 +44,28 @@ def read_step_columns(run: RunDir, unreadable: list[str]) -> tuple[Columns, Path
     Raises:
         OSError: a file cannot be read.
     """
-    files = [
+    files = step_files(run)
+    if not files:
+        return parse_steps(files, unreadable), None
+    paths = [path for *_, path in files]
+    table, messages, path = cached(run.path, paths, lambda notes: pa.table(parse_steps(files, notes)))
+    unreadable += messages
+    return {name: table[name].to_numpy() for name in table.column_names}, path
+
+
+def step_files(run: RunDir) -> list[StepFile]:
+    """The files with step records, in the order of attempt and rank."""
+    return [
         (attempt.number, rank, path)
         for attempt in run.attempts()
         for rank, path in files_by_number(attempt.path, "steps-")
     ]
-    if not files:
-        return {name: _NO_ROWS[name].to_numpy() for name in _NO_ROWS.column_names}, None
-    table, messages, path = cached(run.path, [path for *_, path in files], lambda notes: _parse(files, notes))
-    unreadable += messages
-    return {name: table[name].to_numpy() for name in table.column_names}, path
+
+
+def parse_steps(files: Sequence[StepFile], unreadable: list[str]) -> Columns:
+    """The records of these files, without the cache; columns and errors are those of `read_step_columns`."""
+    parts = [_parse_file(*file, unreadable) for file in files]
+    return concatenated(parts) if parts else dict(_NO_ROWS)
 
 
 def lineage_ends(steps: Columns, last_attempt: int | None) -> dict[tuple[int, int], int]:
@@ -96,26 +103,22 @@ def in_ranges(step: NDArray[Any], ranges: Iterable[Sequence[int]]) -> NDArray[np
     return found
 
 
-def _parse(files: Sequence[tuple[int, int, Path]], unreadable: list[str]) -> pa.Table:
-    tables = [_parse_file(*file, unreadable) for file in files]
-    return pa.concat_tables(tables)
-
-
-def _parse_file(attempt: int, rank: int, path: Path, unreadable: list[str]) -> pa.Table:
-    table = read_columns(path, _RECORD, unreadable)
-    first, step = (table[name].fill_null(_NONE).to_numpy() for name in ("first", "step"))
-    step = np.where(first == _NONE, step, first)
-    rows = step.size
-    columns = {
-        "attempt": np.full(rows, attempt, dtype=np.int16),
-        "rank": np.full(rows, rank, dtype=np.int32),
-        "step": step,
-        "steps": table["steps"].fill_null(1).to_numpy(),
-        "samples": table["samples"].fill_null(0).to_numpy(),
-        **{name: table[name].fill_null(np.nan).to_numpy() for name in SECONDS},
-    }
-    whole = (step != _NONE) & ~np.isnan(columns["step_s"])
+def _parse_file(attempt: int, rank: int, path: Path, unreadable: list[str]) -> Columns:
+    numbers = read_numbers(path, _COUNTS, SECONDS, unreadable)
+    step = np.where(np.isnan(numbers["first"]), numbers["step"], numbers["first"])
+    whole = ~np.isnan(step) & ~np.isnan(numbers["step_s"])
     if not whole.all():
         unreadable.append(f"{path}: {np.count_nonzero(~whole)} records without `step` or `step_s`")
-        columns = {name: values[whole] for name, values in columns.items()}
-    return pa.table(columns)
+        step, numbers = step[whole], {name: values[whole] for name, values in numbers.items()}
+    return {
+        "attempt": np.full(step.size, attempt, dtype=np.int16),
+        "rank": np.full(step.size, rank, dtype=np.int32),
+        "step": step.astype(np.int32),
+        "steps": _counts(numbers["steps"], 1),
+        "samples": _counts(numbers["samples"], 0),
+        **{name: numbers[name] for name in SECONDS},
+    }
+
+
+def _counts(values: NDArray[np.float64], missing: int) -> NDArray[np.int32]:
+    return np.where(np.isnan(values), missing, values).astype(np.int32)

@@ -43,6 +43,7 @@ def fake_sweep(
     axes: Iterable[dict[str, Any]] = ({},),
     step_s: float = 0.1,
     efficiency: float = 0.85,
+    all_ranks: bool = False,
     **overrides: Any,
 ) -> Path:
     """A finished sweep: each doubling of the ranks keeps `efficiency` of the throughput per rank.
@@ -73,6 +74,7 @@ def fake_sweep(
                         local_batch_size=batch.local,
                         accumulation=batch.accumulation,
                         overrides=overrides,
+                        all_ranks=all_ranks,
                     )
     return root / name
 
@@ -92,10 +94,12 @@ def fake_run(
     message: str | None = None,
     overrides: dict[str, Any] | None = None,
     hosts: Sequence[str] | None = None,
+    all_ranks: bool = False,
 ) -> RunDir:
     """One run directory; `end` says how far the run came, `overrides` replace fields of its metrics.
 
-    By default, each run has nodes of its own.
+    By default, each run has nodes of its own, and rank 0 alone has step records. With `all_ranks` every rank
+    has the same records; a report then looks for stragglers, which takes 0.1 s a run.
     """
     run = RunDir(path)
     world = nodes * gpus_per_node
@@ -109,7 +113,9 @@ def fake_run(
     attempt = run.attempt(0)
     hosts = hosts or [f"{run.sweep}-{run.name}-node{index}" for index in range(nodes)]
     _write(attempt.record, _attempt(hosts, end, message))
-    write_text(attempt.steps(0), "".join(record.model_dump_json() + "\n" for record in records))
+    lines = "".join(record.model_dump_json() + "\n" for record in records)
+    for rank in range(world if all_ranks else 1):
+        write_text(attempt.steps(rank), lines)
     samples = _samples(records[-1].start_s + records[-1].step_s)
     write_text(attempt.host_samples(0), "".join(sample.model_dump_json() + "\n" for sample in samples))
     metrics = _metrics(run, config, records, world, local_batch_size, accumulation, steps)

@@ -11,10 +11,10 @@ import pytest
 
 from analysis.runs import cache, step_columns
 from analysis.runs.frames import load_frames
-from analysis.runs.json_columns import read_columns
+from analysis.runs.json_columns import read_numbers
 from analysis.runs.load import load
 from analysis.runs.rank_summaries import RANK_COLUMNS, summarize_ranks
-from disttrain.records.json_files import write_text
+from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.run_directory import RunDir
 from tests.support.fake_runs import fake_run, fake_sweep
 
@@ -27,9 +27,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     def spy(path: Path, *arguments: object):
         files.append(path)
-        return read_columns(path, *arguments)
+        return read_numbers(path, *arguments)
 
-    monkeypatch.setattr(step_columns, "read_columns", spy)
+    monkeypatch.setattr(step_columns, "read_numbers", spy)
     return files
 
 
@@ -105,6 +105,48 @@ def test_problems_are_listed_with_file_and_line_also_from_the_cache(
             " 1 records without `step` or `step_s`",
         ]
     assert len(parsed) == 1
+
+
+def test_the_sums_of_ranks_are_cached_by_content_and_by_what_the_run_excludes(
+    tmp_path: Path, parsed: list[Path]
+) -> None:
+    run = fake_run(tmp_path / "s" / "run", nodes=2, all_ranks=True)
+    (damaged, _) = (run.attempt(0).steps(rank) for rank in (0, 1))
+    damaged.write_text("not json\n" + damaged.read_text())
+    before = summarize_ranks(load([tmp_path / "s"]))
+    assert len(parsed) == 2
+    again = summarize_ranks(load([tmp_path / "s"]))
+    assert len(parsed) == 2
+    pd.testing.assert_frame_equal(before[0], again[0], check_exact=True)
+    assert before[1] == again[1] == (f"{damaged}:1 is not a JSON record",)
+    load_frames([tmp_path / "s"])  # deletes the tables of other contents alone
+    assert len(cached_files(tmp_path / "s")) == 2
+    write_json(run.metrics, read_json(run.metrics) | {"left_out": [(1, 60)]})
+    assert summarize_ranks(load([tmp_path / "s"]))[0]["steps"].tolist() == [50, 50]
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ([0, 1, 2, 3], ""),
+        ([0, 2], "no step records of ranks 1, 3 of 4"),
+        ([], "no step records of all 4 ranks"),
+        (None, "rank 1 of 4 recorded fewer measured steps than the others (40 of 100)"),
+    ],
+)
+def test_ranks_without_records_are_listed(tmp_path: Path, kept: list[int] | None, expected: str) -> None:
+    run = fake_run(tmp_path / "s" / "run", nodes=4, all_ranks=True)
+    for rank in range(4):
+        path = run.attempt(0).steps(rank)
+        if kept is None and rank == 1:
+            path.write_text("".join(path.read_text().splitlines(keepends=True)[:50]))
+        elif kept is not None and rank not in kept:
+            path.unlink()
+    frames = load_frames([tmp_path / "s"])
+    listed = (f"{run.path}/attempts: {expected}",) if expected else ()
+    assert frames.incomplete == listed
+    assert frames.problems == ()
+    assert summarize_ranks(frames.runs)[1] == listed
 
 
 def test_a_damaged_run_is_listed_and_hides_no_other(tmp_path: Path) -> None:
