@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,8 +10,10 @@ import pandas as pd
 from analysis.efficiency import Curve
 from analysis.report import overlap_text, stationarity_text
 from analysis.report.model import Notice, RunOverlap
+from analysis.runs.other_load import other_load
 from analysis.step_statistics import RunStatistics
-from analysis.units import percent, plural
+from analysis.study import Study
+from analysis.units import number, percent, plural
 
 FEW_STEPS = 30
 """Runs with fewer measured steps draw a warning."""
@@ -19,8 +21,11 @@ FEW_STEPS = 30
 LATE_SHARE = 0.01
 """Emulated passes draw a warning if they end later than planned by more than this share of the step."""
 
+OTHER_LOAD = 0.1
+"""Runs on CPUs draw a warning if other processes keep at least this share of the processors busy."""
+
 NAMED_RECORDS = 5
-"""Unreadable records that a warning names."""
+"""Unreadable or incomplete records that a warning names."""
 
 EMULATED = (
     "Emulated: ranks waited in place of compute or data loading. These numbers show how the software "
@@ -38,16 +43,33 @@ _SAME = {
 """Columns that should be equal in all compared runs, and their names in a sentence."""
 
 
+def of_study(study: Study, overlaps: Sequence[RunOverlap]) -> list[Notice]:
+    """`notices` of a study."""
+    return notices(
+        study.runs,
+        study.curves,
+        study.unreadable,
+        overlaps,
+        study.statistics,
+        incomplete=study.incomplete,
+        others=other_load(study.included, study.frames.hardware),
+    )
+
+
 def notices(
     table: pd.DataFrame,
     curves: Sequence[Curve],
     unreadable: Sequence[str] = (),
     overlaps: Sequence[RunOverlap] = (),
     statistics: RunStatistics | None = None,
+    incomplete: Sequence[str] = (),
+    others: Mapping[str, float] | None = None,
 ) -> list[Notice]:
     """Reasons for which these numbers could mislead, most serious first.
 
     `unreadable`: messages on step records that cannot be read. `statistics`: of the steps of the runs.
+    `incomplete`: messages on runs whose ranks lack step records. `others`: processors that other processes
+    kept busy, by path of a run.
     """
     included = table[table["included"]]
     if included.empty:
@@ -55,6 +77,7 @@ def notices(
     warnings = [
         *_ingested(included),
         *_shared_processors(included),
+        *_other_load(included, others or {}),
         *overlap_text.warning(overlaps, table["sweep"].nunique()),
     ]
     warnings += stationarity_text.warnings(statistics or {}, included)
@@ -70,6 +93,7 @@ def notices(
         through = f", communicating through {backends}" if backends else ""
         notes.append(f"Measured on CPU{through}. These numbers do not predict GPUs or a fast network.")
     warnings += [*_late_emulation(included), *_unreadable_records(unreadable)]
+    warnings += _incomplete_records(incomplete)
     found = []
     if included["emulated"].any():
         some = int(included["emulated"].sum())
@@ -109,12 +133,37 @@ def _shared_processors(included: pd.DataFrame) -> list[str]:
     return [f"Ranks shared {what}. The curve describes this host, not scaling over machines."]
 
 
+def _other_load(included: pd.DataFrame, others: Mapping[str, float]) -> list[str]:
+    shares = included["path"].map(others).astype("float64") / included["cpu_count"].astype("float64")
+    loaded = included[shares >= OTHER_LOAD]
+    if loaded.empty:
+        return []
+    most = loaded.loc[shares.idxmax()]
+    which = "all runs" if len(loaded) == len(included) else f"{len(loaded)} of {len(included)} runs"
+    return [
+        f"Other processes used the processors during {which}: in {most['sweep']}/{most['run']} they kept "
+        f"{number(others[most['path']])} of {most['cpu_count']} busy. Step times include this load."
+    ]
+
+
 def _unreadable_records(messages: Sequence[str]) -> list[str]:
     if not messages:
         return []
-    named = "; ".join(messages[:NAMED_RECORDS])
+    return [f"Unreadable step records are left out of the figures: {_some(messages)}."]
+
+
+def _incomplete_records(messages: Sequence[str]) -> list[str]:
+    if not messages:
+        return []
+    return [
+        f"Step records are incomplete, so stragglers and step times of these runs are those of the recorded "
+        f"steps alone: {_some(messages)}."
+    ]
+
+
+def _some(messages: Sequence[str]) -> str:
     more = f"; and {len(messages) - NAMED_RECORDS} more" if len(messages) > NAMED_RECORDS else ""
-    return [f"Unreadable step records are left out of the figures: {named}{more}."]
+    return "; ".join(messages[:NAMED_RECORDS]) + more
 
 
 def _late_emulation(included: pd.DataFrame) -> list[str]:

@@ -42,7 +42,7 @@ def summarize(study: Study, sections: Sequence[Section], generated: str) -> Repo
         figures=[_figure(study, figure) for section in sections for figure in section.figures],
         sections=[_section(section) for section in sections],
         definitions=[DefinitionPart(**asdict(each)) for each in DEFINITIONS.values()],
-        notices=notices.notices(table, curves, study.unreadable, overlapping, statistics=study.statistics),
+        notices=notices.of_study(study, overlapping),
         curves=list(curves),
         training_quality=[row for curve in curves for row in training_quality(curve, included)],
         runs=[Run(**_fields(Run, row)) for row in included.to_dict("records")],

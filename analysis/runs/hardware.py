@@ -32,6 +32,7 @@ _VALUES = (
     "ecc_corrected",
     "ecc_uncorrected",
     "threads",
+    "host_utilization",  # processors of the machine kept busy by all processes
 )
 HARDWARE_COLUMNS: dict[str, str] = {
     "run": "category",  # `path` of the run
@@ -66,6 +67,7 @@ _PROCESS = {
     "memory_total_bytes": ("host_memory_total_bytes", 1.0),
     "host_memory_used_bytes": ("host_memory_used_bytes", 1.0),
     "threads": ("threads", 1.0),
+    "host_utilization": ("host_cpu_percent", 0.01),
 }
 """Column, field of the record, and factor from the field to the column."""
 _FILES = (("gpu", "gpu-node", _GPU), ("process", "host-node", _PROCESS))

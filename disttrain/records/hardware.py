@@ -93,6 +93,9 @@ class HostSample(Record):
     host_memory_used_bytes: int | None
     """Memory of the machine that is not available to new processes."""
     host_memory_total_bytes: int | None
+    host_cpu_percent: float | None = None
+    """Processor time of all processes of the machine since the previous sample; 100 is one processor. Null in
+    the first sample."""
 
 
 class GpuSummary(Record):

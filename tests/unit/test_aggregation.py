@@ -1,6 +1,7 @@
 """What samples of GPUs and processes add up to, and how a process is read."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -101,6 +102,21 @@ def test_processes_of_the_system():
     assert second["rss_bytes"] > 1e6
     assert second["threads"] >= 1
     assert host.host_memory()["host_memory_total_bytes"] > host.host_memory()["host_memory_used_bytes"]
+
+
+def test_processors_of_the_host_count_all_processes(monkeypatch):
+    busy = iter([(10.0, 100.0), (11.5, 101.0)])
+
+    def read():
+        user, at_s = next(busy)
+        monkeypatch.setattr(host.time, "monotonic", lambda: at_s)
+        return SimpleNamespace(user=user, nice=0.0, system=2.0, idle=500.0)
+
+    monkeypatch.setattr(host.psutil, "cpu_times", read)
+    processors = host.HostProcessors()
+    assert processors.percent() is None
+    assert processors.percent() == 150.0
+    assert processors.percent() is None  # an error: StopIteration
 
 
 def test_a_reading_of_a_process_that_fails_is_null_with_the_reason_and_costs_no_other(monkeypatch):

@@ -13,8 +13,7 @@ def build(study: Study) -> Section | None:
     """Notices on these runs, most serious first; None without a finished run."""
     if study.included.empty:
         return None
-    overlaps = run_overlaps(study.overlaps, study.included)
-    found = notices.notices(study.runs, study.curves, study.unreadable, overlaps, statistics=study.statistics)
+    found = notices.of_study(study, run_overlaps(study.overlaps, study.included))
     warnings = sum(notice.kind == "warning" for notice in found)
     runs, left = len(study.included), len(study.runs) - len(study.included)
     used = f"{plural(runs, 'run')} used" + (f", {left} left out" if left else "")

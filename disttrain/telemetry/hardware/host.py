@@ -1,7 +1,8 @@
-"""Samples of the ranks' processes and of the host's memory: the only module that imports psutil."""
+"""Samples of the ranks' processes and of the host: the only module that imports psutil."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import psutil
@@ -39,6 +40,27 @@ class ProcessReader:
                     self.errors.setdefault(field.name, in_one_line(error))
         was_primed, self._primed = self._primed, found["cpu_percent"] is not None
         return found if was_primed else {**found, "cpu_percent": None}
+
+
+class HostProcessors:
+    """The processors of the machine, over the processes of all users."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, float] | None = None
+
+    def percent(self) -> float | None:
+        """Processor time since the previous call, in percent of one processor; None in the first call, and
+        where the system does not report it."""
+        try:
+            times = psutil.cpu_times()
+        except Exception:
+            return None
+        kinds = ("user", "nice", "system", "irq", "softirq")  # time in guests is part of user and nice
+        now, busy_s = time.monotonic(), sum(getattr(times, kind, 0.0) for kind in kinds)
+        last, self._last = self._last, (now, busy_s)
+        if last is None or now <= last[0]:
+            return None
+        return round(100 * (busy_s - last[1]) / (now - last[0]), 1)
 
 
 def host_memory() -> dict[str, Any]:

@@ -141,5 +141,6 @@ PROCESS_FIELDS = (
     Field("host_memory_used_bytes", "bytes", (),  # `host_memory` reads the host once for all ranks
           (Figure("host_memory_used_peak", "max", True, relative_to="host_memory_total_bytes"),)),
     Field("host_memory_total_bytes", "bytes"),
+    Field("host_cpu_percent", "% of one processor"),  # `HostProcessors` reads the host once for all ranks
 )
 # fmt: on

@@ -26,7 +26,7 @@ from disttrain.runtime import log
 from disttrain.telemetry.fabric.link_counters import LinkAccumulator, LinkReader, LinkSample
 from disttrain.telemetry.hardware.aggregation import Accumulator, GpuAccumulator, ProcessAccumulator
 from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable
-from disttrain.telemetry.hardware.host import ProcessReader, host_memory
+from disttrain.telemetry.hardware.host import HostProcessors, ProcessReader, host_memory
 from disttrain.telemetry.hardware.sampled_fields import GPU_FIELDS, PROCESS_FIELDS
 from disttrain.telemetry.json_lines import JsonLinesWriter
 
@@ -303,16 +303,17 @@ class _ProcessReader:
         self._processes = [
             (rank, reader, ProcessAccumulator(errors=reader.errors)) for rank, reader in readers
         ]
+        self._processors = HostProcessors()
         into.hosts = [accumulator for _, _, accumulator in self._processes]
         self._file = _SampleFile(attempt.host_samples(node))
 
     def read(self) -> list[tuple[ProcessAccumulator, HostSample]]:
         """Take and write one sample of each process."""
-        memory = host_memory()
+        of_host = host_memory() | {"host_cpu_percent": self._processors.percent()}
         found = []
         for rank, reader, accumulator in self._processes:
             when = _when(time.monotonic(), time.time(), rank)
-            found.append((accumulator, HostSample.model_construct(**when, **reader.read(), **memory)))
+            found.append((accumulator, HostSample.model_construct(**when, **reader.read(), **of_host)))
         self._file.add([sample for _, sample in found])
         return found
 
