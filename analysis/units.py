@@ -80,6 +80,8 @@ def interval(estimate: Estimate, factor: float = 1.0, digits: int = 1) -> str:
     """`[70.2, 76.1]`, marked if it does not contain the spread between repeats; or the reason for none."""
     if estimate.basis == "not stationary":
         return "not stationary, no interval"
+    if estimate.basis == "maximum":
+        return "maximum"
     if estimate.low is None or estimate.high is None:
         return "n=1, no interval" if estimate.repeats == 1 else "no interval"
     bounds = f"[{estimate.low * factor:.{digits}f}, {estimate.high * factor:.{digits}f}]"

@@ -10,6 +10,7 @@ no significant bottleneck; neither have steps that are not stationary.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,26 +58,24 @@ def without_noise(times: PhaseTimes, floor_s: float) -> PhaseTimes:
 
 
 def bottlenecks(
-    point: PhaseTimes, base: PhaseTimes | None, straggler_s: Floats | None = None
+    point: PhaseTimes, base: PhaseTimes | None, straggler_s: Mapping[str, Floats] | None = None
 ) -> list[Bottleneck]:
     """Phases that take at least `MATERIAL` of the step, the highest ceiling first.
 
     Args:
         base: the size that predicts compute and optimizer; None, or the point itself, leaves these two out.
-        straggler_s: seconds of a step that named stragglers cost in each repeat, shape (repeats,). They take
-            the place of smaller parts of waiting and compute, in which the cost is counted.
+        straggler_s: seconds of a step that named stragglers cost, by the phase in which they are recorded,
+            each of shape (repeats,). They are one part; the phases count with the rest of their seconds.
     """
+    costs = straggler_s or {}
+    phases = {name: point.phases[name] - costs.get(name, 0.0) for name in point.phases}
+    point = replace(point, phases=phases)
     removable = {name: point.mean_share(point.phases[name]) for name in PHASES if name not in NEEDED}
     if base is not None and base is not point:
         parts = {part.name: part.share for part in waterfall(point, base).parts}
         removable |= {name: parts[name] for name in NEEDED}
-    if straggler_s is not None:
-        cost = point.mean_share(straggler_s)
-        smaller = [name for name in ("comm_wait_s", "compute_s") if name in removable]
-        for name in smaller:
-            if removable[name].value <= cost.value:
-                del removable[name]
-        removable[STRAGGLERS] = cost
+    if costs:
+        removable[STRAGGLERS] = point.mean_share(np.sum(list(costs.values()), axis=0))
     found = [_bottleneck(name, share) for name, share in removable.items() if share.value >= MATERIAL]
     return sorted(found, key=lambda each: -each.share.value)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +35,13 @@ Floats = NDArray[np.float64]
 
 RESIDUAL = "residual"
 """Name of the part that no phase covers."""
+PERSISTENT, TRANSIENT = "persistent_wait_s", "transient_wait_s"
+"""Parts of `comm_wait_s` after `split_waiting`."""
 ORDER = (
     "input_s",
     "compute_s",
+    PERSISTENT,
+    TRANSIENT,
     "comm_wait_s",
     "comm_transfer_s",
     "optimizer_s",
@@ -161,13 +165,29 @@ def devices_of_run(rows: pd.DataFrame) -> int:
         return int(first["world_size"])
 
 
+def split_waiting(times: PhaseTimes, persistent: Floats) -> PhaseTimes:
+    """The times with waiting as two phases: for ranks that are always slow, and for late ones in turn.
+
+    Args:
+        persistent: share of the waiting of each repeat that is persistent
+            (`analysis.stragglers.persistence`), shape (repeats,).
+    """
+    wait_s = times.phases["comm_wait_s"]
+    split = {PERSISTENT: persistent * wait_s, TRANSIENT: (1 - persistent) * wait_s}
+    rest = {name: seconds for name, seconds in times.phases.items() if name != "comm_wait_s"}
+    return replace(times, phases=rest | split)
+
+
 def waterfall(point: PhaseTimes, base: PhaseTimes) -> Waterfall:
-    """The waterfall of `point` against `base`; intervals have the repeat as their unit."""
+    """The waterfall of `point` against `base`, which have the same phases.
+
+    Intervals have the repeat as their unit.
+    """
     work = (point.samples / point.ranks) / (base.samples / base.ranks)
     actual_s, ideal_s = point.mean_step_s, work * base.mean_step_s
     means, ideal_parts = point.mean_parts, {name: work * s for name, s in base.mean_parts.items()}
     parts = []
-    for name in ORDER:
+    for name in (name for name in ORDER if name in means):
         delta_s = means[name] - ideal_parts[name]
         own, others = point.parts[name], work * base.parts[name]
         seconds = _with_interval(delta_s, own, others)

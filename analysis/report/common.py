@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from analysis.efficiency import Curve, Point
 from analysis.figures.bar_figures import bar_figure
 from analysis.figures.style import curve_class, size_class
+from analysis.losses.waterfall import phase_times
 from analysis.report.section import Column, Figure, RunLink, Value
+from analysis.stats.estimates import Estimate, not_stationary, share_mean
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment, bars
 from analysis.svg.plot import LegendItem
@@ -102,6 +104,33 @@ def bar_chart(
 def run_key(sweep: str, run: str) -> str:
     """Key by which all marks of a run are highlighted together."""
     return f"{sweep}/{run}"
+
+
+def over_repeats(point: Point, values: Iterable[float | None]) -> Estimate | None:
+    """Mean of a quantity of at least 0 over the repeats that measured it; None without any.
+
+    It has no interval for one repeat, and where steps of the point are not stationary.
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    mean = share_mean(known)
+    return not_stationary(mean) if point.samples_per_s.basis == "not stationary" else mean
+
+
+def phases_s(study: Study, curve: Curve, point: Point, names: Sequence[str]) -> Estimate | None:
+    """Seconds of a step in these phases together, over repeats; None where no run measured one of them.
+
+    The value is that of `Point.composition`, so that all phases sum to the step.
+    """
+    measured = [name for name in names if point.composition[name] is not None]
+    if not measured:
+        return None
+    times = phase_times(point, curve, study.included)
+    value = sum(point.composition[name] or 0.0 for name in measured)
+    mean = over_repeats(point, sum(times.phases[name] for name in measured))  # type: ignore[arg-type]
+    assert mean is not None
+    return mean.scaled(value / mean.value) if mean.value else mean
 
 
 def sentence(parts: Sequence[str]) -> str:

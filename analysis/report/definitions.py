@@ -68,7 +68,8 @@ _ALL = (
         "95 % nominal coverage; the repeat of a run is the unit, because the steps of a run are correlated. "
         "Student's t on logarithms; for ratios, Welch's degrees of freedom. Throughput and step time of a "
         "single repeat have an interval marked 'within the run': Student's t on means of 5 or 10 batches of "
-        "steps, without the spread between repeats. A size with a run that is not stationary has none.",
+        "steps, without the spread between repeats. Means that may be 0, such as those of phases, have "
+        "Student's t without logarithms, cut at 0. A size with a run that is not stationary has none.",
         "Welch, Biometrika 1947",
     ),
     Definition(
@@ -93,7 +94,9 @@ _ALL = (
         "Δₖ = tₖ(N) - w · tₖ(N₀), Σ Δₖ = T(N) - w · T(N₀)",
         "Seconds that phase k adds to the step which the base predicts, with w = samples per rank and step "
         "at N / those at the base. The sum is exact; the residual is time that no phase covers. Other units "
-        "are Δₖ times one factor. The interval is Student's t over repeats with Welch's degrees of freedom.",
+        "are Δₖ times one factor. The interval is Student's t over repeats with Welch's degrees of freedom. "
+        "Where all ranks have step records, waiting is divided in proportion to the persistent and the "
+        "transient loss to stragglers.",
     ),
     Definition(
         "mfu",

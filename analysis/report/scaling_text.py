@@ -13,19 +13,20 @@ WIDE = 1.5
 
 def headline(curve: Curve, curves: int = 1) -> str:
     """Speed-up and efficiency of the largest size against the base, as one sentence."""
-    name = f"{curve.label}: " if curves > 1 else ""
+    name = f" ({curve.label})" if curves > 1 else ""
     base, point = curve.base, _headline_point(curve)
     if base is None:
-        return f"{name}no run of the requested base size, so no speed-up; {_rates(curve.points[-1], curve)}"
+        rates = _rates(curve.points[-1], curve)
+        return f"No run of the requested base size{name}, so no speed-up; {rates}"
     if point is None or point.speedup is None or point.efficiency is None:
-        one = f"{plural(base.size, curve.unit)}: {rate(base.samples_per_s.value)}"
-        return f"{name}{one}; no other size to compare with"
+        one = f"{plural(base.size, curve.unit)}{name}: {rate(base.samples_per_s.value)}"
+        return f"{one}; no other size to compare with"
     verb = "runs" if point.size == 1 else "run"
     speedup = (
         f"{plural(point.size, curve.unit)} {verb} {times(point.speedup.value, 1)} as fast as {base.size}"
     )
     mark = ", not stationary" if point.efficiency.basis == "not stationary" else ""
-    return f"{name}{speedup}: {percent(point.efficiency.value, 0)} efficiency{mark}"
+    return f"{speedup}{name}: {percent(point.efficiency.value, 0)} efficiency{mark}"
 
 
 def precision(curve: Curve) -> str:

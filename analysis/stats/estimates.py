@@ -26,9 +26,9 @@ CONFIDENCE = 0.95
 Floats = NDArray[np.float64]
 
 
-Basis = Literal["repeats", "within run", "not stationary"]
+Basis = Literal["repeats", "within run", "not stationary", "maximum"]
 """Basis of an interval: the spread between repeats, or between batches of steps of the one repeat. The mean
-of a run that is not stationary has no interval."""
+of a run that is not stationary has no interval; neither has the maximum of all repeats."""
 
 
 class LogMoments(NamedTuple):

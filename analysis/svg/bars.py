@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.stats.estimates import Estimate
 from analysis.svg.elements import element, mark, shortened, text, text_width
@@ -12,6 +12,9 @@ from analysis.svg.scales import Axis
 
 _SHARE = 0.7
 """Height of a bar as a share of its row."""
+_GAP = 5.0
+"""Distance of a text from its bar, and from the edge."""
+_RIGHT = Plot.right
 
 
 @dataclass(frozen=True)
@@ -58,14 +61,14 @@ def bars(
     width: float = HALF,
     row_height: float = 27.0,
 ) -> str:
-    """The `<svg>` of horizontal bars, first row on top. Text after a bar needs room within `x.high`."""
+    """The `<svg>` of horizontal bars, first row on top; the axis leaves room for the texts after bars."""
     longest = max((text_width(row.name) for row in rows if row.segments), default=0.0)
     left = min(max(longest + 12, 40.0), width * 0.36)
     plot = Plot(
         name,
         title,
         description,
-        x,
+        _with_room(x, rows, left, width),
         Axis("", 0, 1),
         legend,
         width=width,
@@ -82,7 +85,7 @@ def bars(
         plot.add(text(shortened(row.name, left - 8), left - 8, middle + 4, class_="end"))
         plot.add(*(_segment(plot, segment, middle, row_height * _SHARE) for segment in row.segments))
         end = max((_last(segment) for segment in row.segments), default=x.low)
-        at = plot.xs(end) + 5
+        at = plot.xs(end) + _GAP
         room = at + text_width(row.text) <= width
         plot.add(
             text(row.text, at if room else width - 2, middle + 4, class_="value" if room else "value end")
@@ -90,6 +93,17 @@ def bars(
         zero, half = plot.xs(max(0.0, x.low)), row_height / 2
         plot.add(element("line", x1=zero, x2=zero, y1=middle - half, y2=middle + half, class_="axis"))
     return plot.svg()
+
+
+def _with_room(x: Axis, rows: Sequence[Row], left: float, width: float) -> Axis:
+    """The linear axis, long enough for the text after each bar; longer texts than half of it do not count."""
+    high = x.high
+    for row in rows:
+        room = width - left - text_width(row.text) - 2 * _GAP
+        end = max((_last(segment) for segment in row.segments), default=x.low)
+        if room > (width - left) / 2:
+            high = max(high, x.low + (end - x.low) * (width - left - _RIGHT) / room)
+    return replace(x, high=high)
 
 
 def _segment(plot: Plot, segment: Segment, middle: float, height: float) -> str:

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from analysis.losses.advice import advice
-from analysis.losses.bottlenecks import MATERIAL, bottlenecks, without_noise
+from analysis.losses.bottlenecks import MATERIAL, STRAGGLERS, bottlenecks, without_noise
 from analysis.losses.compute_loss import CauseName
 from analysis.losses.waterfall import PhaseTimes
 from disttrain.config.config_tree import config_fields
@@ -58,6 +58,17 @@ def test_steps_that_are_not_stationary_have_no_interval() -> None:
     assert {each.phase for each in found} == {"input_s", "compute_s"}
     assert not any(each.significant or each.share.low is not None for each in found)
     assert {each.ceiling.basis for each in found} == {"not stationary"}
+
+
+def test_named_stragglers_are_a_part_and_the_phases_keep_the_rest() -> None:
+    """Of 0.3 s of waiting and 0.1 s of longer compute, stragglers cost 0.25 s and 0.04 s."""
+    point, base = times(ranks=4, compute_s=1.1, comm_wait_s=0.3), times(ranks=1)
+    spread = point.phases["comm_wait_s"] / 0.3
+    cost_s = {"comm_wait_s": 0.25 * spread, "compute_s": 0.04 * spread}
+    shares = {each.phase: each.share.value for each in bottlenecks(point, base, cost_s)}
+    assert shares == pytest.approx(
+        {STRAGGLERS: 0.29 / 1.4, "compute_s": 0.06 / 1.4, "comm_wait_s": 0.05 / 1.4}
+    )
 
 
 def test_waiting_of_noise_alone_is_transfer() -> None:

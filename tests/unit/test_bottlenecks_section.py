@@ -57,3 +57,17 @@ def test_named_stragglers_are_one_bottleneck_with_their_cost(tmp_path: Path) -> 
     assert row[2].value == pytest.approx(0.22, abs=0.02)
     assert row[-1] == "Leave the slow rank's node out of the next job."
     assert "waiting for peers" not in rows
+
+
+def test_the_rest_beside_the_stragglers_stays_in_the_table(tmp_path: Path) -> None:
+    """Every rank computes 40 ms longer than the base, rank 1 another 50 ms."""
+    for repeat in range(2):
+        fake_run(tmp_path / "s" / f"n1-r{repeat}", mean_s=0.14, repeat=repeat)
+        added = 0.04 + delays(4, STEPS, slow=[1], slow_s=0.05, jitter_s=0.003, seed=repeat)
+        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat, with_means=True)
+    (table,) = section_of(tmp_path / "s").tables
+    shares = {str(row[1]): row[2].value for row in table.rows}
+    step_s, base_s = 0.12 + 0.04 + 0.05 + 0.013 + 0.03, 0.86 * 0.14
+    assert shares["the stragglers' compute and waiting"] == pytest.approx(0.05 / step_s, abs=0.03)
+    rest = shares["compute, without the stragglers' part"]
+    assert rest == pytest.approx((0.12 + 0.04 - base_s) / step_s, abs=0.03)

@@ -42,7 +42,9 @@ def test_the_fastest_of_several_configurations_leads(tmp_path: Path) -> None:
     sweep = fake_sweep(tmp_path, axes=[{"optim.lr": 0.001}, {"optim.lr": 0.002}])
     study = study_of(sweep)
     assert first_screen.leading_curve(study).label == "lr 0.001"  # each group is slower than the one before
-    assert first_screen.lead(study).startswith("lr 0.001: 4 nodes run")
+    assert first_screen.lead(study).startswith(
+        "4 nodes run 2.9\N{MULTIPLICATION SIGN} as fast as 1 (lr 0.001):"
+    )
     assert first_screen.answers(study, [])[0].text.endswith("The fastest of 2 configurations.")
     alone = study_of(
         fake_sweep(tmp_path, "alone", axes=[{"optim.lr": 0.001}, {"optim.lr": 0.002}], repeats=1)
@@ -55,7 +57,7 @@ def test_a_larger_size_than_that_of_the_others_is_not_the_fastest(tmp_path: Path
     fake_sweep(tmp_path, nodes=(1, 2), axes=[{"optim.lr": 0.001}])
     study = study_of(fake_sweep(tmp_path, nodes=(2, 4), axes=[{"optim.lr": 0.002}]))
     text = first_screen.answers(study, [])[0].text
-    assert text.startswith("lr 0.002: 4 nodes")
+    assert text.startswith("4 nodes run 1.7\N{MULTIPLICATION SIGN} as fast as 2 (lr 0.002):")
     assert "fastest" not in text
     section = scaling.build(study)
     assert section is not None

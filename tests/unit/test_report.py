@@ -65,6 +65,7 @@ PNGS = {
     for name in (
         "scaling",
         "efficiency",
+        "waterfall",
         "composition",
         "communication",
         "ecdf",
@@ -104,7 +105,7 @@ def notices(report: Report, kind: str) -> list[str]:
 
 
 def test_markdown_as_it_was_approved(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path)
+    sweep = fake_sweep(tmp_path, all_ranks=True)
     fake_run(sweep / "n4x1-r3", nodes=4, repeat=3, end="failed", message="rank 2: RuntimeError: a | b")
     fake_run(sweep / "n8x1-r0", nodes=8, end="planned")
     text = Made([sweep]).markdown
@@ -253,12 +254,12 @@ def test_an_interval_too_wide_to_conclude_from_is_called_that(tmp_path: Path) ->
 
 
 def test_shared_processors_are_said_clearly(tmp_path: Path) -> None:
-    (warning,) = notices(report_of([fake_sweep(tmp_path, oversubscribed=True)]), "warning")
+    (warning,) = notices(report_of([fake_sweep(tmp_path, oversubscribed=True, all_ranks=True)]), "warning")
     assert warning.startswith("Ranks shared processors in all runs: up to 4 ranks on 2 processors.")
 
 
 def test_emulated_runs_carry_a_banner(tmp_path: Path) -> None:
-    made = Made([fake_sweep(tmp_path, emulated=True)])
+    made = Made([fake_sweep(tmp_path, emulated=True, all_ranks=True)])
     report, page = made.report, made.page
     assert len(notices(report, "emulated")) == 1
     assert 'class="notice emulated"' in page
@@ -280,24 +281,24 @@ def test_emulated_and_real_runs_are_never_compared(tmp_path: Path) -> None:
 
 
 def test_an_emulation_that_did_not_keep_its_time_is_said(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True)
+    sweep = fake_sweep(tmp_path, nodes=(1,), repeats=1, emulated=True, all_ranks=True)
     on_time = {"emulated": True, "emulation_late_s": 1e-5}
-    fake_run(sweep / "fine", nodes=2, overrides=on_time)
+    fake_run(sweep / "fine", nodes=2, overrides=on_time, all_ranks=True)
     assert not notices(report_of([sweep]), "warning")
-    fake_run(sweep / "late", nodes=4, overrides={**on_time, "emulation_late_s": 0.05})
+    fake_run(sweep / "late", nodes=4, overrides={**on_time, "emulation_late_s": 0.05}, all_ranks=True)
     (warning,) = notices(report_of([sweep]), "warning")
     assert warning.startswith("Emulated layers ended late in 1 of 3 runs, by up to ")
 
 
 def test_ranks_that_shared_a_gpu_are_said_clearly(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path, oversubscribed=True, device="NVIDIA H100")
+    sweep = fake_sweep(tmp_path, oversubscribed=True, device="NVIDIA H100", all_ranks=True)
     (warning,) = notices(report_of([sweep]), "warning")
     assert warning.startswith("Ranks shared a GPU in all runs: up to 4 ranks on one NVIDIA H100.")
 
 
 def test_a_difference_between_compared_runs_is_said(tmp_path: Path) -> None:
-    sweep = fake_sweep(tmp_path)
-    fake_run(sweep / "other", nodes=4, overrides={"torch": "2.12.0"})
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=1, all_ranks=True)
+    fake_run(sweep / "other", nodes=2, overrides={"torch": "2.12.0"}, all_ranks=True)
     (warning,) = notices(report_of([sweep]), "warning")
     assert warning == "Compared runs differ in version of torch: 2.12.0, 2.13.0."
 

@@ -6,9 +6,9 @@ import json
 import shutil
 
 from analysis import quoted_figures
-from benchmarks import comm_bench
+from benchmarks import comm_bench, trainer
 from benchmarks.result_record import RESULTS
-from benchmarks.results_page import PAGE, page
+from benchmarks.results_page import NONE, PAGE, page
 from tests.support.comm_bench import result
 
 
@@ -41,8 +41,8 @@ def test_parts_of_make_gpu_replace_what_is_not_measured(tmp_path):
     folder = tmp_path / "gpu" / "20260101T000000Z"
     folder.mkdir(parents=True)
     (folder / "machine.json").write_text("{}")
-    for name, rate in (("fp32", 10.0), ("bf16", 25.0)):
-        figures = {"samples_per_s": rate, "peak_memory_bytes": 8e9, "device": "NVIDIA H100"}
+    for name, rate in (("fp32", 10.0), ("bf16", 25.0), ("ddp-shared", 20.0)):
+        figures = {"samples_per_s": rate, "peak_memory_bytes": 8e9, "device": "NVIDIA H100", "world_size": 2}
         record = {"part": name, "status": "ok", "result": figures}
         (folder / f"{name}.json").write_text(json.dumps(record))
     (folder / "resnet50.json").write_text(
@@ -50,7 +50,33 @@ def test_parts_of_make_gpu_replace_what_is_not_measured(tmp_path):
     )
     text = page(tmp_path)
     assert "| ours: GPT-2 124M, bf16 | **GPU** | 8.0 GB | 2.50x |" in text
+    assert "| ours: GPT-2 124M, ddp, 2 ranks on one NVIDIA H100 | **GPU** | 1 | 20 | 8.0 GB |" in text
     assert "resnet50, NVIDIA" not in text
+
+
+def trainer_record(device, label, ranks=4):
+    """A record of `benchmarks.trainer` with two launches; `ddp` is 3.6 times as fast as `single`."""
+    launches = {
+        name: [{"seconds": {"disttrain": [seconds], "bare": [seconds]}, "samples_per_round": samples}] * 2
+        for name, seconds, samples in (("single", 1.0, 1200), ("ddp", 1.0, 4320))
+    }
+    raw = {"device": device, "ranks": ranks, "strategies": launches}
+    machine = {"processor": "AMD EPYC", "cpu_count": 2, "load_at_start": 0.1}
+    record = {"label": label, "date": "2026-01-01T00:00", "command": "c", "commit": None, "machine": machine}
+    return json.dumps(record | {"figures": trainer.figures(raw), "raw": raw}) + "\n"
+
+
+def test_strategies_come_from_records_of_the_trainer(tmp_path):
+    (tmp_path / "trainer.jsonl").write_text(trainer_record("cpu", "two-cores", 2))
+    text = page(tmp_path)
+    assert f"| ours: GPT, single (ranks on a CPU) | **CPU** | 1 | 1,200 | {NONE} |" in text
+    assert f"| ours: GPT, ddp (ranks on a CPU) | **CPU** | 2 | 4,320 | {NONE} |" in text
+    assert "| ours: GPT, ddp | **GPU**" not in text  # two ranks on a CPU are no curve over devices
+    (tmp_path / "trainer.jsonl").write_text(trainer_record("cuda", "four-gpus"))
+    text = page(tmp_path)
+    assert f"| ours: GPT, ddp (GPUs) | **GPU** | 4 | 4,320 | {NONE} |" in text
+    assert f"| ours: GPT, single | **GPU** | 1 | 1,200 samples/s | 1.00x | 100 % | {NONE} |" in text
+    assert f"| ours: GPT, ddp | **GPU** | 4 | 4,320 samples/s | 3.60x | 90 % | {NONE} |" in text
 
 
 def test_a_saved_communication_benchmark_has_a_table(tmp_path):

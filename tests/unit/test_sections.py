@@ -14,9 +14,10 @@ from analysis.efficiency import scaling_curves
 from analysis.report import render, write
 from analysis.report.definitions import DEFINITIONS
 from analysis.report.section import Section
-from analysis.report.sections import batch_size, build_all, communication, traffic, training
+from analysis.report.sections import batch_size, build_all, communication, composition, traffic, training
 from analysis.report.summary import summarize
 from analysis.runs.load import load
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from disttrain.records.hardware import GpuSummary
 from disttrain.records.json_files import read_json, write_json
@@ -82,6 +83,9 @@ def test_batch_sizes_are_compared_at_one_number_of_ranks(tmp_path: Path) -> None
     assert found is not None
     assert "with a batch of 16 a rank" in found.conclusion
     assert [figure.name for figure in found.figures] == ["batch_throughput", "batch_latency"]
+    throughput, latency = (figure.draw_png().axes[0] for figure in found.figures)
+    assert throughput.get_ylabel() == "throughput (samples/s)"
+    assert [list(each.get_xdata()) for each in latency.lines[:2]] == [[8, 16, 32]] * 2
 
 
 def test_skipped_steps_are_counted(tmp_path: Path) -> None:
@@ -162,8 +166,50 @@ def test_the_page_has_landmarks_and_described_figures(many: tuple[str, Path]) ->
     svgs = re.findall(r"<svg[^>]*>", page)
     assert svgs
     assert all('role="img"' in svg and "aria-labelledby=" in svg for svg in svgs)
+    assert re.findall(r"<(h\d)", page)[0] == "h1"
+    assert set(re.findall(r"<(h\d)", page)[1:]) == {"h2"}
+    assert page.count("<caption>") == page.count("<table")
+    assert not re.search(r"<th(?! scope=)", page.replace("<thead", ""))
+    links = re.findall(r'<a href="[^"]*"( title="[^"]*" aria-label="run [^"]*")?>\d+</a>', page)
+    assert links
+    assert all(links)  # a screen reader names the run behind each number
     ids = re.findall(r' id="([^"]+)"', page)
     assert len(ids) == len(set(ids))
+
+
+def test_cells_carry_their_heading_for_narrow_screens(many: tuple[str, Path]) -> None:
+    page, _ = many
+    tables = re.findall(r"<table.*?</table>", page, re.DOTALL)
+    for table in tables:
+        heads = re.findall(r"<th scope=\"col\"[^>]*>(?:<a[^>]*>)?([^<]*)<", table)
+        assert ('class="stack"' in table) == (len([head for head in heads if head != "runs"]) > 3)
+        for row in re.findall(r"<tr[ >](?!.*<th scope=\"col\").*?</tr>", table):
+            assert re.findall(r'data-h="([^"]*)"', row) == heads[1:]
+
+
+MEANS = ("composition", "communication", "collectives", "memory", "utilization")
+
+
+@pytest.mark.parametrize("repeats", [3, 1])
+def test_means_have_their_interval_and_number_of_repeats(tmp_path: Path, repeats: int) -> None:
+    sections = build_all(study_of(fake_sweep(tmp_path, repeats=repeats)))
+    found = [table for section in sections for table in section.tables if table.name in MEANS]
+    assert {"composition", "communication", "memory"} <= {table.name for table in found}
+    for table in found:
+        means = [value for row in table.rows for value in row if not isinstance(value, str | int | None)]
+        assert means
+        for mean in means:
+            assert isinstance(mean, Estimate)
+            assert mean.repeats == repeats
+            assert (mean.low is not None) == (repeats > 1 and mean.basis != "maximum")
+
+
+def test_the_phases_of_a_row_sum_to_its_step(tmp_path: Path) -> None:
+    section = composition.build(study_of(fake_sweep(tmp_path)))
+    assert section is not None
+    for _, step_s, *phases in section.tables[0].rows:
+        assert sum(phase.value for phase in phases if phase is not None) == pytest.approx(step_s.value)
+        assert all(phase.low <= phase.value <= phase.high for phase in phases if phase is not None)
 
 
 def test_tables_in_json_have_raw_values_with_interval_and_repeats(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from analysis.report import first_screen
 from analysis.report.sections import stragglers
 from analysis.runs.load import load
 from analysis.study import Study
-from disttrain.records.json_files import write_json, write_text
+from disttrain.records.json_files import read_json, write_json, write_text
 from disttrain.records.links import LinkRates, NodePairRate
 from disttrain.records.run_directory import RunDir
 from disttrain.records.steps import PHASES
@@ -32,7 +32,10 @@ def write_run(
     repeat: int = 0,
     transfer_s: float = TRANSFER_S,
     hosts: Sequence[str] = HOSTS,
+    *,
+    with_means: bool = False,
 ) -> RunDir:
+    """A run of four ranks with these delays; `with_means`: its metrics have the means of its step records."""
     run = fake_run(path, nodes=4, hosts=hosts, steps=STEPS, repeat=repeat)
     rows = generate(added_s, transfer_s=transfer_s, seed=repeat)
     for rank, own in rows.groupby("rank"):
@@ -43,6 +46,13 @@ def write_run(
         for line in lines:
             line["step"] = int(line["step"])
         write_text(run.attempt(0).steps(int(rank)), "".join(f"{json.dumps(line)}\n" for line in lines))
+    if with_means:
+        measured, metrics = rows[rows["step"] > 10], read_json(run.metrics)
+        step_s = float(measured["step_s"].mean())
+        rate = {"samples_per_s": metrics["global_batch_size"] / step_s}
+        rate |= {"measured_s": step_s * metrics["measured_steps"]}
+        composition = {name: float(measured[name].mean()) for name in PHASES}
+        write_json(run.metrics, metrics | rate | {"composition": composition})
     return run
 
 

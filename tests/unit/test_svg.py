@@ -98,6 +98,20 @@ def test_bars_are_as_long_as_their_values_and_go_both_ways():
     assert down_x == pytest.approx(up_x + down, abs=0.11)
 
 
+def test_the_text_after_a_bar_stands_beside_it():
+    rows = [
+        Row("step", [Segment(0, 8, "good", "g")], "1,234 ms"),
+        Row("part", [Segment(7, 8, "bad", "b")], "+12.5 %"),
+    ]
+    svg = bars(rows, Axis("s", 0.0, 8.0), name="n", title="t", description="d")
+    root = ElementTree.fromstring(svg)
+    ends = [float(each.get("x", 0)) + float(each.get("width", 0)) for each in root.iter("rect")]
+    texts = [each for each in root.iter("text") if each.text in ("1,234 ms", "+12.5 %")]
+    for end, each in zip(ends, texts, strict=True):
+        assert "end" not in each.get("class", "").split()
+        assert end < float(each.get("x", 0)) < 480 - text_width(each.text)
+
+
 def test_a_histogram_has_one_bar_for_each_bin_with_values():
     assert histogram(plot_of(), [0, 1, 2, 3], [4, 0, 2], "c0", ["", "", ""]).count("<rect") == 2
 

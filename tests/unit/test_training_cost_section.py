@@ -14,7 +14,7 @@ from analysis.report.sections import training_cost
 from analysis.runs.load import load
 from analysis.study import Study
 from disttrain.errors import ConfigError
-from tests.support.fake_runs import fake_sweep
+from tests.support.fake_runs import fake_run, fake_sweep
 
 PRICES = "currency: EUR\ndevice_hour:\n  cpu: 10\n"
 
@@ -60,6 +60,23 @@ def test_curves_train_on_one_number_of_samples_and_one_dominates_the_other(tmp_p
     assert "The training has 880 samples, the planned steps of the base." in section.paragraphs[0]
     assert columns(section)["pareto"] == [False, False, False, True, True, True]
     assert section.figures[0].svg.count("another size is faster and cheaper") >= 3
+
+
+def test_emulated_and_real_runs_do_not_dominate_each_other(tmp_path: Path) -> None:
+    """The emulated curve is four times as fast and as cheap."""
+    sweep = fake_sweep(tmp_path, nodes=(1, 2), repeats=2)
+    for nodes in (1, 2):
+        for repeat in (0, 1):
+            name = sweep / f"e{nodes}-r{repeat}"
+            mean_s = 0.02 + 0.005 * nodes + 0.0001 * repeat
+            fake_run(name, nodes=nodes, repeat=repeat, mean_s=mean_s, overrides={"emulated": True})
+    section = section_of(sweep, CostQuestion())
+    assert columns(section)["pareto"] == [True, True, True, True]
+    assert section.conclusion.startswith("Real runs: cheapest: real, 1 node with ")
+    assert "Emulated runs: " in section.conclusion
+    late = section_of(sweep, CostQuestion(deadline="1d"))
+    assert "Real runs: the cheapest size within 24.0 h is real, 1 node" in late.conclusion
+    assert "Emulated runs: the cheapest size within 24.0 h is emulated, 1 node" in late.conclusion
 
 
 def test_one_repeat_does_not_settle_the_deadline_and_bounds_have_the_digits_of_the_value(

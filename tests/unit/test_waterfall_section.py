@@ -15,6 +15,8 @@ from analysis.runs.load import load
 from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from tests.support.fake_runs import fake_run, fake_sweep
+from tests.support.straggler_records import delays
+from tests.unit.test_stragglers_section import STEPS, write_run
 
 
 def study_of(sweep: Path, prices: PriceList | None = None) -> Study:
@@ -70,6 +72,22 @@ def test_lost_compute_on_shared_processors_is_explained(tmp_path: Path) -> None:
     assert section.conclusion.startswith("Compute loses most at 4 nodes")
     assert section.paragraphs[0].startswith("Compute takes longer: shared processors")
     assert compute_state(study, study.curves[0], study.curves[0].points[-1]).oversubscribed
+
+
+def test_waiting_is_persistent_or_transient_and_the_parts_still_sum(tmp_path: Path) -> None:
+    for repeat in range(2):
+        fake_run(tmp_path / "s" / f"n1-r{repeat}", mean_s=0.14, repeat=repeat)
+        added = delays(4, STEPS, slow=[1], slow_s=0.05, jitter_s=0.02, seed=repeat)
+        write_run(tmp_path / "s" / f"n4-r{repeat}", added, repeat, with_means=True)
+    section = waterfall.build(study_of(tmp_path / "s"))
+    assert section is not None
+    parts = dict(zip(column(section, "part"), column(section, "seconds"), strict=True))
+    assert parts["persistent waiting"].value == pytest.approx(0.05 * 3 / 4, rel=0.25)
+    assert 0.001 < parts["transient waiting"].value < 0.03
+    assert "waiting for peers" not in parts
+    total = parts.pop("sum: actual - ideal step")
+    assert sum(part.value for part in parts.values()) == pytest.approx(total)
+    assert section.paragraphs[-1].startswith("Persistent waiting is for a rank that is slow in all steps")
 
 
 def test_one_size_has_no_waterfall(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analysis.efficiency import Curve, Point
+from analysis.figures.batch_figure import batch_figure
 from analysis.figures.style import curve_class
 from analysis.report.common import all_points, sources
 from analysis.report.section import Column, Figure, Section, Table, Value
@@ -61,13 +62,15 @@ def build(study: Study) -> Section | None:
         f"{seconds(best.step_s.value)} a step."
     )
     figures = [
-        _figure("batch_throughput", "throughput (samples/s)", shown, conclusion, throughput=True),
-        _figure("batch_latency", "step latency (s)", shown, conclusion, throughput=False),
+        _figure(study, "batch_throughput", "throughput (samples/s)", shown, conclusion, throughput=True),
+        _figure(study, "batch_latency", "step latency (s)", shown, conclusion, throughput=False),
     ]
     return Section("batch-size", "Batch size", conclusion, tables=[table], figures=figures)
 
 
-def _figure(name: str, label: str, shown: Sized, conclusion: str, *, throughput: bool) -> Figure:
+def _figure(
+    study: Study, name: str, label: str, shown: Sized, conclusion: str, *, throughput: bool
+) -> Figure:
     def value(point: Point) -> Estimate:
         return point.samples_per_s if throughput else point.step_s
 
@@ -103,6 +106,15 @@ def _figure(name: str, label: str, shown: Sized, conclusion: str, *, throughput:
         if throughput
         else "Latency that grows in proportion to the batch gains nothing."
     )
+    lines = {
+        plural(world, "rank"): [(point.local_batch_size, value(point)) for _, point in found]
+        for world, found in shown.items()
+    }
     return Figure(
-        name, title, f"{conclusion if throughput else ''} {reading}".strip(), plot.svg(), conclusion
+        name,
+        title,
+        f"{conclusion if throughput else ''} {reading}".strip(),
+        plot.svg(),
+        conclusion,
+        lambda: batch_figure(lines, label, emulated=study.emulated),
     )

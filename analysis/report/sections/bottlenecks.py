@@ -28,6 +28,8 @@ class SizeBottlenecks(NamedTuple):
     curve: Curve
     point: Point
     found: list[Bottleneck]
+    shared: frozenset[str]
+    """Phases whose seconds are partly in the row of the stragglers."""
 
 
 def build(study: Study) -> Section | None:
@@ -37,11 +39,12 @@ def build(study: Study) -> Section | None:
         return None
     rows: list[list[Value]] = []
     sources: list[list[RunLink]] = []
-    for curve, point, found in each:
+    for curve, point, found, shared in each:
         for bottleneck in found:
             if not bottleneck.significant and bottleneck.share.low is not None:
                 continue
-            name, share = NAMES[bottleneck.phase], bottleneck.share
+            rest = ", without the stragglers' part" if bottleneck.phase in shared else ""
+            name, share = NAMES[bottleneck.phase] + rest, bottleneck.share
             line = advice_on(study, curve, point, bottleneck)
             rows.append([*common.size_values(study, curve, point), name, share, bottleneck.ceiling, line])
             sources.append(common.sources(study, curve, point))
@@ -59,7 +62,7 @@ def build(study: Study) -> Section | None:
 
 def _listed(each: list[SizeBottlenecks]) -> str:
     """The rule by which parts are listed."""
-    every = [bottleneck.share for _, _, found in each for bottleneck in found]
+    every = [bottleneck.share for size in each for bottleneck in size.found]
     judged = "Only parts whose lower bound exceeds 1 % of the step are shown."
     unjudged = [share for share in every if share.low is None]
     if not unjudged:
@@ -82,16 +85,29 @@ def at_largest(study: Study, curve: Curve) -> SizeBottlenecks | None:
     diagnoses = [each.diagnosis for each in examined if each is not None]
     floors_s = [each.floor.floor_s for each in diagnoses if each.floor is not None]
     times = without_noise(times, float(np.mean(floors_s))) if floors_s else times
-    return SizeBottlenecks(curve, point, bottlenecks(times, before, _straggler_s(times, diagnoses)))
+    straggler_s = _straggler_s(times, diagnoses)
+    return SizeBottlenecks(
+        curve, point, bottlenecks(times, before, straggler_s), frozenset(straggler_s or ())
+    )
 
 
-def _straggler_s(times: PhaseTimes, diagnoses: Sequence[Diagnosis]) -> Floats | None:
-    """Seconds of a step that named ranks and nodes cost in each repeat; None without them or records."""
+def _straggler_s(times: PhaseTimes, diagnoses: Sequence[Diagnosis]) -> dict[str, Floats] | None:
+    """Seconds of a step that named ranks and nodes cost in each repeat, by phase; None without any.
+
+    Phases are means over ranks: of the cost, the share of the slow ranks among all ranks is in their longer
+    phase, the rest in the waiting of the others.
+    """
     names = {each.name for each in repeated_culprits(diagnoses) if each.kind != "link"}
     if not names or len(diagnoses) != len(times.step_s):
         return None
-    shares = [sum(each.share for each in found.culprits if each.name in names) for found in diagnoses]
-    return np.asarray(times.step_s * shares)
+    found = {"comm_wait_s": np.zeros_like(times.step_s)}
+    for repeat, diagnosis in enumerate(diagnoses):
+        for culprit in (each for each in diagnosis.culprits if each.name in names):
+            cost_s = times.step_s[repeat] * culprit.share
+            own_s = cost_s * len(culprit.ranks) / times.ranks
+            found.setdefault(culprit.phase, np.zeros_like(times.step_s))[repeat] += own_s
+            found["comm_wait_s"][repeat] += cost_s - own_s
+    return found
 
 
 def leading(each: list[SizeBottlenecks]) -> SizeBottlenecks:
@@ -112,7 +128,7 @@ def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck) 
 
 def conclusion(study: Study, each: SizeBottlenecks) -> str:
     """Name the significant bottleneck with the highest ceiling, or the reason why none is named."""
-    curve, point, found = each
+    curve, point, found, _ = each
     place = common.point_name(study, curve, point)
     significant = [bottleneck for bottleneck in found if bottleneck.significant]
     if significant:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from analysis.efficiency import Curve, Point
 from analysis.report.common import (
     all_points,
     bar_chart,
     grouped_rows,
+    over_repeats,
+    phases_s,
     point_name,
     sentence,
     size_columns,
@@ -19,6 +22,7 @@ from analysis.report.common import (
 )
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.runs.line_rate import line_rate_bytes_per_s
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import stacked
 from analysis.svg.plot import LegendItem
@@ -32,12 +36,31 @@ _LISTED = 12
 """Collectives listed for each size, longest first; the rest is in the runs' metrics.json."""
 
 
+class _Means(NamedTuple):
+    """Columns of the first table after the size; None where no run measured them."""
+
+    share: Estimate | None
+    wait_s: Estimate | None
+    transfer_s: Estimate | None
+    hidden_s: Estimate | None
+    bytes: Estimate | None
+    bus_bytes_per_s: Estimate | None
+    line_share: Estimate | None
+
+
+_Sizes = Sequence[tuple[Curve, Point, _Means]]
+
+
 def build(study: Study) -> Section | None:
     """None if no run communicates."""
-    points = [(curve, point) for curve, point in all_points(study) if point.world_size > 1]
-    rows = [_row(study, curve, point) for curve, point in points]
-    if not rows or all(value is None for row in rows for value in row[-7:]):
+    points = [
+        (curve, point, _means(study, curve, point))
+        for curve, point in all_points(study)
+        if point.world_size > 1
+    ]
+    if all(value is None for *_, means in points for value in means):
         return None
+    rows = [[*size_values(study, curve, point), *means] for curve, point, means in points]
     table = Table(
         "communication",
         "Communication of a step, means over ranks and repeats. Exposed time is measured in every "
@@ -54,11 +77,11 @@ def build(study: Study) -> Section | None:
             Column("line_share", "of line rate", "share", "line-share"),
         ],
         rows,
-        [sources(study, curve, point) for curve, point in points],
+        [sources(study, curve, point) for curve, point, _ in points],
     )
     collectives = _collectives(study, points)
     conclusion = _conclusion(study, points)
-    figure = _figure(study, points, rows, conclusion)
+    figure = _figure(study, points, conclusion)
     return Section(
         "communication",
         "Communication",
@@ -68,33 +91,28 @@ def build(study: Study) -> Section | None:
     )
 
 
-def _row(study: Study, curve: Curve, point: Point) -> list[Value]:
-    wait_s, transfer_s = (point.composition[f"comm_{part}_s"] for part in ("wait", "transfer"))
-    exposed = [value for value in (wait_s, transfer_s) if value is not None]
-    share = sum(exposed) / point.step_s.value if exposed else None
+def _means(study: Study, curve: Curve, point: Point) -> _Means:
+    exposed_s = phases_s(study, curve, point, ["comm_wait_s", "comm_transfer_s"])
     summaries = _summaries(study, curve, point)
-    hidden_s = statistics.fmean(each.hidden_s for each in summaries) if summaries else None
-    sizes = [each.bytes for each in summaries if each.bytes is not None]
-    rates = [each.bus_bytes_per_s for each in summaries if each.bus_bytes_per_s is not None]
-    return [
-        *size_values(study, curve, point),
-        share,
-        wait_s,
-        transfer_s,
-        hidden_s,
-        statistics.fmean(sizes) if sizes else None,
-        statistics.fmean(rates) if rates else None,
-        _line_share(study, curve, point, rates),
-    ]
+    bus = over_repeats(point, [each.bus_bytes_per_s for each in summaries])
+    rate = _line_rate(study, curve, point)
+    return _Means(
+        share=exposed_s.scaled(1 / point.step_s.value) if exposed_s else None,
+        wait_s=phases_s(study, curve, point, ["comm_wait_s"]),
+        transfer_s=phases_s(study, curve, point, ["comm_transfer_s"]),
+        hidden_s=over_repeats(point, [each.hidden_s for each in summaries]),
+        bytes=over_repeats(point, [each.bytes for each in summaries]),
+        bus_bytes_per_s=bus,
+        line_share=bus.scaled(1 / rate) if bus and rate else None,
+    )
 
 
-def _line_share(study: Study, curve: Curve, point: Point, rates: Sequence[float]) -> float | None:
-    """Bus bandwidth as a share of the line rate; None where it is unknown, and on one node."""
-    if not rates or point.nodes < 2:
+def _line_rate(study: Study, curve: Curve, point: Point) -> float | None:
+    """Bytes per second of the slowest repeat's line; None where it is unknown, and on one node."""
+    if point.nodes < 2:
         return None
     lines = [line_rate_bytes_per_s(Path(row["path"])) for row in study.runs_of(curve, point)]
-    known = [rate for rate in lines if rate is not None]
-    return statistics.fmean(rates) / min(known) if known else None
+    return min((rate for rate in lines if rate is not None), default=None)
 
 
 def _summaries(study: Study, curve: Curve, point: Point) -> list[CommSummary]:
@@ -102,25 +120,24 @@ def _summaries(study: Study, curve: Curve, point: Point) -> list[CommSummary]:
     return [each.comm for each in metrics if isinstance(each, Metrics) and each.comm is not None]
 
 
-def _collectives(study: Study, points: Sequence[tuple[Curve, Point]]) -> Table:
+def _collectives(study: Study, points: _Sizes) -> Table:
     rows: list[list[Value]] = []
-    for curve, point in points:
+    for curve, point, _ in points:
         by_key: dict[tuple[str, int, str], list[CollectiveSummary]] = {}
         for summary in _summaries(study, curve, point):
             for each in summary.collectives:
                 by_key.setdefault((each.kind, each.bucket, each.dimension), []).append(each)
         ordered = sorted(by_key.items(), key=lambda item: -statistics.fmean(each.total_s for each in item[1]))
         for (kind, bucket, dimension), found in ordered[:_LISTED]:
-            rates = [each.bus_bytes_per_s for each in found if each.bus_bytes_per_s is not None]
             rows.append(
                 [
                     *size_values(study, curve, point),
                     f"{kind} {bucket}" + ("" if dimension == "world" else f" ({dimension})"),
                     found[0].bytes,
-                    statistics.fmean(each.total_s for each in found),
-                    statistics.fmean(each.hidden_s for each in found),
-                    statistics.fmean(each.exposed_s for each in found),
-                    statistics.fmean(rates) if rates else None,
+                    over_repeats(point, [each.total_s for each in found]),
+                    over_repeats(point, [each.hidden_s for each in found]),
+                    over_repeats(point, [each.exposed_s for each in found]),
+                    over_repeats(point, [each.bus_bytes_per_s for each in found]),
                 ]
             )
     return Table(
@@ -140,48 +157,47 @@ def _collectives(study: Study, points: Sequence[tuple[Curve, Point]]) -> Table:
     )
 
 
-def _conclusion(study: Study, points: Sequence[tuple[Curve, Point]]) -> str:
+def _conclusion(study: Study, points: _Sizes) -> str:
     """Share of the step and of hidden communication at the largest size that measured it."""
-    for curve, point in reversed(points):
-        *_, share, wait_s, transfer_s, hidden_s, _, _, _ = _row(study, curve, point)
-        if not isinstance(share, float):
+    for curve, point, means in reversed(points):
+        if means.share is None:
             continue
         name = point_name(study, curve, point)
-        text = f"On {name}, exposed communication takes {percent(share, 0)} of the step"
-        if isinstance(wait_s, float) and isinstance(transfer_s, float) and wait_s + transfer_s > 0:
+        text = f"On {name}, exposed communication takes {percent(means.share.value, 0)} of the step"
+        wait_s, transfer_s, hidden_s = (_seconds(value) for value in means[1:4])
+        exposed_s = wait_s + transfer_s
+        if means.wait_s and means.transfer_s and exposed_s > 0:
             text += f": {seconds(wait_s)} waiting for peers and {seconds(transfer_s)} transfer"
-        exposed_s = sum(value for value in (wait_s, transfer_s) if isinstance(value, float))
         covered = ""
-        if isinstance(hidden_s, float) and hidden_s + exposed_s > 0:
+        if means.hidden_s is not None and hidden_s + exposed_s > 0:
             hidden = percent(hidden_s / (hidden_s + exposed_s), 0)
             covered = f"{hidden} of all communication is hidden under compute."
         return sentence([text + ".", covered])
     return "Exposed communication was not measured."
 
 
-def _figure(
-    study: Study, points: Sequence[tuple[Curve, Point]], table: Sequence[Sequence[Value]], conclusion: str
-) -> Figure | None:
-    possible = (
-        (-6, "waiting for peers", "ph-wait"),
-        (-5, "data transfer", "ph-transfer"),
-        (-4, "hidden", "ph-hidden"),
-    )
-    kinds = [kind for kind in possible if any(row[kind[0]] is not None for row in table)]
-    hidden = any(label == "hidden" for _, label, _ in kinds)
-    totals = [sum(float(v) for v in row[-6:-3] if isinstance(v, float)) for row in table]
-    longest = max(totals)
+def _seconds(value: Estimate | None) -> float:
+    return 0.0 if value is None else value.value
+
+
+_KINDS = (("waiting for peers", "ph-wait"), ("data transfer", "ph-transfer"), ("hidden", "ph-hidden"))
+"""Segments of a bar: the fields of `_Means` from `wait_s` to `hidden_s`."""
+
+
+def _figure(study: Study, points: _Sizes, conclusion: str) -> Figure | None:
+    shown = [at for at in range(len(_KINDS)) if any(means[1 + at] is not None for *_, means in points)]
+    hidden = len(_KINDS) - 1 in shown
+    longest = max(sum(map(_seconds, means[1:4])) for *_, means in points)
     if longest <= 0:
         return None
     factor, unit = time_scale(longest)
     rows = []
-    for (curve, point), values, total in zip(points, table, totals, strict=True):
-        name = point_name(study, curve, point)
-        parts = [
-            (float(values[at] or 0) * factor, colour, f"{name}: {label} {seconds(float(values[at] or 0))}")  # type: ignore[arg-type]
-            for at, label, colour in kinds
-        ]
-        rows.append((curve, point, stacked(parts), seconds(total)))
+    for curve, point, means in points:
+        name, parts = point_name(study, curve, point), []
+        for at in shown:
+            (label, colour), length_s = _KINDS[at], _seconds(means[1 + at])
+            parts.append((length_s * factor, colour, f"{name}: {label} {seconds(length_s)}"))
+        rows.append((curve, point, stacked(parts), seconds(sum(map(_seconds, means[1:4])))))
     return bar_chart(
         study,
         "communication",
@@ -189,6 +205,6 @@ def _figure(
         sentence([conclusion, _HIDDEN if hidden else ""]),
         grouped_rows(study, rows),
         Axis(f"communication in a step ({unit})", 0.0, 1.2 * longest * factor),
-        [LegendItem(label, colour) for _, label, colour in kinds],
+        [LegendItem(*_KINDS[at]) for at in shown],
         alt="Communication of a step by size: " + plural(len(rows), "bar"),
     )

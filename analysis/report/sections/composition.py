@@ -5,8 +5,16 @@ from __future__ import annotations
 from analysis.efficiency import Curve, Point
 from analysis.figures import plots
 from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
-from analysis.report.common import all_points, grouped_rows, point_name, size_columns, size_values, sources
-from analysis.report.section import Column, Figure, Section, Table
+from analysis.report.common import (
+    all_points,
+    grouped_rows,
+    phases_s,
+    point_name,
+    size_columns,
+    size_values,
+    sources,
+)
+from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.report.sections import waterfall
 from analysis.study import Study
 from analysis.svg.bars import bars, stacked
@@ -21,8 +29,12 @@ def build(study: Study) -> Section | None:
     points = [(curve, point) for curve, point in all_points(study) if any(point.composition.values())]
     if not points:
         return None
-    rows = [
-        [*size_values(study, curve, point), point.step_s.value, *(point.composition[name] for name in PHASES)]
+    rows: list[list[Value]] = [
+        [
+            *size_values(study, curve, point),
+            point.step_s,
+            *(phases_s(study, curve, point, [name]) for name in PHASES),
+        ]
         for curve, point in points
     ]
     heads = [Column(name, PHASE_NAMES[name], "s", "phases") for name in PHASES]

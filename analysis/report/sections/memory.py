@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from analysis.figures.style import curve_class
 from analysis.report.common import (
     all_points,
     bar_chart,
     grouped_rows,
+    over_repeats,
     point_name,
     size_columns,
     size_values,
     sources,
 )
 from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import Segment
 from analysis.svg.scales import Axis
@@ -29,22 +33,24 @@ def build(study: Study) -> Section | None:
     rows: list[list[Value]] = []
     for curve, point in points:
         metrics = [found for run in point.runs if (found := study.metrics.get((curve.sweep, run)))]
-        reserved = [each.peak_reserved_memory_bytes for each in metrics if each.peak_reserved_memory_bytes]
-        shares = [each.gpu_memory_utilization for each in metrics if each.gpu_memory_utilization]
+        peaks = [row["peak_memory_bytes"] for row in study.runs_of(curve, point)]
+        known = [float(peak) for peak in peaks if not pd.isna(peak)]
         rows.append(
             [
                 *size_values(study, curve, point),
-                point.peak_memory_bytes,
-                max(reserved, default=None),
-                max(shares, default=None),
+                Estimate(float(point.peak_memory_bytes or 0), None, None, len(known), "maximum"),
+                over_repeats(point, known),
+                over_repeats(point, [each.peak_reserved_memory_bytes or None for each in metrics]),
+                over_repeats(point, [each.gpu_memory_utilization or None for each in metrics]),
             ]
         )
     table = Table(
         "memory",
-        "Peak memory of one rank: maximum over ranks and repeats.",
+        "Peak memory of one rank: highest of all ranks and repeats; means over repeats of the highest rank.",
         [
             *size_columns(study),
-            Column("peak_bytes", "peak", "B", "peak-memory"),
+            Column("peak_bytes", "highest peak", "B", "peak-memory"),
+            Column("mean_peak_bytes", "mean peak", "B", "peak-memory"),
             Column("reserved_bytes", "reserved by the allocator", "B", "peak-memory"),
             Column("device_share", "share of the device", "share", "peak-memory"),
         ],

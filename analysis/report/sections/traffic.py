@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
-
-from analysis.report.common import all_points, bar_chart, point_name, size_columns, size_values, sources
+from analysis.report.common import (
+    all_points,
+    bar_chart,
+    over_repeats,
+    point_name,
+    size_columns,
+    size_values,
+    sources,
+)
 from analysis.report.section import Column, Figure, Section, Table, Value
+from analysis.stats.estimates import Estimate
 from analysis.study import Study
 from analysis.svg.bars import Row, Segment
 from analysis.svg.plot import LegendItem
@@ -27,10 +34,7 @@ def build(study: Study) -> Section | None:
     for curve, point in all_points(study):
         metrics = [study.metrics.get((curve.sweep, run)) for run in point.runs]
         gpus = [each.gpu for each in metrics if each is not None and each.gpu is not None]
-        values: list[float | None] = []
-        for name in _RATES:
-            known = [value for each in gpus if (value := getattr(each, name)) is not None]
-            values.append(statistics.fmean(known) if known else None)
+        values = [over_repeats(point, [getattr(each, name) for each in gpus]) for name in _RATES]
         if any(value is not None for value in values):
             rows.append([*size_values(study, curve, point), *values])
             points.append((point_name(study, curve, point), values))
@@ -49,7 +53,7 @@ def build(study: Study) -> Section | None:
     )
     name, fastest, rate = max(
         (
-            (name, label, value)
+            (name, label, value.value)
             for name, values in points
             for (label, _), value in zip(_RATES.values(), values, strict=True)
             if value is not None
@@ -67,15 +71,16 @@ def build(study: Study) -> Section | None:
 
 
 def _figure(
-    study: Study, points: list[tuple[str, list[float | None]]], highest: float, conclusion: str
+    study: Study, points: list[tuple[str, list[Estimate | None]]], highest: float, conclusion: str
 ) -> Figure:
     rows = []
     for name, values in points:
         rows.append(Row(name))
         for (label, colour), value in zip(_RATES.values(), values, strict=True):
             if value is not None:
-                text = f"{number(value / 1e9)} GB/s"
-                rows.append(Row(label, [Segment(0, value / 1e9, colour, f"{name}, {label}: {text}")], text))
+                gigabytes = value.value / 1e9
+                text = f"{number(gigabytes)} GB/s"
+                rows.append(Row(label, [Segment(0, gigabytes, colour, f"{name}, {label}: {text}")], text))
     return bar_chart(
         study,
         "traffic",

@@ -87,15 +87,21 @@ def _in_money(found: list[tuple[Curve, list[SizeCost]]]) -> bool:
 
 
 def _undominated(found: list[tuple[Curve, list[SizeCost]]]) -> list[bool]:
-    """Whether no size of any curve is faster and cheaper, in the order of `found`."""
+    """Whether no size of any curve is faster and cheaper, in the order of `found`.
+
+    Emulated curves are compared with emulated ones alone: their time is that of no hardware.
+    """
     in_money = _in_money(found)
-    every = [cost for _, costs in found for cost in costs]
-    return pareto(
-        [
-            (cost.time_s.value, ((cost.money if in_money else None) or cost.device_hours).value)
-            for cost in every
-        ]
-    )
+    every = [
+        (curve.emulated, cost.time_s.value, ((cost.money if in_money else None) or cost.device_hours).value)
+        for curve, costs in found
+        for cost in costs
+    ]
+    best = {
+        kind: iter(pareto([(time_s, spent) for emulated, time_s, spent in every if emulated is kind]))
+        for kind in (False, True)
+    }
+    return [next(best[emulated]) for emulated, _, _ in every]
 
 
 def _planned_samples(study: Study, curve: Curve) -> float | None:
@@ -123,6 +129,19 @@ def _question(study: Study, samples: float) -> str:
 
 
 def _conclusion(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
+    """Cheapest and fastest size; of real and of emulated runs, where there are both."""
+    kinds = [[each for each in found if each[0].emulated is kind] for kind in (False, True)]
+    if not all(kinds):
+        return _conclusion_of(study, found)
+    real, emulated = (_conclusion_of(study, each) for each in kinds)
+    return f"Real runs: {_lower(real)} Emulated runs: {_lower(emulated)}"
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+def _conclusion_of(study: Study, found: list[tuple[Curve, list[SizeCost]]]) -> str:
     every = [(curve, cost) for curve, costs in found for cost in costs]
     if study.deadline_s is not None:
         best = cheapest([cost for _, cost in every])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import replace
 
 from analysis.figures import plots
@@ -10,6 +9,7 @@ from analysis.report.common import (
     MOST_LINES,
     all_points,
     coloured_points,
+    over_repeats,
     point_legend,
     point_name,
     run_key,
@@ -47,11 +47,6 @@ def _metrics(study: Study, sweep: str, runs: tuple[str, ...]) -> list[Metrics]:
     return [found for run in runs if (found := study.metrics.get((sweep, run))) is not None]
 
 
-def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
-
-
 def _table(study: Study) -> Table:
     rows: list[list[Value]] = []
     links = []
@@ -59,12 +54,13 @@ def _table(study: Study) -> Table:
         metrics = _metrics(study, curve.sweep, point.runs)
         gpus = [each.gpu for each in metrics if each.gpu is not None]
         processes = [each.processes for each in metrics if each.processes is not None]
+        busy = [None if each.cpu_percent is None else each.cpu_percent / 100 for each in processes]
         values = [
-            _mean([each.utilization for each in gpus]),
-            _mean([each.power_mean_w for each in gpus]),
-            _mean([each.sm_clock_ratio_mean for each in gpus]),
-            _mean([each.mfu for each in metrics]),
-            _mean([None if each.cpu_percent is None else each.cpu_percent / 100 for each in processes]),
+            over_repeats(point, [each.utilization for each in gpus]),
+            over_repeats(point, [each.power_mean_w for each in gpus]),
+            over_repeats(point, [each.sm_clock_ratio_mean for each in gpus]),
+            over_repeats(point, [each.mfu for each in metrics]),
+            over_repeats(point, busy),
         ]
         if any(value is not None for value in values):
             rows.append([*size_values(study, curve, point), *values])

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from analysis.costs.energy import mean_watts
 from analysis.efficiency import Curve, Point
+from analysis.figures.bar_figures import bar_figure
 from analysis.figures.style import PHASE_CLASSES, PHASE_NAMES
 from analysis.losses.compute_evidence import compute_causes
 from analysis.losses.compute_loss import sentence as cause_sentence
-from analysis.losses.waterfall import RESIDUAL, Part, Waterfall, from_peak, phase_times, scales, waterfall
+from analysis.losses.waterfall import (
+    PERSISTENT,
+    RESIDUAL,
+    TRANSIENT,
+    Floats,
+    Part,
+    Waterfall,
+    from_peak,
+    phase_times,
+    scales,
+    split_waiting,
+    waterfall,
+)
 from analysis.report import common
 from analysis.report.section import Column, Figure, Section, Table, Value
 from analysis.stats.estimates import Estimate
@@ -27,7 +42,16 @@ ROUNDING_S = 1e-12
 """Shorter times are rounding errors."""
 OPTIONAL = ("throughput", "device_hours", "money", "energy")
 """Units beside seconds and percent: money and energy where price and power are known."""
-NAMES = PHASE_NAMES | {RESIDUAL: "residual"}
+NAMES = PHASE_NAMES | {
+    RESIDUAL: "residual",
+    PERSISTENT: "persistent waiting",
+    TRANSIENT: "transient waiting",
+}
+_COLOURS = PHASE_CLASSES | dict.fromkeys((PERSISTENT, TRANSIENT), PHASE_CLASSES["comm_wait_s"])
+_SPLIT = (
+    "Persistent waiting is for a rank that is slow in all steps, transient waiting for ranks that are late "
+    "in turn; recorded waiting has their proportions in the table of waiting."
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +74,7 @@ def build(study: Study) -> Section | None:
         "waterfall",
         "From the ideal to the actual step",
         conclusion,
-        paragraphs=[text for text in (why(study, shown), _closing(found)) if text],
+        paragraphs=[text for text in (why(study, shown), _closing(found), _split_text(found)) if text],
         tables=[_table(study, found), *_peak_tables(study, found)],
         figures=[_figure(study, shown, conclusion)],
     )
@@ -62,20 +86,33 @@ def waterfalls(study: Study) -> list[SizeWaterfall]:
     for curve in study.curves:
         if curve.base is None or not any(curve.base.composition.values()):
             continue
-        base = phase_times(curve.base, curve, study.included)
         for point in curve.points:
             if point is not curve.base and any(point.composition.values()):
-                times = phase_times(point, curve, study.included)
-                found.append(
-                    SizeWaterfall(curve, point, _measured(waterfall(times, base), point, curve.base))
-                )
+                found.append(SizeWaterfall(curve, point, _measured(study, curve, point, curve.base)))
     return found
 
 
-def _measured(found: Waterfall, point: Point, base: Point) -> Waterfall:
+def _measured(study: Study, curve: Curve, point: Point, base: Point) -> Waterfall:
     """The waterfall without phases that neither size measured; their parts are exactly zero."""
+    times, before = (phase_times(each, curve, study.included) for each in (point, base))
     absent = {name for name in PHASES if point.composition[name] is base.composition[name] is None}
+    shares = [_persistent_shares(study, curve, each) for each in (point, base)]
+    if "comm_wait_s" not in absent and shares[0] is not None and shares[1] is not None:
+        times, before = split_waiting(times, shares[0]), split_waiting(before, shares[1])
+    found = waterfall(times, before)
     return replace(found, parts=tuple(part for part in found.parts if part.name not in absent))
+
+
+def _persistent_shares(study: Study, curve: Curve, point: Point) -> Floats | None:
+    """Share of each repeat's waiting that is persistent; None where the ranks' records show no late rank."""
+    if point.world_size == 1:
+        return np.zeros(len(point.runs))
+    paths = {row["run"]: str(row["path"]) for row in study.runs_of(curve, point)}
+    known = [study.stragglers.get(paths[run]) for run in point.runs]
+    losses = [each.diagnosis.loss for each in known if each is not None]
+    if len(losses) < len(known) or any(loss.total_s <= 0 for loss in losses):
+        return None
+    return np.array([loss.persistent_s / loss.total_s for loss in losses])
 
 
 def leading(found: list[SizeWaterfall]) -> SizeWaterfall:
@@ -139,6 +176,11 @@ def _closing(found: list[SizeWaterfall]) -> str:
         f"{error_s:.0e} s. The residual is time of the step that no phase covers: at most "
         f"{percent(residual, 2)} of a step. Negative parts are gains."
     )
+
+
+def _split_text(found: list[SizeWaterfall]) -> str:
+    split = any(part.name == PERSISTENT for each in found for part in each.found.parts)
+    return _SPLIT if split else ""
 
 
 def _table(study: Study, found: list[SizeWaterfall]) -> Table:
@@ -255,7 +297,7 @@ def _figure(study: Study, shown: SizeWaterfall, conclusion: str) -> Figure:
         if abs(part.share.value) < SHOWN:
             continue
         end_s = at_s + part.seconds.value
-        colour = PHASE_CLASSES.get(part.name, PHASE_CLASSES["other_s"])
+        colour = _COLOURS.get(part.name, _COLOURS["other_s"])
         title = f"{NAMES[part.name]} {_share(part)}"
         interval = _moved(part.seconds, at_s, factor)
         text = f"{100 * part.share.value:+.1f} %"
@@ -270,16 +312,24 @@ def _figure(study: Study, shown: SizeWaterfall, conclusion: str) -> Figure:
         + [f"{NAMES[part.name]} {part.seconds.value * factor:+.3g} {unit}" for part in found.parts]
         + [f"actual step {seconds(found.actual_s)}"]
     )
+    x = Axis(f"time of a step at {place} ({unit})", 0.0, 1.15 * highest_s * factor)
     svg = bars(
         rows,
-        Axis(f"time of a step at {place} ({unit})", 0.0, 1.15 * highest_s * factor),
+        x,
         name="waterfall",
         title="From the ideal to the actual step",
         description=description,
     )
     reading = "Bars to the right are losses, bars to the left gains, in percent of the actual step"
     caption = f"{conclusion} {reading}; whiskers are 95 % intervals."
-    return Figure("waterfall", "From the ideal to the actual step", caption, svg, description)
+    return Figure(
+        "waterfall",
+        "From the ideal to the actual step",
+        caption,
+        svg,
+        description,
+        lambda: bar_figure(rows, x, emulated=study.emulated),
+    )
 
 
 def _moved(part_s: Estimate, at_s: float, factor: float) -> Estimate:
