@@ -71,7 +71,7 @@ def page(folder: Path = result_record.RESULTS) -> str:
         _TITLE,
         _prose(_INTRODUCTION),
         *scaling(records, gpu),
-        *strategies(),
+        *strategies(records, gpu),
         *precision(records, gpu),
         *buckets(records),
         *communication(records),
@@ -103,8 +103,18 @@ def scaling(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]) 
         if part := gpu.get(name):
             rate = part["samples_per_s"] if unit == "images/s" else part["tokens_per_s"]
             rows.append(
-                [f"{name}, {part['device']}", "GPU", "1", f"{rate:,.0f} {unit}", "1x", "100 %", "0 %"]
+                [
+                    f"ours: {name}, {part['device']}",
+                    "**GPU**",
+                    "1",
+                    f"{rate:,.0f} {unit}",
+                    "1x",
+                    "100 %",
+                    "0 %",
+                ]
             )
+    for key in _trainer_records(records, "cuda"):
+        rows += _trainer_scaling(records[key])
     rows.append(_not_measured("ResNet-50, DDP, 1 to 64 GPUs", len(head)))
     rows.append(_not_measured("GPT of 1.3 B, FSDP, 8 to 64 GPUs", len(head)))
     for each in quoted.SCALING:
@@ -115,6 +125,7 @@ def scaling(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]) 
         table(head, rows),
         _prose(_SCALING),
         *_commands(records, "truth#links"),
+        *(line for key in _trainer_records(records, "cuda") for line in _commands(records, key)),
         _prose(_SCALING_MISSING),
         *(f"- {each.source}: {each.note}.\n" for each in quoted.SCALING if each.note),
     ]
@@ -164,9 +175,53 @@ def _quoted_scaling(each: quoted.QuotedScaling, at: int, devices: int) -> list[s
     ]
 
 
-def strategies() -> list[str]:
+def _trainer_records(records: dict[str, dict[str, Any]], device: str | None = None) -> list[str]:
+    """Keys of the records of `benchmarks.trainer`, on one device if given."""
+    keys = [key for key in records if key.startswith("trainer#")]
+    return [key for key in keys if device in (None, records[key]["raw"]["device"])]
+
+
+def _devices(record: dict[str, Any], strategy: str) -> int:
+    return 1 if strategy == "single" else int(record["raw"]["ranks"])
+
+
+def _trainer_scaling(record: dict[str, Any]) -> list[list[str]]:
+    """Rows of the strategies on several GPUs against one, by samples/s (weak scaling)."""
+    figures = record["figures"]
+    alone = figures["single"]["samples_per_s"] if "single" in figures else None
+    rows = []
+    for strategy, mine in figures.items():
+        devices, rate = _devices(record, strategy), mine["samples_per_s"]
+        speed_up = rate / alone if alone else None
+        rows.append(
+            [
+                f"ours: GPT, {strategy}",
+                "**GPU**",
+                str(devices),
+                f"{rate:,.0f} samples/s",
+                f"{speed_up:.2f}x" if speed_up else NONE,
+                f"{100 * speed_up / devices:.0f} %" if speed_up else NONE,
+                NONE,
+            ]
+        )
+    return rows
+
+
+def strategies(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]) -> list[str]:
     head = ["source", "mark", "devices", "samples/s", "memory of a GPU"]
-    rows = [_not_measured("ours: single, DataParallel, DDP", len(head))]
+    rows, commands = [], []
+    for key in _trainer_records(records):
+        device = records[key]["raw"]["device"]
+        on, mark = ("ranks on a CPU", "**CPU**") if device == "cpu" else ("GPUs", "**GPU**")
+        for strategy, mine in records[key]["figures"].items():
+            devices = _devices(records[key], strategy)
+            rate = f"{mine['samples_per_s']:,.0f}"
+            rows.append([f"ours: GPT, {strategy} ({on})", mark, str(devices), rate, NONE])
+        commands += _commands(records, key)
+    if part := gpu.get("ddp-shared"):
+        source = f"ours: GPT-2 124M, ddp, {part['world_size']} ranks on one {part['device']}"
+        rows.append([source, "**GPU**", "1", f"{part['samples_per_s']:,.0f}", _gb(part)])
+    rows.append(_not_measured("ours: single, DataParallel, DDP on four GPUs", len(head)))
     rows += [
         [each.name, "*quoted*", str(each.devices), f"{each.samples_per_s:,.0f}", f"{each.memory_gb} GB"]
         for each in quoted.STRATEGIES
@@ -174,6 +229,7 @@ def strategies() -> list[str]:
     return [
         "## Strategies\n",
         table(head, rows),
+        *commands,
         _prose(_STRATEGIES),
     ]
 
