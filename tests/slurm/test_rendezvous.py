@@ -66,10 +66,9 @@ def log(run: RunDir) -> str:
 
 
 SHUFFLED = """\
-setup:
-  - export SLURM_HOSTFILE=$(mktemp) || exit
-  - scontrol show hostnames | tac > "$SLURM_HOSTFILE" || exit
-srun: {distribution: arbitrary}
+node_setup:
+  - export SLURM_NODEID=$((SLURM_STEP_NUM_NODES - 1 - SLURM_NODEID))
+  - export SLURM_STEP_NODELIST=$(scontrol show hostnames "$SLURM_STEP_NODELIST" | tac | paste -sd,)
 """
 """The nodes of a step in another order than those of the job, as Slurm 26.05 orders them by the topology."""
 
