@@ -88,7 +88,8 @@ def _problem(name: str, value: Literal[True] | str, slurm: InstalledSlurm) -> st
         if name in SINCE:
             return f"needs Slurm {SINCE[name]}, and this is {version}"
         settable = known - option_syntax.SBATCH_TAKEN.keys()
-        return f"sbatch of Slurm {version} has no such option{nearest(name, settable)}"
+        any_version = "" if slurm.version else ", nor of an older one"
+        return f"no option of sbatch of Slurm {version}{any_version}{nearest(name, settable)}"
     kind = OPTIONS.get(name)  # None: an option of a plugin
     if kind == "none" and value is not True:
         return f"takes no value: give true, not {value!r}"
