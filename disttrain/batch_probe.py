@@ -23,7 +23,6 @@ from typing import IO, Any
 
 import torch
 import torch._dynamo
-import torch.distributed as dist
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from disttrain.config.batch_plan import BatchPlan
@@ -34,9 +33,9 @@ from disttrain.memory import batch_fit
 from disttrain.memory.host_limit import peak_resident_bytes, reset_peak
 from disttrain.memory.probe_protocol import EXIT_OUT_OF_MEMORY, STORE_PREFIX
 from disttrain.records.batch_fit import BatchFit, BatchProbe
+from disttrain.runtime.launcher_store import launcher_store
 from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.process_group import World, open_world
-from disttrain.runtime.rank_info import rank_info
 from disttrain.runtime.stop_signals import ignore_stop_signals
 from disttrain.step_runner import StepRunner
 from disttrain.task import Task
@@ -65,7 +64,8 @@ def main() -> int:
     config = Config.model_validate(request["config"])
     try:
         with open_world(
-            config.resources, config.job.collective_timeout_s, config.precision.dtype, _store(),
+            config.resources, config.job.collective_timeout_s, config.precision.dtype,
+            launcher_store(os.environ.get(STORE_PREFIX, "")),
             gpus_per_rank=config.gpus_per_rank,
         ) as world:  # fmt: skip
             fit = _Probe(config, request, world, answers).run()
@@ -223,15 +223,6 @@ def _reset_peak(device: torch.device) -> None:
 
 def _peak_bytes(device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else peak_resident_bytes()
-
-
-def _store() -> dist.Store | None:
-    """The store in which the ranks have met, under a prefix of its own; None for a single rank."""
-    info = rank_info()
-    if info.size == 1:
-        return None
-    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
-    return dist.PrefixStore(os.environ[STORE_PREFIX], store)
 
 
 def _be_killed_first() -> None:

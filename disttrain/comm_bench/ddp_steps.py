@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -53,17 +53,19 @@ class Model:
 
 
 @dataclass
-class _Turns:
-    """One form on one rank."""
+class DDPStep:
+    """The step under one form of gradient communication, on one rank."""
 
     name: str
     world: World
     model: Model
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Sections of `parallel`."""
     strategy: DDP = field(init=False)
     step: int = 0
 
     def __post_init__(self) -> None:
-        self.strategy = build_ddp(ParallelConfig.model_validate(FORMS.get(self.name, {})))
+        self.strategy = build_ddp(ParallelConfig.model_validate(self.options))
         torch.manual_seed(0)
         self.inputs = torch.randn(self.model.rows, self.model.width, device=self.world.device)
         module = self.model.build().to(self.world.device)
@@ -99,13 +101,13 @@ def measure_steps(world: World, model: Model, rounds: int) -> tuple[Timing, list
 
     The forms take turns; the order of each round is random and equal on all ranks.
     """
-    turns: dict[str, _Turns] = {}
+    turns: dict[str, DDPStep] = {}
     skipped: dict[str, str] = {}
     for name in [NO_COMMUNICATION, *FORMS]:
         if reason := why_not_measured(name, world.nodes, world.local_size):
             skipped[name] = reason
             continue
-        turns[name] = _Turns(name, world, model)
+        turns[name] = DDPStep(name, world, model, FORMS.get(name, {}))
     seconds = {name: slowest(world, values) for name, values in _in_turns(world, turns, rounds).items()}
     compute = summary(seconds[NO_COMMUNICATION])
     found = []
@@ -147,7 +149,7 @@ def why_not_measured(name: str, nodes: int, ranks_per_node: int) -> str | None:
     return None
 
 
-def _in_turns(world: World, turns: dict[str, _Turns], rounds: int) -> dict[str, list[float]]:
+def _in_turns(world: World, turns: dict[str, DDPStep], rounds: int) -> dict[str, list[float]]:
     order, chance = list(turns), random.Random(0)
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     for round_ in range(_WARM_UP + rounds):

@@ -9,6 +9,7 @@ from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.comm_bench import CommBench
 from disttrain.records.communication import CommSample
 from disttrain.records.fabric import FabricRecord
+from disttrain.records.fabric_ab import FabricAb
 from disttrain.records.gpu_hours import RunGpuHours
 from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.layers import Layers
@@ -41,6 +42,7 @@ FILES: dict[str, type[Record]] = {
     "profile": ProfileRecord,
     "metrics": Metrics,
     "comm-bench": CommBench,
+    "fabric-ab": FabricAb,
     "layers": Layers,
     "links": LinkRates,
     "fabric": FabricRecord,

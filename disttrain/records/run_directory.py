@@ -186,6 +186,11 @@ class RunDir:
         return self.path / "comm-bench.json"
 
     @property
+    def fabric_ab(self) -> Path:
+        """Result of `python -m jobs.fabric.ab`."""
+        return self.path / "fabric-ab.json"
+
+    @property
     def progress(self) -> Path:
         """Live state of the run, rewritten by rank 0: step, samples per second, loss."""
         return self.path / "progress.json"

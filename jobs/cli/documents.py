@@ -39,6 +39,11 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "defects": "defects of the node that no variable mends, with the remedy",
         "variables": "variables that the network needs, with reason, evidence and source; `given` wins",
     },
+    "fabric ab": {
+        **_SUBMISSION,
+        "fabric_ab": "`fabric-ab.json` of each experiment that has a result",
+        "kept": "variables that gained, alone and again together, by run",
+    },
     "resume": {"actions": _SUBMISSION["actions"]},
     "status": {
         "usage": "`--long`: GPU-hours and queue time of each run that has started",

@@ -38,6 +38,10 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "fabric explain": "the network of this node",
         "fabric explain --root copy-of-node7": "of a node whose files were copied",
     },
+    "fabric ab": {
+        "fabric ab NCCL_ALGO=Ring --nodes 2 --wait": "one variable",
+        "fabric ab NCCL_PROTO=LL NCCL_ALGO=Ring --like default/n2-ddp-b32-r0": "for the step of a run",
+    },
     "watch": {"watch default": "the runs of one sweep, until all have ended"},
     "show": {"show default/n2-ddp-b32-r0": "one run"},
     "logs": {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.cli.argument_types import positive
+from jobs.cli.argument_types import above_zero, positive
 
 
 def add_fabric(
@@ -21,6 +21,10 @@ def add_fabric(
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     text = "describe the network of this node and the environment variables that it needs"
     _add_explain(actions.add_parser("explain", help=text, description=text, parents=parents[:1]))
+    text = "run with and without environment variables in turns within one job, and name those that gain"
+    ab = actions.add_parser("ab", help=text, description=text, parents=parents)
+    _add_ab(ab)
+    add_submission(ab)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -33,4 +37,30 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=positive, default=2, metavar="N", help="nodes of the job (2)")
     parser.add_argument(
         "--gpus-per-node", type=positive, metavar="N", help="GPUs of the job on each node (all)"
+    )
+
+
+def _add_ab(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "settings", nargs="*", metavar="VAR=VALUE", help="variables; each is compared with its absence"
+    )
+    parser.add_argument("--like", metavar="RUN", help="measure the step of this run, on its nodes and ranks")
+    parser.add_argument("--nodes", type=positive, metavar="N", help="number of nodes (2)")
+    parser.add_argument("--gpus-per-node", type=positive, metavar="N", help="ranks on each node (1)")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda", "shared"], help="resources.device (auto)")
+    parser.add_argument(
+        "--minutes", type=above_zero, default=20.0, metavar="MIN", help="largest duration of all (20)"
+    )
+    parser.add_argument(
+        "--pairs", type=positive, default=200, metavar="N", help="largest number of pairs of each (200)"
+    )
+    parser.add_argument(
+        "--block-s", type=above_zero, default=1.0, metavar="S", help="seconds of a block of steps (1)"
+    )
+    model = parser.add_argument_group("step of a model of linear layers, without --like")
+    model.add_argument("--width", type=positive, default=1024, metavar="N", help="width (1024)")
+    model.add_argument("--layers", type=positive, default=8, metavar="N", help="layers (8)")
+    model.add_argument("--rows", type=positive, default=16, metavar="N", help="samples of a rank (16)")
+    model.add_argument(
+        "--bucket-mb", type=above_zero, default=25.0, metavar="MIB", help="largest bucket in MiB (25)"
     )

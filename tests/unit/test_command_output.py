@@ -41,6 +41,7 @@ COMMANDS = {
     "bench comm": ["bench comm --nodes 2", "bench comm --dry-run --cluster local"],
     "fabric explain": ["fabric explain"],
     "doctor": ["doctor --cluster local"],
+    "fabric ab": ["fabric ab NCCL_ALGO=Ring", "fabric ab NCCL_ALGO=Ring --dry-run --cluster local"],
     "report": ["report tiny"],
     "cluster up": ["cluster up"],
     "cluster status": ["cluster status"],

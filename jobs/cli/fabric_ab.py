@@ -1,0 +1,128 @@
+"""`fabric ab`: submit a job that compares environment variables, and print the verdicts of a finished one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from disttrain.errors import ConfigError
+from disttrain.records.fabric_ab import FabricAb
+from disttrain.records.json_files import read_json
+from disttrain.records.masking import MASK
+from disttrain.records.run_json import read_run_json
+from jobs.cli import submitting
+from jobs.cli.command_output import add_json
+from jobs.cli.formatting import table
+from jobs.cli.run_lookup import find_run
+from jobs.fabric.ab import table as ab_table
+from jobs.fabric.ab.experiment import kept
+from jobs.fabric.ab.settings import parse_settings
+from jobs.status.run_folders import runs_of
+from jobs.submission import request
+
+MODULE = "jobs.fabric.ab"
+JOB_MARGIN_MIN = 10.0
+"""Minutes of the job's time limit beyond those of the experiment: start of the job and of the last arm."""
+_MAX_NAME_CHARS = 60
+
+
+def run(args: argparse.Namespace) -> int:
+    """Submit the job unless it was, and print its result if there is one; the exit code."""
+    exit_code = submitting.submit_plan(with_command(args), request.sweep_plan)
+    if not (args.dry_run or args.test_only or args.memory):
+        print_results(args.runs, args.name)
+    return exit_code
+
+
+def with_command(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments of a `sweep` of one run, whose command is the experiment. Raises `ConfigError`."""
+    settings = parse_settings(args.settings)
+    if not settings:
+        raise ConfigError("no VAR=VALUE to compare with the environment as it is", at="fabric ab")
+    config = _config_of_run(args) if args.like else None
+    nodes, gpus, device = _shape(args, config)
+    if nodes == gpus == 1:
+        raise ConfigError("one rank has no communication: --nodes or --gpus-per-node above 1", at="fabric ab")
+    words = ["-m", MODULE, *(f"{name}={value}" for name, value in settings.items()), "--device", device]
+    for option in ("minutes", "pairs", "block_s"):
+        words += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
+    if args.like:
+        words += ["--like", str(find_run(args.runs, args.like).path.resolve())]
+    else:
+        for option in ("width", "layers", "rows", "bucket_mb"):
+            words += [f"--{option.replace('_', '-')}", str(getattr(args, option))]
+    args.command, args.file, args.name = words, None, args.name or sweep_name(settings)
+    args.nodes, args.gpus_per_node = [str(nodes)], [str(gpus)] if gpus > 1 else None
+    limit = f"job.time_limit_min={args.minutes + JOB_MARGIN_MIN:g}"
+    args.set = [f"resources.device={device}", limit, "job.max_attempts=1"]  # a broken baseline stays broken
+    args.set += _environment_of(config)
+    args.repeats, args.scaling, args.grid = None, None, []
+    args.no_report = True  # the report is about training
+    return args
+
+
+def sweep_name(settings: Mapping[str, str]) -> str:
+    """`ab-NCCL_ALGO-Ring`: variables and values, as far as they can stand in a folder's name."""
+    words = "-".join(word for setting in settings.items() for word in setting)
+    safe = re.sub("[^A-Za-z0-9_.]+", "-", words)
+    return f"ab-{safe}"[:_MAX_NAME_CHARS].rstrip("-")
+
+
+def print_results(root: Path, sweep: str) -> None:
+    """Print the table of each finished or running experiment of the sweep, and the lines to keep."""
+    results = {run.name: read(run.fabric_ab) for run in runs_of(root, sweep) if run.fabric_ab.exists()}
+    for result in results.values():
+        print(f"\n{render(result)}")
+    if results:
+        add_json(
+            fabric_ab={name: result.model_dump(mode="json") for name, result in results.items()},
+            kept={name: kept(result.alone, result.together) for name, result in results.items()},
+        )
+
+
+def read(path: Path) -> FabricAb:
+    """A record. Raises `CorruptFile` or `pydantic.ValidationError`."""
+    return FabricAb.model_validate(read_json(path))
+
+
+def render(result: FabricAb) -> str:
+    """Title, table, notes and lines to keep."""
+    shown = table(ab_table.HEAD, ab_table.rows(result), right=frozenset({"ratio", "pairs"}))
+    parts = [ab_table.title(result), shown, *ab_table.notes(result), "", *ab_table.lines_to_keep(result)]
+    return "\n".join(parts)
+
+
+def _config_of_run(args: argparse.Namespace) -> dict[str, Any]:
+    """The config of the run of `--like`. Raises `ConfigError` where no step can be repeated."""
+    found = find_run(args.runs, args.like)
+    config: dict[str, Any] = read_run_json(found)["config"]
+    if config.get("command"):
+        raise ConfigError(f"{args.like} is a run of a command, whose step is not known", at="--like")
+    if config["train"]["local_batch_size"] == "auto":
+        raise ConfigError(f"{args.like} has train.local_batch_size=auto, not a number", at="--like")
+    return config
+
+
+def _shape(args: argparse.Namespace, config: Mapping[str, Any] | None) -> tuple[int, int, str]:
+    """Nodes, ranks on each, and device: as given, else those of the run, else 2 nodes of one rank."""
+    of_run: Mapping[str, Any] = (
+        config["resources"] if config else {"nodes": 2, "gpus_per_node": 1, "device": "auto"}
+    )
+    return (
+        args.nodes or of_run["nodes"],
+        args.gpus_per_node or of_run["gpus_per_node"],
+        args.device or of_run["device"],
+    )
+
+
+def _environment_of(config: Mapping[str, Any] | None) -> list[str]:
+    """`--set` words for `job.env` and the threads of a run; its secrets are not recorded, and left out."""
+    if config is None:
+        return []
+    variables = {name: value for name, value in config["job"]["env"].items() if value != MASK}
+    words = [f"job.env.{name}={json.dumps(value)}" for name, value in variables.items()]
+    return [*words, f"resources.threads_per_rank={config['resources']['threads_per_rank']}"]

@@ -1,0 +1,82 @@
+"""One rank of the job of `submit.py fabric ab`: `torchrun ... -m jobs.fabric.ab VAR=VALUE ...`.
+
+Rank 0 runs the experiment, and writes `fabric-ab.json` into the run directory of the job
+(`DISTTRAIN_RUN_DIR`), or into the working directory, after each comparison.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from disttrain.records.fabric_ab import FabricAb
+from disttrain.records.json_files import write_json
+from disttrain.records.run_directory import RunDir
+from jobs.fabric.ab.arm_process import RankLauncher, RankProcesses
+from jobs.fabric.ab.decision import Decision
+from jobs.fabric.ab.experiment import ArmFailed, BaselineFailed, Changes, Experiment, Options
+from jobs.fabric.ab.settings import baseline_changes, parse_settings
+from jobs.fabric.ab.table import progress_line
+
+ARM_RANK = "disttrain.comm_bench.arm_rank"
+"""Module of a rank of an arm."""
+
+
+def main(words: list[str], arm_rank: str = ARM_RANK) -> int:
+    """Run the experiment (rank 0), or carry out what rank 0 relays; the exit code.
+
+    Words that are not of the experiment go to `arm_rank`.
+    """
+    parser = argparse.ArgumentParser(prog="python -m jobs.fabric.ab", description=__doc__)
+    parser.add_argument("settings", nargs="+", metavar="VAR=VALUE")
+    parser.add_argument("--pairs", type=int, default=Options.pairs, help="largest number of pairs")
+    parser.add_argument("--minutes", type=float, default=Options.seconds / 60, help="of the experiment")
+    parser.add_argument("--block-s", type=float, default=Options.block_s, help="seconds of a block")
+    given, for_arms = parser.parse_known_args(words)
+    settings = parse_settings(given.settings)
+    removed = baseline_changes(settings, os.environ)
+    command = [sys.executable, "-P", "-m", arm_rank, *for_arms]
+    processes = RankProcesses(command, os.environ, removed)
+    if os.environ.get("RANK", "0") != "0":
+        return processes.follow()
+    options = Options(pairs=given.pairs, seconds=60 * given.minutes, block_s=given.block_s)
+    return lead(processes, settings, removed, options)
+
+
+def lead(processes: RankProcesses, settings: Mapping[str, str], removed: Changes, options: Options) -> int:
+    """Run the experiment and write its record; the exit code."""
+    run = RunDir(Path(os.environ.get("DISTTRAIN_RUN_DIR", ".")))
+    launcher = RankLauncher(processes)
+
+    def write(experiment: Experiment, *, complete: bool = False) -> None:
+        record = FabricAb(
+            **launcher.facts,
+            steps_per_block=experiment.steps,
+            margin=options.margin,
+            level=options.level,
+            removed=sorted(removed),
+            alone=experiment.alone,
+            together=experiment.together,
+            complete=complete,
+        )
+        write_json(run.fabric_ab, record.model_dump(mode="json"))
+
+    experiment = Experiment(launcher, options, removed, report=write, progress=_log)
+    try:
+        experiment.run(settings)
+    except (ArmFailed, BaselineFailed) as error:
+        print(f"error: the ranks of the baseline failed: {error}", file=sys.stderr)
+        return 1
+    write(experiment, complete=True)
+    return 0
+
+
+def _log(variables: Mapping[str, str], decision: Decision) -> None:
+    print(progress_line(variables, decision), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

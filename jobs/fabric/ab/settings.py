@@ -1,0 +1,46 @@
+"""`VAR=VALUE` arguments, and the environment with and without each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from disttrain.errors import ConfigError
+from disttrain.records.masking import is_secret
+from jobs.core.environment import is_launcher_variable
+
+Variables = Mapping[str, str]
+"""Environment variables that a job sets, by name."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_settings(words: Sequence[str]) -> dict[str, str]:
+    """Values by variable. Raises `ConfigError` for a word that is no assignment, a repeated variable, a
+    secret, or a variable of the launcher."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            raise ConfigError(f"{word!r} is not of the form VAR=VALUE", at="fabric ab")
+        if name in found:
+            raise ConfigError(f"{name} is given twice; compare two values in two commands", at="fabric ab")
+        if is_launcher_variable(name):
+            raise ConfigError(f"{name} is set by the launcher of the ranks", at="fabric ab")
+        if is_secret(name):
+            raise ConfigError(f"{name} looks like a secret, and the command is recorded", at="fabric ab")
+        found[name] = value
+    return found
+
+
+def baseline_changes(settings: Variables, environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Changes of the run's environment that make the baseline: a setting that holds already is removed.
+
+    So a variable of the profile is compared with its absence. A variable of another value keeps that value.
+    """
+    return {name: None for name, value in settings.items() if environment.get(name) == value}
+
+
+def changed(environment: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
+    """The environment with these variables; None removes one."""
+    merged = {**environment, **changes}
+    return {name: value for name, value in merged.items() if value is not None}

@@ -1,0 +1,97 @@
+"""Text of an A/B comparison: the table, and the lines that keep what gained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from disttrain.records.fabric_ab import AbComparison, FabricAb
+from jobs.fabric.ab.decision import Decision
+from jobs.fabric.ab.experiment import kept
+
+HEAD = ("variable", "ratio", "interval", "pairs", "verdict", "reason")
+NONE = "\N{EN DASH}"
+
+
+def rows(result: FabricAb) -> list[tuple[str, ...]]:
+    """One row for each variable, and one for all that gained together."""
+    found = [_row(", ".join(_assignments(each.variables)), each) for each in result.alone]
+    if result.together is not None:
+        many = len(result.together.variables) > 1
+        found.append(_row("all that gained, together" if many else "again, new processes", result.together))
+    return found
+
+
+def title(result: FabricAb) -> str:
+    """Conditions of the measurement, in one line."""
+    device = "CPU" if result.device == "cpu" else f"GPU {result.device}"
+    nccl = f" {result.nccl}" if result.backend == "nccl" and result.nccl else ""
+    return (
+        f"{result.step} ({device}, {result.nodes} nodes x {result.ranks_per_node} ranks, "
+        f"{result.backend}{nccl}, torch {result.torch})"
+    )
+
+
+def notes(result: FabricAb) -> list[str]:
+    """Meaning of the columns, and what limits them."""
+    found = [
+        f"ratio: seconds per step without / with the variable, median over pairs of blocks of "
+        f"{result.steps_per_block} steps; above 1, the variable makes the step faster",
+        f"interval: confidence sequence, valid at any stop; {_share(result.level)} is the probability of any "
+        "wrong verdict among the single variables",
+        f"gain, loss, equivalent: the interval lies above, below or within {_share(result.margin)}",
+    ]
+    if result.removed:
+        found.append(f"baseline: the environment of the run without {', '.join(result.removed)}")
+    if not result.complete:
+        found.append("the experiment has not ended: further comparisons are missing")
+    return found
+
+
+def lines_to_keep(result: FabricAb) -> list[str]:
+    """YAML for a site profile, and options for a sweep; one line that says so if nothing is to be kept."""
+    variables = kept(result.alone, result.together)
+    if not variables or result.together is None:
+        why = "did not gain again in new processes" if result.together is not None else "none gained"
+        return [f"nothing to keep: {why}"]
+    shape = f"{result.nodes} x {result.ranks_per_node} ranks, {result.backend}"
+    lines = ["to keep, in a site profile:", "  environment:"]
+    for each in result.alone:
+        for name, value in each.variables.items():
+            if name in variables:
+                reason = (
+                    f"{_ratio(each.ratio)} times the steps/s ({_interval(each.low, each.high)}) on {shape}"
+                )
+                lines.append(f"    {name}: {{value: {json.dumps(value)}, reason: {json.dumps(reason)}}}")
+    words = " ".join(f"job.env.{assignment}" for assignment in _assignments(variables))
+    return [*lines, f"or for one sweep: --set {words}"]
+
+
+def progress_line(variables: Mapping[str, str], decision: Decision) -> str:
+    """State of a comparison, for the log of rank 0."""
+    interval = _interval(decision.low, decision.high)
+    return (
+        f"{', '.join(_assignments(variables))}: {decision.pairs} pairs, ratio {_ratio(decision.ratio)} "
+        f"({interval}): {decision.verdict}"
+    )
+
+
+def _row(name: str, each: AbComparison) -> tuple[str, ...]:
+    interval = _interval(each.low, each.high)
+    return (name, _ratio(each.ratio), interval, str(each.pairs), each.verdict, each.reason or "")
+
+
+def _assignments(variables: Mapping[str, str]) -> Sequence[str]:
+    return [f"{name}={value}" for name, value in variables.items()]
+
+
+def _ratio(value: float | None) -> str:
+    return NONE if value is None else f"{value:.3f}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return NONE if low is None or high is None else f"{low:.3f} to {high:.3f}"
+
+
+def _share(margin: float) -> str:
+    return f"{100 * margin:g} %"

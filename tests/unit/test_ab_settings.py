@@ -1,0 +1,39 @@
+"""`VAR=VALUE` arguments of an A/B comparison."""
+
+from __future__ import annotations
+
+import pytest
+
+from disttrain.errors import ConfigError
+from jobs.fabric.ab.settings import baseline_changes, changed, parse_settings
+
+
+def test_values_may_hold_any_text():
+    assert parse_settings(["NCCL_IB_HCA==mlx5_0,mlx5_1", "NCCL_NET=", "A=b c"]) == {
+        "NCCL_IB_HCA": "=mlx5_0,mlx5_1",
+        "NCCL_NET": "",
+        "A": "b c",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["NCCL_ALGO"], "VAR=VALUE"),
+        (["2X=1"], "VAR=VALUE"),
+        (["A=1", "A=2"], "twice"),
+        (["MASTER_ADDR=x"], "launcher"),
+        (["WANDB_API_KEY=x"], "secret"),
+    ],
+)
+def test_other_words_are_refused(words, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_settings(words)
+
+
+def test_the_baseline_lacks_a_setting_that_holds_already():
+    environment = {"A": "1", "B": "2", "C": "3"}
+    removed = baseline_changes({"A": "1", "B": "9", "D": "4"}, environment)
+    assert removed == {"A": None}
+    assert changed(environment, removed) == {"B": "2", "C": "3"}
+    assert changed(environment, {**removed, "A": "1"}) == environment

@@ -1,0 +1,84 @@
+"""Text of an A/B comparison, compared with a golden file: UPDATE_GOLDEN=1 rewrites it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from disttrain.records.fabric_ab import AbComparison, FabricAb
+from jobs.cli.fabric_ab import render, sweep_name
+from jobs.fabric.ab.decision import decide
+from jobs.fabric.ab.table import NONE, lines_to_keep, progress_line
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "fabric-ab.txt"
+RING, SOCKETS = {"NCCL_ALGO": "Ring"}, {"NCCL_NSOCKS_PERTHREAD": "4"}
+
+
+def comparison(variables: dict[str, str], verdict: str, ratio: float | None, **changed: Any) -> AbComparison:
+    fields: dict[str, Any] = {
+        "variables": variables, "verdict": verdict, "reason": None, "ratio": ratio,
+        "low": ratio and ratio - 0.006, "high": ratio and ratio + 0.008, "pairs": 24, "alpha": 0.0125,
+        "duration_s": 61.0, "without_s": [0.05] * 24, "with_s": [0.05] * 24,
+    }  # fmt: skip
+    return AbComparison(**fields | changed)
+
+
+def result(**changed: Any) -> FabricAb:
+    """Five variables, of which two gain."""
+    alone = [
+        comparison(RING, "gain", 1.042),
+        comparison({"NCCL_BUFFSIZE": "8388608"}, "equivalent", 1.001),
+        comparison(SOCKETS, "gain", 1.11),
+        comparison(
+            {"NCCL_PROTO": "LL"}, "undecided", 0.994, pairs=200, reason="largest number of pairs: 200"
+        ),
+        comparison(
+            {"NCCL_SOCKET_IFNAME": "ib9"}, "failed", None, pairs=0, reason="no interface 'ib9'", without_s=[]
+        ),
+    ]
+    fields: dict[str, Any] = {
+        "device": "NVIDIA H100", "backend": "nccl", "nodes": 2, "ranks_per_node": 8, "torch": "2.9",
+        "nccl": "2.27.5", "step": "DDP step of 8 layers 1024 x 1024, 16 samples a rank, 33.6 MB of gradients "
+        "in buckets of 25 MiB", "steps_per_block": 40, "margin": 0.01, "level": 0.05,
+        "removed": ["NCCL_ALGO"], "alone": alone, "together": comparison(RING | SOCKETS, "gain", 1.16),
+        "complete": True,
+    }  # fmt: skip
+    return FabricAb(**fields | changed)
+
+
+def test_the_printed_result():
+    text = render(result()) + "\n"
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+def test_the_lines_to_keep_are_part_of_a_profile():
+    lines = lines_to_keep(result())
+    kept = yaml.safe_load("\n".join(lines[1:-1]))["environment"]
+    assert {name: each["value"] for name, each in kept.items()} == RING | SOCKETS
+    assert "1.042 times the steps/s (1.036 to 1.050) on 2 x 8 ranks, nccl" in kept["NCCL_ALGO"]["reason"]
+    assert lines[-1].endswith("--set job.env.NCCL_ALGO=Ring job.env.NCCL_NSOCKS_PERTHREAD=4")
+
+
+def test_without_a_gain_nothing_is_to_be_kept():
+    assert lines_to_keep(result(together=None)) == ["nothing to keep: none gained"]
+    unsure = comparison(RING, "undecided", 1.01)
+    assert lines_to_keep(result(together=unsure)) == ["nothing to keep: did not gain again in new processes"]
+
+
+def test_an_experiment_that_has_not_ended_is_marked():
+    assert "has not ended" in render(result(complete=False))
+
+
+def test_progress_has_the_state_of_the_comparison():
+    text = progress_line(RING, decide([0.02] * 3))
+    assert text == f"NCCL_ALGO=Ring: 3 pairs, ratio 1.020 ({NONE}): undecided"
+
+
+def test_a_sweep_is_named_after_its_variables():
+    assert sweep_name({"NCCL_IB_HCA": "=mlx5_0,mlx5_1", "A": ""}) == "ab-NCCL_IB_HCA-mlx5_0-mlx5_1-A"
+    assert len(sweep_name({"A" * 300: "1"})) <= 60

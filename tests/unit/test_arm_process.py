@@ -1,0 +1,93 @@
+"""The processes of arms on one rank: start, relay, failure and end, with processes that need no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from disttrain.records.fabric_ab import FabricAb
+from disttrain.records.json_files import read_json
+from jobs.fabric.ab import __main__ as ab
+from jobs.fabric.ab import arm_process
+
+ROOT = Path(__file__).parents[2]
+FAKE = "tests.support.fake_arm"
+
+
+@pytest.fixture(autouse=True)
+def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("DISTTRAIN_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RANK", "0")
+
+
+def result(folder: Path) -> FabricAb:
+    return FabricAb.model_validate(read_json(folder / "fabric-ab.json"))
+
+
+def test_a_gain_a_failed_start_and_a_death_are_recorded(tmp_path, capfd):
+    words = ["FAKE_STEP_S=0.4", "FAKE_END=start", "--pairs", "15", "--block-s", "1"]
+    assert ab.main(words, FAKE) == 0
+    found = result(tmp_path)
+    assert found.complete
+    assert [each.verdict for each in found.alone] == ["gain", "failed"]
+    assert found.alone[0].ratio == pytest.approx(1.25)
+    assert found.alone[1].reason == "no interface 'ib9'"
+    assert found.together is not None
+    assert found.together.verdict == "gain"
+    assert found.steps_per_block == 2
+    assert "FAKE_STEP_S=0.4: 9 pairs, ratio 1.250 (1.250 to 1.250): gain" in capfd.readouterr().out
+
+
+def test_ranks_that_die_in_a_block_fail_their_arm_alone(tmp_path):
+    assert ab.main(["FAKE_END=block", "FAKE_STEP_S=0.6"], FAKE) == 0
+    found = result(tmp_path)
+    assert [each.verdict for each in found.alone] == ["failed", "loss"]
+    assert found.alone[0].reason == "rank 0 exited with code 3; its log has the reason"
+
+
+def test_ranks_that_do_not_end_are_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(arm_process, "END_WITHIN_S", 0.3)
+    assert ab.main(["FAKE_END=stuck"], FAKE) == 0
+    assert [each.verdict for each in result(tmp_path).alone] == ["equivalent"]
+
+
+def test_a_variable_of_the_environment_is_removed_from_the_baseline(tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_STEP_S", "0.7")
+    assert ab.main(["FAKE_STEP_S=0.7"], FAKE) == 0
+    found = result(tmp_path)
+    assert found.removed == ["FAKE_STEP_S"]
+    assert (found.alone[0].verdict, found.alone[0].ratio) == ("loss", pytest.approx(0.5 / 0.7))
+
+
+def test_a_baseline_that_fails_ends_the_job(monkeypatch, capfd):
+    monkeypatch.setenv("FAKE_END", "start")
+    assert ab.main(["A=1"], FAKE) == 1
+    assert "the ranks of the baseline failed: no interface 'ib9'" in capfd.readouterr().err
+
+
+def test_another_rank_starts_and_kills_what_rank_0_relays(monkeypatch):
+    """Its first process has no commands, so that it ends by the end of its input."""
+    lines = [
+        {"relayed": {"start": 1, "changes": {"FAKE_END": "stuck", "FAKE_LINES": None}}},
+        {"relayed": {"kill": 1}},
+    ]
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("FAKE_LINES", "\n".join(map(json.dumps, lines)))
+    started: list[arm_process.ArmProcess] = []
+
+    class Recorded(arm_process.ArmProcess):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            started.append(self)
+            if self.number == 0:
+                self.send({"end": True})
+
+    monkeypatch.setattr(arm_process, "ArmProcess", Recorded)
+    assert ab.main(["A=1"], FAKE) == 0
+    assert [each.number for each in started] == [0, 1]
+    assert [each.exit_code(0) for each in started] == [0, -9]
+    assert os.environ["FAKE_LINES"]
