@@ -8,20 +8,23 @@ import pytest
 import yaml
 
 from disttrain.errors import ConfigError
+from jobs.fabric.description import Adapter, AdapterKind, Fabric, FabricKind, Port
 from jobs.schedulers.slurm.doctor import draft
 from jobs.schedulers.slurm.doctor.facts import ClusterFacts
 from jobs.schedulers.slurm.site_profile import Profile
 from tests.support.cluster_sites import SITES, site_facts
 
+ETHERNET = Fabric(FabricKind.ETHERNET)
+
 
 def drafted(facts: ClusterFacts) -> Profile:
-    return Profile.model_validate({**yaml.safe_load(draft.profile_text(facts)), "name": "mine"})
+    return Profile.model_validate({**yaml.safe_load(draft.profile_text(facts, ETHERNET)), "name": "mine"})
 
 
 @pytest.mark.parametrize("site", SITES)
 def test_every_line_has_its_evidence(site: str) -> None:
     facts = site_facts(site)
-    lines = draft.profile_text(facts).splitlines()
+    lines = draft.profile_text(facts, ETHERNET).splitlines()
     keys = [index for index, line in enumerate(lines) if not line.startswith(("#", "description"))]
     assert keys
     assert all(lines[index - 1].startswith("# ") for index in keys)
@@ -34,9 +37,9 @@ def test_a_site_whose_jobs_use_whole_nodes() -> None:
         "batch", "physics", "gpus-per-node", None,
     )  # fmt: skip
     assert (made.exclusive, made.cpus_per_task, made.memory) == (True, 192, "0")
-    text = draft.profile_text(site_facts("h100"))
+    text = draft.profile_text(site_facts("h100"), ETHERNET)
     for evidence in (
-        "24 GPUs of running and pending jobs of ada", "all GPUs are of type h100", "2 of 3 GPU jobs use "
+        "GPUs that running and pending jobs of ada request here: 24", "all GPUs are of type h100", "2 of 3 GPU jobs use "
         "whole",
         "MaxTime is 2880 min", "switches: 1@30", "srun: {mpi: none}",
     ):  # fmt: skip
@@ -48,7 +51,7 @@ def test_a_site_of_shared_nodes_without_cons_tres() -> None:
     made = drafted(facts)
     assert (made.partition, made.gpus, made.account) == ("gpu", "gres", None)
     assert (made.exclusive, made.cpus_per_task, made.memory) == (False, None, None)
-    assert "8 processors and 64000 MiB for each of 4 GPUs" in draft.profile_text(facts)
+    assert "8 processors and 64000 MiB for each of 4 GPUs" in draft.profile_text(facts, ETHERNET)
 
 
 def test_a_site_without_jobs() -> None:
@@ -56,7 +59,7 @@ def test_a_site_without_jobs() -> None:
     assert (made.partition, made.exclusive, made.cpus_per_task) == ("nvl", True, 144)
     idle = dataclasses.replace(site_facts("university"), queue=())
     assert drafted(idle).partition == "gpu", "the default partition has no GPUs"
-    assert "8 GPUs, the most of all partitions" in draft.profile_text(idle)
+    assert "8 GPUs, the most of all partitions" in draft.profile_text(idle, ETHERNET)
 
 
 def test_a_partition_of_several_types_has_one_chosen() -> None:
@@ -72,7 +75,20 @@ def test_the_partition_admits_the_account_and_is_up() -> None:
     names = {part.name for part in facts.partitions or () if part.name != "batch"}
     alone = [part for part in facts.partitions or () if part.name in names]
     with pytest.raises(ConfigError, match="no partition of this cluster is up"):
-        draft.profile_text(dataclasses.replace(facts, partitions=alone))
+        draft.profile_text(dataclasses.replace(facts, partitions=alone), ETHERNET)
+
+
+def test_adapters_of_infiniband_need_locked_memory() -> None:
+    port = Port(1, "InfiniBand", "ACTIVE", "LinkUp", 400.0, "400 Gb/sec (4X NDR)")
+    adapters = [
+        Adapter(name, AdapterKind.VERBS, None, None, None, (port,), "", for_compute=True)
+        for name in ("mlx5_0", "mlx5_1")
+    ]
+    text = draft.profile_text(site_facts("h100"), Fabric(FabricKind.INFINIBAND, tuple(adapters)))
+    assert "network of this host: infiniband, 2 adapters of 400 Gbit/s" in text
+    made = Profile.model_validate({**yaml.safe_load(text), "name": "mine"})
+    assert made.setup[0].startswith("ulimit -l unlimited")
+    assert drafted(site_facts("h100")).setup == ()
 
 
 def test_a_cluster_of_processors() -> None:

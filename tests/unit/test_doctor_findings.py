@@ -12,6 +12,7 @@ from jobs.schedulers.doctor.probe import HostFacts
 from jobs.schedulers.slurm.doctor import checks, releases
 from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config
 from jobs.schedulers.slurm.site_profile import GENERIC, Profile
+from jobs.schedulers.slurm.version import NEWEST
 from tests.support.cluster_sites import SITES, site_facts
 
 HOST = HostFacts(
@@ -55,8 +56,7 @@ def test_findings_on_a_site_of_many_traps() -> None:
     assert by_severity(findings, "error") == {"limits.association", "requeues.exit_codes"}
     assert by_severity(findings, "warning") == {
         "limits.wckey", "requeues.lost_node", "signals.kill_wait", "signals.preempt_cancel",
-        "accounting.gpus", "isolation.locked_memory", "isolation.gpu_clock", "releases.step_order",
-        "partitions.max_time",
+        "accounting.gpus", "isolation.locked_memory", "isolation.gpu_clock", "partitions.max_time",
     }  # fmt: skip
     assert {
         "limits.arrays", "limits.private_jobs", "limits.partition_limits", "signals.all_processes",
@@ -79,6 +79,15 @@ def test_findings_on_an_old_site_without_accounting() -> None:
     assert {"releases.cpus_per_task", "releases.end_time"} <= by_severity(findings, "note")
     assert "set `partition` to one of gpu" in findings["gpus.none"].fix
     assert "isolation.gpu_clock" not in findings, "high,memory=high changes nothing"
+
+
+def test_findings_on_the_minicluster() -> None:
+    findings = found(site_facts("minicluster", "root"))
+    assert by_severity(findings, "error") == set()
+    assert by_severity(findings, "warning") == {
+        "isolation.processors", "isolation.devices", "isolation.locked_memory",
+    }  # fmt: skip
+    assert "isolation.srunportrange" not in findings, "0-0 is no range"
 
 
 @pytest.mark.parametrize(
@@ -107,6 +116,11 @@ def test_mixed_and_sliced_gpus() -> None:
     assert "1g.10gb, a100, v100" in findings["gpus.mixed"].fix
     whole = found(site_facts("h100"), profile(partition="mixed", gpu_type="a100"))
     assert not {"gpus.mixed", "gpus.mig"} & whole.keys()
+
+
+def test_ports_that_srun_is_limited_to() -> None:
+    facts = with_settings(site_facts("h100"), SrunPortRange="60001-63000")
+    assert found(facts, profile(**OWN))["isolation.srunportrange"].severity == "note"
 
 
 def test_gpus_of_a_cluster_without_cons_tres() -> None:
@@ -149,16 +163,13 @@ def test_each_release_has_its_own_changes(version: str, expected: set[str]) -> N
     assert keys == expected
 
 
-def test_a_trap_of_both_gpu_options_in_the_profile() -> None:
-    facts = with_settings(site_facts("h100"), SLURM_VERSION="26.05.0")
-    twice = profile(**OWN, sbatch={"gres": "nvme:1,gpu:4"})
-    assert found(facts, twice)["releases.gpus_twice"].severity == "error"
-    linear = with_settings(facts, SelectType="select/linear")
+def test_a_trap_of_select_linear() -> None:
+    linear = with_settings(site_facts("h100"), SelectType="select/linear")
     assert "releases.linear_gpus_per_task" in found(linear, profile(**OWN))
 
 
 def test_every_change_is_within_the_listed_releases() -> None:
-    assert all(releases.OLDEST <= change.since <= releases.NEWEST for change in releases.CHANGES)
+    assert all(releases.OLDEST <= change.since <= NEWEST for change in releases.CHANGES)
 
 
 def test_warnings_before_a_preemption() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from jobs.schedulers.slurm.doctor import parsing
-from jobs.schedulers.slurm.doctor.facts import NodeGpus, minutes
+from jobs.schedulers.slurm.doctor.facts import minutes
+from jobs.schedulers.slurm.version import SlurmVersion
 from tests.support.cluster_sites import SITES, site_facts
 
 
@@ -22,7 +23,7 @@ def test_every_site_is_read_whole(site: str) -> None:
 def test_settings_and_control_groups() -> None:
     config = site_facts("h100").config
     assert config is not None
-    assert config.version == (24, 11)
+    assert config.version == SlurmVersion(24, 11)
     assert config.number("KillWait") == 30
     assert config.text("RequeueExit") is None
     assert config.text("MpiDefault") == "pmix"
@@ -54,27 +55,14 @@ def test_partitions_in_both_forms() -> None:
     assert (cpu.is_default, gpu.is_default, gpu.max_minutes) == (True, False, 720)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("gpu:4", [("gpu", None, 4)]),
-        ("gpu", [("gpu", None, 1)]),
-        ("gpu:h100:8(S:0-1)", [("gpu", "h100", 8)]),
-        ("gpu:nvidia_h100_80gb_hbm3:8(S:0-1)", [("gpu", "nvidia_h100_80gb_hbm3", 8)]),
-        ("gpu:a100:4(S:0),gpu:1g.10gb:7(S:1),nvme:1", [("gpu", "a100", 4), ("gpu", "1g.10gb", 7)]),
-        ("gres:gpu:2", [("gpu", None, 2)]),
-        ("gres/gpu:h100:8", [("gpu", "h100", 8)]),
-        ("gres/gpu:h100=8", [("gpu", "h100", 8)]),
-        (
-            "gpu:tesla:2,mps:200,shard:h100:16",
-            [("gpu", "tesla", 2), ("mps", None, 200), ("shard", "h100", 16)],
-        ),
-        ("(null)", []),
-        ("N/A", []),
-    ],
-)
-def test_generic_resources_in_every_spelling(text: str, found: list[tuple[str, str | None, int]]) -> None:
-    assert parsing.gpus(text) == tuple(NodeGpus(kind, name, count) for kind, name, count in found)  # type: ignore[arg-type]
+def test_parts_of_gpus_are_no_gpus() -> None:
+    (node,) = parsing.nodes("n1|p|idle|8|1000|gpu:1g.10gb:7(S:0),mps:200,shard:h100:16,nvme:1\n")
+    assert [(each.name, each.type) for each in node.gpus] == [
+        ("gpu", "1g.10gb"),
+        ("mps", None),
+        ("shard", "h100"),
+    ]
+    assert node.gpu_count == 7
 
 
 def test_nodes_and_their_states() -> None:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from disttrain.errors import ConfigError
+from jobs.fabric.description import Fabric, FabricKind
 from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config, Node, Partition, QueuedJob
 
 _PLAIN = re.compile(r"[A-Za-z][\w.-]*")
+_UNLOCK = 'ulimit -l unlimited || echo "only $(ulimit -l) KiB may be locked" >&2'
 _YAML_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"}
 
 
@@ -24,8 +26,11 @@ class Line:
     evidence: str
 
 
-def profile_text(facts: ClusterFacts) -> str:
-    """YAML of a profile, with the evidence for each line. Raises `ConfigError` without a usable partition."""
+def profile_text(facts: ClusterFacts, fabric: Fabric) -> str:
+    """YAML of a profile, with the evidence for each line. `fabric` is that of the submitting host.
+
+    Raises `ConfigError` without a usable partition.
+    """
     config = facts.config
     assert config is not None
     part, why = choose_partition(facts)
@@ -39,6 +44,7 @@ def profile_text(facts: ClusterFacts) -> str:
         *gpu_lines,
         *_share(part, nodes_with_type, jobs),
         *_time(part),
+        *_network(fabric),
         *_remarks(config),
     ]
     head = [
@@ -81,7 +87,7 @@ def choose_partition(facts: ClusterFacts) -> tuple[Partition, str]:
             for job in found:
                 used[job.partition] += job.nodes * job.gpus_per_node
             name, gpus = used.most_common(1)[0]
-            return usable[name], f"squeue: {gpus} GPUs of running and pending jobs {whose} are requested here"
+            return usable[name], f"squeue: GPUs that running and pending jobs {whose} request here: {gpus}"
     sizes = {name: sum(node.gpu_count for node in facts.nodes_of(name)) for name in usable}
     default = next((part for part in usable.values() if part.is_default), None)
     largest = max(sizes, key=lambda name: sizes[name])
@@ -116,7 +122,7 @@ def _gpus(
     counts: Counter[str] = Counter()
     for node in nodes:
         for each in node.gpus:
-            if each.kind == "gpu" and each.type:
+            if each.name == "gpu" and each.type:
                 counts[each.type] += each.count
     listed = ", ".join(f"{count} of {name}" for name, count in counts.most_common())
     if len(counts) == 1:
@@ -162,6 +168,17 @@ def _time(part: Partition) -> list[Line]:
         f"scontrol show partition: MaxTime is {limit} min; job.time_limit_min of a config may be at most that"
     )
     return [Line(None, "", text)]
+
+
+def _network(fabric: Fabric) -> list[Line]:
+    """The network of this host. Each node detects its own, so that no variable is written."""
+    adapters = fabric.compute_adapters
+    rates = Counter(f"{each.rate_gbit_per_s:g} Gbit/s" for each in adapters if each.rate_gbit_per_s)
+    shown = ", ".join(f"{count} adapters of {rate}" for rate, count in rates.items()) or "no RDMA adapters"
+    text = f"network of this host: {fabric.kind}, {shown}; nodes may differ (submit.py fabric explain)"
+    if fabric.kind not in (FabricKind.INFINIBAND, FabricKind.ROCE):
+        return [Line(None, "", text)]
+    return [Line("setup", json.dumps([_UNLOCK]), f"{text}. Adapters need locked memory")]
 
 
 def _remarks(config: Config) -> list[Line]:

@@ -10,6 +10,7 @@ import yaml
 from pydantic import ValidationError
 
 from disttrain.errors import ConfigError
+from jobs.fabric.detect import detect
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.doctor.diagnosis import Diagnosis, Finding, Unchecked, worst_first
 from jobs.schedulers.doctor.folder_checks import folder_findings
@@ -84,7 +85,7 @@ class SlurmDoctor:
         facts = collect.cluster_facts()
         if facts.config is None:
             raise ConfigError(f"no Slurm controller answers ({facts.refusals.get('config')})")
-        text = draft.profile_text(facts)
+        text = draft.profile_text(facts, detect(Path("/")))
         try:
             Profile.model_validate({**yaml.safe_load(text), "name": name})
         except ValidationError as error:

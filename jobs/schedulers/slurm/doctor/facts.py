@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+
+from jobs.schedulers.slurm.gres import Gres, count_gpus
+from jobs.schedulers.slurm.version import SlurmVersion, parse_version
 
 UNLIMITED = {"", "UNLIMITED", "INFINITE", "NONE", "N/A", "(NULL)"}
 """Values that stand for no limit or no setting, in upper case."""
@@ -54,10 +56,9 @@ class Config:
         return kind is not None and not kind.endswith("/none")
 
     @property
-    def version(self) -> tuple[int, int] | None:
-        """Version of the controller, such as (24, 11)."""
-        found = re.match(r"(\d+)\.(\d+)", self.settings.get("slurm_version", ""))
-        return (int(found[1]), int(found[2])) if found else None
+    def version(self) -> SlurmVersion | None:
+        """Version of the controller."""
+        return parse_version(f"slurm {self.settings.get('slurm_version', '')}")
 
 
 @dataclass(frozen=True)
@@ -103,18 +104,6 @@ class Partition:
         return not (denied and account in denied.split(","))
 
 
-GpuSharing = Literal["gpu", "shard", "mps"]
-
-
-@dataclass(frozen=True)
-class NodeGpus:
-    """GPUs of one type on a node, by its generic resources."""
-
-    kind: GpuSharing
-    type: str | None
-    count: int
-
-
 @dataclass(frozen=True)
 class Node:
     """A node in one partition, by sinfo."""
@@ -126,7 +115,8 @@ class Node:
     responds: bool
     cpus: int
     memory_mib: int
-    gpus: tuple[NodeGpus, ...]
+    gpus: tuple[Gres, ...]
+    """Entries of generic resources that are GPUs or parts of them (`shard`, `mps`)."""
 
     @property
     def usable(self) -> bool:
@@ -135,7 +125,7 @@ class Node:
 
     @property
     def gpu_count(self) -> int:
-        return sum(each.count for each in self.gpus if each.kind == "gpu")
+        return count_gpus(self.gpus) or 0
 
 
 @dataclass(frozen=True)

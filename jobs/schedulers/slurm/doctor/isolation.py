@@ -105,7 +105,7 @@ def _site(config: Config) -> Iterator[Finding]:
             "keep runs and data on the shared file system",
         ),
     ):
-        if config.text(name) is not None and not (config.text(name) or "").endswith("/none"):
+        if not (config.text(name) or "none").endswith(("none", "0-0")):
             yield Finding("note", f"isolation.{name.lower()}", problem, fix, config.evidence(name))
     default = config.text("MpiDefault")
     if default is not None and default != "none":

@@ -61,4 +61,4 @@ def _gpu(facts: ClusterFacts, profile: Profile) -> dict[str, str]:
     if profile.gpus == "none" or not any(node.gpu_count for node in nodes):
         return {}
     one = f"{profile.gpu_type}:1" if profile.gpu_type else "1"
-    return {"gpus-per-node": one} if profile.gpus == "gpus-per-node" else {"gres": f"gpu:{one}"}
+    return {"gres": f"gpu:{one}"} if profile.gpus == "gres" else {profile.gpus: one}

@@ -9,17 +9,15 @@ from jobs.schedulers.slurm.doctor.facts import (
     Association,
     Config,
     FinishedJob,
-    GpuSharing,
     Node,
-    NodeGpus,
     Partition,
     QueuedJob,
 )
+from jobs.schedulers.slurm.gres import Gres, count_gpus, parse_gres
 
 _SECTION = re.compile(r"^(\S.*) Configuration:?\s*$")
 _SETTING = re.compile(r"^\s*([A-Za-z][\w.]*(?:\[\d+\])?)\s*=\s*(.*?)\s*$")
-_GRES = re.compile(r"(?:gres[:/])?(gpu|shard|mps)(?::([A-Za-z][\w.+-]*|\d+g\.\d+gb[\w.+-]*))?(?:[:=](\d+))?$")
-"""A generic resource: `gpu:4`, `gpu:h100:4`, `gres/gpu:h100=4`, `gres:gpu:4`, `gpu:1g.10gb:7`."""
+_GPU_RESOURCES = ("gpu", "shard", "mps")
 
 NODE_FORMAT = "%N|%P|%T|%c|%m|%G"
 QUEUE_FORMAT = "%P|%a|%q|%u|%b|%D|%C"
@@ -49,14 +47,9 @@ def partitions(text: str) -> tuple[Partition, ...]:
     return tuple(found)
 
 
-def gpus(text: str) -> tuple[NodeGpus, ...]:
-    """Generic resources of a node or a job; those other than GPUs are skipped."""
-    found = []
-    for part in re.sub(r"\([^)]*\)", "", text).split(","):
-        if match := _GRES.fullmatch(part.strip()):
-            kind: GpuSharing = match[1]  # type: ignore[assignment]
-            found.append(NodeGpus(kind, match[2], int(match[3] or 1)))
-    return tuple(found)
+def gpus(text: str) -> tuple[Gres, ...]:
+    """Generic resources of a node or a job; those other than GPUs and their parts are skipped."""
+    return tuple(each for each in parse_gres(text) if each.name in _GPU_RESOURCES)
 
 
 def nodes(text: str) -> tuple[Node, ...]:
@@ -88,7 +81,7 @@ def queue(text: str) -> tuple[QueuedJob, ...]:
         fields = line.strip().split("|")
         if len(fields) != 7 or not fields[5].isdigit() or not fields[6].isdigit():
             continue
-        of_node = [each for each in gpus(fields[4]) if each.kind == "gpu"]
+        of_node = [each for each in gpus(fields[4]) if each.name == "gpu"]
         found.append(
             QueuedJob(
                 partition=fields[0].split(",")[0],
@@ -96,7 +89,7 @@ def queue(text: str) -> tuple[QueuedJob, ...]:
                 qos=_name(fields[2]),
                 user=fields[3],
                 gpu_type=of_node[0].type if of_node else None,
-                gpus_per_node=sum(each.count for each in of_node),
+                gpus_per_node=count_gpus(of_node) or 0,
                 nodes=int(fields[5]),
                 cpus=int(fields[6]),
             )

@@ -140,7 +140,7 @@ def _sharing(config: Config, profile: Profile, part: Partition) -> Iterator[Find
 
 def _gpus(facts: ClusterFacts, config: Config, profile: Profile, part: Partition) -> Iterator[Finding]:
     nodes = facts.nodes_of(part.name)
-    types = sorted({each.type for node in nodes for each in node.gpus if each.kind == "gpu" and each.type})
+    types = sorted({each.type for node in nodes for each in node.gpus if each.name == "gpu" and each.type})
     shown = _shown(nodes)
     if not any(node.gpu_count for node in nodes):
         if profile.gpus != "none":
@@ -202,6 +202,6 @@ def _shown(nodes: Sequence[Node]) -> str:
     """Generic resources of the nodes: `gpu:h100:8 on 4 nodes`."""
     kinds: dict[str, int] = {}
     for node in nodes:
-        words = [":".join(filter(None, [each.kind, each.type, str(each.count)])) for each in node.gpus]
+        words = [":".join(filter(None, [each.name, each.type, str(each.count)])) for each in node.gpus]
         kinds[",".join(words) or "no GPU"] = kinds.get(",".join(words) or "no GPU", 0) + 1
     return "; ".join(f"{words} on {count} nodes" for words, count in kinds.items()) or "no nodes"

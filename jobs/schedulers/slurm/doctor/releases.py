@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from jobs.schedulers.doctor.diagnosis import Finding, Severity
 from jobs.schedulers.slurm.doctor.facts import Config, Partition
 from jobs.schedulers.slurm.site_profile import Profile
+from jobs.schedulers.slurm.version import NEWEST, SlurmVersion
 
-Version = tuple[int, int]
-OLDEST: Version = (22, 5)
-NEWEST: Version = (26, 5)
-"""Oldest and newest release whose changes are listed here."""
+OLDEST = SlurmVersion(22, 5)
+"""Oldest release whose changes are listed here; `NEWEST` is the newest."""
 
 NOTHING = "none for submit.py"
 
@@ -24,7 +23,7 @@ NOTHING = "none for submit.py"
 class Release:
     """The cluster, as conditions of the changes see it."""
 
-    version: Version
+    version: SlurmVersion
     config: Config
     partitions: Sequence[Partition]
     profile: Profile
@@ -35,10 +34,10 @@ class Change:
     """One change, in releases `since` up to but without `until`."""
 
     key: str
-    since: Version
+    since: SlurmVersion
     problem: str
     fix: str
-    until: Version | None = None
+    until: SlurmVersion | None = None
     applies: Callable[[Release], str | None] = lambda release: ""
     """Further evidence where the cluster has this trap; None where it has not."""
     severity: Severity = "note"
@@ -68,16 +67,6 @@ def _requeues_at_once(release: Release) -> str | None:
     return None if on else "enable_expedited_requeue is not in SlurmctldParameters"
 
 
-def _requests_twice(release: Release) -> str | None:
-    gres = str(release.profile.sbatch.get("gres", ""))
-    twice = release.profile.gpus == "gpus-per-node" and "gpu" in gres
-    return f"the site profile has gpus: gpus-per-node and sbatch.gres: {gres}" if twice else None
-
-
-def _requests_once(release: Release) -> str | None:
-    return None if _requests_twice(release) else ""
-
-
 def _binds_by_rank(release: Release) -> str | None:
     bind = str(release.profile.srun.get("cpu-bind", ""))
     return f"the site profile has srun.cpu-bind: {bind}" if "rank" in bind.split(",") else None
@@ -88,50 +77,49 @@ def _selects_linear(release: Release) -> str | None:
     return release.config.evidence("SelectType") if linear else None
 
 
-_GRES_TWICE = "Slurm rejects a job with --gres=gpu:N beside --gpus-per-node"
 CHANGES = (
     Change(
         "releases.cpus_per_task",
-        (22, 5),
+        SlurmVersion(22, 5),
         "srun does not inherit --cpus-per-task from sbatch: a task runs on one processor",
         f"{NOTHING}, whose scripts repeat the option for srun; do the same in scripts of your own",
-        until=(23, 11),
+        until=SlurmVersion(23, 11),
     ),
     Change(
         "releases.end_time",
-        (22, 5),
+        SlurmVersion(22, 5),
         "jobs have no SLURM_JOB_END_TIME",
         f"{NOTHING}, which reads the end from squeue; a script of your own needs a time limit of its own",
-        until=(23, 2),
+        until=SlurmVersion(23, 2),
     ),
     Change(
         "releases.grace_is_preemption",
-        (24, 5),
+        SlurmVersion(24, 5),
         "a job that ends by itself after the signal in GraceTime counts as PREEMPTED in squeue and sacct",
         f"{NOTHING}, which records the cause itself; in scripts of your own, do not count it as a failure",
         applies=_preempts_with_grace,
     ),
     Change(
         "releases.node_fail_exit_code",
-        (24, 11),
+        SlurmVersion(24, 11),
         "a job that lost a node (NODE_FAIL) has exit code 1, and had 0 before",
         f"{NOTHING}, which reads the state; scripts that compare exit codes count such a job as failed",
     ),
     Change(
         "releases.json_fields",
-        (24, 11),
+        SlurmVersion(24, 11),
         "the --json output of Slurm's commands lacks `exclusive` and `oversubscribe`",
         f"{NOTHING}, which reads named columns; scripts that parse --json have to do without them",
     ),
     Change(
         "releases.gpus_per_node_variable",
-        (24, 11),
+        SlurmVersion(24, 11),
         "srun ignores SLURM_GPUS_PER_NODE where --gpus is given",
         f"{NOTHING}; in scripts of your own, give srun --gpus-per-node itself",
     ),
     Change(
         "releases.cpu_bind_rank",
-        (24, 11),
+        SlurmVersion(24, 11),
         "srun has no --cpu-bind=rank: each step fails at its start",
         "remove it from the site profile, or set `srun: {cpu-bind: cores}`",
         applies=_binds_by_rank,
@@ -139,21 +127,21 @@ CHANGES = (
     ),
     Change(
         "releases.linear_gpus_per_task",
-        (24, 11),
+        SlurmVersion(24, 11),
         "select/linear rejects --gpus-per-task",
         f"{NOTHING}, which requests GPUs for each node; change scripts of your own",
         applies=_selects_linear,
     ),
     Change(
         "releases.environment_hold",
-        (25, 5),
+        SlurmVersion(25, 5),
         "a job with --get-user-env whose environment cannot be retrieved is requeued and held, and waits "
         "until it is released",
         f"{NOTHING}, whose jobs retrieve none; free such a job by `scontrol release JOB`",
     ),
     Change(
         "releases.topologies",
-        (25, 5),
+        SlurmVersion(25, 5),
         "partitions have topologies of their own: options such as --switches and --segment mean different "
         "things in each",
         "compare runs of one partition alone (`scontrol show topology`)",
@@ -161,7 +149,7 @@ CHANGES = (
     ),
     Change(
         "releases.expedited_requeue",
-        (25, 11),
+        SlurmVersion(25, 11),
         "sbatch refuses --requeue=expedite on this cluster",
         f"{NOTHING}, whose jobs have --requeue; the administrator can set "
         "SlurmctldParameters=enable_expedited_requeue",
@@ -169,38 +157,28 @@ CHANGES = (
     ),
     Change(
         "releases.signal_exit_codes",
-        (25, 11),
+        SlurmVersion(25, 11),
         "sacct prints exit codes above 128 unchanged, and was 128 lower before",
         f"{NOTHING}; scripts that compare exit codes from sacct expect 137 for a process that SIGKILL ended",
     ),
     Change(
         "releases.step_order",
-        (26, 5),
+        SlurmVersion(26, 5),
         "the nodes of a step are in the order of the topology: the first of `scontrol show hostnames` may "
         "not run task 0, and torchrun then waits for a rendezvous host that does not exist",
-        "in scripts of your own, take the rank from SLURM_NODEID or SLURM_PROCID, and let task 0 publish its "
-        "address",
+        f"{NOTHING}; in scripts of your own, take the rank from SLURM_NODEID or SLURM_PROCID, and let "
+        "task 0 publish its address",
         applies=_orders_by_topology,
-        severity="warning",
     ),
     Change(
         "releases.gpus_twice",
-        (26, 5),
-        _GRES_TWICE,
-        "keep one of the two in the site profile",
-        applies=_requests_twice,
-        severity="error",
-    ),
-    Change(
-        "releases.gpus_twice",
-        (26, 5),
-        _GRES_TWICE,
+        SlurmVersion(26, 5),
+        "Slurm rejects a job with --gres=gpu:N beside --gpus-per-node",
         f"{NOTHING}, which writes one of the two; keep one in scripts of your own",
-        applies=_requests_once,
     ),
     Change(
         "releases.cgroup_path",
-        (26, 5),
+        SlurmVersion(26, 5),
         "control groups of jobs are named by SLUID, not by job id",
         f"{NOTHING}, which reads /proc/self/cgroup; change scripts that look for job_ID in /sys/fs/cgroup",
     ),
