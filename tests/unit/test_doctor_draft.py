@@ -39,7 +39,8 @@ def test_a_site_whose_jobs_use_whole_nodes() -> None:
     assert (made.exclusive, made.cpus_per_task, made.memory) == (True, 192, "0")
     text = draft.profile_text(site_facts("h100"), ETHERNET)
     for evidence in (
-        "GPUs that running and pending jobs of ada request here: 24", "all GPUs are of type h100", "2 of 3 GPU jobs use "
+        "GPUs that running and pending jobs of ada request here: 24",
+        "all GPUs are of type h100", "2 of 3 GPU jobs use "
         "whole",
         "MaxTime is 2880 min", "switches: 1@30", "srun: {mpi: none}",
     ):  # fmt: skip
