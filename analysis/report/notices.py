@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.efficiency import Curve
-from analysis.report import overlap_text, stationarity_text
+from analysis.report import overlap_text, preflight_text, stationarity_text
 from analysis.report.model import Notice, RunOverlap
 from analysis.runs.other_load import other_load
 from analysis.step_statistics import RunStatistics
@@ -81,7 +81,7 @@ def notices(
         *overlap_text.warning(overlaps, table["sweep"].nunique()),
     ]
     warnings += stationarity_text.warnings(statistics or {}, included)
-    warnings += [*_differences(included, curves), *_short_runs(included)]
+    warnings += [*_differences(included, curves), *_short_runs(included), *preflight_text.warnings(included)]
     notes = [f"{row['sweep']}/{row['run']} {row['note']}." for row in _with_a_note(included)]
     if any(len(point.runs) == 1 for curve in curves for point in curve.points):
         notes.append(
@@ -92,6 +92,7 @@ def notices(
         backends = " and ".join(sorted(included["backend"].dropna().unique()))
         through = f", communicating through {backends}" if backends else ""
         notes.append(f"Measured on CPU{through}. These numbers do not predict GPUs or a fast network.")
+    notes += preflight_text.notes(included)
     warnings += [*_late_emulation(included), *_unreadable_records(unreadable)]
     warnings += _incomplete_records(incomplete)
     found = []

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import pandas as pd
 from pydantic import ValidationError
 
+from analysis.runs import preflight
 from analysis.runs.json_columns import read_object
 from disttrain.config.config_tree import config_fields
 from disttrain.config.dotted_keys import flat_values, get_key
@@ -90,6 +91,7 @@ COLUMNS: dict[str, str] = {
     "hours_bound": "Float64",  # most that one start may use by its time limit
     "queue_wait_s": "Float64",  # summed over all starts
     "usage_source": "string",  # sacct, or timestamps of the attempts
+    **preflight.COLUMNS,
     "torch": "string",
     "python": "string",
     "host": "string",
@@ -204,6 +206,7 @@ def _row(run: RunDir, known: KnownState | None) -> dict[str, Any]:
     }
     row["samples_per_s"] = (reported or {}).get("samples_per_s")
     row |= _planned(record) | _measured(metrics) | _cost(run, record, metrics)
+    row |= preflight.preflight_columns(run)
     if row.get("world_size"):
         row["devices"] = row["world_size"] * gpus_per_rank(config)
     return row if known is None else row | {"attempts": known.attempts}

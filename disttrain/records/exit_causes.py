@@ -23,6 +23,7 @@ Cause = Literal[
     "preempted",  # a signal from the scheduler: it saved and exited
     "lost",  # the agent disappeared without a record (reboot, kill -9)
     "launch_failed",  # torchrun or the rendezvous failed to start, or a node's GPUs cannot be used
+    "preflight_failed",  # a check of the nodes before the ranks start found an error
 ]
 """Why an attempt ended."""
 

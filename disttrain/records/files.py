@@ -8,6 +8,7 @@ from disttrain.records.base import Record
 from disttrain.records.checkpoint import Checkpoint
 from disttrain.records.comm_bench import CommBench
 from disttrain.records.communication import CommSample
+from disttrain.records.excluded_nodes import ExcludedNodes
 from disttrain.records.fabric import FabricRecord
 from disttrain.records.fabric_ab import FabricAb
 from disttrain.records.gpu_hours import RunGpuHours
@@ -18,6 +19,7 @@ from disttrain.records.metrics import Metrics
 from disttrain.records.node import NodeRecord
 from disttrain.records.packed_tokens import PackedTokens
 from disttrain.records.planned import EnvRecord, RunRecord, SweepRecord
+from disttrain.records.preflight import Preflight
 from disttrain.records.profile import ProfileRecord
 from disttrain.records.progress import Progress
 from disttrain.records.steps import Step, StepAggregate
@@ -26,6 +28,7 @@ FILES: dict[str, type[Record]] = {
     "run": RunRecord,
     "env": EnvRecord,
     "sweep": SweepRecord,
+    "excluded-nodes": ExcludedNodes,
     "annotation": AnnotationRecord,
     "attempt": AttemptRecord,
     "node": NodeRecord,
@@ -46,6 +49,7 @@ FILES: dict[str, type[Record]] = {
     "layers": Layers,
     "links": LinkRates,
     "fabric": FabricRecord,
+    "preflight": Preflight,
     "checkpoint": Checkpoint,
     "packed-tokens": PackedTokens,
 }

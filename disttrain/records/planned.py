@@ -36,6 +36,8 @@ class RunRecord(Record):
     profile: dict[str, Any] | None = None
     """The full site profile of the submission (`docs/schemas/site-profile.json`); null without one, as on the
     local cluster."""
+    excluded_nodes: list[str] = []
+    """Nodes that the submission excluded, of the exclusion list of the runs folder."""
     provenance: Provenance
     ingested: Ingested | None = None
     """Origin of a run that `submit.py ingest` made of a table; null for a run that this program measured."""

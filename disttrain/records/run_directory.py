@@ -93,6 +93,19 @@ class Attempt:
         """NCCL's log of the first rank of a node; absent without NCCL."""
         return self.path / f"nccl-node{node:02d}.log"
 
+    @property
+    def preflight(self) -> Path:
+        """Verdict on the nodes before the ranks start."""
+        return self.path / "preflight.json"
+
+    @property
+    def preflight_folder(self) -> Path:
+        """Folder of the facts that each node writes for the pre-flight, so that a short listing shows all."""
+        return self.path / "preflight"
+
+    def preflight_facts(self, node: int) -> Path:
+        return self.preflight_folder / f"node-{node:02d}.json"
+
     def error(self, rank: int) -> Path:
         return self.path / f"error-{rank:05d}.json"
 

@@ -11,6 +11,7 @@ from disttrain import __version__
 from jobs.cli.argument_types import above_zero, number_of_runs, positive
 from jobs.cli.examples import examples_text
 from jobs.cli.fabric_arguments import add_fabric
+from jobs.cli.preflight_arguments import add_nodes, add_skip_preflight
 from jobs.cli.result_arguments import add_ingest, add_report, add_tag_filter
 from jobs.cli.scheduler_arguments import add_cluster, add_doctor
 
@@ -90,11 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_logs(verb("logs", "print the log of rank 0, of another rank, or of a node"))
     cancel = verb("cancel", "end queued and running runs; their files stay")
     cancel.add_argument("runs_given", nargs="+", metavar="RUN", help="runs or whole sweeps")
-    cancel.add_argument(
-        "--graceful",
-        action="store_true",
-        help="let running runs save a checkpoint and end at their next step",
-    )
+    cancel.add_argument("--graceful", action="store_true", help="let running runs save a checkpoint and end")
     cancel.add_argument("--dry-run", action="store_true", help="print the runs to end, change nothing")
     resume = verb(
         "resume", "submit failed, stopped, cancelled and lost runs again, with their recorded config"
@@ -104,6 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_tag_filter(resume)
     add_cluster(resume)
     _add_wait(resume)
+    add_nodes(verb("nodes", "print or change the nodes that submissions exclude: those that failed a check"))
     _add_clean(verb("clean", "move failed, stale or named runs to a trash folder, and back"))
     add_doctor(
         verb("doctor", "examine the cluster, this machine and the runs folder; name problems and fixes")
@@ -273,6 +271,7 @@ def _add_annotated_submission(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_wait(parser: argparse.ArgumentParser) -> None:
+    add_skip_preflight(parser)
     at_once = parser.add_mutually_exclusive_group()
     at_once.add_argument(
         "--max-running",

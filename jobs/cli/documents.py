@@ -50,6 +50,7 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "usage_by_sweep": "`--long`: their sums",
         "table": "`--csv FILE`, `--parquet FILE`: the file written",
     },
+    "nodes": {"excluded_nodes": "nodes that submissions from this runs folder exclude"},
     "annotate": {"annotations": "tags and note of each named sweep or run"},
     "watch": {},
     "show": {

@@ -58,6 +58,11 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "resume": "all runs that failed, stopped or were lost",
         "resume default --wait": "those of one sweep, with a live table",
     },
+    "nodes": {
+        "nodes": "the nodes that submissions exclude, and why",
+        "nodes --clear n17": "use a node again",
+        "nodes --exclude n18 --hours 48": "exclude a node by hand",
+    },
     "clean": {
         "clean --failed --dry-run": "the runs that would be moved",
         "clean --failed": "move failed runs to the trash",

@@ -23,6 +23,7 @@ from jobs.status.run_state import RunState, read_runs
 from jobs.submission.choose_actions import Action, resume_actions
 from jobs.submission.job_chains import JobChains
 from jobs.submission.submit import carry_out
+from jobs.submission.warnings import excluded_nodes_warning
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,6 +37,9 @@ def run(args: argparse.Namespace) -> int:
         if scheduler is None:
             done += zip(group, resume_actions(submitting.read_states(group), code_hash()), strict=True)
             continue
+        if scheduler.name not in schedulers:
+            for line in excluded_nodes_warning(args.runs, scheduler):
+                print_warning(line)
         schedulers[scheduler.name] = scheduler
         if args.dry_run:
             states = refresh(submitting.read_states(group), scheduler, warn=print_warning)
@@ -47,7 +51,12 @@ def run(args: argparse.Namespace) -> int:
             reports += max_running.limit_line(args, sweep, scheduler)
             try:
                 actions = carry_out(
-                    actions, scheduler, args.runs, chains=_chains(args, sweep, scheduler), progress=progress
+                    actions,
+                    scheduler,
+                    args.runs,
+                    chains=_chains(args, sweep, scheduler),
+                    skip_preflight=args.skip_preflight,
+                    progress=progress,
                 )
             except SubmitError as error:
                 return submitting.print_refusal(error, args.runs, sweep)

@@ -28,7 +28,7 @@ from jobs.submission import report_job
 from jobs.submission.choose_actions import Action, plan_actions
 from jobs.submission.request import command_hashes, discard_sweep_record, sweep_name, write_sweep_record
 from jobs.submission.submit import carry_out
-from jobs.submission.warnings import warnings_for
+from jobs.submission.warnings import excluded_nodes_warning, warnings_for
 from sweeps.expand import SweepPlan
 
 MakePlan = Callable[[argparse.Namespace, list[RunState]], SweepPlan]
@@ -55,11 +55,18 @@ def submit_plan(args: argparse.Namespace, make_plan: MakePlan) -> int:
         is_new = write_sweep_record(root, planned)
         actions = plan_actions(planned, states, code_hash(), commands)
         starting = [action.plan for action in actions if action.submits and action.plan]
-        for line in warnings_for(starting, scheduler):
+        for line in [*warnings_for(starting, scheduler), *excluded_nodes_warning(root, scheduler)]:
             print_warning(line)
         try:
             chains = job_chains(args, states, scheduler)
-            actions = carry_out(actions, scheduler, root, chains=chains, progress=progress)
+            actions = carry_out(
+                actions,
+                scheduler,
+                root,
+                chains=chains,
+                skip_preflight=args.skip_preflight,
+                progress=progress,
+            )
         except SubmitError as error:
             if is_new:
                 discard_sweep_record(root, name)

@@ -151,7 +151,7 @@ def job_start(run: RunDir, attempt: Attempt) -> JobStart:
     record = read_json_or_none(attempt.record) or {}
     before, ended = record.get("checkpoint_before"), record.get("ended")
     after = record.get("checkpoint_after") if ended else newest_checkpoint(run)
-    return JobStart(record.get("cause") or "lost", before, after)
+    return JobStart(record.get("cause") or "lost", before, after, bool(record.get("failed_nodes")))
 
 
 def _attempt_of(run: RunDir, claim: Mapping[str, Any]) -> Attempt:
@@ -174,9 +174,13 @@ def newest_checkpoint(run: RunDir) -> int | None:
     config = (read_run_json_or_none(run) or {}).get("config", {})
     if "command" in config:
         return _newest_file(run.checkpoints)
-    elsewhere = config.get("checkpoint", {}).get("dir")
-    folder = Path(elsewhere).resolve() / run.sweep / run.name if elsewhere else run.checkpoints
-    return next(iter(checkpoint_steps(folder)), None)
+    return next(iter(checkpoint_steps(checkpoint_folder(run, config))), None)
+
+
+def checkpoint_folder(run: RunDir, config: Mapping[str, Any]) -> Path:
+    """Folder of the run's checkpoints: below `checkpoint.dir`, or in the run directory."""
+    elsewhere = (config.get("checkpoint") or {}).get("dir")
+    return Path(elsewhere).resolve() / run.sweep / run.name if elsewhere else run.checkpoints
 
 
 def _newest_file(folder: Path) -> int | None:
@@ -213,13 +217,14 @@ def close_attempt(
     record = read_json_or_none(attempt.record) or {}
     record |= {"ended": ended, "cause": status.cause, "checkpoint_after": after}
     record["exit_codes"] = {str(node): code for node, code in sorted(exit_codes.items())}
+    record["failed_nodes"] = _failed_hosts(run, record, status) if lost_hosts is None else list(lost_hosts)
     if can_requeue:
         claims = journal.entry(run, int(record["submission"])).claims()
         earlier = [claim for claim in claims if claim["by"] == "job" and claim["attempt"] < attempt.number]
-        this = JobStart(status.cause, record.get("checkpoint_before"), after)
+        before, excludes = record.get("checkpoint_before"), bool(record["failed_nodes"])
+        this = JobStart(status.cause, before, after, excludes)
         status = status.with_decision(_requeue_decision(run, [*_job_starts(run, earlier), this]))
     outcome = _outcome_record(attempt, status, ended)
-    record["failed_nodes"] = _failed_hosts(run, record, status) if lost_hosts is None else list(lost_hosts)
     try:
         write_json(attempt.record, record | {"message": status.message, "next": outcome["next"]})
         write_json(run.done if status.cause == "finished" else run.failed, outcome)

@@ -69,6 +69,10 @@ class ExitEvidence:
     """Whether any rank wrote a file."""
     last_lines: Mapping[int, str] = field(default_factory=dict)
     """Last line of each node's log that a rank wrote."""
+    preflight_refusal: str | None = None
+    """Message of the pre-flight that refused the nodes of this attempt."""
+    nodes_at_fault: Sequence[int] = ()
+    """Nodes that the pre-flight singled out, by rank."""
     is_command: bool = False
     """Whether the run is a `command`, whose exit code 0 means success."""
 
@@ -104,6 +108,9 @@ def classify_exit(evidence: ExitEvidence) -> ExitStatus:
         return ExitStatus(evidence.external_cause, evidence.external_message)
     if evidence.graceful_cause:
         return ExitStatus(evidence.graceful_cause, evidence.graceful_message)
+    if evidence.preflight_refusal:
+        at_fault = tuple(evidence.nodes_at_fault)
+        return ExitStatus("preflight_failed", evidence.preflight_refusal, failed_nodes=at_fault)
     if evidence.external_cause:
         lost = tuple(evidence.silent_nodes) if evidence.external_cause == "lost" else ()
         return ExitStatus(evidence.external_cause, evidence.external_message, failed_nodes=lost)

@@ -59,8 +59,11 @@ def read_evidence(
         message = "exited with code 0 after its stop signal"
     elif graceful:
         message = f"saved and stopped at step {steps} of {steps_total}"
+    preflight = read_json_or_none(attempt.preflight) or {}
     return ExitEvidence(
         completed=completed,
+        preflight_refusal=preflight.get("message"),
+        nodes_at_fault=[nodes[at] for at, host in enumerate(hosts) if host in preflight.get("at_fault", ())],
         is_command=command,
         exit_codes=exit_codes,
         rank_errors=rank_errors,

@@ -29,7 +29,7 @@ PREEMPTION_DELAY_S = 300.0
 further one."""
 MAX_PREEMPTION_DELAY_S = 3600.0
 
-RuleAction = Literal["requeue", "retry", "end"]
+RuleAction = Literal["requeue", "retry", "exclude", "end"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RequeueRule:
 
     action: RuleAction
     """`requeue`: always, within the limits. `retry`: within the limits, once the run has a checkpoint.
-    `end`: never."""
+    `exclude`: once without progress, if nodes are known that the next start avoids. `end`: never."""
     retryable: bool
     """Whether the same `sweep` or `run` command starts the run again."""
 
@@ -55,6 +55,7 @@ RULES: dict[str, RequeueRule] = {
     "killed": RequeueRule("retry", retryable=True),
     "hung": RequeueRule("retry", retryable=True),  # a stopped process, a broken network or a deadlock
     "launch_failed": RequeueRule("retry", retryable=True),
+    "preflight_failed": RequeueRule("exclude", retryable=True),  # other nodes may pass
     "out_of_memory": RequeueRule("end", retryable=False),  # the same shape will not fit later
     "non_finite": RequeueRule("end", retryable=False),  # the same steps would give the same numbers
     "refused": RequeueRule("end", retryable=False),  # the same config will be refused again
@@ -74,6 +75,9 @@ class JobStart:
     """Step of the newest checkpoint at the start; None if there was none."""
     checkpoint_after: int | None
     """Step of the newest checkpoint at the end; None if there was none."""
+
+    excludes: bool = False
+    """Whether it named nodes at fault, which the next start avoids."""
 
     @property
     def wrote_checkpoint(self) -> bool:
@@ -105,6 +109,11 @@ def decide_requeue(starts: Sequence[JobStart], *, max_attempts: int, max_requeue
         return _limit_reached(f"job.max_requeues={max_requeues} reached")
     if action == "retry" and last.checkpoint_after is None:
         return RequeueDecision(False, "not requeued: the run has no checkpoint yet")
+    if action == "exclude":
+        if not last.excludes:
+            return RequeueDecision(False, "not requeued: no node is at fault")
+        if sum(start.cause == last.cause for start in _since_progress(starts)) > 1:
+            return RequeueDecision(False, "not requeued: the job was requeued for this before")
     if starts_without_progress(starts) >= max_attempts:
         return _limit_reached(f"job.max_attempts={max_attempts} in a row without a newer checkpoint")
     return RequeueDecision(True, delay_s=_preemption_delay_s(starts))
@@ -115,8 +124,12 @@ def starts_without_progress(starts: Sequence[JobStart]) -> int:
 
     A pre-emption, a stop request and a cancel neither count nor end the sequence.
     """
-    since = itertools.takewhile(lambda start: not start.wrote_checkpoint, reversed(starts))
-    return sum(start.cause not in _NOT_COUNTED for start in since)
+    return sum(start.cause not in _NOT_COUNTED for start in _since_progress(starts))
+
+
+def _since_progress(starts: Sequence[JobStart]) -> list[JobStart]:
+    """The starts after the last one that wrote a checkpoint, newest first."""
+    return list(itertools.takewhile(lambda start: not start.wrote_checkpoint, reversed(starts)))
 
 
 def _preemption_delay_s(starts: Sequence[JobStart]) -> float:
@@ -138,4 +151,4 @@ def job_exit_code(cause: str, decision: RequeueDecision) -> int:
         return EXIT_DONE
     if not RULES[cause].retryable or decision.limit_reached:
         return EXIT_DO_NOT_REQUEUE
-    return EXIT_LAUNCH_FAILED if cause == "launch_failed" else EXIT_FAILED
+    return EXIT_LAUNCH_FAILED if cause in ("launch_failed", "preflight_failed") else EXIT_FAILED

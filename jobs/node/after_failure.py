@@ -12,7 +12,7 @@ from jobs.core import journal, requeue_policy
 from jobs.core.attempt import close_attempt, is_current
 from jobs.node import peers
 from jobs.node.agent import block_signals, call_hook, request_requeue
-from jobs.node.launch import NodeContext
+from jobs.node.node_context import NodeContext
 from jobs.node.node_log import log_line, redirect_output
 
 

@@ -31,7 +31,8 @@ from jobs.core.attempt import (
     record_requeue_failure,
 )
 from jobs.node import peers, torchrun
-from jobs.node.launch import CANNOT_START, LOOPBACK, NodeContext, launch
+from jobs.node.launch import CANNOT_START, launch
+from jobs.node.node_context import LOOPBACK, NodeContext
 from jobs.node.node_log import log_line, redirect_output
 from jobs.node.rendezvous import RendezvousError
 from jobs.node.silent_nodes import explain_silence

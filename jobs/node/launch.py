@@ -28,33 +28,16 @@ from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy
 from jobs.core.attempt import is_current
 from jobs.node import cgroup, node_info, processor_binding, rendezvous, start_command
-from jobs.node.allocation import Allocation
 from jobs.node.hang import memory_folder
+from jobs.node.node_context import LOOPBACK, NodeContext
 from jobs.node.node_log import log_line, log_traceback
+from jobs.node.preflight.exchange import NodeFailed
+from jobs.node.preflight.run_preflight import run_preflight
 from jobs.node.torchrun import TorchrunContext, TorchrunResult, run_torchrun
 from jobs.node.waiting import JobEnded
 
-LOOPBACK = "127.0.0.1"
 CANNOT_START = (rendezvous.RendezvousError, environment.MissingSecret, CorruptFile, OSError)
 """Exceptions that prevent a launch, if they are raised before it; each has a message of one line."""
-
-
-@dataclass(frozen=True)
-class NodeContext:
-    """One node of a job."""
-
-    run: RunDir
-    submission: int
-    rank: int
-    hosts: Sequence[str]
-    """Names of all nodes of the job, in rank order."""
-    allocation: Allocation | None
-    """None in a job that a supervisor runs on one machine."""
-
-    @property
-    def restart(self) -> int:
-        """Number of earlier starts of the job."""
-        return self.allocation.restart if self.allocation else 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +59,9 @@ def launch(node: NodeContext, attempt: Attempt) -> TorchrunResult:
             prepared = _prepare(node, attempt, held)
         except JobEnded:
             raise
+        except NodeFailed as reason:  # the exit of that node gives the cause of the attempt
+            log_line(f"not started: {reason}")
+            return TorchrunResult(requeue_policy.EXIT_FAILED)
         except Exception as error:
             if isinstance(error, CANNOT_START):
                 log_line(f"cannot start: {message_of(error)}")
@@ -105,12 +91,12 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     problem = command_code.problem(node.run, about) if about else None
     if (code := os.environ.get(environment.SETUP_EXIT_VARIABLE)) is not None:
         problem = f"node_setup exited with code {code} on {processes.host()}; the batch log has its output"
-    problem = problem or (node.allocation.missing_gpus(record) if node.allocation else None)
+    added = {} if problem else _environment(record, attempt, node)
+    problem = problem or run_preflight(node, attempt, record, added)
     if problem is not None:
         log_line(f"cannot start: {problem}")
         return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
     endpoint = _rendezvous(node, attempt, record, held)
-    added = _environment(record, attempt, node)
     if node.rank == 0 and is_current(node.run, attempt):
         write_json(node.run.env_json, environment.env_record(added))
     nodes = len(node.hosts)

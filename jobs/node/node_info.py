@@ -159,10 +159,10 @@ def visible_gpus(reading: NvmlReading) -> list[dict[str, Any]]:
         for gpu in reading.gpus
         if gpu.name is not None and gpu.memory_bytes is not None and gpu.uuid is not None
     ]
-    return _selected(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return selected(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _selected(gpus: list[dict[str, Any]], chosen: str | None) -> list[dict[str, Any]]:
+def selected(gpus: list[dict[str, Any]], chosen: str | None) -> list[dict[str, Any]]:
     """Those of `gpus` that CUDA_VISIBLE_DEVICES names, by index or start of their UUIDs, in its order."""
     if chosen is None:
         return gpus

@@ -47,7 +47,7 @@ FOLDER = ".by-hand"
 DEFAULT = code_snapshot.CODE_ROOT / "sweeps" / "default.yaml"
 AFTER_FAILURE = "--after-failure"
 """First argument of the step that follows a failure of the agents' step (`jobs.node.after_failure`)."""
-_FLAGS = ("--config", "--name")
+_FLAGS = ("--config", "--name", "--skip-preflight")
 _TIME_LIMIT = "job.time_limit_min"
 _LOCK_S = 60.0
 """Seconds to wait for another submitter of the same sweep."""
@@ -127,6 +127,7 @@ def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse
     parser = argparse.ArgumentParser(prog="jobs/train.sbatch", allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config", type=Path, default=DEFAULT)
     parser.add_argument("--name")
+    parser.add_argument("--skip-preflight", action="store_true")
     try:
         given, rest = parser.parse_known_args(argv)
     except argparse.ArgumentError as error:
@@ -156,6 +157,7 @@ def read_request(argv: Sequence[str], allocation: CurrentAllocation) -> argparse
         start_from=None,
         on_end=None,
         command=(),
+        skip_preflight=given.skip_preflight,
     )
 
 
@@ -203,7 +205,9 @@ def _plan(allocation: CurrentAllocation, request: argparse.Namespace) -> dict[st
             write_sweep_record(root, planned)
             for line in warnings_for(planned.runs, scheduler):
                 print(f"warning: {line}", file=sys.stderr)
-            (action,) = carry_out(actions, scheduler, root, current_job=job_id)
+            (action,) = carry_out(
+                actions, scheduler, root, current_job=job_id, skip_preflight=request.skip_preflight
+            )
         if action.job_id is not None:
             number = journal.entries(RunDir(root / label))[-1].number
             print(f"{label}: runs the present code, including edits made since sbatch", flush=True)

@@ -26,7 +26,7 @@ from disttrain.records.json_files import (
 from disttrain.records.masking import mask_config
 from disttrain.records.run_directory import RunDir
 from disttrain.records.run_json import read_run_json
-from jobs.core import code_snapshot, command_code, journal
+from jobs.core import code_snapshot, command_code, excluded_nodes, journal
 from jobs.core.command_code import CommandReader
 from jobs.core.processes import child_environment, host
 from jobs.core.progress import Progress, without_progress
@@ -75,6 +75,7 @@ def carry_out(
     *,
     current_job: str | None = None,
     chains: JobChains | None = None,
+    skip_preflight: bool = False,
     progress: Progress = without_progress,
 ) -> list[Action]:
     """Submit the runs whose action is `submit` or `retry`; return all actions, with job ids.
@@ -82,8 +83,8 @@ def carry_out(
     Runs lie in `root/<sweep>/<run>`. A run that has started in the meantime becomes `in_progress`, one whose
     `run.json` cannot be read `blocked`, one above a limit of jobs `deferred`. With `current_job`, the id of
     the job that this process belongs to, the run is journaled under this id and nothing is submitted.
-    `chains` limits the number of runs at the same time. Raises `SubmitError` at the first refusal; new runs
-    of the refused job leave no folder.
+    `chains` limits the number of runs at the same time. `skip_preflight` records `job.preflight=off`. Raises
+    `SubmitError` at the first refusal; new runs of the refused job leave no folder.
     """
     if not any(action.submits for action in actions):
         return list(actions)
@@ -95,7 +96,8 @@ def carry_out(
         results = list(actions)
         prepared = []
         commands = CommandReader(Path(root))
-        for position, found in enumerate(prepare(actions, scheduler, root, provenance, commands)):
+        found_runs = prepare(actions, scheduler, root, provenance, commands, skip_preflight=skip_preflight)
+        for position, found in enumerate(found_runs):
             if isinstance(found, PreparedRun):
                 prepared.append(found)
             else:
@@ -114,19 +116,47 @@ def prepare(
     root: Path,
     provenance: Mapping[str, Any],
     commands: CommandReader | None = None,
+    *,
+    skip_preflight: bool = False,
 ) -> Iterator[PreparedRun | Action]:
-    """Yield the prepared run of each action, or the action itself if nothing is submitted. Writes nothing."""
+    """Yield the prepared run of each action, or the action itself if nothing is submitted. Writes nothing.
+
+    Raises `ConfigError` where the exclusion list of the runs folder cannot be read.
+    """
     commands = commands or CommandReader(Path(root))
+    excluded = nodes_to_exclude(Path(root), scheduler)
     for position, action in enumerate(actions):
         if not action.submits:
             yield action
             continue
         run = action.state.run if action.state else RunDir(Path(root) / action.sweep / action.name)
         try:
-            yield PreparedRun(position, action, run, *_record(action, run, scheduler, provenance, commands))
+            record, profile, secrets = _record(action, run, scheduler, provenance, commands)
+            record = _with_nodes(record, excluded, skip_preflight=skip_preflight)
+            yield PreparedRun(position, action, run, record, profile, secrets)
         except (CorruptFile, OSError, KeyError) as error:
             reason = f"{run.run_json} cannot be used: {error}"
             yield dataclasses.replace(action, kind="blocked", reason=reason)
+
+
+def nodes_to_exclude(root: Path, scheduler: Scheduler) -> list[str]:
+    """Nodes on the exclusion list that submissions to this scheduler avoid. Raises `ConfigError`."""
+    if scheduler.one_machine or not excluded_nodes.read(root):
+        return []
+    return excluded_nodes.hosts(root, scheduler.cluster_name())
+
+
+def _with_nodes(
+    record: Mapping[str, Any], excluded: Sequence[str], *, skip_preflight: bool
+) -> dict[str, Any]:
+    """The record with the nodes that the submission excludes, and without its pre-flight."""
+    made = {name: value for name, value in record.items() if name != "excluded_nodes"}
+    if excluded:
+        made["excluded_nodes"] = list(excluded)
+    if skip_preflight:
+        config = made["config"]
+        made["config"] = {**config, "job": {**config["job"], "preflight": "off"}}
+    return made
 
 
 def _submit_all(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from disttrain.config.builder_options import BUILT_SECTIONS, unchecked_options
 from disttrain.config.config_tree import model_waits
 from jobs.schedulers.base import Scheduler
 from jobs.submission.huggingface_check import check_huggingface
+from jobs.submission.submit import nodes_to_exclude
 from sweeps.expand import RunPlan
 
 _NAMED = 3
@@ -36,6 +38,15 @@ def warnings_for(runs: Sequence[RunPlan], scheduler: Scheduler) -> list[str]:
             f"telemetry.warmup_steps={most}"
         )
     return found + _unchecked_options(runs)
+
+
+def excluded_nodes_warning(root: Path, scheduler: Scheduler) -> list[str]:
+    """The line that names the nodes which submissions from this runs folder avoid; none without any."""
+    hosts = nodes_to_exclude(root, scheduler)
+    if not hosts:
+        return []
+    nodes = ", ".join(hosts[:_NAMED]) + (f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else "")
+    return [f"excluded for failed checks: {nodes} (submit.py nodes shows why; --clear uses them again)"]
 
 
 def _unchecked_options(runs: Sequence[RunPlan]) -> list[str]:

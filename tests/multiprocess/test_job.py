@@ -302,8 +302,8 @@ def test_a_start_that_lacks_what_the_run_asked_for_trains_on_nothing_else(tmp_pa
     assert ended(job.start(restart=1)) == 0
     assert starts(job.run) == [(0, 0)]
     outcome = job.outcome()
-    assert (outcome["cause"], outcome["next"]) == ("launch_failed", "requeue")
-    assert "cannot start: 0 of 4 GPUs" in outcome["message"]
+    assert (outcome["cause"], outcome["next"]) == ("preflight_failed", "requeue")
+    assert "0 of 4 GPUs" in outcome["message"]
 
 
 def test_a_restart_of_a_finished_job_fails_on_no_node(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from jobs.node import cgroup
 from jobs.node.after_failure import close_abandoned
 from jobs.node.agent import run_agent
 from jobs.node.allocation import AllocationFacts
-from jobs.node.launch import LOOPBACK, NodeContext
+from jobs.node.node_context import LOOPBACK, NodeContext
 from tests.support.jobs import agent_environment
 
 

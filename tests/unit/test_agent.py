@@ -21,6 +21,7 @@ from jobs.core.requeue_policy import EXIT_DONE, EXIT_LAUNCH_FAILED
 from jobs.node import agent, launch, peers
 from jobs.node.allocation import AllocationFacts
 from jobs.node.backoff import growing_delays
+from jobs.node.node_context import NodeContext
 from jobs.node.torchrun import TorchrunResult
 from jobs.node.waiting import JobEnded
 
@@ -28,7 +29,7 @@ FULL = OSError(28, "No space left on device")
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[launch.NodeContext]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeContext]:
     """Node 0 of a job with an open attempt; this process keeps its signals."""
     run = RunDir(tmp_path / "sweep" / "run")
     write_json(run.attempt(0).record, {"attempt": 0, "submission": 0, "ended": None, "nodes": ["a", "b"]})
@@ -36,7 +37,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[launch.Nod
     monkeypatch.setattr(agent, "redirect_output", lambda path: None)
     monkeypatch.setattr(agent, "_claim", lambda node: run.attempt(0))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    yield launch.NodeContext(run, 0, 0, ["a", "b"], Mock())
+    yield NodeContext(run, 0, 0, ["a", "b"], Mock())
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
@@ -46,7 +47,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("error", [FULL, KeyError("cause")], ids=["full disk", "programming error"])
 def test_an_error_after_the_ranks_have_run_is_no_error_of_the_start(
-    node: launch.NodeContext,
+    node: NodeContext,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     capsys: pytest.CaptureFixture[str],
@@ -60,7 +61,7 @@ def test_an_error_after_the_ranks_have_run_is_no_error_of_the_start(
 
 @pytest.mark.parametrize("error", [FULL, KeyError("cause")], ids=["full disk", "programming error"])
 def test_an_error_while_the_ranks_run_is_no_error_of_the_start(
-    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, error: Exception
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     prepared = launch._Prepared([], {}, Mock())
     monkeypatch.setattr(launch, "_prepare", lambda *given: prepared)
@@ -74,7 +75,7 @@ def test_an_error_while_the_ranks_run_is_no_error_of_the_start(
     [(FULL, "cannot start: the disk is full\n", False), (KeyError("job"), "cannot start: KeyError", True)],
 )
 def test_an_error_before_the_launch_is_one_line_and_a_programming_error_has_its_traceback(
-    node: launch.NodeContext,
+    node: NodeContext,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     error: Exception,
@@ -92,7 +93,7 @@ def test_an_error_before_the_launch_is_one_line_and_a_programming_error_has_its_
 
 
 def test_a_full_disk_at_the_claim_is_an_error_of_the_start(
-    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(agent, "_claim", raising(FULL))
     assert agent.run_agent(node) == EXIT_LAUNCH_FAILED
@@ -100,7 +101,7 @@ def test_a_full_disk_at_the_claim_is_an_error_of_the_start(
 
 
 def test_no_room_for_an_exit_code_costs_a_line_in_the_log(
-    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(peers, "record_node_exit", raising(FULL))
     agent._record_exit(node, node.run.attempt(0), TorchrunResult(1))
@@ -108,7 +109,7 @@ def test_no_room_for_an_exit_code_costs_a_line_in_the_log(
 
 
 def test_no_room_to_close_an_attempt_prevents_no_requeue(
-    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempt: Attempt = node.run.attempt(0)
     monkeypatch.setattr(attempts, "write_json", raising(FULL))
@@ -119,7 +120,7 @@ def test_no_room_to_close_an_attempt_prevents_no_requeue(
 
 
 def test_a_launch_that_failed_on_node_0_is_not_explained_by_silent_nodes(
-    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close = Mock(return_value=ExitStatus("launch_failed", None))
     monkeypatch.setattr(agent, "launch", lambda node, attempt: TorchrunResult(EXIT_LAUNCH_FAILED))
@@ -133,7 +134,7 @@ def test_a_launch_that_failed_on_node_0_is_not_explained_by_silent_nodes(
     ("cause", "within_s"), [(None, peers.NODE_EXITS_TIMEOUT_S), ("preempted", peers.ENDING_TIMEOUT_S)]
 )
 def test_node_0_waits_only_briefly_for_other_nodes_once_the_job_ends(
-    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, cause: str | None, within_s: float
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch, cause: str | None, within_s: float
 ) -> None:
     poll = Mock()
     monkeypatch.setattr(agent, "poll_until", poll)
@@ -144,9 +145,9 @@ def test_node_0_waits_only_briefly_for_other_nodes_once_the_job_ends(
 
 
 def test_the_end_of_the_job_ends_the_wait_for_other_nodes(
-    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def launched(node: launch.NodeContext, attempt: Attempt) -> TorchrunResult:
+    def launched(node: NodeContext, attempt: Attempt) -> TorchrunResult:
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # blocked by the agent
         return TorchrunResult(0)
 
@@ -284,7 +285,7 @@ def test_delays_grow_and_differ() -> None:
 
 
 def test_no_rank_starts_after_a_set_up_of_the_node_that_exited(
-    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(launch, "read_run_json", lambda run: {})
     monkeypatch.setattr(launch.code_snapshot, "snapshot_problem", lambda run, record: None)
@@ -295,7 +296,7 @@ def test_no_rank_starts_after_a_set_up_of_the_node_that_exited(
 
 
 def test_the_next_start_excludes_the_nodes_that_failed(
-    node: launch.NodeContext, monkeypatch: pytest.MonkeyPatch
+    node: NodeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allocation = Mock()
     monkeypatch.setattr(agent, "failed_hosts", lambda run, attempt: (["b"], ["a", "b"]))

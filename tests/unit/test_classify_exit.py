@@ -99,6 +99,16 @@ ON_LAUNCH_QUEUE = [replace(each, waiting=False, stopped=False) for each in HANG]
             "request to stop",
         ),
         (
+            ExitEvidence(False, {0: 69, 1: 69}, preflight_refusal="node b: few GPUs", nodes_at_fault=[1]),
+            "preflight_failed",
+            "node b: few GPUs",
+        ),
+        (
+            ExitEvidence(False, {0: 69}, preflight_refusal="node b", external_cause="cancelled"),
+            "cancelled",
+            "",
+        ),
+        (
             ExitEvidence(False, {0: 1}, [error(0, 4.0)], requested_cause="preempted", requested_at=5.0),
             "crashed",
             "boom",

@@ -179,6 +179,7 @@ def test_help_loads_nothing_heavy() -> None:
         "arguments",
         "examples",
         "fabric_arguments",
+        "preflight_arguments",
         "result_arguments",
         "scheduler_arguments",
     ]

@@ -29,6 +29,7 @@ COMMANDS = {
     "sweep": ["sweep tiny.yaml --nodes 1 2", "sweep tiny.yaml --nodes 1 --dry-run --cluster local"],
     "run": ["run tiny.yaml", "run tiny.yaml --dry-run --cluster local"],
     "status": ["status", "status tiny --long"],
+    "nodes": ["nodes", "nodes --exclude n1", "nodes --clear-all"],
     "annotate": ["annotate tiny --tag a --note b", "annotate tiny/done"],
     "watch": ["watch over"],
     "show": ["show tiny/done", "show tiny/corrupt"],

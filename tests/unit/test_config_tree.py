@@ -68,6 +68,7 @@ def test_excluded_from_the_key_is_what_cannot_change_the_numbers():
         "job.rendezvous_timeout_s",
         "job.stop_lead_s",
         "job.stop_check_s",
+        "job.preflight",
         "job.setup_timeout_s",
         "job.step_timeout_s",
         "job.checkpoint_timeout_s",

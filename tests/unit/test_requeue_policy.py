@@ -52,7 +52,7 @@ def test_requeued_once_without_progress(cause: str) -> None:
     assert after(start(cause)).requeue
 
 
-CONTINUED = [cause for cause, rule in RULES.items() if rule.action != "end"]
+CONTINUED = [cause for cause, rule in RULES.items() if rule.action in ("requeue", "retry")]
 
 
 @pytest.mark.parametrize("cause", [cause for cause, rule in RULES.items() if rule.action == "retry"])
@@ -75,6 +75,16 @@ def test_max_attempts_in_a_row_without_a_newer_checkpoint_end_the_job(cause: str
         False, "not requeued: job.max_attempts=3 in a row without a newer checkpoint", limit_reached=True
     )
     assert not after(stuck, max_attempts=1).requeue
+
+
+def test_requeued_once_without_the_nodes_at_fault() -> None:
+    common, bad = start("preflight_failed"), JobStart("preflight_failed", None, None, excludes=True)
+    assert after(common) == RequeueDecision(False, "not requeued: no node is at fault")
+    assert after(bad).requeue
+    assert after(bad, bad).reason == "not requeued: the job was requeued for this before"
+    assert after(bad, start("preempted"), bad).reason == "not requeued: the job was requeued for this before"
+    assert after(bad, start("preempted", **SAVED), bad).requeue, "the run has progressed since"
+    assert not after(bad, max_attempts=1).requeue
 
 
 @pytest.mark.parametrize("saved", [None, 10])
@@ -113,6 +123,8 @@ def test_requeues_are_bounded() -> None:
         ("refused", RequeueDecision(False), 93),
         ("out_of_memory", RequeueDecision(False), 93),
         ("launch_failed", RequeueDecision(False, "not requeued"), 69),
+        ("preflight_failed", RequeueDecision(False, "not requeued"), 69),
+        ("preflight_failed", RequeueDecision(True), 0),
         ("crashed", RequeueDecision(False, "not requeued"), 1),
         ("cancelled", RequeueDecision(False), 1),
     ],

@@ -28,6 +28,13 @@ class JobConfig(Section):
     the ranks start, they train for three quarters of it."""
     stop_check_s: Annotated[NonNegativeFloat, Field(json_schema_extra=NOT_IN_KEY)] = 1.0
     """Seconds between the checks at which ranks agree on stop requests; 0: at every step."""
+    preflight: Annotated[Literal["auto", "basic", "full", "off"], Field(json_schema_extra=NOT_IN_KEY)] = (
+        "auto"
+    )
+    """Checks of the nodes before the ranks start, see [preflight.md](preflight.md). `basic`: agreement of the
+    nodes, GPUs, clocks, shared folder, free space. `full`: also rates of storage, links and an all-reduce, in
+    less than a minute. `auto`: full for a Slurm job of several nodes with NVIDIA GPUs, else basic. `off`:
+    none."""
     setup_timeout_s: Annotated[PositiveFloat, Field(json_schema_extra=NOT_IN_KEY)] = 600.0
     """Seconds until the ranks train, in the first step, and after the last step, after which a rank counts as
     hung. The agent of its node ends a hung attempt."""

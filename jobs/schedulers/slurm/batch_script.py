@@ -57,6 +57,8 @@ class ScriptFields:
     """Largest number of tasks of the array at the same time."""
     folders: Sequence[Path] = ()
     """Further folders that a container must have: those of a `command`."""
+    excluded_nodes: Sequence[str] = ()
+    """Nodes to exclude besides those of the profile."""
 
 
 def render(batch: ScriptFields) -> str:
@@ -84,7 +86,7 @@ def render(batch: ScriptFields) -> str:
     return _text(
         [
             "#!/bin/bash",
-            *directives(options | _resources(batch.config, profile) | options),
+            *directives(options | _resources(batch.config, profile, batch.excluded_nodes) | options),
             "",
             *(_EXPEDITED if profile.sbatch.get("requeue") == EXPEDITE else ()),
             *_ENVIRONMENT,
@@ -113,7 +115,7 @@ def render(batch: ScriptFields) -> str:
 
 def shape_options(batch: ScriptFields) -> list[str]:
     """Options of the script that neither name a run nor a job, such as `--nodes=2`."""
-    lines = directives(_array(batch) | _resources(batch.config, batch.profile))
+    lines = directives(_array(batch) | _resources(batch.config, batch.profile, batch.excluded_nodes))
     return [line.removeprefix("#SBATCH ") for line in lines]
 
 
@@ -218,8 +220,10 @@ _BY_HAND_CODE = (
 )
 
 
-def _resources(config: Mapping[str, Any], profile: Profile) -> dict[str, str | int | bool | None]:
-    """Options of sbatch from the shape and the limits of a run, and from the site profile."""
+def _resources(
+    config: Mapping[str, Any], profile: Profile, excluded: Sequence[str] = ()
+) -> dict[str, str | int | bool | None]:
+    """Options of sbatch from the shape and the limits of a run, the site profile, and excluded nodes."""
     resources, job = config["resources"], config["job"]
     options: dict[str, str | int | bool | None] = {
         "nodes": resources["nodes"],
@@ -237,7 +241,7 @@ def _resources(config: Mapping[str, Any], profile: Profile) -> dict[str, str | i
         "qos": profile.qos,
         "reservation": profile.reservation,
         "constraint": profile.constraint,
-        "exclude": profile.exclude,
+        "exclude": ",".join([*filter(None, [profile.exclude]), *excluded]) or None,
         "wckey": profile.wckey,
     }
     return options | {name: value for name, value in profile.sbatch.items() if name not in options}

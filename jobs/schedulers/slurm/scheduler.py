@@ -278,6 +278,7 @@ def script_fields(batch: Batch) -> ScriptFields:
         after=batch.after,
         at_once=batch.at_once,
         folders=command_code.folders_of_run(first, batch.record),
+        excluded_nodes=batch.record.get("excluded_nodes") or (),
     )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from disttrain.records.run_directory import RunDir
 from jobs.core import processes, requeue_policy
 from jobs.node import after_failure, agent
-from jobs.node.launch import NodeContext
+from jobs.node.node_context import NodeContext
 from jobs.schedulers import inherited_variables
 from jobs.schedulers.slurm.allocation import SlurmAllocation
 

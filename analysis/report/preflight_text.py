@@ -1,0 +1,36 @@
+"""Sentences about the checks of the nodes before the ranks started."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.units import plural
+
+
+def warnings(included: pd.DataFrame) -> list[str]:
+    """A warning about runs on nodes that a check found fault with."""
+    warned = included[included["preflight"] == "warned"]
+    if warned.empty:
+        return []
+    first = warned.iloc[0]
+    more = (
+        "" if len(warned) == 1 else f" The pre-flights of {len(warned)} runs had warnings (preflight.json)."
+    )
+    return [f"Pre-flight of {first['sweep']}/{first['run']}: {first['preflight_warning']}.{more}"]
+
+
+def notes(included: pd.DataFrame) -> list[str]:
+    """Cost of the checks, and runs without them; nothing where no run has a record of them."""
+    found = included[included["preflight"].notna()]
+    skipped = int((found["preflight"] == "skipped").sum())
+    checked = found[found["preflight"] != "skipped"]
+    text = []
+    if not checked.empty:
+        most, total = float(checked["preflight_s"].max()), float(checked["preflight_s"].sum())
+        text.append(
+            f"Checks of the nodes before the start took {total:.1f} s in {plural(len(checked), 'run')}, "
+            f"at most {most:.1f} s in one, with the wait for nodes that started later."
+        )
+    if skipped:
+        text.append(f"{plural(skipped, 'run')} started without checks of the nodes (--skip-preflight).")
+    return text

@@ -1,0 +1,108 @@
+"""Record of the pre-flight: checks of all nodes of an attempt before its ranks start."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from disttrain.records.base import Record
+from disttrain.records.links import NodePairRate
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class PreflightProblem(_Part):
+    """One finding of a check."""
+
+    check: str
+    """`agreement`, `clock`, `gpus`, `gpu_health`, `processors`, `memory_lock`, `shared_folder`, `free_space`,
+    `storage_rate`, `links` or `all_reduce`."""
+    severity: Literal["error", "warning"]
+    """The run does not start after an error."""
+    message: str
+    """One line."""
+    remedy: str
+    nodes: list[str]
+    """Hosts at fault; empty where no node is singled out."""
+
+
+class PreflightNode(_Part):
+    """Facts of one node."""
+
+    host: str
+    agreement: dict[str, str]
+    """Values that must be equal on all nodes: code, versions, fabric."""
+    agreement_hash: str
+    """SHA-256 of `agreement`: 12 hex digits."""
+    gpus: int | None
+    """GPUs that the job may use by NVML; null without NVML."""
+    processors: int
+    """Processors that this job may use."""
+    memory_lock_bytes: int | None
+    """Limit of locked memory (`ulimit -l`); null without a limit."""
+    free_bytes: dict[str, int]
+    """Free space by folder, for a user without privileges."""
+    clock_offset_s: tuple[float, float] | None
+    """Bounds of this node's clock less that of node 0, in seconds, by the order in which the nodes
+    wrote and saw files; null for node 0."""
+    write_bytes_per_s: float | None
+    """Rate of a written and flushed file in the run directory; null unless `mode` is full."""
+    read_bytes_per_s: float | None
+    """Rate of reading that file after it was dropped from this node's cache."""
+    seconds: float
+    """Duration of this node's own checks."""
+
+
+class PreflightAllReduce(_Part):
+    """An all-reduce over all ranks."""
+
+    bytes: int
+    seconds: float
+    """Minimum over ranks and repeats: the last rank to arrive did not wait."""
+    bus_bytes_per_s: float
+    """`bytes` / `seconds` x 2(N-1)/N over N ranks, as nccl-tests defines it."""
+
+
+class PreflightBandwidth(_Part):
+    """Measured communication, in mode full."""
+
+    backend: str
+    ranks: int
+    all_reduce: list[PreflightAllReduce]
+    """At the bucket size of the run, and at a large size unless the first one took too long."""
+    links: list[NodePairRate]
+    """Rates between neighbouring nodes in a ring."""
+    message_bytes: int
+    """Size of the messages between neighbours."""
+    node_link_bytes_per_s: float | None
+    """Sum of the rates of the adapters by which a node reaches the others; null if unknown, as for virtual
+    interfaces."""
+    ceiling_bytes_per_s: float | None
+    """Largest possible bus bandwidth by the model of docs/preflight.md; null without a known link rate."""
+    floor_bytes_per_s: float | None
+    """Bus bandwidth of the large size below which there is a warning."""
+    seconds: float
+
+
+class Preflight(Record):
+    """`preflight.json` of an attempt: the verdict on its nodes before the ranks start. Written by node 0."""
+
+    attempt: int
+    mode: Literal["basic", "full", "off"]
+    """Resolved `job.preflight`; `off` also for `--skip-preflight`."""
+    verdict: Literal["passed", "warned", "refused", "skipped"]
+    message: str | None
+    """One line: the first error and its remedy; null unless the nodes were refused."""
+    at_fault: list[str]
+    """Hosts that the errors single out. The next start of the job excludes them."""
+    problems: list[PreflightProblem]
+    nodes: list[PreflightNode]
+    """By node rank; without nodes that wrote no facts."""
+    bandwidth: PreflightBandwidth | None
+    seconds: float
+    """Duration on node 0, with `waited_s`."""
+    waited_s: float
+    """Part of it in which node 0 waited for the facts of other nodes, which may start later."""

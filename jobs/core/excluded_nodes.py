@@ -1,0 +1,112 @@
+"""The exclusion list of a runs folder: nodes that later submissions avoid until an entry expires.
+
+The pre-flight of a job adds nodes at fault, and `submit.py nodes` shows and changes the list. A lock file
+keeps changes of several jobs apart. Standard library only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from disttrain.errors import ConfigError
+from disttrain.records.json_files import CorruptFile, read_json, write_json
+from jobs.core import file_lock, journal
+
+FILE = ".excluded-nodes.json"
+_LOCK = ".excluded-nodes.lock"
+DEFAULT_HOURS = 24.0
+"""Duration of an entry: a day, in which a site finds and repairs or drains the node."""
+
+
+@dataclass(frozen=True)
+class ExcludedNode:
+    """One entry (`records.ExcludedNodeRecord`)."""
+
+    host: str
+    reason: str
+    cluster: str | None
+    by: str
+    time: str
+    expires: str
+
+    @classmethod
+    def until(
+        cls, host: str, reason: str, *, cluster: str | None, by: str, hours: float = DEFAULT_HOURS
+    ) -> ExcludedNode:
+        """An entry from now on for so many hours."""
+        expires = datetime.now(UTC) + timedelta(hours=hours)
+        return cls(host, reason, cluster, by, journal.utc_now(), expires.isoformat(timespec="milliseconds"))
+
+    def is_expired(self, now: datetime) -> bool:
+        return datetime.fromisoformat(self.expires) <= now
+
+
+def read(root: Path) -> list[ExcludedNode]:
+    """The entries of a runs folder that have not expired, by host. Raises `ConfigError`."""
+    return _unexpired(_entries(root))
+
+
+def hosts(root: Path, cluster: str | None) -> list[str]:
+    """Hosts that a submission to this cluster excludes, sorted."""
+    found = {each.host for each in read(root) if cluster is None or each.cluster in (None, cluster)}
+    return sorted(found)
+
+
+def add(root: Path, node: ExcludedNode) -> None:
+    """Add an entry, in place of an earlier one of the same host and cluster.
+
+    Raises `OSError`, or `ConfigError` where the list cannot be read or the file system cannot lock.
+    """
+
+    def added(entries: Sequence[ExcludedNode]) -> list[ExcludedNode]:
+        return [*(each for each in entries if not _same(each, node)), node]
+
+    _change(root, added)
+
+
+def remove(root: Path, names: Iterable[str] | None) -> list[ExcludedNode]:
+    """Remove the entries of these hosts, or all; return the removed ones. Raises like `add`."""
+    chosen = None if names is None else set(names)
+    removed: list[ExcludedNode] = []
+
+    def rest(entries: Sequence[ExcludedNode]) -> list[ExcludedNode]:
+        removed.extend(each for each in entries if chosen is None or each.host in chosen)
+        return [each for each in entries if each not in removed]
+
+    _change(root, rest)
+    return removed
+
+
+def _same(one: ExcludedNode, other: ExcludedNode) -> bool:
+    return (one.host, one.cluster) == (other.host, other.cluster)
+
+
+def _change(root: Path, change: Callable[[Sequence[ExcludedNode]], list[ExcludedNode]]) -> None:
+    """Write the result of `change` on the unexpired entries, under the lock."""
+    path = root / _LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        file_lock.lock(descriptor, fcntl.LOCK_EX, path)
+        entries = sorted(change(read(root)), key=lambda each: each.host)
+        write_json(root / FILE, {"schema_version": 1, "nodes": [asdict(each) for each in entries]})
+    finally:
+        os.close(descriptor)
+
+
+def _entries(root: Path) -> list[ExcludedNode]:
+    try:
+        return [ExcludedNode(**each) for each in read_json(root / FILE)["nodes"]]
+    except FileNotFoundError:
+        return []
+    except (CorruptFile, KeyError, TypeError) as error:
+        raise ConfigError(f"{root / FILE} cannot be read ({error}); remove it to use all nodes") from None
+
+
+def _unexpired(entries: Iterable[ExcludedNode]) -> list[ExcludedNode]:
+    now = datetime.now(UTC)
+    return sorted((each for each in entries if not each.is_expired(now)), key=lambda each: each.host)

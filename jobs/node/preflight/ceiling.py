@@ -1,0 +1,138 @@
+"""Ceiling of the bus bandwidth of an all-reduce, and the node or link that is slow. Pure functions.
+
+Sources: docs/preflight.md. A large all-reduce moves each byte over the slowest part of a ring: its bus
+bandwidth cannot exceed the rate by which a node reaches the others. NCCL on two nodes uses trees that send
+each byte over the link once instead of 2(N-1)/N times, so that its bus bandwidth reaches up to twice that
+rate (nccl/src/graph/tuning.cc). Two nodes therefore have a ceiling of their own.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jobs.node.preflight.checks import Problem
+
+_WARN_BELOW = {"nccl": 0.70, "gloo": 0.30}
+"""Fraction of the link rate below which there is a warning. Measured NCCL reaches 91 to 97 % of it. gloo
+copies through the host's memory, and has no published figure: the fraction is a guess on the safe side."""
+_FAIL_BELOW = {"nccl": 0.30, "gloo": 0.05}
+"""Fraction below which the transport is the wrong one, such as TCP in place of InfiniBand."""
+_LARGE_BYTES = {"nccl": 2**30, "gloo": 16 * 2**20}
+"""Smaller messages do not reach the ceiling, so they are not judged against it."""
+_SLOW_LINK = 0.5
+"""A direction is slow below this fraction of the usual rate."""
+_BAD_LINK = 0.25
+"""A node whose link is below this fraction is not used. Between the two, other jobs may load the link."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """Limits of the bus bandwidth in bytes per second."""
+
+    most: float
+    """Largest possible value."""
+    warn_below: float
+    fail_below: float
+    from_bytes: int
+    """Size of an all-reduce from which the limits hold."""
+
+
+@dataclass(frozen=True)
+class SlowLink:
+    """A slow node, or a slow pair of nodes where no single node explains it."""
+
+    nodes: tuple[int, ...]
+    bytes_per_s: float
+    """Median rate of its slow directions."""
+    usual_bytes_per_s: float
+
+
+def ceiling(nodes: int, node_link_bytes_per_s: float | None, backend: str) -> Ceiling | None:
+    """The ceiling between nodes; None for one node or an unknown rate of the links.
+
+    Limits refer to the link rate, also on two nodes: whether the algorithm that exceeds it is chosen depends
+    on the NCCL version and the ranks.
+    """
+    if nodes < 2 or node_link_bytes_per_s is None or backend not in _WARN_BELOW:
+        return None
+    factor = 2.0 if nodes == 2 and backend == "nccl" else 1.0
+    return Ceiling(
+        most=factor * node_link_bytes_per_s,
+        warn_below=_WARN_BELOW[backend] * node_link_bytes_per_s,
+        fail_below=_FAIL_BELOW[backend] * node_link_bytes_per_s,
+        from_bytes=_LARGE_BYTES[backend],
+    )
+
+
+def slow_link(rates: Mapping[tuple[int, int], float]) -> SlowLink | None:
+    """The slowest link by the rates of pairs (source, target); None if all are of one kind.
+
+    The usual rate is the third quartile: in a ring of three nodes, one slow node slows 4 of 6 directions. A
+    node is at fault if all of its directions are slow; of several, the one with the slowest median. Two nodes
+    alone cannot be compared with others.
+    """
+    nodes = sorted({node for pair in rates for node in pair})
+    if len(nodes) < 3:
+        return None
+    usual = sorted(rates.values())[math.ceil(0.75 * (len(rates) - 1))]
+    slow = {pair: rate for pair, rate in rates.items() if rate < _SLOW_LINK * usual}
+    if not slow:
+        return None
+    medians = {
+        node: statistics.median(own.values())
+        for node in nodes
+        if (own := {pair: rate for pair, rate in rates.items() if node in pair}) and own.keys() <= slow.keys()
+    }
+    if medians:
+        node = min(medians, key=lambda each: medians[each])
+        return SlowLink((node,), medians[node], usual)
+    pair = min(slow, key=lambda each: slow[each])
+    return SlowLink(pair, slow[pair], usual)
+
+
+def link_problems(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> list[Problem]:
+    """The problem of the slowest link, which names its node."""
+    found = slow_link(rates)
+    if found is None:
+        return []
+    names = tuple(hosts[node] for node in found.nodes)
+    what = f"the link of node {names[0]}" if len(names) == 1 else f"the link from {names[0]} to {names[1]}"
+    message = (
+        f"{what} moves {_rate(found.bytes_per_s)}, "
+        f"{found.bytes_per_s / found.usual_bytes_per_s:.0%} of the usual {_rate(found.usual_bytes_per_s)}"
+    )
+    remedy = "resubmit without the node, and have its cable, port and adapter examined"
+    # a slow direction of one pair may be due to a switch: no node is excluded for it
+    is_bad = len(names) == 1 and found.bytes_per_s < _BAD_LINK * found.usual_bytes_per_s
+    return [Problem("links", message, remedy, names if is_bad else (), "error" if is_bad else "warning")]
+
+
+def all_reduce_problems(
+    limits: Ceiling | None, size: int, bus_bytes_per_s: float, slowest: str | None
+) -> list[Problem]:
+    """The problem of a large all-reduce below its floor; `slowest` is the slowest pair, in words."""
+    if limits is None or size < limits.from_bytes or bus_bytes_per_s >= limits.warn_below:
+        return []
+    failed = bus_bytes_per_s < limits.fail_below
+    name = f"; the slowest link is {slowest}" if slowest else ""
+    message = (
+        f"an all-reduce of {size / 2**20:.0f} MiB has a bus bandwidth of {_rate(bus_bytes_per_s)}, "
+        f"{bus_bytes_per_s / limits.most:.0%} of the ceiling of {_rate(limits.most)}{name}"
+    )
+    remedy = "look at the transport that NCCL chose (submit.py fabric explain)"
+    return [Problem("all_reduce", message, remedy, (), "error" if failed else "warning")]
+
+
+def slowest_pair(rates: Mapping[tuple[int, int], float], hosts: Sequence[str]) -> str | None:
+    """The slowest direction and its rate, in words."""
+    if not rates:
+        return None
+    (source, target), rate = min(rates.items(), key=lambda each: each[1])
+    return f"from {hosts[source]} to {hosts[target]} ({_rate(rate)})"
+
+
+def _rate(bytes_per_s: float) -> str:
+    return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.1f} MB/s"

@@ -1,0 +1,90 @@
+"""Health of this node's GPUs by NVML: `python -m jobs.node.preflight.gpu_health` prints JSON.
+
+NVML is asked in this process alone, which the agent ends after a time limit: a driver may hang. A value that
+a GPU does not have is no problem.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from jobs.node.node_info import selected
+
+_THROTTLED = {
+    "nvmlClocksThrottleReasonHwSlowdown": "hardware slowdown (temperature or power brake)",
+    "nvmlClocksThrottleReasonHwThermalSlowdown": "thermal slowdown of the hardware",
+    "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "external power brake",
+    "nvmlClocksThrottleReasonSwThermalSlowdown": "thermal slowdown of the driver",
+}
+"""Reasons that slow a healthy, idle GPU never has. The limit of power is reached in normal work."""
+_RESET = "have the GPU reset (nvidia-smi -r) or the node drained"
+_REPLACE = "report the GPU for replacement; resubmit without the node"
+_COOL = "report the node: cooling or power supply"
+
+
+def problems(api: Any, handle: Any, name: str) -> list[dict[str, str]]:
+    """Problems of one GPU: uncorrected memory errors, memory rows or pages to be replaced, throttling."""
+    found = []
+
+    def add(severity: str, message: str, remedy: str) -> None:
+        found.append({"severity": severity, "message": f"{name}: {message}", "remedy": remedy})
+
+    errors = _value(
+        lambda: api.nvmlDeviceGetTotalEccErrors(
+            handle, api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, api.NVML_VOLATILE_ECC
+        )
+    )
+    if errors:
+        add("error", f"{errors} uncorrected memory errors (ECC) since the driver was loaded", _RESET)
+    rows = _value(lambda: api.nvmlDeviceGetRemappedRows(handle))
+    if rows is not None:
+        _, _, pending, failed = rows
+        if failed:
+            add("error", "a memory row could not be replaced", _REPLACE)
+        elif pending:
+            add("warning", "a memory row is replaced at the next reset", _RESET)
+    elif _value(lambda: api.nvmlDeviceGetRetiredPagesPendingStatus(handle)):
+        add("warning", "a memory page is retired at the next reset", _RESET)
+    reasons = _value(lambda: api.nvmlDeviceGetCurrentClocksThrottleReasons(handle)) or 0
+    for constant, text in _THROTTLED.items():
+        if reasons & getattr(api, constant, 0):
+            add("warning", f"throttled now: {text}", _COOL)
+    return found
+
+
+def _value(read: Callable[[], Any]) -> Any:
+    """The value, or None where the device, the driver or the binding refuses it."""
+    try:
+        return read()
+    except Exception:  # the binding raises errors of several types
+        return None
+
+
+def collect(api: Any, visible: str | None) -> dict[str, Any]:
+    """Number and problems of the GPUs that `visible` (CUDA_VISIBLE_DEVICES) selects."""
+    api.nvmlInit()
+    gpus, lost = [], []
+    for index in range(api.nvmlDeviceGetCount()):
+        try:
+            handle = api.nvmlDeviceGetHandleByIndex(index)
+            gpus.append({"uuid": api.nvmlDeviceGetUUID(handle), "handle": handle, "index": index})
+        except Exception as error:
+            lost.append({"severity": "error", "message": f"GPU {index}: {error}", "remedy": _RESET})
+    chosen = selected(gpus, visible)
+    found = [each for gpu in chosen for each in problems(api, gpu["handle"], f"GPU {gpu['index']}")]
+    return {"gpus": len(chosen), "problems": lost + found}
+
+
+def main() -> int:
+    import pynvml
+
+    print(json.dumps(collect(pynvml, os.environ.get("CUDA_VISIBLE_DEVICES"))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""Check all nodes of an attempt before its ranks start, and agree on the verdict. Standard library only.
+
+Each node collects its facts. Node 0 judges them, writes `preflight.json`, and puts nodes at fault on the
+exclusion list of the runs folder. In mode full, the nodes then measure their bandwidth together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from disttrain.config.config_tree import asks_for_gpus
+from disttrain.config.ranks import ranks_per_node
+from disttrain.errors import ConfigError, message_of
+from disttrain.records.json_files import read_json
+from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps
+from jobs.core import excluded_nodes, journal
+from jobs.core.attempt import checkpoint_folder
+from jobs.core.environment import AddedVariable
+from jobs.node import rendezvous
+from jobs.node.node_context import NodeContext
+from jobs.node.node_log import log_line
+from jobs.node.preflight import bandwidth, checks, exchange, facts, verdict
+from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
+
+_NVIDIA = Path("/dev/nvidiactl")
+"""Device that exists where the NVIDIA driver is loaded."""
+_FACTS_WITHIN_S = 50.0
+"""Longest wait for the facts of other nodes. srun ends the agents 60 s after the first of them has ended, for
+instance on a node without the code; node 0 must have recorded the verdict by then."""
+_VERDICT_MARGIN_S = 15.0
+"""Time for the verdict of node 0 to reach the other nodes through the file system."""
+
+
+@dataclass
+class _Findings:
+    """Facts and problems that node 0 has collected."""
+
+    began: float
+    facts: list[NodeFacts] = field(default_factory=list)
+    offsets: dict[str, ClockOffset] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    bandwidth: dict[str, Any] | None = None
+    waited_s: float = 0.0
+
+
+def resolved_mode(configured: str, *, several_machines: bool, gpus: bool) -> str:
+    """`basic`, `full` or `off` for a value of `job.preflight`. One machine has no links to measure."""
+    if configured == "off":
+        return "off"
+    wanted = configured == "full" or (configured == "auto" and gpus)
+    return "full" if wanted and several_machines else "basic"
+
+
+def run_preflight(
+    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], added: Mapping[str, AddedVariable]
+) -> str | None:
+    """The reason, one line, why this attempt must not start; None if it may.
+
+    `record` is the run's `run.json`, `added` holds the variables of its ranks. Raises `RendezvousError` when
+    node 0 is silent, `NodeFailed` when another node has failed, and `JobEnded`.
+    """
+    config = record["config"]
+    several = len(node.hosts) > 1 and not node.one_machine
+    wants_gpus = asks_for_gpus(config["resources"]["device"])
+    mode = resolved_mode(
+        config["job"].get("preflight", "auto"),
+        several_machines=several,
+        gpus=wants_gpus and _NVIDIA.exists(),
+    )
+    if mode == "off":
+        return _skipped(node, attempt, record)
+    if node.rank > 0 and not several:
+        return None  # node 0 has checked this machine
+    began = time.monotonic()
+    if mode == "full" or several:
+        attempt.preflight_folder.mkdir(exist_ok=True)
+    own = _own_facts(node, attempt, record, mode, wants_gpus=wants_gpus)
+    if several:
+        exchange.write_facts(attempt, own)
+    if node.rank > 0:
+        return _follow(node, attempt, config, added)
+    found = _Findings(began, [own])
+    _judge(node, attempt, config, found)
+    if mode == "full" and not checks.is_refused(found.problems):
+        _measure(node, attempt, config, added, found)
+    return _conclude(node, attempt, mode, found)
+
+
+def _skipped(node: NodeContext, attempt: Attempt, record: Mapping[str, Any]) -> str | None:
+    """Record that the checks were left out; missing GPUs still prevent the start."""
+    if node.rank == 0:
+        exchange.write_verdict(attempt, verdict.verdict_record(attempt.number, "off", node.hosts, [], {}, []))
+    return node.allocation.missing_gpus(record) if node.allocation else None
+
+
+def _own_facts(
+    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], mode: str, *, wants_gpus: bool
+) -> NodeFacts:
+    peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
+    return facts.collect(
+        node.rank,
+        host=node.hosts[node.rank],
+        folders=[node.run.path, checkpoint_folder(node.run, record["config"])],
+        missing_gpus=node.allocation.missing_gpus(record) if node.allocation else None,
+        wants_gpus=wants_gpus,
+        rate_folder=attempt.preflight_folder if mode == "full" else None,
+        interface=rendezvous.interface_towards(peer) if peer else None,
+    )
+
+
+def space_needed(run: RunDir, config: Mapping[str, Any]) -> dict[str, int]:
+    """Free bytes that the run needs, by folder: for its records, and for one more checkpoint."""
+    folder = checkpoint_folder(run, config)
+    needed = {str(run.path): checks.MIN_FREE_BYTES}
+    newest = next(iter(checkpoint_steps(folder)), None)
+    size = _size(folder / f"step-{newest:08d}") if newest is not None else 0
+    return needed | {str(folder): checks.MIN_FREE_BYTES + size}
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _judge(node: NodeContext, attempt: Attempt, config: Mapping[str, Any], found: _Findings) -> None:
+    """Wait for the facts of the other nodes, and judge all of them."""
+    if len(node.hosts) > 1 and not node.one_machine:
+        within_s = _facts_within_s(config)
+        waiting = time.monotonic()
+        seen = exchange.read_all_facts(attempt, len(node.hosts), within_s, node.allocation)
+        found.waited_s = time.monotonic() - waiting
+        found.facts = [each for each, _ in seen.values()]
+        opened = datetime.fromisoformat(read_json(attempt.record)["started"]).timestamp()
+        found.offsets = {
+            each.host: checks.clock_offset(each.time, opened, at)
+            for each, at in seen.values()
+            if each.node > 0
+        }
+        folder = str(node.run.path)
+        found.problems += checks.check_shared_folder(folder, node.hosts, seen, within_s)
+    found.problems += verdict.problems_of_facts(
+        found.facts,
+        found.offsets,
+        node.hosts,
+        ranks=ranks_per_node(config),
+        space_needed=space_needed(node.run, config),
+    )
+
+
+def _facts_within_s(config: Mapping[str, Any]) -> float:
+    return min(_FACTS_WITHIN_S, float(config["job"]["rendezvous_timeout_s"]))
+
+
+def _measure(
+    node: NodeContext,
+    attempt: Attempt,
+    config: Mapping[str, Any],
+    added: Mapping[str, AddedVariable],
+    found: _Findings,
+) -> None:
+    """Measure the bandwidth together with the other nodes, on node 0. A failure is a warning."""
+    with rendezvous.reserve_port() as port:
+        endpoint = rendezvous.Endpoint(node.hosts[0], port.getsockname()[1])
+        exchange.publish_endpoint(attempt, endpoint)
+        problem = _run_ranks(node, attempt, config, added, endpoint)
+    result = bandwidth.result(attempt)
+    if problem is not None or result is None:
+        remedy = "training may start all the same; --skip-preflight leaves the measurement out"
+        message = problem or "the measurement wrote no result"
+        found.problems.append(Problem("all_reduce", message, remedy, (), "warning"))
+        return
+    found.bandwidth, problems = verdict.judged_bandwidth(result, found.facts, node.hosts)
+    found.problems += problems
+
+
+def _run_ranks(
+    node: NodeContext,
+    attempt: Attempt,
+    config: Mapping[str, Any],
+    added: Mapping[str, AddedVariable],
+    endpoint: rendezvous.Endpoint,
+) -> str | None:
+    env = bandwidth.rank_environment(added)
+    return bandwidth.measure(attempt, config, node.rank, len(node.hosts), endpoint, env, node.allocation)
+
+
+def _follow(
+    node: NodeContext, attempt: Attempt, config: Mapping[str, Any], added: Mapping[str, AddedVariable]
+) -> str | None:
+    """Wait for the verdict on a node other than 0, and take part in the measurement if there is one."""
+    within_s = _facts_within_s(config) + _VERDICT_MARGIN_S
+    endpoint = exchange.wait_for_endpoint(attempt, within_s, node.allocation)
+    if endpoint is not None:
+        problem = _run_ranks(node, attempt, config, added, endpoint)
+        if problem is not None:
+            log_line(f"pre-flight: {problem}")
+        within_s = bandwidth.WITHIN_S + _VERDICT_MARGIN_S
+    found = exchange.wait_for_verdict(attempt, within_s, node.allocation)
+    return _reason(found["message"])
+
+
+def _conclude(node: NodeContext, attempt: Attempt, mode: str, found: _Findings) -> str | None:
+    """Write the verdict, list nodes at fault, and log the problems, on node 0."""
+    record = verdict.verdict_record(
+        attempt.number,
+        mode,
+        node.hosts,
+        found.facts,
+        found.offsets,
+        found.problems,
+        bandwidth=found.bandwidth,
+        seconds=time.monotonic() - found.began,
+        waited_s=found.waited_s,
+    )
+    exchange.write_verdict(attempt, record)
+    for problem in found.problems:
+        log_line(f"pre-flight: {problem.severity}: {problem.message}; {problem.remedy}")
+    if record["at_fault"] and node.allocation is not None:
+        _exclude(node, record["at_fault"], found.problems)
+    return _reason(record["message"])
+
+
+def _reason(message: str | None) -> str | None:
+    return None if message is None else f"pre-flight: {message}"
+
+
+def _exclude(node: NodeContext, hosts: Sequence[str], problems: Sequence[Problem]) -> None:
+    """Put nodes at fault on the exclusion list of the runs folder, or log why that fails."""
+    intent = journal.entry(node.run, node.submission).read("intent") or {}
+    root = node.run.path.parent.parent
+    try:
+        for host in hosts:
+            reason = next(each.message for each in problems if host in each.nodes)
+            excluded_nodes.add(
+                root,
+                excluded_nodes.ExcludedNode.until(
+                    host, reason, cluster=intent.get("cluster_name"), by=f"{node.run.sweep}/{node.run.name}"
+                ),
+            )
+    except (OSError, ConfigError) as error:
+        log_line(f"not put on the exclusion list: {', '.join(hosts)}: {message_of(error)}")
+    else:
+        log_line(f"excluded from later submissions to {root}: {', '.join(hosts)} (submit.py nodes)")

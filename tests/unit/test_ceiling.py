@@ -1,0 +1,73 @@
+"""The ceiling of the bus bandwidth, and the node whose link is slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from jobs.node.preflight import ceiling
+from tests.support.link_rates import ring
+
+NDR_8 = 8 * 400e9 / 8
+LARGE = 2**30
+
+
+def test_two_nodes_have_a_ceiling_of_their_own() -> None:
+    two, four = (ceiling.ceiling(nodes, NDR_8, "nccl") for nodes in (2, 4))
+    assert two is not None
+    assert four is not None
+    assert (four.most, two.most) == (NDR_8, 2 * NDR_8)
+    assert two.warn_below == four.warn_below
+    assert ceiling.ceiling(2, NDR_8, "gloo").most == NDR_8  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "measured", "verdict"),
+    [
+        (8, 386.6e9, None),  # 8 x H100, NDR 8 x 400
+        (2, 487e9, None),  # p5, two nodes: above the rate of the links
+        (4, 250e9, "warning"),
+        (4, 5.4e9, "error"),  # TCP in place of the fabric
+    ],
+)
+def test_published_figures_are_judged_as_their_sources_do(
+    nodes: int, measured: float, verdict: str | None
+) -> None:
+    limits = ceiling.ceiling(nodes, NDR_8, "nccl")
+    found = ceiling.all_reduce_problems(limits, LARGE, measured, "from a to b (1 GB/s)")
+    assert [each.severity for each in found] == ([verdict] if verdict else [])
+    assert all("slowest link is from a to b" in each.message for each in found)
+
+
+def test_nothing_is_judged_without_a_known_link_nor_at_the_bucket_size() -> None:
+    assert ceiling.ceiling(4, None, "nccl") is None
+    assert ceiling.ceiling(1, NDR_8, "nccl") is None
+    limits = ceiling.ceiling(4, NDR_8, "nccl")
+    assert ceiling.all_reduce_problems(limits, 25 * 2**20, 1e9, None) == []
+
+
+@pytest.mark.parametrize("nodes", [3, 4, 5, 8])
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_a_node_on_a_slow_link_is_named(nodes: int, slow: int) -> None:
+    hosts = [f"n{node}" for node in range(nodes)]
+    (found,) = ceiling.link_problems(ring(nodes, {slow: 0.1}), hosts)
+    assert (found.nodes, found.severity) == ((f"n{slow}",), "error")
+    assert f"the link of node n{slow} moves 10.0 MB/s, 10% of the usual 100.0 MB/s" in found.message
+
+
+def test_a_half_loaded_link_is_a_warning_and_excludes_no_node() -> None:
+    (found,) = ceiling.link_problems(ring(4, {1: 0.4}), ["a", "b", "c", "d"])
+    assert (found.nodes, found.severity) == ((), "warning")
+    assert "node b" in found.message
+
+
+def test_one_slow_direction_is_that_of_no_node() -> None:
+    rates = ring(4, {}) | {(1, 2): 1e6}
+    (found,) = ceiling.link_problems(rates, ["a", "b", "c", "d"])
+    assert (found.nodes, found.severity) == ((), "warning")
+    assert "the link from b to c" in found.message
+
+
+def test_two_nodes_and_equal_links_name_none() -> None:
+    assert ceiling.link_problems(ring(2, {0: 0.1}), ["a", "b"]) == []
+    assert ceiling.link_problems(ring(4, {}), ["a", "b", "c", "d"]) == []
+    assert ceiling.slowest_pair({(0, 1): 2e9, (1, 0): 1e9}, ["a", "b"]) == "from b to a (1.0 GB/s)"

@@ -1,0 +1,137 @@
+"""Each check of the pre-flight names its node and finds nothing on healthy ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jobs.node.preflight import checks
+from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
+
+GOOD = NodeFacts(0, "n0", 1000.0, {"torch": "2.14.1", "fabric": "infiniband"}, 8, {"/runs": 10**12})
+FOUR = [replace(GOOD, node=number, host=f"n{number}") for number in range(4)]
+HOSTS = [each.host for each in FOUR]
+
+
+def with_node(number: int, **changes: object) -> list[NodeFacts]:
+    """Four nodes, of which one has other facts."""
+    return [replace(each, **changes) if each.node == number else each for each in FOUR]
+
+
+def test_equal_nodes_agree() -> None:
+    assert checks.check_agreement(FOUR) == []
+    assert len({each.agreement_hash for each in FOUR}) == 1
+
+
+def test_the_node_that_differs_from_the_majority_is_named_with_both_values() -> None:
+    nodes = with_node(2, agreement={"torch": "2.13.0", "fabric": "infiniband", "plugin": "1.2"})
+    (found,) = checks.check_agreement(nodes)
+    assert found.nodes == ("n2",)
+    assert found.message == (
+        "node n2: plugin is 1.2, and none on 3 other nodes; torch is 2.13.0, and 2.14.1 on 3 other nodes"
+    )
+    assert nodes[2].agreement_hash != nodes[0].agreement_hash
+
+
+def test_without_a_majority_no_node_is_at_fault() -> None:
+    nodes = with_node(1, agreement={"torch": "2.13.0"})[:2]
+    found = {each.message: each.nodes for each in checks.check_agreement(nodes)}
+    assert list(found.values()) == [()]
+    assert "torch is 2.14.1 on n0 and 2.13.0 on n1" in next(iter(found))
+
+
+@pytest.mark.parametrize(
+    ("written", "beyond"),
+    [
+        (100.0, None),
+        (104.0, None),  # may have been written 4 s after node 0 opened the attempt
+        (110.0, 7.0),  # node 0 saw the file at 103 s: 7 s ahead at the least
+        (96.0, None),  # 4 to 7 s behind: not certain
+        (90.0, -10.0),
+    ],
+)
+def test_clocks_differ_only_where_the_order_of_events_proves_it(written: float, beyond: float | None) -> None:
+    assert checks.clock_offset(written, opened=100.0, seen=103.0).beyond_limit_s == beyond
+
+
+def test_the_node_with_the_wrong_clock_is_named() -> None:
+    right, wrong = ClockOffset(-1.0, 1.0), ClockOffset(-61.0, -59.0)
+    (found,) = checks.check_clocks("n0", {"n1": right, "n2": wrong, "n3": right})
+    assert (found.nodes, found.message) == (
+        ("n2",),
+        "the clock of node n2 is at least 59 s behind that of node n0",
+    )
+    (found,) = checks.check_clocks("n0", {"n1": wrong, "n2": wrong, "n3": right})
+    assert found.nodes == ("n0",), "most nodes differ from node 0"
+    (found,) = checks.check_clocks("n0", {"n1": wrong})
+    assert found.nodes == (), "of two clocks either may be wrong"
+    assert checks.check_clocks("n0", {"n1": right}) == []
+
+
+def test_missing_and_unequal_gpus_are_those_of_their_node() -> None:
+    (found,) = checks.check_gpus(with_node(1, missing_gpus="this node has 3 of the 4 GPUs"))
+    assert (found.check, found.nodes, found.severity) == ("gpus", ("n1",), "error")
+    # The driver of one node does not work: its ranks would train on the CPU.
+    nodes = [replace(each, gpus=None if each.node == 3 else 4) for each in FOUR]
+    (found,) = checks.check_gpus(nodes)
+    assert (found.nodes, found.message) == (("n3",), "node n3 has no usable GPUs, other nodes have 4")
+    assert checks.check_gpus(FOUR) == []
+
+
+def test_only_errors_of_gpus_blame_their_node() -> None:
+    gpu = {"severity": "warning", "message": "GPU 0: throttled", "remedy": "cool it"}
+    warned, failed = checks.check_gpus(with_node(1, gpu_problems=[gpu, {**gpu, "severity": "error"}]))
+    assert (warned.nodes, warned.severity, failed.nodes) == ((), "warning", ("n1",))
+
+
+@pytest.mark.parametrize(
+    ("limit", "rdma", "severity"),
+    [(None, True, None), (65536, False, None), (65536, True, "error"), (2**30, True, "warning")],
+)
+def test_locked_memory_matters_on_rdma(limit: int | None, rdma: bool, severity: str | None) -> None:
+    found = checks.check_memory_lock(with_node(1, memory_lock_bytes=limit, rdma=rdma))
+    assert [each.severity for each in found] == ([severity] if severity else [])
+
+
+def test_a_full_disk_is_nobodys_fault_unless_other_nodes_see_another_one() -> None:
+    full = [replace(each, free_bytes={"/runs": 2**20}) for each in FOUR]
+    (found,) = checks.check_free_space(full, {"/runs": 64 * 2**20})
+    assert (found.nodes, found.message) == ((), "/runs has 1.0 MiB free, and the run needs 64.0 MiB")
+    (found,) = checks.check_free_space(with_node(2, free_bytes={"/runs": 0}), {"/runs": 64 * 2**20})
+    assert found.nodes == ("n2",)
+    assert checks.check_free_space(FOUR, {"/runs": 64 * 2**20, "/elsewhere": 1}) == []
+
+
+def test_nodes_whose_files_do_not_arrive_do_not_share_the_folder() -> None:
+    (found,) = checks.check_shared_folder("/runs/a", HOSTS, [0, 1, 3], 120)
+    assert found.nodes == ("n2",)
+    assert "node n2 wrote nothing that node n0 can see to /runs/a within 120 s" in found.message
+    assert "mount the shared file system" in found.remedy
+    assert checks.check_shared_folder("/runs/a", HOSTS, range(4), 120) == []
+
+
+def test_slow_storage_and_few_processors_are_warnings() -> None:
+    nodes = [replace(each, write_bytes_per_s=1e9, read_bytes_per_s=2e9) for each in FOUR]
+    assert checks.check_storage_rates(nodes) == []
+    nodes[1] = replace(nodes[1], read_bytes_per_s=1e8)
+    (found,) = checks.check_storage_rates(nodes)
+    assert (found.nodes, found.severity) == (("n1",), "warning")
+    assert "node n1 reads 100.0 MB/s" in found.message
+    (found,) = checks.check_processors(with_node(1, processors=3), 4)
+    assert (found.nodes, found.severity) == ((), "warning")
+
+
+def test_a_refusal_is_one_line_with_its_remedy() -> None:
+    problems = [Problem("a", "slow", "wait", (), "warning"), Problem("b", "bad", "mend it", ("n1",))]
+    assert checks.refusal(problems) == "bad; mend it"
+    assert checks.refusal([*problems, problems[1]]).endswith("mend it (and 1 more in preflight.json)")
+    assert checks.is_refused(problems)
+    assert not checks.is_refused(problems[:1])
+
+
+def test_a_reason_common_to_all_nodes_is_the_fault_of_none() -> None:
+    bad = [Problem("b", "", "", (host,)) for host in HOSTS]
+    assert checks.nodes_at_fault(bad[:2], HOSTS) == ("n0", "n1")
+    assert checks.nodes_at_fault(bad, HOSTS) == ()
+    assert checks.nodes_at_fault(bad[:1], HOSTS[:1]) == ("n0",), "the only node of a job"

@@ -1,0 +1,81 @@
+"""`submit.py nodes`, and its effect on submissions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import submit
+from jobs.core import excluded_nodes
+from jobs.schedulers.slurm.scheduler import script_fields
+from jobs.submission.choose_actions import Action
+from jobs.submission.submit import PreparedRun, batch_of, prepare
+from jobs.submission.warnings import excluded_nodes_warning
+from tests.support.jobs import FakeScheduler, FakeSlurm, sweep_plan
+
+CODE = {"code": {"hash": "c0de", "path": "."}}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def nodes(runs: Path, *arguments: str) -> int:
+    return submit.main(["nodes", "--runs", str(runs), *arguments])
+
+
+def test_nodes_are_excluded_shown_and_cleared(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert nodes(runs) == 0
+    assert "no excluded nodes" in capsys.readouterr().out
+    assert nodes(runs, "--exclude", "n1", "n2", "--reason", "slow link", "--hours", "2") == 0
+    shown = capsys.readouterr().out
+    assert "n1" in shown
+    assert "slow link" in shown
+    assert "2 excluded nodes" in shown
+    assert nodes(runs, "--clear", "n1") == 0
+    assert "used again: n1" in capsys.readouterr().out
+    assert nodes(runs, "--json") == 0
+    assert [each["host"] for each in json.loads(capsys.readouterr().out)["excluded_nodes"]] == ["n2"]
+    assert nodes(runs, "--clear-all") == 0
+    assert excluded_nodes.read(runs) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--clear", "n7"), "--clear: no excluded node 'n7'"),
+        (("--exclude", "n[1-3]"), "--exclude: 'n[1-3]' is not the name of one node"),
+    ],
+)
+def test_bad_names_are_refused(
+    runs: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], message: str
+) -> None:
+    assert nodes(runs, *arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not runs.exists()
+
+
+def prepared(runs: Path, scheduler: FakeScheduler, **options: bool) -> PreparedRun:
+    (plan,) = sweep_plan("a").runs
+    (found,) = prepare([Action("submit", "demo", "a", "", plan)], scheduler, runs, CODE, **options)
+    assert isinstance(found, PreparedRun)
+    return found
+
+
+def test_a_submission_excludes_them_and_records_it(runs: Path) -> None:
+    assert "excluded_nodes" not in prepared(runs, FakeSlurm()).record
+    nodes(runs, "--exclude", "n2", "n1")
+    found = prepared(runs, FakeSlurm())
+    assert found.record["excluded_nodes"] == ["n1", "n2"]
+    assert script_fields(batch_of([found])).excluded_nodes == ["n1", "n2"]
+    assert excluded_nodes_warning(runs, FakeSlurm())[0].startswith("excluded for failed checks: n1, n2 ")
+    assert "excluded_nodes" not in prepared(runs, FakeScheduler()).record, "one machine has no other node"
+    assert excluded_nodes_warning(runs, FakeScheduler()) == []
+
+
+def test_a_skipped_pre_flight_is_recorded(runs: Path) -> None:
+    assert prepared(runs, FakeSlurm()).record["config"]["job"]["preflight"] == "auto"
+    assert prepared(runs, FakeSlurm(), skip_preflight=True).record["config"]["job"]["preflight"] == "off"

@@ -1,0 +1,83 @@
+"""Problems of GPUs by NVML."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobs.node.preflight import gpu_health
+
+
+class Gpu:
+    """Answers of NVML for one GPU; None: not supported."""
+
+    def __init__(self, uuid: str, **answers: Any) -> None:
+        self.uuid, self.answers = uuid, answers
+
+
+def nvml(*gpus: Gpu) -> Any:
+    def answer(name: str) -> Any:
+        def call(gpu: Gpu, *_: Any) -> Any:
+            if gpu.answers.get(name) is None:
+                raise RuntimeError("not supported")
+            return gpu.answers[name]
+
+        return call
+
+    return SimpleNamespace(
+        NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
+        NVML_VOLATILE_ECC=0,
+        nvmlClocksThrottleReasonHwThermalSlowdown=0x40,
+        nvmlClocksThrottleReasonSwPowerCap=0x4,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: len(gpus),
+        nvmlDeviceGetHandleByIndex=lambda index: gpus[index],
+        nvmlDeviceGetUUID=lambda gpu: gpu.uuid,
+        nvmlDeviceGetTotalEccErrors=answer("ecc"),
+        nvmlDeviceGetRemappedRows=answer("rows"),
+        nvmlDeviceGetRetiredPagesPendingStatus=answer("pages"),
+        nvmlDeviceGetCurrentClocksThrottleReasons=answer("throttled"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "severity", "text"),
+    [
+        ({}, None, ""),
+        ({"ecc": 0, "rows": (3, 0, 0, 0), "throttled": 0x4}, None, ""),
+        ({"ecc": 2}, "error", "2 uncorrected memory errors"),
+        ({"rows": (0, 1, 1, 0)}, "warning", "replaced at the next reset"),
+        ({"rows": (0, 9, 1, 1)}, "error", "could not be replaced"),
+        ({"pages": 1}, "warning", "retired at the next reset"),
+        ({"throttled": 0x44}, "warning", "thermal slowdown of the hardware"),
+    ],
+)
+def test_each_problem_and_none_where_a_value_is_absent(
+    answers: dict[str, Any], severity: str | None, text: str
+) -> None:
+    found = gpu_health.collect(nvml(Gpu("GPU-a"), Gpu("GPU-b", **answers)), None)
+    assert found["gpus"] == 2
+    assert [each["severity"] for each in found["problems"]] == ([severity] if severity else [])
+    assert all(
+        each["message"].startswith("GPU 1: ") and text in each["message"] for each in found["problems"]
+    )
+
+
+def test_only_gpus_of_the_job_count() -> None:
+    api = nvml(Gpu("GPU-a", ecc=1), Gpu("GPU-b"))
+    assert gpu_health.collect(api, "1") == {"gpus": 1, "problems": []}
+    assert gpu_health.collect(api, "GPU-a")["problems"]
+
+
+def test_a_lost_gpu_is_a_problem() -> None:
+    api = nvml(Gpu("GPU-a"))
+
+    def lost(index: int) -> None:
+        raise RuntimeError("GPU is lost")
+
+    api.nvmlDeviceGetHandleByIndex = lost
+    found = gpu_health.collect(api, None)
+    assert found["gpus"] == 0
+    assert found["problems"][0]["message"] == "GPU 0: GPU is lost"

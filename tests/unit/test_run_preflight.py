@@ -1,0 +1,162 @@
+"""The pre-flight of several nodes: each a thread here, with the facts that a test gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from disttrain.records.json_files import read_json, write_json
+from disttrain.records.preflight import Preflight
+from disttrain.records.run_directory import Attempt, RunDir
+from jobs.core import excluded_nodes, journal
+from jobs.core.exit_evidence import read_evidence
+from jobs.node import peers
+from jobs.node.node_context import NodeContext
+from jobs.node.preflight import checks, facts, run_preflight
+from jobs.node.preflight.checks import NodeFacts
+from jobs.node.preflight.exchange import NodeFailed
+
+HOSTS = ["n0", "n1", "n2"]
+RECORD: dict[str, Any] = {
+    "config": {
+        "resources": {"nodes": 3, "gpus_per_node": 1, "device": "auto"},
+        "job": {"rendezvous_timeout_s": 0.5, "preflight": "auto"},
+    }
+}
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    run = RunDir(tmp_path / "runs" / "sweep" / "run")
+    write_json(run.run_json, {"config": {}})
+    made = run.attempt(0)
+    write_json(made.record, {"attempt": 0, "submission": 0, "started": journal.utc_now(), "nodes": HOSTS})
+    write_json(journal.entry(run, 0).path("intent"), {"cluster_name": "west"})
+    return made
+
+
+def node(attempt: Attempt, rank: int) -> NodeContext:
+    run = RunDir(attempt.path.parent.parent)
+    return NodeContext(run, 0, rank, HOSTS, Mock(missing_gpus=lambda record: None))
+
+
+@pytest.fixture
+def together(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str | None]]:
+    """Runs the pre-flight on these nodes at once; each has the healthy facts with its changes."""
+
+    def run(changes: Mapping[int, Mapping[str, Any]], ranks: tuple[int, ...] = (0, 1, 2)) -> list[str | None]:
+        collect = facts.collect
+
+        def collected(rank: int, **arguments: Any) -> NodeFacts:
+            own = collect(rank, **arguments)
+            return replace(own, **changes.get(rank, {}))
+
+        monkeypatch.setattr(run_preflight.facts, "collect", collected)
+        with ThreadPoolExecutor(len(ranks)) as pool:
+            started = [
+                pool.submit(run_preflight.run_preflight, node(attempt, rank), attempt, RECORD, {})
+                for rank in ranks
+            ]
+            return [each.result() for each in started]
+
+    return run
+
+
+def test_equal_nodes_pass(together: Callable[..., list[str | None]], attempt: Attempt) -> None:
+    assert together({}) == [None, None, None]
+    found = Preflight.model_validate(read_json(attempt.preflight))
+    assert (found.verdict, found.mode, found.message) == ("passed", "basic", None)
+    assert [each.host for each in found.nodes] == HOSTS
+    assert len({each.agreement_hash for each in found.nodes}) == 1
+    low, high = found.nodes[1].clock_offset_s or (9, 9)
+    assert low <= 0 <= high
+    assert found.seconds < 5
+
+
+def test_a_bad_node_is_refused_on_all_nodes_and_excluded(
+    together: Callable[..., list[str | None]], attempt: Attempt
+) -> None:
+    reasons = together({1: {"missing_gpus": "this node has 3 of the 4 GPUs that the job requested"}})
+    assert len(set(reasons)) == 1
+    assert str(reasons[0]).startswith("pre-flight: node n1: this node has 3 of the 4 GPUs")
+    (entry,) = excluded_nodes.read(attempt.path.parents[3])
+    assert (entry.host, entry.cluster, entry.by) == ("n1", "west", "sweep/run")
+    evidence = read_evidence(RunDir(attempt.path.parent.parent), attempt, {0: 69, 1: 69, 2: 69}, None, None)
+    assert evidence.nodes_at_fault == [1]
+    assert str(evidence.preflight_refusal).startswith("node n1: ")
+
+
+def test_a_problem_of_all_nodes_excludes_none(
+    together: Callable[..., list[str | None]], attempt: Attempt
+) -> None:
+    little = {"free_bytes": {str(attempt.path.parent.parent): 1000}}
+    reasons = together(dict.fromkeys(range(3), little))
+    assert all("free, and the run needs" in str(reason) for reason in reasons)
+    assert excluded_nodes.read(attempt.path.parents[3]) == []
+
+
+def test_a_node_that_does_not_share_the_folder_is_named(
+    together: Callable[..., list[str | None]], attempt: Attempt
+) -> None:
+    reasons = together({}, ranks=(0, 2))
+    assert len(set(reasons)) == 1
+    assert "node n1 wrote nothing that node n0 can see" in str(reasons[0])
+
+
+def test_the_failure_of_another_node_ends_the_wait(attempt: Attempt) -> None:
+    peers.record_node_exit(attempt, 1, 69)
+    with pytest.raises(NodeFailed, match="node 1 has ended with exit code 69"):
+        run_preflight.run_preflight(node(attempt, 0), attempt, RECORD, {})
+    with pytest.raises(NodeFailed):
+        run_preflight.run_preflight(node(attempt, 2), attempt, RECORD, {})
+
+
+def test_a_skipped_pre_flight_is_recorded_and_still_needs_the_gpus(attempt: Attempt) -> None:
+    config = RECORD["config"]
+    record = {"config": {**config, "job": {**config["job"], "preflight": "off"}}}
+    first = node(attempt, 0)
+    assert run_preflight.run_preflight(first, attempt, record, {}) is None
+    found = Preflight.model_validate(read_json(attempt.preflight))
+    assert (found.verdict, found.mode, found.nodes) == ("skipped", "off", [])
+    lacking = replace(first, allocation=Mock(missing_gpus=lambda record: "0 of 4 GPUs"))
+    assert run_preflight.run_preflight(lacking, attempt, record, {}) == "0 of 4 GPUs"
+
+
+@pytest.mark.parametrize(
+    ("configured", "several", "gpus", "mode"),
+    [
+        ("auto", True, True, "full"),
+        ("auto", True, False, "basic"),
+        ("auto", False, True, "basic"),
+        ("full", True, False, "full"),
+        ("full", False, True, "basic"),
+        ("basic", True, True, "basic"),
+        ("off", True, True, "off"),
+    ],
+)
+def test_the_bandwidth_is_measured_between_machines_with_gpus(
+    configured: str, several: bool, gpus: bool, mode: str
+) -> None:
+    assert run_preflight.resolved_mode(configured, several_machines=several, gpus=gpus) == mode
+
+
+def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs" / "s" / "r")
+    step = tmp_path / "ckpt" / "s" / "r" / "step-00000020"
+    step.mkdir(parents=True)
+    (step / "data").write_bytes(bytes(1000))
+    needed = run_preflight.space_needed(run, {"checkpoint": {"dir": str(tmp_path / "ckpt")}})
+    assert needed == {str(run.path): checks.MIN_FREE_BYTES, str(step.parent): checks.MIN_FREE_BYTES + 1000}
+
+
+def test_rates_of_storage_leave_no_file(tmp_path: Path) -> None:
+    written, read = facts.storage_rates(tmp_path, 3)
+    assert written > 0
+    assert read > 0
+    assert list(tmp_path.iterdir()) == []
