@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -158,8 +159,14 @@ def _incomplete_records(messages: Sequence[str]) -> list[str]:
         return []
     return [
         f"Step records are incomplete, so stragglers and step times of these runs are those of the recorded "
-        f"steps alone: {_some(messages)}."
+        f"steps alone: {_some([_short(message) for message in messages])}."
     ]
+
+
+def _short(message: str) -> str:
+    """A message of `missing_ranks` that begins with `sweep/run` in place of the path."""
+    path, found, text = message.partition("/attempts: ")
+    return f"{'/'.join(Path(path).parts[-2:])}: {text}" if found else message
 
 
 def _some(messages: Sequence[str]) -> str:

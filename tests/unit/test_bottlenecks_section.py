@@ -71,3 +71,6 @@ def test_the_rest_beside_the_stragglers_stays_in_the_table(tmp_path: Path) -> No
     assert shares["the stragglers' compute and waiting"] == pytest.approx(0.05 / step_s, abs=0.03)
     rest = shares["compute, without the stragglers' part"]
     assert rest == pytest.approx((0.12 + 0.04 - base_s) / step_s, abs=0.03)
+    advice = {str(row[1]): str(row[-1]) for row in table.rows}
+    assert "slow rank" in advice["the stragglers' compute and waiting"]
+    assert "slow rank" not in advice["compute, without the stragglers' part"]

@@ -28,7 +28,7 @@ def test_ranks_without_step_records_are_named_in_the_validity_box(tmp_path: Path
     (sweep / "n4x1-r1" / "attempts" / "000" / "steps-00002.jsonl").unlink()
     (warning,) = warnings_of(sweep)
     assert warning.startswith("Step records are incomplete")
-    assert warning.endswith("n4x1-r1/attempts: no step records of rank 2 of 4.")
+    assert warning.endswith(" default/n4x1-r1: no step records of rank 2 of 4.")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def build(study: Study) -> Section | None:
                 continue
             rest = ", without the stragglers' part" if bottleneck.phase in shared else ""
             name, share = NAMES[bottleneck.phase] + rest, bottleneck.share
-            line = advice_on(study, curve, point, bottleneck)
+            line = advice_on(study, curve, point, bottleneck, rest=bool(rest))
             rows.append([*common.size_values(study, curve, point), name, share, bottleneck.ceiling, line])
             sources.append(common.sources(study, curve, point))
     columns = [
@@ -115,13 +115,16 @@ def leading(each: list[SizeBottlenecks]) -> SizeBottlenecks:
     return max(each, key=lambda found: found.point.samples_per_s.value)
 
 
-def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck) -> str:
-    """One line of advice, for the strategy of the runs and the cause of lost compute time."""
+def advice_on(study: Study, curve: Curve, point: Point, bottleneck: Bottleneck, *, rest: bool = False) -> str:
+    """One line of advice, for the strategy of the runs and the cause of lost compute time.
+
+    `rest`: the stragglers have a row of their own, so the advice is not on them.
+    """
     runs = study.runs_of(curve, point)
     first, paths = runs[0], [str(row["path"]) for row in runs]
     causes = compute_causes(study, curve, point) if bottleneck.phase == "compute_s" else ()
-    names = [name for cause in causes for name in cause.names]
-    culprit = any(each.kind != "link" for each in culprits(study, paths))
+    names = [name for cause in causes for name in cause.names if not (rest and name == "slow_ranks")]
+    culprit = not rest and any(each.kind != "link" for each in culprits(study, paths))
     config = config_of(paths[0])
     return advice(bottleneck.phase, first["strategy"], names, culprit=culprit, config=config)
 
