@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,18 @@ def test_processors_memory_and_network(root: Path) -> None:
         ("rdmap16s27", "Unspecified", "ACTIVE", None, "efa"),
     ]
     assert "torch" in found.packages
+
+
+def test_the_fabric_as_detected(shared_tree: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_info, "read_nvml", lambda: None)
+    found = collect(shared_tree("hdr_mixed"))
+    assert (found.fabric_kind, found.product) == ("infiniband", "NVIDIA DGXA100 920-23687-2530-000")
+    assert [each.for_compute for each in found.fabrics] == [True] * 8 + [False] * 2
+    assert (found.fabrics[9].reason or "").startswith("100 Gbit/s, slower than the 200 Gbit/s of most")
+    libraries = found.communication
+    assert libraries is not None
+    assert (libraries.nccl, libraries.memory_lock) == ("2.21.5", "unlimited")
+    assert libraries.nccl_files == {"/etc/nccl.conf": {"NCCL_IB_TIMEOUT": "22", "NCCL_DEBUG": "WARN"}}
 
 
 def test_values_that_cannot_be_read_are_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
