@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from itertools import combinations
 
-from jobs.fabric.description import Gpu, GpuLink
-from jobs.fabric.gpu_links import NvmlReading
+from jobs.fabric.description import Gpu, GpuLink, PciDevice
+from jobs.fabric.gpu_links import NvmlGpu, NvmlReading
 from jobs.fabric.kernel_files import FileTree
 from jobs.fabric.pci import pci_path, read_pci_device
 
@@ -20,33 +20,41 @@ _WITH_C2C = {"0x2342", "0x2345", "0x2348", "0x2941", "0x31c2"}
 
 
 def read_gpus(tree: FileTree, nvml: NvmlReading | None) -> tuple[Gpu, ...]:
-    """All GPUs of the machine in PCI order, also those that this job may not use."""
+    """All GPUs of the machine in PCI order, also those that this job may not use.
+
+    Some containers hide the PCI bus; GPUs that only NVML lists follow, without their place.
+    """
     by_address = {gpu.pci_address: gpu for gpu in nvml.gpus} if nvml else {}
-    found = []
-    for name in tree.names(_FOLDER):
-        vendor = tree.text(f"{_FOLDER}/{name}/vendor") or ""
-        kind = tree.integer(f"{_FOLDER}/{name}/class")
-        if kind is None or kind >> 8 not in _CLASSES.get(vendor, ()):
-            continue
-        pci = read_pci_device(tree, f"{_FOLDER}/{name}")
-        if pci is None:
-            continue
-        model, uuid = _driver_information(tree, pci.address)
-        reading = by_address.get(pci.address)
-        c2c = reading.has_c2c if reading and reading.has_c2c is not None else pci.device in _WITH_C2C
-        found.append(
-            Gpu(
-                pci=pci,
-                name=reading.name if reading and reading.name else model,
-                uuid=reading.uuid if reading and reading.uuid else uuid,
-                memory_bytes=reading.memory_bytes if reading else None,
-                compute_capability=reading.compute_capability if reading else None,
-                has_c2c=c2c,
-                nvlinks_active=reading.nvlinks_active if reading else None,
-                nvlinks=reading.nvlinks if reading else None,
-            )
-        )
-    return tuple(found)
+    places = [pci for name in tree.names(_FOLDER) if (pci := _gpu_place(tree, f"{_FOLDER}/{name}"))]
+    known = {pci.address for pci in places}
+    places += [PciDevice(address, (address,)) for address in by_address if address not in known]
+    return tuple(_gpu(tree, pci, by_address.get(pci.address)) for pci in places)
+
+
+def _gpu_place(tree: FileTree, folder: str) -> PciDevice | None:
+    """The PCI device of `folder` if it is a GPU."""
+    kind = tree.integer(f"{folder}/class")
+    if kind is None or kind >> 8 not in _CLASSES.get(tree.text(f"{folder}/vendor") or "", ()):
+        return None
+    return read_pci_device(tree, folder)
+
+
+def _gpu(tree: FileTree, pci: PciDevice, reading: NvmlGpu | None) -> Gpu:
+    """`reading` is NVML's; without one, name and UUID are the driver's, and C2C follows from the PCI device."""
+    model, uuid = _driver_information(tree, pci.address)
+    with_c2c = pci.device in _WITH_C2C
+    if reading is None:
+        return Gpu(pci, name=model, uuid=uuid, has_c2c=with_c2c)
+    return Gpu(
+        pci,
+        name=reading.name or model,
+        uuid=reading.uuid or uuid,
+        memory_bytes=reading.memory_bytes,
+        compute_capability=reading.compute_capability,
+        has_c2c=with_c2c if reading.has_c2c is None else reading.has_c2c,
+        nvlinks_active=reading.nvlinks_active,
+        nvlinks=reading.nvlinks,
+    )
 
 
 def _driver_information(tree: FileTree, address: str) -> tuple[str | None, str | None]:

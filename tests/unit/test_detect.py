@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,6 +121,15 @@ def test_a_recorded_reading_gives_way_to_a_given_one(shared_tree: Callable[[str]
     node = detect(shared_tree("ndr"), nvml=NvmlReading(driver="1.2"))
     assert {link.path for link in node.gpu_links} == {"NODE", "SYS"}
     assert node.gpus[0].compute_capability is None
+
+
+def test_gpus_of_a_container_that_hides_the_pci_bus(tmp_path: Path) -> None:
+    root = tree("nvlink", tmp_path)
+    shutil.rmtree(root / "sys/bus/pci/devices")
+    node = detect(root)
+    assert [gpu.name for gpu in node.gpus] == ["NVIDIA H200"] * 8
+    assert {link.path for link in node.gpu_links} == {"NV18"}
+    assert (node.gpus[0].pci.address, node.gpus[0].pci.numa_node) == ("0000:13:00.0", None)
 
 
 def test_the_environment_of_the_process_is_part_of_the_description(tmp_path: Path) -> None:
