@@ -40,7 +40,7 @@ def _gpu_place(tree: FileTree, folder: str) -> PciDevice | None:
 
 
 def _gpu(tree: FileTree, pci: PciDevice, reading: NvmlGpu | None) -> Gpu:
-    """`reading` is NVML's; without one, name and UUID are the driver's, and C2C follows from the PCI device."""
+    """Of `reading` (NVML), else the driver's name and UUID; C2C then follows from the PCI device."""
     model, uuid = _driver_information(tree, pci.address)
     with_c2c = pci.device in _WITH_C2C
     if reading is None:
