@@ -9,7 +9,7 @@ from typing import Any
 MASK = "***"
 
 _SECRET = re.compile(
-    r"TOKEN(_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY|(^|_)(KEY|AUTH|PAT|PWD)(_|$)", re.IGNORECASE
+    r"TOKEN(_|$)|SECRET|PASSW|PASSPHRASE|CREDENTIAL|APIKEY|(^|_)(KEY|AUTH|PAT|PWD|PSK)(_|$)", re.IGNORECASE
 )
 _VARIABLE = re.compile(r"""\b([A-Z][A-Z0-9_]+)["']?[ \t]*[:=][ \t]*(?=\S)""")
 

@@ -54,12 +54,39 @@ class EnvVariable(Record):
     value: str
     reason: str
     source: Literal["derived", "config", "site"]
+    evidence: str | None = None
+    """Path that detection read on the first node, or a figure, for a value derived from its network."""
+    reference: str | None = None
+    """Document that recommends such a value."""
+
+
+class EnvInherited(Record):
+    """One communication variable that the job did not add."""
+
+    value: str
+    origin: str
+    """`environment`, or the path of a file that NCCL reads."""
+
+
+class EnvFinding(Record):
+    """One finding of the lint of communication variables (docs/fabric.md)."""
+
+    severity: Literal["error", "warning", "info"]
+    kind: str
+    name: str
+    value: str
+    origin: str
+    message: str
 
 
 class EnvRecord(Record):
     """`env.json`: the environment added to the job. Values of secret-looking names are masked."""
 
     variables: dict[str, EnvVariable]
+    inherited: dict[str, EnvInherited] = {}
+    """Communication variables of the first node that come from the shell, the site, or a file of NCCL."""
+    findings: list[EnvFinding] = []
+    """Findings of the lint on the first node, the worst first."""
 
 
 TargetMetric = Literal["efficiency", "gpu_utilization", "mfu", "communication_share", "throughput"]

@@ -44,6 +44,11 @@ VERB_KEYS: dict[str, dict[str, str]] = {
         "fabric_ab": "`fabric-ab.json` of each experiment that has a result",
         "kept": "variables that gained, alone and again together, by run",
     },
+    "fabric lint": {
+        "findings": "findings, the worst first: severity, kind, name, value, origin, message",
+        "checked": "number of communication variables in the file",
+        "nccl": "version of NCCL that they were checked for; null: the newest known",
+    },
     "resume": {"actions": _SUBMISSION["actions"]},
     "status": {
         "usage": "`--long`: GPU-hours and queue time of each run that has started",

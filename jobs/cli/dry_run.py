@@ -194,11 +194,18 @@ def _added_variables(
         {**place.inherited, **planned.config.job.env},
         code=place.snapshot,
         source=str(code_snapshot.CODE_ROOT),
-        interface=INTERFACE if planned.config.resources.nodes > 1 else None,
+        fabric=_of_nodes(place) if planned.config.resources.nodes > 1 else None,
         one_machine=place.scheduler.one_machine,
         profile=place.profile,
         search_path=search_path,
     )
+
+
+def _of_nodes(place: _Place) -> dict[str, environment.AddedVariable]:
+    """The variable that each node derives of any network, unless the shell sets it."""
+    reason = "the interface by which this node reaches the others by name"
+    derived = environment.AddedVariable(INTERFACE, reason, "derived")
+    return {} if "GLOO_SOCKET_IFNAME" in place.inherited else {"GLOO_SOCKET_IFNAME": derived}
 
 
 def _node_commands(run: RunDir, action: Action, record: Mapping[str, Any]) -> list[list[str]]:

@@ -34,6 +34,10 @@ EXAMPLES: dict[str | None, dict[str, str]] = {
         "bench comm --nodes 2 4 --wait": "one job for each shape, then tables",
         "bench comm --nodes 2 --gpus-per-node 8 --max-mb 256": "messages up to 256 MiB",
     },
+    "fabric lint": {
+        "fabric lint job.sbatch --nccl 2.27.5": "the communication variables of a batch script",
+        "fabric lint /etc/nccl.conf --root /": "those of a file, with the network of this machine",
+    },
     "fabric explain": {
         "fabric explain": "the network of this node",
         "fabric explain --root copy-of-node7": "of a node whose files were copied",

@@ -25,6 +25,8 @@ def add_fabric(
     ab = actions.add_parser("ab", help=text, description=text, parents=parents)
     _add_ab(ab)
     add_submission(ab)
+    text = "check the communication variables that a script, a file or a run sets"
+    _add_lint(actions.add_parser("lint", help=text, description=text, parents=parents[:1]))
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -64,3 +66,12 @@ def _add_ab(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--bucket-mb", type=above_zero, default=25.0, metavar="MIB", help="largest bucket in MiB (25)"
     )
+
+
+def _add_lint(parser: argparse.ArgumentParser) -> None:
+    text = "batch script, KEY=VALUE lines, nccl.conf or env.json; - is standard input"
+    parser.add_argument("file", metavar="FILE", help=text)
+    text = "check against the network of this file tree; / is this machine (without a network)"
+    parser.add_argument("--root", type=Path, metavar="TREE", help=text)
+    parser.add_argument("--nccl", metavar="VERSION", help="version of NCCL (that of --root, else the newest)")
+    parser.add_argument("--nodes", type=positive, metavar="N", help="nodes of the job (unknown)")

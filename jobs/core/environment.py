@@ -35,6 +35,19 @@ class AddedVariable:
     reason: str
     source: str
     """`derived`, `config` or `site`."""
+    evidence: str | None = None
+    """Path or figure that a derived value rests on."""
+    reference: str | None = None
+    """Document that recommends a derived value."""
+
+
+@dataclass(frozen=True)
+class InheritedVariable:
+    """A communication variable that the ranks inherit, or that NCCL reads from a file."""
+
+    value: str
+    origin: str
+    """`environment`, or the path of a file that NCCL reads."""
 
 
 def added_variables(
@@ -44,11 +57,14 @@ def added_variables(
     one_machine: bool = False,
     code: Path = _CODE_ROOT,
     source: str | None = None,
-    interface: str | None = None,
+    fabric: Mapping[str, AddedVariable] | None = None,
     profile: Mapping[str, Any] | None = None,
     search_path: Sequence[str] | None = None,
 ) -> dict[str, AddedVariable]:
     """Variables to add for a run. The site profile overrides the derived ones, `job.env` overrides both.
+
+    Of the derived variables of the fabric, `jobs.node.fabric_environment` leaves out those that the inherited
+    environment or a file of NCCL sets.
 
     Parameters
     ----------
@@ -58,7 +74,7 @@ def added_variables(
     code : root of the running code; it comes first in `PYTHONPATH`
     source : folder that the code was copied from; searched for the user's own modules, as are the inherited
         `PYTHONPATH` and the working directory
-    interface : network interface by which this node reaches the others, if known
+    fabric : variables that the network of this node needs
     search_path : module search path of a `command`; None for the trainer
 
     `run.json` holds a mask in place of a secret in `job.env`; the submitter passes its value through the
@@ -68,7 +84,7 @@ def added_variables(
         added = _python_variables(inherited, code, source)
     else:
         added = _command_python_variables(search_path, code, source)
-    added |= _interface_variables(inherited, one_machine, interface)
+    added |= _loopback_variables() if one_machine else dict(fabric or {})
     threads = str(config["resources"]["threads_per_rank"])
     added["OMP_NUM_THREADS"] = _derived(threads, "the same number of threads per rank at every node count")
     added["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = _derived(
@@ -129,18 +145,10 @@ def command_variables(run: RunDir, attempt: Attempt) -> dict[str, AddedVariable]
     }
 
 
-def _interface_variables(
-    inherited: Mapping[str, str], one_machine: bool, interface: str | None
-) -> dict[str, AddedVariable]:
-    """Variables that name the network interface of gloo and NCCL."""
-    if one_machine:
-        loopback = _derived("lo", "all nodes are this machine, so ranks connect over loopback")
-        return {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
-    if interface is None or "GLOO_SOCKET_IFNAME" in inherited:
-        return {}
-    # By default gloo uses the address of the host's name, which may be loopback (127.0.1.1).
-    reason = "the interface by which this node reaches the others by name"
-    return {"GLOO_SOCKET_IFNAME": _derived(interface, reason)}
+def _loopback_variables() -> dict[str, AddedVariable]:
+    """gloo and NCCL on the loopback interface."""
+    loopback = _derived("lo", "all nodes are this machine, so ranks connect over loopback")
+    return {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
 
 
 def deadline_variable(end: float) -> AddedVariable:
@@ -166,9 +174,27 @@ def is_launcher_variable(name: str) -> bool:
     return _LAUNCHER.fullmatch(name) is not None
 
 
-def env_record(added: Mapping[str, AddedVariable]) -> dict[str, Any]:
-    """Content of `env.json` (`records.EnvRecord`), with secrets masked."""
+def env_record(
+    added: Mapping[str, AddedVariable],
+    inherited: Mapping[str, InheritedVariable] | None = None,
+    findings: Sequence[Mapping[str, str]] = (),
+) -> dict[str, Any]:
+    """Content of `env.json` (`records.EnvRecord`), with secrets masked.
+
+    `inherited` are communication variables from elsewhere, `findings` those of the lint on the first node.
+    """
     variables = {name: dict(vars(variable)) for name, variable in sorted(added.items())}
-    for name in filter(is_secret, variables):
-        variables[name]["value"] = MASK
-    return {"schema_version": 1, "variables": variables}
+    others = {
+        name: dict(vars(variable))
+        for name, variable in sorted((inherited or {}).items())
+        if name not in added
+    }
+    for entries in (variables, others):
+        for name in filter(is_secret, entries):
+            entries[name]["value"] = MASK
+    return {
+        "schema_version": 1,
+        "variables": variables,
+        "inherited": others,
+        "findings": [dict(finding) for finding in findings],
+    }

@@ -39,7 +39,6 @@ class Severity(StrEnum):
     CONNECTION = "connection"
     """The job may fail, or use another network."""
     SPEED = "speed"
-    DIAGNOSIS = "diagnosis"
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def derive(
     version = nccl_version or fabric.software.nccl_version
     given = given or {}
     job = _Job(fabric, _interface(fabric, interface, given), given, version)
-    found = [*_diagnosis(gpus_per_node)]
+    found: list[DerivedVariable] = []
     if nodes > 1:
         found += _names_of_interface(job, gpus_per_node)
         if gpus_per_node > 0:
@@ -124,14 +123,6 @@ def _holds(derived: DerivedVariable, nccl_version: str | None) -> bool:
         return True
     is_read = nccl_version is None or variable.is_read_by(nccl_version)
     return is_read and derived.holds_for(nccl_version)
-
-
-def _diagnosis(gpus_per_node: int) -> Iterator[DerivedVariable]:
-    if gpus_per_node > 0:
-        yield DerivedVariable(
-            "NCCL_DEBUG", "WARN", "NCCL prints the cause of an error, and nothing otherwise",
-            f"{gpus_per_node} GPUs per node", USER_GUIDE, severity=Severity.DIAGNOSIS,
-        )  # fmt: skip
 
 
 def _nothing(job: _Job) -> Iterator[DerivedVariable]:

@@ -28,6 +28,7 @@ from disttrain.records.run_json import read_run_json
 from jobs.core import code_snapshot, command_code, environment, processes, requeue_policy
 from jobs.core.attempt import is_current
 from jobs.node import cgroup, node_info, processor_binding, rendezvous, start_command
+from jobs.node.fabric_environment import FabricEnvironment, derive_environment, log_findings
 from jobs.node.hang import memory_folder
 from jobs.node.node_context import LOOPBACK, NodeContext
 from jobs.node.node_log import log_line, log_traceback
@@ -91,14 +92,19 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     problem = command_code.problem(node.run, about) if about else None
     if (code := os.environ.get(environment.SETUP_EXIT_VARIABLE)) is not None:
         problem = f"node_setup exited with code {code} on {processes.host()}; the batch log has its output"
-    added = {} if problem else _environment(record, attempt, node)
+    derived = derive_environment(node, record)
+    added = {} if problem else _environment(record, attempt, node, derived.added)
     problem = problem or run_preflight(node, attempt, record, added)
     if problem is not None:
         log_line(f"cannot start: {problem}")
         return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
-    endpoint = _rendezvous(node, attempt, record, held)
+    endpoint = _rendezvous(node, attempt, record, held, derived)
+    agreed = derive_environment(node, record, endpoint.variables) if node.rank else derived
+    added = {name: each for name, each in added.items() if name not in derived.added} | agreed.added
+    log_findings(agreed.findings)
     if node.rank == 0 and is_current(node.run, attempt):
-        write_json(node.run.env_json, environment.env_record(added))
+        findings = agreed.finding_records()
+        write_json(node.run.env_json, environment.env_record(added, agreed.inherited, findings))
     nodes = len(node.hosts)
     command = launch_command(node.run, attempt, record, node.rank, nodes, endpoint)
     log_line(f"node {node.rank} of {nodes} on {processes.host()}: {shlex.join(command)}")
@@ -131,11 +137,15 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
 
 
 def _rendezvous(
-    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], held: contextlib.ExitStack
+    node: NodeContext,
+    attempt: Attempt,
+    record: Mapping[str, Any],
+    held: contextlib.ExitStack,
+    derived: FabricEnvironment,
 ) -> rendezvous.Endpoint:
     """The endpoint of node 0. On node 0, `held` keeps its port."""
     if node.rank == 0:
-        endpoint, port = rendezvous.publish_endpoint(attempt, node.hosts[0])
+        endpoint, port = rendezvous.publish_endpoint(attempt, node.hosts[0], derived.agreed)
         held.enter_context(port)
         return endpoint
     timeout_s = float(record["config"]["job"]["rendezvous_timeout_s"])
@@ -159,11 +169,12 @@ def _record_oom_kills(attempt: Attempt, node: int, before: int | None, probes: i
 
 
 def _environment(
-    record: Mapping[str, Any], attempt: Attempt, node: NodeContext
+    record: Mapping[str, Any],
+    attempt: Attempt,
+    node: NodeContext,
+    fabric: Mapping[str, environment.AddedVariable],
 ) -> dict[str, environment.AddedVariable]:
-    """The variables to add on this node, with the end of the job's time."""
-    peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
-    interface = rendezvous.interface_towards(peer) if peer else None
+    """The variables to add on this node, with those of its network and the end of the job's time."""
     about = command_code.of_run(record)
     search_path = None
     if about is not None:
@@ -175,7 +186,7 @@ def _environment(
         os.environ,
         one_machine=set(node.hosts) == {LOOPBACK},
         source=code_snapshot.source_of_run(record),
-        interface=interface,
+        fabric=fabric,
         profile=record.get("profile"),
         search_path=search_path,
     )

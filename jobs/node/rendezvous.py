@@ -12,8 +12,10 @@ import fcntl
 import random
 import socket
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from disttrain.records.json_files import read_json, write_json
 from disttrain.records.run_directory import Attempt
@@ -34,6 +36,8 @@ class Endpoint:
 
     address: str
     port: int
+    variables: tuple[Mapping[str, Any], ...] = ()
+    """Derived variables that have to agree on all nodes, as node 0 derived them."""
 
 
 def port_range() -> range:
@@ -92,11 +96,18 @@ def interface_towards(host: str) -> str | None:
     return None
 
 
-def publish_endpoint(attempt: Attempt, address: str) -> tuple[Endpoint, socket.socket]:
-    """Reserve a port on this node and publish it; keep the socket open until torchrun has ended."""
+def publish_endpoint(
+    attempt: Attempt, address: str, variables: Sequence[Mapping[str, Any]] = ()
+) -> tuple[Endpoint, socket.socket]:
+    """Reserve a port on this node and publish it; keep the socket open until torchrun has ended.
+
+    `variables` are the derived variables that the other nodes take over.
+    """
     reserved = reserve_port()
-    endpoint = Endpoint(address, reserved.getsockname()[1])
-    write_json(attempt.rendezvous, {"address": endpoint.address, "port": endpoint.port})
+    endpoint = Endpoint(address, reserved.getsockname()[1], tuple(variables))
+    write_json(
+        attempt.rendezvous, {"address": address, "port": endpoint.port, "variables": list(endpoint.variables)}
+    )
     return endpoint, reserved
 
 
@@ -114,4 +125,4 @@ def _published(attempt: Attempt) -> Endpoint | None:
         found = read_json(attempt.rendezvous)
     except FileNotFoundError:
         return None
-    return Endpoint(found["address"], int(found["port"]))
+    return Endpoint(found["address"], int(found["port"]), tuple(found.get("variables", ())))

@@ -243,7 +243,7 @@ def test_resume_submits_with_the_profile_that_a_run_has(monkeypatch: pytest.Monk
         [
             ([], ("gpu", "low")),
             (["--slurm", "qos=high"], ("gpu", "high")),
-            (["--profile", "efa"], (None, None)),
+            (["--profile", "infiniband"], (None, None)),
         ]
     ):
         journal.revoke(run, number, "cancelled", "in a test")

@@ -41,6 +41,7 @@ COMMANDS = {
     "ingest": ["ingest times.csv --sweep others"],
     "bench comm": ["bench comm --nodes 2", "bench comm --dry-run --cluster local"],
     "fabric explain": ["fabric explain"],
+    "fabric lint": ["fabric lint nccl.conf"],
     "doctor": ["doctor --cluster local"],
     "fabric ab": ["fabric ab NCCL_ALGO=Ring", "fabric ab NCCL_ALGO=Ring --dry-run --cluster local"],
     "report": ["report tiny"],
@@ -61,6 +62,7 @@ def every_state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run.attempt(0).path.mkdir(parents=True, exist_ok=True)
     run.attempt(0).rank_log(0).write_text("one\ntwo")
     make_run(RUNS, "over/n1")
+    Path("nccl.conf").write_text("NCCL_CROSS_NIC=1\n")
     Path("times.csv").write_text("step,rank,step_s,samples\n1,0,0.5,8\n")
     write_json(measured(tmp_path).attempt(0).layers, LAYERS.model_dump(mode="json"))
 

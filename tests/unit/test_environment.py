@@ -26,18 +26,15 @@ def test_loopback_only_where_all_nodes_are_one_machine() -> None:
     assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), {})
 
 
-def test_gloo_uses_the_interface_between_the_nodes_unless_the_site_sets_one() -> None:
-    added = environment.added_variables(config(), {}, interface="ib0")
+def test_variables_of_the_network_are_added_where_the_nodes_are_several_machines() -> None:
+    fabric = {
+        "GLOO_SOCKET_IFNAME": environment.AddedVariable("ib0", "a reason", "derived", "/sys/x", "a guide")
+    }
+    added = environment.added_variables(config(), {}, fabric=fabric)
     assert added["GLOO_SOCKET_IFNAME"].value == "ib0"
     assert "NCCL_SOCKET_IFNAME" not in added
-    site = {"GLOO_SOCKET_IFNAME": "eth7"}
-    assert "GLOO_SOCKET_IFNAME" not in environment.added_variables(config(), site, interface="ib0")
-    assert (
-        environment.added_variables(config(), site, interface="ib0", one_machine=True)[
-            "GLOO_SOCKET_IFNAME"
-        ].value
-        == "lo"
-    )
+    on_one = environment.added_variables(config(), {}, fabric=fabric, one_machine=True)
+    assert on_one["GLOO_SOCKET_IFNAME"].value == "lo"
 
 
 def test_job_env_overrides_the_site() -> None:

@@ -36,18 +36,26 @@ def test_generic_asks_for_nothing() -> None:
 
 def test_flag_then_record_then_variable_then_generic(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "mine.yaml").write_text("partition: mine")
-    (home / "efa.yaml").write_text("partition: of-the-user")
+    (home / "infiniband.yaml").write_text("partition: of-the-user")
     recorded = GENERIC.model_copy(update={"name": "old", "qos": "low"}).model_dump(mode="json")
     assert resolve(ProfileSelection(), recorded).qos == "low"
     monkeypatch.setenv(VARIABLE, "mine")
     assert (resolve(ProfileSelection()).name, resolve(ProfileSelection()).partition) == ("mine", "mine")
     assert resolve(ProfileSelection(), recorded).name == "old"
     assert resolve(ProfileSelection("mine"), recorded).name == "mine"
-    assert resolve(ProfileSelection("efa")).partition == "of-the-user", "goes before the shipped one"
+    assert resolve(ProfileSelection("infiniband")).partition == "of-the-user", "goes before the shipped one"
     over = resolve(ProfileSelection(overrides=("qos=high", "partition=urgent")), recorded)
     assert (over.name, over.qos, over.partition) == ("old", "high", "urgent")
     Path("here.yaml").write_text("account: physics")
     assert resolve(ProfileSelection("here.yaml")).account == "physics"
+
+
+@pytest.mark.parametrize("name", ["slingshot", "slingshot-gh200", "efa", "ethernet"])
+def test_a_former_profile_is_refused_unless_the_user_has_one_of_that_name(home: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}': this profile is gone, .* use generic"):
+        resolve(ProfileSelection(name))
+    (home / f"{name}.yaml").write_text("partition: mine")
+    assert resolve(ProfileSelection(name)).partition == "mine"
 
 
 def test_values_of_the_command_line_mean_what_they_say() -> None:
@@ -176,7 +184,7 @@ def test_a_mistake_in_a_file_is_found_by_its_line() -> None:
 
 def test_a_profile_is_for_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="--profile is for Slurm"):
-        scheduler_named("local", ProfileSelection("efa"))
+        scheduler_named("local", ProfileSelection("infiniband"))
     with pytest.raises(ConfigError, match="--slurm is for Slurm"):
         scheduler_named("local", ProfileSelection(overrides=("qos=x",)))
     monkeypatch.setenv(VARIABLE, "nowhere")

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from disttrain.config.parsing import Draft, load, parse_value
 from disttrain.errors import ConfigError, nearest
 from jobs.schedulers.base import ProfileSelection
-from jobs.schedulers.profile_files import profile_files
+from jobs.schedulers.profile_files import REPLACED, profile_files
 from jobs.schedulers.slurm.sbatch_options import check_options
 from jobs.schedulers.slurm.site_profile import GENERIC, Container, MailType, Profile, Variable
 from jobs.schedulers.slurm.version import InstalledSlurm
@@ -70,6 +70,11 @@ def read(word: str, origin: str) -> Draft:
         path = Path(word).expanduser()
     else:
         known = profile_files()
+        if word in REPLACED and word not in known:
+            raise ConfigError(
+                f"{origin}={word!r}: this profile is gone, because each run derives its variables "
+                "(docs/fabric.md); use generic, or a profile of your own"
+            )
         if word not in known:
             raise ConfigError(
                 f"{origin}={word!r}: no such profile{nearest(word, known)}; there are: {', '.join(known)}, "

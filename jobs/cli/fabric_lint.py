@@ -1,0 +1,105 @@
+"""`fabric lint`: judge the communication variables that a script, a file or a run sets.
+
+Exit code 0: no finding of severity `error`; 1: at least one; 2: bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from disttrain.errors import ConfigError, message_of
+from disttrain.records.masking import MASK, is_secret
+from jobs.cli.command_output import add_json
+from jobs.cli.formatting import count
+from jobs.fabric.derive import derive
+from jobs.fabric.description import Fabric
+from jobs.fabric.detect import current_process, detect
+from jobs.fabric.findings import Finding, FindingSeverity, Setting
+from jobs.fabric.lint import lint
+from jobs.fabric.registry import parse_version, registry
+from jobs.fabric.settings_text import read_settings
+
+EXIT_FINDINGS = 1
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the findings about a file; the exit code."""
+    text, name = _read(args.file)
+    fabric = _fabric(args.root)
+    nccl = args.nccl or (fabric.software.nccl_version if fabric else None)
+    if args.nccl:
+        _check_version(args.nccl)
+    read = read_settings(text, name)
+    known = registry()
+    settings = {each: read.settings[each] for each in read.settings if known.is_of_interest(each)}
+    found = lint(
+        settings,
+        fabric=fabric,
+        nodes=args.nodes,
+        nccl_version=nccl,
+        srun_network=read.srun_network,
+        derived=_derived(fabric, args.nodes, settings),
+    )
+    if args.json:
+        add_json(findings=[_masked(each) for each in found], checked=len(settings), nccl=nccl)
+    else:
+        for each in found:
+            print(_line(each))
+        print(_summary(len(settings), found, nccl))
+    return EXIT_FINDINGS if any(each.severity is FindingSeverity.ERROR for each in found) else 0
+
+
+def _read(file: str) -> tuple[str, str]:
+    """Text and name of a file, or of standard input. Raises `ConfigError`."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return data.decode(), "standard input" if file == "-" else file
+    except UnicodeDecodeError:
+        raise ConfigError("not a text in UTF-8", at=file) from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror or message_of(error)}", at="FILE") from None
+
+
+def _fabric(root: Path | None) -> Fabric | None:
+    """The fabric of a file tree; None without one, as a login node has another network than its nodes."""
+    if root is None:
+        return None
+    if not root.is_dir():
+        raise ConfigError(f"{root} is not a folder; give a file tree, or / for this machine", at="--root")
+    return detect(root, current_process()) if root == Path("/") else detect(root)
+
+
+def _check_version(text: str) -> None:
+    try:
+        parse_version(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is not a version such as 2.27.5", at="--nccl") from None
+
+
+def _derived(fabric: Fabric | None, nodes: int | None, settings: Mapping[str, Setting]) -> dict[str, str]:
+    """Values that a run on this fabric would derive itself; two nodes stand for any number above one."""
+    if fabric is None:
+        return {}
+    given = {name: each.value for name, each in settings.items() if each.is_literal}
+    return {each.name: each.value for each in derive(fabric, nodes or 2, len(fabric.gpus), given=given)}
+
+
+def _masked(finding: Finding) -> dict[str, str]:
+    return {**asdict(finding), "value": MASK if is_secret(finding.name) else finding.value}
+
+
+def _line(finding: Finding) -> str:
+    value = f"={_masked(finding)['value']}" if finding.value else ""
+    return f"{finding.origin}: {finding.severity} [{finding.kind}] {finding.name}{value}: {finding.message}"
+
+
+def _summary(variables: int, found: list[Finding], nccl: str | None) -> str:
+    version = f"NCCL {nccl}" if nccl else f"NCCL {registry().read_from['nccl']} (give another with --nccl)"
+    numbers = {severity: sum(each.severity is severity for each in found) for severity in FindingSeverity}
+    nouns = {FindingSeverity.ERROR: "error", FindingSeverity.WARNING: "warning", FindingSeverity.INFO: "hint"}
+    counts = ", ".join(count(numbers[each], noun) for each, noun in nouns.items() if numbers[each])
+    return f"{count(variables, 'communication variable')} for {version}: {counts or 'no findings'}"

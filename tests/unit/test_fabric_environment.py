@@ -1,0 +1,120 @@
+"""The communication variables that an agent adds: derived on its node, agreed with node 0, and checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from disttrain.config.config_tree import Config
+from disttrain.records.planned import EnvRecord
+from jobs.core import environment
+from jobs.fabric.description import ConfigurationFile, Fabric, FabricKind, Gpu, Interface, PciDevice, Software
+from jobs.node import fabric_environment as module
+from jobs.node.fabric_environment import fabric_environment
+
+GRACE = (Gpu(PciDevice("0009:01:00.0"), has_c2c=True),)
+INTERFACES = tuple(Interface(name, "up", 1, 1000, None, None, None) for name in ("eth0", "hsn0"))
+SLINGSHOT = Fabric(
+    FabricKind.SLINGSHOT, interfaces=INTERFACES, gpus=GRACE, software=Software(nccl_version="2.27.5")
+)
+
+
+def record(profile: dict[str, Any] | None = None, **env: str) -> dict[str, Any]:
+    config = Config.model_validate({"job": {"env": env}, "resources": {"nodes": 2}}).as_dict()
+    return {"config": config, "profile": profile}
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(module, "log_line", lines.append)
+    return lines
+
+
+def test_derived_variables_are_recorded_with_evidence_and_reference() -> None:
+    found = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0")
+    added = environment.added_variables(record()["config"], {}, fabric=found.added)
+    written = environment.env_record(added, found.inherited, found.finding_records())
+    variables = EnvRecord.model_validate(json.loads(json.dumps(written))).variables
+    guard = variables["NCCL_LL128_C2C"]
+    assert (guard.value, guard.source) == ("0", "derived")
+    assert guard.evidence
+    assert guard.reference == "https://github.com/NVIDIA/nccl/issues/2001"
+    assert (variables["GLOO_SOCKET_IFNAME"].value, variables["NCCL_SOCKET_IFNAME"].value) == ("hsn0", "=hsn0")
+
+
+def test_values_of_user_site_shell_and_files_win_and_are_recorded() -> None:
+    files = (
+        ConfigurationFile("/home/ada/.nccl.conf", (("NCCL_DEBUG", "INFO"),)),
+        ConfigurationFile("/etc/nccl.conf", (("NCCL_DEBUG", "TRACE"), ("NCCL_LL128_C2C", "1"))),
+    )
+    fabric = replace(SLINGSHOT, software=replace(SLINGSHOT.software, nccl_files=files))
+    profile = {"environment": {"FI_CXI_RX_MATCH_MODE": {"value": "software", "reason": "x"}}, "srun": {}}
+    run = record(profile, FI_CXI_DEFAULT_CQ_SIZE="65536")
+    shell = {"NCCL_NET_GDR_LEVEL": "SYS", "PATH": "/bin"}
+    found = fabric_environment(fabric, run, shell, nodes=2, interface="hsn0")
+    overridden = {
+        "NCCL_DEBUG", "NCCL_LL128_C2C", "FI_CXI_RX_MATCH_MODE", "FI_CXI_DEFAULT_CQ_SIZE",
+        "NCCL_NET_GDR_LEVEL",
+    }  # fmt: skip
+    assert not overridden & found.added.keys()
+    assert {name: (each.value, each.origin) for name, each in found.inherited.items()} == {
+        "NCCL_DEBUG": ("INFO", "/home/ada/.nccl.conf"),
+        "NCCL_LL128_C2C": ("1", "/etc/nccl.conf"),
+        "NCCL_NET_GDR_LEVEL": ("SYS", "environment"),
+    }
+    errors = [each for each in found.findings if each.severity == "error"]
+    assert [(each.name, each.kind, each.origin) for each in errors] == [
+        ("NCCL_LL128_C2C", "corruption", "/etc/nccl.conf")
+    ]
+
+
+def test_nodes_take_over_the_variables_of_node_0_except_names_of_devices(log: list[str]) -> None:
+    first = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0")
+    agreed = json.loads(json.dumps(first.agreed))
+    other = replace(SLINGSHOT, software=Software(nccl_version="2.26.2"))
+    second = fabric_environment(other, record(), {}, nodes=2, interface="eth0", agreed=agreed)
+    assert second.added["GLOO_SOCKET_IFNAME"].value == "eth0"
+    assert second.added["NCCL_LL128_C2C"].value == "0"
+    assert {each["name"] for each in agreed} == first.added.keys() - {
+        "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+    }  # fmt: skip
+    (line,) = log
+    assert line.startswith("warning: this node derives NCCL_LL128_C2C=(unset), node 0 0")
+
+
+def test_equal_nodes_log_nothing(log: list[str]) -> None:
+    first = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0")
+    second = fabric_environment(SLINGSHOT, record(), {}, nodes=2, interface="hsn0", agreed=first.agreed)
+    assert second.added == first.added
+    assert log == []
+
+
+def test_findings_reach_the_log_without_secrets_and_hints(log: list[str]) -> None:
+    run = record(None, NCCL_IB_TIMEOUT="99", NCCL_SOCKET_NTHREADS="4")
+    module.log_findings(fabric_environment(SLINGSHOT, run, {}, nodes=2, interface="hsn0").findings)
+    assert [line.split(":")[:2] for line in log] == [
+        ["error", " NCCL_IB_TIMEOUT=99 (job.env)"],
+        ["warning", " NCCL_NET_PLUGIN (this node)"],
+    ]
+
+
+def test_runs_on_processors_derive_no_variable_of_nccl() -> None:
+    run = record()
+    run["config"]["resources"]["device"] = "cpu"
+    found = fabric_environment(SLINGSHOT, run, {}, nodes=2, interface="hsn0")
+    assert found.added.keys() == {"GLOO_SOCKET_IFNAME"}
+
+
+def test_a_failing_detection_leaves_the_run_without_derived_variables(
+    log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("odd file")
+
+    monkeypatch.setattr(module, "detect", fail)
+    assert module.detect_or_nothing() == Fabric(FabricKind.NONE)
+    assert log == ["the network of this node is not described: RuntimeError: odd file"]
