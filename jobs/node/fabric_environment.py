@@ -137,10 +137,14 @@ def log_findings(findings: Sequence[Finding]) -> None:
 
 
 def _gpus_per_node(fabric: Fabric, config: Mapping[str, Any]) -> int:
-    """GPUs that ranks of this node communicate with; 0 if they use gloo alone."""
-    if config["resources"]["device"] == "cpu":
+    """GPUs that ranks of this node communicate with; 0 if they use gloo alone.
+
+    With `resources.device: cuda`, each rank has one, as some containers hide the PCI bus.
+    """
+    device, ranks = config["resources"]["device"], ranks_per_node(config)
+    if device == "cpu":
         return 0
-    return min(len(fabric.gpus), ranks_per_node(config))
+    return ranks if device == "cuda" else min(len(fabric.gpus), ranks)
 
 
 def _settings(fabric: Fabric, record: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Setting]:

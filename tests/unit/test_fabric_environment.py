@@ -109,6 +109,14 @@ def test_runs_on_processors_derive_no_variable_of_nccl() -> None:
     assert found.added.keys() == {"GLOO_SOCKET_IFNAME"}
 
 
+def test_gpus_that_the_pci_bus_does_not_show_count_with_device_cuda() -> None:
+    run = record()
+    fabric = replace(SLINGSHOT, gpus=())
+    assert "NCCL_SOCKET_IFNAME" not in fabric_environment(fabric, run, {}, nodes=2, interface="hsn0").added
+    run["config"]["resources"]["device"] = "cuda"
+    assert "NCCL_SOCKET_IFNAME" in fabric_environment(fabric, run, {}, nodes=2, interface="hsn0").added
+
+
 def test_a_failing_detection_leaves_the_run_without_derived_variables(
     log: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
