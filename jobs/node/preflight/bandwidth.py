@@ -40,14 +40,14 @@ def rank_variables(
     ranks = ranks_per_node(config)
     return [
         {
-            "RANK": str(node * ranks + local),
+            "RANK": str(node * ranks + local_rank),
             "WORLD_SIZE": str(nodes * ranks),
-            "LOCAL_RANK": str(local),
+            "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(ranks),
             "MASTER_ADDR": endpoint.address,
             "MASTER_PORT": str(endpoint.port),
         }
-        for local in range(ranks)
+        for local_rank in range(ranks)
     ]
 
 
