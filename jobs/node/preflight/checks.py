@@ -194,7 +194,7 @@ def check_processors(facts: Sequence[NodeFacts], ranks: int) -> list[Problem]:
 def check_memory_lock(facts: Sequence[NodeFacts]) -> list[Problem]:
     """Too small limits of locked memory on nodes with RDMA."""
     found = []
-    remedy = "have the scheduler's daemon started with LimitMEMLOCK=infinity and not propagate this limit (MEMLOCK)"
+    remedy = "have the scheduler's daemon started with LimitMEMLOCK=infinity and not propagate MEMLOCK"
     for each in facts:
         limit = each.memory_lock_bytes
         if limit is not None and each.rdma:
