@@ -1,6 +1,7 @@
 """The thread that samples the GPUs and processes of a node: files, what is lost, what never answers."""
 
 import os
+import socket
 import threading
 
 import pynvml
@@ -23,9 +24,9 @@ from tests.support.nvml import LOST, WELL, raising
 class Rounds:
     """Lets the sampler's thread take one round at a time."""
 
-    def __init__(self, monkeypatch, ranks, attempt, every_s=1.0):
+    def __init__(self, monkeypatch, ranks, attempt, every_s=1.0, backend=None):
         self.segment = 0
-        self.sampler = HardwareSampler(attempt, ranks, every_s, lambda: self.segment)
+        self.sampler = HardwareSampler(attempt, ranks, every_s, lambda: self.segment, backend)
         self.taken = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
@@ -211,3 +212,26 @@ def test_long_runs_write_ever_fewer_lines(tmp_path, monkeypatch):
     kept = [line["rank"] for line in read_jsonl(tmp_path / "x.jsonl")]
     assert kept[:12] == [*range(10), 10, 12]
     assert 60 <= len(kept) <= 80
+
+
+def test_links_are_counted_in_measured_steps_where_nodes_communicate(tmp_path, monkeypatch):
+    attempt = RunDir(tmp_path).attempt(0)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    rounds = Rounds(monkeypatch, ranks_on(None), attempt, backend="gloo")
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(
+        server.getsockname()
+    ) as sender:  # fmt: skip
+        receiver, _ = server.accept()
+        with receiver:
+            for segment in (None, 0, 0):
+                rounds.next(segment)
+                sender.sendall(bytes(50_000))
+                receiver.recv(50_000, socket.MSG_WAITALL)  # the bytes have then passed the interface
+    rounds.end(0)
+    (loopback,) = [link.traffic() for link in rounds.sampler.accumulated().links if link.link.name == "lo"]
+    assert loopback.expected
+    assert loopback.seconds > 0
+    assert loopback.sent_bytes >= 100_000
+    alone = Rounds(monkeypatch, ranks_on(None), attempt)
+    alone.end()
+    assert alone.sampler.accumulated().links == []
