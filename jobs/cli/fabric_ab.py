@@ -41,8 +41,6 @@ def run(args: argparse.Namespace) -> int:
 def with_command(args: argparse.Namespace) -> argparse.Namespace:
     """The arguments of a `sweep` of one run, whose command is the experiment. Raises `ConfigError`."""
     settings = parse_settings(args.settings)
-    if not settings:
-        raise ConfigError("no VAR=VALUE to compare with the environment as it is", at="fabric ab")
     config = _config_of_run(args) if args.like else None
     nodes, gpus, device = _shape(args, config)
     if nodes == gpus == 1:
@@ -66,8 +64,9 @@ def with_command(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def sweep_name(settings: Mapping[str, str]) -> str:
-    """`ab-NCCL_ALGO-Ring`: variables and values, as far as they can stand in a folder's name."""
-    words = "-".join(word for setting in settings.items() for word in setting)
+    """`ab-NCCL_ALGO-Ring`: variables and values, as far as they can stand in a folder's name; `ab-derived`
+    without any."""
+    words = "-".join(word for setting in settings.items() for word in setting) or "derived"
     safe = re.sub("[^A-Za-z0-9_.]+", "-", words)
     return f"ab-{safe}"[:_MAX_NAME_CHARS].rstrip("-")
 

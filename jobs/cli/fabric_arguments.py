@@ -44,7 +44,10 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 def _add_ab(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "settings", nargs="*", metavar="VAR=VALUE", help="variables; each is compared with its absence"
+        "settings",
+        nargs="*",
+        metavar="VAR=VALUE",
+        help="variables; each is compared with its absence (derived ones)",
     )
     parser.add_argument("--like", metavar="RUN", help="measure the step of this run, on its nodes and ranks")
     parser.add_argument("--nodes", type=positive, metavar="N", help="number of nodes (2)")

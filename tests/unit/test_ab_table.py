@@ -70,6 +70,11 @@ def test_without_a_gain_nothing_is_to_be_kept():
     assert lines_to_keep(result(together=unsure)) == ["nothing to keep: did not gain again in new processes"]
 
 
+def test_a_network_without_a_variable_for_speed_has_nothing_to_compare():
+    (line,) = lines_to_keep(result(alone=[], together=None))
+    assert line.startswith("nothing to compare")
+
+
 def test_an_experiment_that_has_not_ended_is_marked():
     assert "has not ended" in render(result(complete=False))
 

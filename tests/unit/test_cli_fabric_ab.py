@@ -26,6 +26,12 @@ def test_one_job_compares_all_variables(capsys):
     assert config["job"]["time_limit_min"] == 15
 
 
+def test_without_arguments_the_job_compares_what_detection_derives(capsys):
+    ask(capsys, "fabric ab --device cpu")
+    words = config_of(RunDir(RUNS / "ab-derived" / "n2-r0"))["command"]
+    assert words[:4] == ["-m", "jobs.fabric.ab", "--device", "cpu"]
+
+
 def test_a_finished_experiment_is_printed(capsys):
     ask(capsys, "fabric ab NCCL_ALGO=Ring --device cpu")
     write_json(RunDir(RING).fabric_ab, result().model_dump(mode="json"))

@@ -19,7 +19,9 @@ from jobs.fabric.ab.arm_process import RankLauncher, RankProcesses
 from jobs.fabric.ab.decision import Decision
 from jobs.fabric.ab.experiment import ArmFailed, BaselineFailed, Changes, Experiment, Options
 from jobs.fabric.ab.settings import baseline_changes, parse_settings
+from jobs.fabric.ab.suggestions import suggestions
 from jobs.fabric.ab.table import progress_line
+from jobs.fabric.detect import detect_here
 
 ARM_RANK = "disttrain.comm_bench.arm_rank"
 """Module of a rank of an arm."""
@@ -31,12 +33,14 @@ def main(words: list[str], arm_rank: str = ARM_RANK) -> int:
     Words that are not of the experiment go to `arm_rank`.
     """
     parser = argparse.ArgumentParser(prog="python -m jobs.fabric.ab", description=__doc__)
-    parser.add_argument("settings", nargs="+", metavar="VAR=VALUE")
+    parser.add_argument("settings", nargs="*", metavar="VAR=VALUE", help="(the derived ones for speed)")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--pairs", type=int, default=Options.pairs, help="largest number of pairs")
     parser.add_argument("--minutes", type=float, default=Options.seconds / 60, help="of the experiment")
     parser.add_argument("--block-s", type=float, default=Options.block_s, help="seconds of a block")
     given, for_arms = parser.parse_known_args(words)
-    settings = parse_settings(given.settings)
+    for_arms += ["--device", given.device]
+    settings = parse_settings(given.settings) if given.settings else derived_for_speed(given.device)
     removed = baseline_changes(settings, os.environ)
     command = [sys.executable, "-P", "-m", arm_rank, *for_arms]
     processes = RankProcesses(command, os.environ, removed)
@@ -44,6 +48,14 @@ def main(words: list[str], arm_rank: str = ARM_RANK) -> int:
         return processes.follow()
     options = Options(pairs=given.pairs, seconds=60 * given.minutes, block_s=given.block_s)
     return lead(processes, settings, removed, options)
+
+
+def derived_for_speed(device: str) -> dict[str, str]:
+    """`suggestions` for the network of this node and the shape of the job."""
+    fabric = detect_here()
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    nodes = int(os.environ.get("WORLD_SIZE", "1")) // ranks
+    return suggestions(fabric, nodes, ranks if fabric.gpus and device != "cpu" else 0)
 
 
 def lead(processes: RankProcesses, settings: Mapping[str, str], removed: Changes, options: Options) -> int:

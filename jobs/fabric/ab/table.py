@@ -50,6 +50,8 @@ def notes(result: FabricAb) -> list[str]:
 
 def lines_to_keep(result: FabricAb) -> list[str]:
     """YAML for a site profile, and options for a sweep; one line that says so if nothing is to be kept."""
+    if result.complete and not result.alone:
+        return ["nothing to compare: this network needs no variable for speed; name some as VAR=VALUE"]
     variables = kept(result.alone, result.together)
     if not variables or result.together is None:
         why = "did not gain again in new processes" if result.together is not None else "none gained"
