@@ -279,5 +279,5 @@ def build_stopping(
     best = best_loss(telemetry.eval_history, world)
     return StopAgreement(
         config, telemetry.timed_world, output.attempt, requests, saver, telemetry.clock, best, steps,
-        NonFinitePolicy(config.precision, telemetry.skipped_steps), replicas_agree,
+        NonFinitePolicy(config.precision, telemetry.skipped_steps), replicas_agree, telemetry.pace.set,
     )  # fmt: skip

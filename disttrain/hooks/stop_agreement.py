@@ -55,10 +55,12 @@ class StopAgreement(Hook):
         steps: int,
         non_finite: NonFinitePolicy,
         replicas_agree: Callable[[int], bool] = lambda step: True,
+        pace: Callable[[float], None] = lambda step_s: None,
     ) -> None:
         """`replicas_agree`: whether all ranks hold the same parameters after a step; if not, no agreement
-        follows the step."""
+        follows the step. `pace` receives the seconds of a step on the slowest rank, at each agreement."""
         self._replicas_agree = replicas_agree
+        self._pace = pace
         self.next_step = saver.step
         """The next agreement follows this step."""
         self._steps = steps
@@ -122,6 +124,7 @@ class StopAgreement(Hook):
                 self._saver.close()
         self._clock.switch(OTHER)
         self._synced, self._synced_step = time.monotonic(), step
+        self._pace(step_s)
         stride = min(MAX_STRIDE, max(1, int(self._check_s / step_s))) if step_s else 1
         self.next_step = step + stride
         if self._config.every_steps:

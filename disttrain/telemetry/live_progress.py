@@ -67,9 +67,9 @@ class LiveProgress:
     ) -> None:
         """Write the state after `step`.
 
-        `loss` and `grad_norm` are the newest ones with their step, up to `log_every` steps back; `hardware`
-        has the newest samples by their names in `Progress`; `mean_samples_per_s` is the rate over the
-        measured steps.
+        `loss` and `grad_norm` are the newest ones with their step, some steps back (see
+        `ReductionPace`); `hardware` has the newest samples by their names in `Progress`;
+        `mean_samples_per_s` is the rate over the measured steps.
         At the end, the rate of `final`, the summary of the run, replaces both rates in `progress.json`.
         """
         if now > self.written_at and step > self._step:

@@ -2,7 +2,7 @@
 
 Every step costs a few clock readings and two list appends (`step_done`). All else happens between steps:
 
-- every `train.log_every` steps, all ranks reduce their losses and compare their communication
+- every `train.log_every` steps or a second, all ranks reduce their losses and compare their communication
 - every second, rank 0 has a log line and `progress.json` written
 - every `telemetry.flush_every_s` seconds, step records and an interim `metrics.json` are written
 
@@ -41,6 +41,7 @@ from disttrain.telemetry.json_lines import drop_if_disk_full
 from disttrain.telemetry.live_progress import LiveProgress
 from disttrain.telemetry.profiled_steps import ProfiledSteps
 from disttrain.telemetry.rank_summary import RankSummary, rank_summary
+from disttrain.telemetry.reduction_pace import ReductionPace
 from disttrain.telemetry.run_metadata import RunMetadata
 from disttrain.telemetry.step_clock import PhaseSeconds, make_clock
 from disttrain.telemetry.step_records import StepLog
@@ -98,6 +99,7 @@ class RunTelemetry:
         self._recorder.profiled = self.profiled.steps
         self._global_loss = GlobalLoss(self.timed_world)
         self._losses = StepSeries()  # on rank 0
+        self.pace = ReductionPace(self.config.train.log_every)
         self._node = NodeTelemetry(self.attempt, self.world, settings.gpu_every_s)
         self._step, self._lr = 0, 0.0
         self._began = time.monotonic()
@@ -107,16 +109,14 @@ class RunTelemetry:
             given = (self.run, self.attempt, self.config, metrics_fields, self._began, self.writer)
             self._progress = LiveProgress(*given)
         # of earlier attempts
-        self._first_step = 0
+        self._first_step, self._profiled_before, self._seconds_before = 0, 0, 0.0
         self._left_out_before: list[tuple[int, int]] = []
-        self._profiled_before, self._seconds_before = 0, 0.0
 
     @property
     def is_rank0(self) -> bool:
         return self.world.rank == 0
 
     # The training loop calls these, in this order
-
     def start(self) -> None:
         """The first step begins now. All ranks together."""
         link_probe.write_rates(self.world, self.attempt, self.config.telemetry.link_probe_mb)
@@ -147,7 +147,7 @@ class RunTelemetry:
             # a trace takes longer to write than a step may last
             with heartbeat.within("finish"), self.outside_steps():
                 self.profiled.step_done(step)
-        if step % self.config.train.log_every == 0:
+        if self.pace.due(step):
             self._reduce()
         now = time.monotonic()
         if now >= self._flush_due:
@@ -195,8 +195,8 @@ class RunTelemetry:
         return metrics
 
     def abort(self) -> None:
-        """Write what this rank measured in a run that fails, without communication and without waiting for
-        the device. Raises nothing, so that the first error is the one that is reported."""
+        """Write what this rank measured in a run that fails, without waiting for ranks or the device. Raises
+        nothing, so that the first error is the one that is reported."""
         try:
             self._recorder.abandon()
             self.profiled.finish(self._recorder.profiled_phases)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from disttrain.config.config_tree import Config
+from disttrain.hooks import stop_agreement
 from disttrain.hooks.non_finite import NonFinitePolicy
 from disttrain.hooks.stop_agreement import StopAgreement, best_loss
 from disttrain.records.metrics import EvalPoint
@@ -75,6 +77,21 @@ def saved(
 def test_each_lowest_loss_so_far_is_saved_once(check_s):
     losses = {2: 3.0, 4: 1.0, 6: 1.0, 8: 2.0, 10: 0.5}
     assert saved(losses, check_s=check_s) == [(2, 3.0), (4, 1.0), (10, 0.5), (12, None)]
+
+
+def test_each_agreement_passes_on_the_seconds_of_a_step(monkeypatch):
+    told: list[float] = []
+    config = Config.model_validate({"job": {"stop_check_s": 2.0}})
+    now = iter(range(0, 100, 3))
+    monkeypatch.setattr(stop_agreement, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    clock, undisturbed = HostClock(), Undisturbed()
+    policy = NonFinitePolicy(config.precision, lambda wait: SkippedSteps())
+    agreement = StopAgreement(
+        config, ALONE, undisturbed, undisturbed, Saver(), clock, None, STEPS, policy, pace=told.append
+    )
+    agreement.on_start(0)
+    agreement.on_step(StepResult(1, torch.zeros(()), 0.1))
+    assert told == [0.0, 3.0]
 
 
 def test_losses_before_a_resume_count():

@@ -286,6 +286,16 @@ def test_no_batch_of_records_is_large(telemetry, monkeypatch):
     assert 0 < max(sizes) <= run_module.RECORDS_AT_ONCE + made.config.train.log_every
 
 
+@pytest.mark.parametrize(("step_s", "every"), [(2.0, 10), (0.1, 10), (0.03, 40), (0.001, 100), (0.0, 10)])
+def test_reductions_are_some_steps_and_about_a_second_apart(telemetry, monkeypatch, step_s, every):
+    made, clockwork = telemetry
+    reduced = []
+    monkeypatch.setattr(made, "_reduce", lambda wait=False: reduced.append(made._step))
+    made.pace.set(step_s)
+    take_steps(made, clockwork, 1, 300, step_s)
+    assert reduced == list(range(every, 301, every))
+
+
 def test_a_summary_makes_no_more_points_than_it_shows(telemetry, monkeypatch):
     made, clockwork = telemetry
     points = []

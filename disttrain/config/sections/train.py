@@ -28,7 +28,8 @@ class TrainConfig(Section):
     eval_samples: NonNegativeInt = 0
     """Validation samples used each time; 0 uses all of them."""
     log_every: Annotated[PositiveInt, Field(json_schema_extra=NOT_IN_KEY)] = 10
-    """Steps between all-reduces of the loss for the global loss curve."""
+    """Steps between all-reduces of the loss for the global loss curve. Where they last less than a second, a
+    multiple of them, up to 100 steps."""
     gc_every: Annotated[NonNegativeInt, Field(json_schema_extra=KEYED_IF_SET)] = 0
     """Steps between garbage collections of Python, in the same steps on all ranks; 0: each rank collects when
     Python's own counters say so."""
