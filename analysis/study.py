@@ -137,7 +137,13 @@ class Study:
 
     def runs_of(self, curve: Curve, point: Point) -> list[dict[str, Any]]:
         """Rows of `runs` for the repeats of one point."""
-        chosen = (self.runs["sweep"] == curve.sweep) & self.runs["run"].isin(point.runs)
-        return [
-            {str(key): value for key, value in row.items()} for row in self.runs[chosen].to_dict("records")
-        ]
+        names = set(point.runs)
+        return [row for row in self._rows_of_sweeps.get(curve.sweep, ()) if row["run"] in names]
+
+    @cached_property
+    def _rows_of_sweeps(self) -> Mapping[str, list[dict[str, Any]]]:
+        """Rows of `runs` by sweep. Sections read them for each point of each curve."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in self.runs.to_dict("records"):
+            found.setdefault(row["sweep"], []).append({str(key): value for key, value in row.items()})
+        return found
