@@ -32,6 +32,7 @@ _PACKAGES = (
 _RUN_IN_JOBS = (
     "disttrain/",
     "jobs/core/",
+    "jobs/fabric/",
     "jobs/node/",
     "jobs/schedulers/inherited_variables.py",
     "jobs/schedulers/local/fifo_queue.py",
@@ -39,6 +40,7 @@ _RUN_IN_JOBS = (
     "jobs/schedulers/slurm/allocation.py",
     "jobs/schedulers/slurm/batch_script.py",  # renders the script of the job
     "jobs/schedulers/slurm/commands.py",
+    "jobs/schedulers/slurm/gres.py",
     "jobs/schedulers/slurm/node_record.py",
     "jobs/schedulers/slurm/task.py",
 )
