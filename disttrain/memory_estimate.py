@@ -21,7 +21,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.auto_strategy import allowed, choose_strategy
-from disttrain.config.config_tree import Config, asks_for_gpus
+from disttrain.config.config_tree import Config
+from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.sections.compile import CompileConfig
 from disttrain.config.state_memory import (
     ModelSize,

@@ -10,8 +10,9 @@ from torch import nn
 
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.combinations import refuse_combinations
-from disttrain.config.config_tree import Config, asks_for_gpus
+from disttrain.config.config_tree import Config
 from disttrain.config.parsing import check_section
+from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.sections.optim import OptimConfig
 from disttrain.config.sections.telemetry import TelemetryConfig
 from disttrain.errors import ConfigError, nearest

@@ -96,11 +96,6 @@ def is_emulated(config: dict[str, Any]) -> bool:
     return model.get("kind") == "emulated" or bool(data.get("delay_s"))
 
 
-def asks_for_gpus(device: str) -> bool:
-    """Whether `resources.device` means a GPU for each rank, where a job gets what it asks for."""
-    return device not in ("cpu", "shared")
-
-
 def model_waits(config: Config) -> bool:
     """Whether emulated compute sleeps instead of occupying a processor."""
     model = config.model

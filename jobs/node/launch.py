@@ -92,12 +92,13 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
     problem = command_code.problem(node.run, about) if about else None
     if (code := os.environ.get(environment.SETUP_EXIT_VARIABLE)) is not None:
         problem = f"node_setup exited with code {code} on {processes.host()}; the batch log has its output"
-    derived = derive_environment(node, record)
-    added = {} if problem else _environment(record, attempt, node, derived.added)
-    problem = problem or run_preflight(node, attempt, record, added)
     if problem is not None:
-        log_line(f"cannot start: {problem}")
-        return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
+        return _cannot_start(problem)
+    derived = derive_environment(node, record)
+    added = _environment(record, attempt, node, derived.added)
+    problem = run_preflight(node, attempt, record, added)
+    if problem is not None:
+        return _cannot_start(problem)
     endpoint = _rendezvous(node, attempt, record, held, derived)
     agreed = derive_environment(node, record, endpoint.variables) if node.rank else derived
     added = {name: each for name, each in added.items() if name not in derived.added} | agreed.added
@@ -134,6 +135,11 @@ def _prepare(node: NodeContext, attempt: Attempt, held: contextlib.ExitStack) ->
         stop_signal,
     )
     return _Prepared(command, env, context)
+
+
+def _cannot_start(problem: str) -> TorchrunResult:
+    log_line(f"cannot start: {problem}")
+    return TorchrunResult(requeue_policy.EXIT_LAUNCH_FAILED)
 
 
 def _rendezvous(

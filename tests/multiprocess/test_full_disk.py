@@ -34,10 +34,10 @@ FULL_FROM, FULL_TO = 10, 90
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of half a megabyte."""
+    """A file system of its own, with room for a copy of the code."""
     path = tmp_path / "disk"
     path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("no file system can be mounted here: that takes root")
     yield path

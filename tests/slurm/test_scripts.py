@@ -175,5 +175,5 @@ def test_a_run_keeps_the_profile_it_was_submitted_with(on_slurm: MiniCluster, tm
     record = read_json(run / "run.json")
     assert (record["profile"]["name"], record["profile"]["partition"]) == ("site", "urgent")
     said = read_json(run / "env.json")["variables"]["SITE_SAYS"]
-    assert said == {"value": "a b", "reason": "it likes to", "source": "site"}
+    assert (said["value"], said["reason"], said["source"]) == ("a b", "it likes to", "site")
     assert "#SBATCH --partition=urgent\n" in (run / "submit.sbatch").read_text()

@@ -59,7 +59,7 @@ def words(line: str) -> list[str]:
         ("submit.py cancel ti", ["tiny", "tiny/"]),
         ("submit.py emulate --from o", ["other/"]),
         ("submit.py do", ["doctor"]),
-        ("submit.py doctor --profile eth", ["ethernet"]),
+        ("submit.py doctor --profile inf", ["infiniband"]),
         ("submit.py annotate ti", ["tiny", "tiny/"]),
         ("submit.py watch --state failed,lo", ["failed,lost"]),
         ("submit.py sweep --set train.global", ["train.global_batch_size="]),

@@ -13,8 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.config_tree import asks_for_gpus
 from disttrain.config.ranks import ranks_per_node
+from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.json_files import read_json
 from disttrain.records.run_directory import Attempt, RunDir, checkpoint_steps

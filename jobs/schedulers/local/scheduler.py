@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from disttrain.config.config_tree import asks_for_gpus
+from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.run_directory import RunDir
 from jobs.core import code_snapshot, journal, processes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.config_tree import asks_for_gpus
+from disttrain.config.requested_device import asks_for_gpus
 from jobs.node.allocation import AllocationFacts
 from jobs.node.node_log import log_line
 from jobs.schedulers.slurm import commands

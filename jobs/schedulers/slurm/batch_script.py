@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from disttrain.config.config_tree import asks_for_gpus
+from disttrain.config.requested_device import asks_for_gpus
 from disttrain.config.stop_time import lead_within
 from disttrain.errors import ConfigError
 from jobs.node.peers import CLOSED_TIMEOUT_S

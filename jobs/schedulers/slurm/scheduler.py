@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from disttrain.config.config_tree import asks_for_gpus
+from disttrain.config.requested_device import asks_for_gpus
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.json_files import write_text
 from disttrain.records.run_directory import RunDir
