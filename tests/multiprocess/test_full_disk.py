@@ -98,7 +98,8 @@ def test_a_checkpoint_a_command_and_a_state_name_the_full_disk(
 def test_a_rank_fails_on_a_full_disk_and_the_job_is_requeued(disk: Path, tmp_path: Path) -> None:
     """Node 1 cannot write a byte, and node 0 cannot close the attempt."""
     full = tmp_path / "full"
-    plan = sweep_plan("a", nodes=2, env={"STANDIN": "fail-when-full", "FULL": str(full)})
+    environment = {"STANDIN": "fail-when-full", "FULL": str(full)}
+    plan = sweep_plan("a", nodes=2, env=environment, preflight="off")  # it wants more free space
     submit(plan, FakeScheduler(), disk)
     job = Scheduler(tmp_path / "scheduler", RunDir(disk / "demo" / "a"), 2)
     nodes = [job.start(node=node) for node in (0, 1)]
