@@ -44,8 +44,10 @@ _RUN_IN_JOBS = (
     "jobs/schedulers/slurm/node_record.py",
     "jobs/schedulers/slurm/task.py",
 )
-"""Sources that run inside a job, below the root. Decisions of `sweeps/` and `jobs/submission/` are in
+"""Sources that run inside a job, below the root, and `_DATA`. Decisions of `sweeps/` and `jobs/submission/` are in
 `run.json`, and so in the config key. Other code of the login node changes no result."""
+_DATA = ("jobs/fabric/variables.json",)
+"""Data that decides, with these sources, which variables the ranks get."""
 _RULE = "2"
 """Number of the rule by which sources are hashed. The first rule, whose hashes have no number, covered all of
 `disttrain/` and `jobs/`."""
@@ -82,11 +84,12 @@ def command_line() -> list[str]:
 
 
 def code_hash(root: Path = _ROOT) -> str:
-    """SHA-256 over the Python sources below `root` that run inside a job: `2-` and 12 hex digits.
+    """SHA-256 over the sources and data below `root` that decide inside a job: `2-` and 12 hex digits.
 
     Independent of the location of `root`.
     """
     sources = [path for package in ("disttrain", "jobs") for path in (root / package).rglob("*.py")]
+    sources += [path for name in _DATA if (path := root / name).is_file()]
     names = {path.relative_to(root).as_posix(): path for path in sources}
     return hash_sources({name: path.read_bytes() for name, path in names.items() if runs_in_job(name)})
 
@@ -103,7 +106,7 @@ def hash_sources(files: Mapping[str, bytes]) -> str:
 
 def runs_in_job(name: str) -> bool:
     """Whether a file, by its path below the root, is part of `code_hash`."""
-    return name.endswith(".py") and name.startswith(_RUN_IN_JOBS)
+    return name in _DATA or (name.endswith(".py") and name.startswith(_RUN_IN_JOBS))
 
 
 def is_by_former_rule(recorded: str) -> bool:

@@ -118,9 +118,10 @@ class NodeFabric(Record):
 
 
 class FabricRecord(Record):
-    """`attempts/NNN/fabric.json`: the network that an attempt used, written at its end by rank 0."""
+    """`attempts/NNN/fabric.json`: the network that an attempt of several ranks used, written at its end."""
 
     attempt: int
     backend: str | None
-    verdict: FabricVerdict
+    verdict: FabricVerdict | None
+    """Null where the run used no network between nodes or took no samples; `metrics.json` has the reason."""
     nodes: list[NodeFabric]

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from disttrain.errors import ConfigError
+from disttrain.records.run_directory import PROCESSORS
 
 
 def choose_device(requested: str, local_rank: int, gpus: int) -> torch.device:
@@ -87,9 +88,12 @@ def machine_id() -> str:
         return socket.gethostname()
 
 
-def usable_cpus() -> int:
-    """Number of processors in this process's affinity mask."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def usable_cpus(environ: Mapping[str, str] = os.environ) -> int:
+    """Number of processors of the job on this node: those of this process and of the ranks bound beside it."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    bound = environ.get(PROCESSORS, "").replace(";", ",").split(",")
+    return len(os.sched_getaffinity(0) | {int(number) for number in bound if number.isdecimal()})
 
 
 def device_name(device: torch.device) -> str:

@@ -142,16 +142,20 @@ def named_interfaces(pattern: str, fabric: Fabric) -> list[str]:
 
 
 def _interface(fabric: Fabric, towards_peers: str | None, given: Mapping[str, str]) -> Interface | None:
-    """The interface for TCP: a given one, else that towards the other nodes, else the default route's."""
+    """The interface for TCP: a given one, else that towards the other nodes, else the default route's.
+
+    Of several that a given value permits, it is the one towards the other nodes, or of the default route.
+    """
     by_name = {each.name: each for each in fabric.interfaces}
+    default = fabric.default_interface
+    chosen = given.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or towards_peers
     if "NCCL_SOCKET_IFNAME" in given:
-        chosen = next(iter(named_interfaces(given["NCCL_SOCKET_IFNAME"], fabric)), None)
-    else:
-        chosen = given.get("GLOO_SOCKET_IFNAME", "").split(",")[0] or towards_peers
+        named = named_interfaces(given["NCCL_SOCKET_IFNAME"], fabric)
+        usual = towards_peers or (default.name if default is not None else None)
+        chosen = usual if usual in named or not named else named[0]
     if chosen is not None:
         # A virtual interface, such as a veth of a container, may be missing in the description.
         return by_name.get(chosen, Interface(chosen, "up", None, None, None, None, None))
-    default = fabric.default_interface
     return default if default is not None and default.is_up else None
 
 
@@ -198,18 +202,18 @@ def _verbs(job: _Job) -> Iterator[DerivedVariable]:
     """InfiniBand and RoCE: a list of adapters, only where NCCL would use others as well."""
     if job.given.get("NCCL_IB_DISABLE") == "1":
         return
-    strangers = [
+    others = [
         each for each in job.fabric.excluded_adapters if each.kind is AdapterKind.VERBS and each.active_port
     ]
     chosen = [
         each for each in job.fabric.compute_adapters if each.kind is AdapterKind.VERBS and each.active_port
     ]
-    if strangers and chosen:
-        reasons = "; ".join(f"{each.name}: {each.reason}" for each in strangers[:4])
+    if others and chosen:
+        reasons = "; ".join(f"{each.name}: {each.reason}" for each in others[:4])
         yield DerivedVariable(
             "NCCL_IB_HCA", "=" + ",".join(map(_ports, chosen)),
             f"NCCL would also use adapters that were not chosen for computing ({reasons})",
-            ", ".join(f"{each.evidence}: {each.rate_gbit_per_s or 0:g} Gbit/s" for each in strangers[:4]),
+            ", ".join(f"{each.evidence}: {each.rate_gbit_per_s or 0:g} Gbit/s" for each in others[:4]),
             USER_GUIDE, severity=Severity.CONNECTION, per_node=True,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from disttrain.records.run_directory import PROCESSORS
 from disttrain.runtime.cpu_binding import bind, list_text
+from disttrain.runtime.device import usable_cpus
 from jobs.fabric.binding import (
     BindingPlan,
     Processor,
@@ -145,6 +146,12 @@ def test_a_rank_binds_itself_and_its_children() -> None:
     bind({PROCESSORS: "", "LOCAL_RANK": "0"})
     bind({})
     assert os.sched_getaffinity(0) == before
+
+
+def test_processors_of_all_ranks_of_the_node_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    assert usable_cpus({PROCESSORS: "0,1;2,3"}) == 4
+    assert usable_cpus({PROCESSORS: ""}) == usable_cpus({}) == 2
 
 
 def test_lists_have_the_form_of_the_kernel() -> None:

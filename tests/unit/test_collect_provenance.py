@@ -52,7 +52,10 @@ def test_the_hash_is_of_the_sources_wherever_they_lie(checkout: Path, tmp_path: 
     )
     (checkout / "jobs" / "node").mkdir()
     (checkout / "jobs" / "node" / "more.py").write_text("x = 1\n")
-    assert collect_provenance.code_hash(checkout) != before
+    assert (with_more := collect_provenance.code_hash(checkout)) != before
+    (checkout / "jobs" / "fabric").mkdir()
+    (checkout / "jobs" / "fabric" / "variables.json").write_text("{}")
+    assert collect_provenance.code_hash(checkout) != with_more
 
 
 IN_A_JOB = (
@@ -61,6 +64,7 @@ IN_A_JOB = (
     "jobs.schedulers.local.supervisor",
 )
 """Modules that a scheduler or an agent starts by name."""
+DATA = ("jobs/fabric/variables.json",)
 RENDERED = {"jobs/schedulers/slurm/batch_script.py"}
 
 
@@ -68,6 +72,8 @@ def test_the_hash_covers_what_runs_in_a_job_and_nothing_else_of_jobs() -> None:
     imported = imports_of(IN_A_JOB)
     missing = [name for name in imported if not collect_provenance.runs_in_job(name)]
     assert missing == [], "these files run inside a job"
+    assert all(map(collect_provenance.runs_in_job, DATA)), "these data decide what ranks get"
+    assert all((ROOT / name).is_file() for name in DATA)
     hashed = {
         name
         for path in (ROOT / "jobs/schedulers").rglob("*.py")

@@ -144,6 +144,22 @@ def test_gloo_and_nccl_use_the_same_interface(
     assert (effective["GLOO_SOCKET_IFNAME"], effective["NCCL_SOCKET_IFNAME"]) == (gloo, nccl)
 
 
+def test_a_pattern_that_permits_several_interfaces_keeps_the_one_towards_the_nodes(
+    fabrics: dict[str, Fabric],
+) -> None:
+    """A bridge that sorts first is permitted as well."""
+    fabric = fabrics["hdr_mixed"]
+    (other,) = (each for each in fabric.interfaces if each.name == "ib0")
+    bridge = replace(other, name="br-1f2e", pci=None)
+    fabric = replace(fabric, interfaces=(bridge, *fabric.interfaces))
+    given_values = {"NCCL_SOCKET_IFNAME": "^docker,lo"}
+    for interface in ("enp226s0", None):
+        found = values(derive(fabric, 2, 8, interface=interface, given=given_values))
+        assert found["GLOO_SOCKET_IFNAME"] == "enp226s0"
+    excluded = values(derive(fabric, 2, 8, interface="enp226s0", given={"NCCL_SOCKET_IFNAME": "br-"}))
+    assert excluded["GLOO_SOCKET_IFNAME"] == "br-1f2e"
+
+
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [

@@ -51,10 +51,26 @@ def test_the_record_has_each_node_and_the_processors_of_its_ranks(tmp_path: Path
     assert found is not None
     assert (found.verdict, found.transport) == ("as_expected", "gloo over eth0")
     attempt = RunDir(tmp_path).attempt(3)
-    metrics = SimpleNamespace(fabric=found, backend="gloo", ranks_per_node=2)
+    metrics = SimpleNamespace(fabric=found, world_size=4, backend="gloo", ranks_per_node=2)
     fabric_record.write(attempt, metrics, ranks())
     record = FabricRecord.model_validate(read_json(attempt.fabric))
     assert record.attempt == 3
     assert [node.host for node in record.nodes] == ["host0", "host1"]
     assert [[rank.processors for rank in node.ranks] for node in record.nodes] == [["0", "1"], ["2", "3"]]
     assert record.nodes[1].links[0].sent_bytes == 5 * MIB
+
+
+def test_processors_are_recorded_without_a_verdict(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path).attempt(0)
+    metrics = SimpleNamespace(fabric=None, world_size=4, backend="gloo", ranks_per_node=4)
+    fabric_record.write(attempt, metrics, ranks(sampled=False))
+    record = FabricRecord.model_validate(read_json(attempt.fabric))
+    assert record.verdict is None
+    assert [rank.processors for rank in record.nodes[0].ranks] == ["0", "1", "2", "3"]
+
+
+def test_a_single_rank_has_no_record(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path).attempt(0)
+    metrics = SimpleNamespace(fabric=None, world_size=1, backend=None, ranks_per_node=1)
+    fabric_record.write(attempt, metrics, ranks()[:1])
+    assert not attempt.fabric.exists()

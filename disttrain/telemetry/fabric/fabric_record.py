@@ -46,8 +46,8 @@ def nodes_of(ranks: Sequence[RankSummary], ranks_per_node: int) -> list[NodeFabr
 
 
 def write(attempt: Attempt, metrics: Metrics, ranks: Sequence[RankSummary]) -> None:
-    """Write `fabric.json` if the run has a verdict. Rank 0 alone."""
-    if metrics.fabric is None:
+    """Write `fabric.json` if the run has several ranks. Rank 0 alone."""
+    if metrics.world_size == 1:
         return
     record = FabricRecord(
         attempt=attempt.number,
