@@ -44,7 +44,7 @@ _RUN_IN_JOBS = (
     "jobs/schedulers/slurm/node_record.py",
     "jobs/schedulers/slurm/task.py",
 )
-"""Sources that run inside a job, below the root, and `_DATA`. Decisions of `sweeps/` and `jobs/submission/` are in
+"""Sources that run inside a job, below the root. Decisions of `sweeps/` and `jobs/submission/` are in
 `run.json`, and so in the config key. Other code of the login node changes no result."""
 _DATA = ("jobs/fabric/variables.json",)
 """Data that decides, with these sources, which variables the ranks get."""

@@ -89,7 +89,7 @@ def machine_id() -> str:
 
 
 def usable_cpus(environ: Mapping[str, str] = os.environ) -> int:
-    """Number of processors of the job on this node: those of this process and of the ranks bound beside it."""
+    """Number of processors of the job on this node: those of this process and of all ranks that are bound."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     bound = environ.get(PROCESSORS, "").replace(";", ",").split(",")

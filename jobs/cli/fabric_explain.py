@@ -28,7 +28,7 @@ _NAMES = {
 
 
 def run(args: argparse.Namespace) -> int:
-    fabric = detect_here() if args.root is None else detect(_checked_root(args.root))
+    fabric = detect_here() if args.root is None else detect(checked_root(args.root))
     given = _given(fabric, os.environ if args.root is None else {})
     gpus = len(fabric.gpus) if args.gpus_per_node is None else args.gpus_per_node
     derived = derive(fabric, args.nodes, gpus, given=given)
@@ -70,7 +70,7 @@ def _versions(each: DerivedVariable) -> str:
     return f"; versions {' '.join(bounds)}" if bounds else ""
 
 
-def _checked_root(root: Path) -> Path:
+def checked_root(root: Path) -> Path:
     """Raises `ConfigError` for a path that is no copy of a node's files."""
     if not root.is_dir():
         raise ConfigError(f"no such folder: {str(root)!r}", at="--root")

@@ -14,10 +14,11 @@ from pathlib import Path
 from disttrain.errors import ConfigError, message_of
 from disttrain.records.masking import MASK, is_secret
 from jobs.cli.command_output import add_json
+from jobs.cli.fabric_explain import checked_root
 from jobs.cli.formatting import count
 from jobs.fabric.derive import derive
 from jobs.fabric.description import Fabric
-from jobs.fabric.detect import current_process, detect
+from jobs.fabric.detect import detect, detect_here
 from jobs.fabric.findings import Finding, FindingSeverity, Setting
 from jobs.fabric.lint import lint
 from jobs.fabric.registry import parse_version, registry
@@ -68,9 +69,7 @@ def _fabric(root: Path | None) -> Fabric | None:
     """The fabric of a file tree; None without one, as a login node has another network than its nodes."""
     if root is None:
         return None
-    if not root.is_dir():
-        raise ConfigError(f"{root} is not a folder; give a file tree, or / for this machine", at="--root")
-    return detect(root, current_process()) if root == Path("/") else detect(root)
+    return detect_here() if root == Path("/") else detect(checked_root(root))
 
 
 def _check_version(text: str) -> None:

@@ -1,1 +1,1 @@
-"""The network of a node: its description, the environment derived from it, and its proof in a run."""
+"""The network of a node: detection, derived variables, lint, and A/B comparison."""

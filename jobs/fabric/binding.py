@@ -13,6 +13,8 @@ from pathlib import Path
 
 _PROCESSOR = re.compile(r"cpu(\d+)")
 _NODE = re.compile(r"node(\d+)")
+_MOST_UNUSED = 1 / 4
+"""Largest share of the processors of a job that may stay unused for the ranks to be near their GPUs."""
 _HELPER_THREADS = 1
 """Processors of a rank beside those of its compute threads: for the threads of gloo, NCCL and telemetry."""
 
@@ -75,8 +77,9 @@ def plan(
     threads_per_rank : compute threads of a rank
 
     Ranks whose GPUs are on one NUMA node share its cores evenly. Cores of a NUMA node without a GPU go to
-    ranks of the same package, or to none. Where a GPU's NUMA node is unknown or lacks cores, the ranks share
-    all cores in order. No rank is bound where a rank would have no processor beside its compute threads.
+    ranks of the same package, or to none. Where a GPU's NUMA node is unknown or lacks cores, or more than a
+    quarter of the processors would stay unused, the ranks share all cores in order. No rank is bound where a
+    rank would have no processor beside its compute threads.
     """
     ranks = len(gpu_numa_nodes)
     if ranks == 1:
@@ -85,8 +88,9 @@ def plan(
     if len(usable) < len(set(cpuset)):
         return BindingPlan((), "the kernel does not describe all processors of the job")
     least = threads_per_rank + _HELPER_THREADS
-    if (near := _near_gpus(usable, gpu_numa_nodes)) and min(map(len, near)) >= least:
-        unused = {processor.number for processor in usable}.difference(*near)
+    near = _near_gpus(usable, gpu_numa_nodes) or ((),)
+    unused = {processor.number for processor in usable}.difference(*near)
+    if min(map(len, near)) >= least and len(unused) <= _MOST_UNUSED * len(usable):
         left = f"; {len(unused)} processors of other sockets stay unused" if unused else ""
         return BindingPlan(near, f"cores of the NUMA node of the rank's GPU{left}", tuple(sorted(unused)))
     even = _blocks(_cores(usable), ranks)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from jobs.fabric.choose_adapters import nearest_gpus
-from jobs.fabric.description import AdapterKind, Fabric, PciDevice
+from jobs.fabric.description import ENOUGH_LOCKED_BYTES, AdapterKind, Fabric, PciDevice
 from jobs.fabric.pci import NEAR
-
-_ENOUGH_LOCKED_BYTES = 1 << 30
 
 
 def defects(fabric: Fabric) -> tuple[str, ...]:
@@ -63,11 +61,7 @@ def _nvlinks(fabric: Fabric) -> Iterator[str]:
 
 def _locked_memory(fabric: Fabric) -> Iterator[str]:
     limit = fabric.software.memory_lock_bytes
-    if (
-        limit is not None
-        and limit < _ENOUGH_LOCKED_BYTES
-        and _has(fabric, AdapterKind.VERBS, AdapterKind.EFA)
-    ):
+    if limit is not None and limit < ENOUGH_LOCKED_BYTES and _has(fabric, AdapterKind.VERBS, AdapterKind.EFA):
         yield (
             f"locked memory is limited to {limit / 1024:g} KiB (/proc/self/limits), so adapters cannot "
             "register buffers: jobs need `ulimit -l unlimited`"

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+ENOUGH_LOCKED_BYTES = 2**30
+"""Limit of locked memory below which RDMA adapters may fail to register the buffers of NCCL."""
+
 
 class FabricKind(StrEnum):
     """Network between nodes, by the adapters chosen for computing; without any, by the interfaces."""

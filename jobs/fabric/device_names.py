@@ -16,7 +16,7 @@ def interface_names(context: LintContext) -> Iterator[Finding]:
     if gloo is not None and gloo.startswith(("^", "=")):
         yield context.finding(
             FindingSeverity.ERROR, FindingKind.OUT_OF_RANGE, "GLOO_SOCKET_IFNAME",
-            "gloo takes names of interfaces and knows neither = nor ^; write the name alone",
+            "gloo takes plain names of interfaces, without = or ^; write the name alone",
         )  # fmt: skip
         gloo = None
     if context.fabric is None or not context.fabric.interfaces:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from jobs.fabric.derive import has_old_efa_plugin, reorders_ll128
 from jobs.fabric.description import FabricKind
 from jobs.fabric.findings import Finding, FindingKind, FindingSeverity, LintContext
-from jobs.fabric.registry import parse_version
+from jobs.fabric.registry import is_off, parse_version
 
 _FIRST_WITH_C2C_LINES = "2.27.3"
 _FIRST_WITH_PROTOCOLS = "2.5.6"
@@ -102,7 +102,7 @@ def slingshot_memory(context: LintContext) -> Iterator[Finding]:
     fabric = context.fabric
     if fabric is None or fabric.kind is not FabricKind.SLINGSHOT or context.nodes == 1:
         return
-    if context.value("FI_CXI_DISABLE_HOST_REGISTER") == "0":
+    if is_off(context.value("FI_CXI_DISABLE_HOST_REGISTER") or ""):
         yield context.finding(
             FindingSeverity.ERROR, FindingKind.DEADLOCK, "FI_CXI_DISABLE_HOST_REGISTER",
             "registering host memory with CUDA may deadlock; set it to 1, or remove it",
@@ -124,7 +124,8 @@ def slingshot_memory(context: LintContext) -> Iterator[Finding]:
 def watchdog(context: LintContext) -> Iterator[Finding]:
     """torch: blocking waits run no watchdog thread."""
     for name in ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT"):
-        if context.value(name) not in (None, "0"):
+        value = context.value(name)
+        if value is not None and not is_off(value):
             yield context.finding(
                 FindingSeverity.ERROR, FindingKind.DEADLOCK, name,
                 "torch runs no watchdog with blocking waits, so a hang never ends; remove it",

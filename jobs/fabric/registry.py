@@ -21,12 +21,21 @@ _CLOSE = 0.88
 _AUTOMATIC = ("auto", "built-in", "unlimited")
 """Defaults of the data that are no value to set."""
 
+_ON = {"torch": ("1", "true", "t", "yes", "y"), "libfabric": ("1", "true", "yes", "on")}
+_OFF = {"torch": ("0", "false", "f", "no", "n"), "libfabric": ("0", "false", "no", "off")}
+"""Words of boolean variables by library, in any case: `getCvarBool` of torch, `fi_param_get` of libfabric."""
+
 Version = tuple[int, ...]
 
 
 def parse_version(text: str) -> Version:
     """`2.27.5` or `2.27.5+cuda12` as numbers. Raises `ValueError`."""
     return tuple(int(part) for part in text.split("+")[0].split("-")[0].split("."))
+
+
+def is_off(value: str) -> bool:
+    """Whether a value switches a boolean variable off, in the words of torch or libfabric."""
+    return any(value.casefold() in words for words in _OFF.values())
 
 
 @dataclass(frozen=True)
@@ -90,17 +99,24 @@ class Variable:
             if self.maximum is None:
                 return f"an integer from {self.minimum}" if self.minimum is not None else "an integer"
             return f"an integer from {self.minimum} to {self.maximum}"
+        if self.type == "boolean":
+            return ", ".join(self._booleans())
         return ", ".join(self.choices) or None
 
     def accepts(self, value: str) -> bool:
         """Whether a value is of the allowed ones. True without a rule."""
         if self.type == "integer":
             return self._accepts_integer(value)
+        if self.type == "boolean":
+            return value.casefold() in self._booleans()
         if self.type in ("choice", "list", "algorithms", "protocols"):
             known = {choice.casefold() for choice in self.choices}
             words = [value] if self.type == "choice" else _words(value)
             return bool(words) and all(word.casefold() in known for word in words)
         return True
+
+    def _booleans(self) -> tuple[str, ...]:
+        return _ON[self.library] + _OFF[self.library]
 
     def _accepts_integer(self, value: str) -> bool:
         try:

@@ -20,6 +20,10 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _ASSIGNMENT = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 _SPACED = re.compile(rf"\s*({_NAME})\s+=\s*([^#\s][^#]*?)\s*(?:#.*)?")
 _COMMANDS = frozenset({"export", "env", "declare", "-x", "-gx"})
+_SEPARATORS = frozenset(";&|")
+_BEFORE_COMMANDS = frozenset({"then", "do", "else", "{"})
+_COMMENT = re.compile(r"""(?:[^'"\\#]|\\.|'[^']*'|"(?:\\.|[^"\\])*"|(?<=\S)\#)*(?:^|(?<=\s))\#""")
+"""A shell line up to its comment."""
 _NETWORK = re.compile(r"--network(?:=|\s+)['\"]?([\w,.=/-]+)")
 _EXPORT = re.compile(r"#SBATCH\s+--export(?:=|\s+)(\S+)")
 
@@ -57,11 +61,14 @@ def read_settings(text: str, name: str) -> ReadSettings:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Logical lines: those that end in a backslash are joined with the next, and keep their number."""
+    """Logical lines: those that end in a backslash are joined with the next, and keep their number.
+
+    A backslash at the end of a comment joins nothing.
+    """
     held, start = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         start = start or number
-        if line.endswith("\\"):
+        if line.endswith("\\") and not _COMMENT.match(held + line):
             held += line[:-1] + " "
             continue
         yield start, held + line
@@ -79,7 +86,23 @@ def _of_line(line: str, origin: str) -> Iterator[Setting]:
     if spaced:
         yield Setting(spaced[1], spaced[2], origin)
         return
-    words = _words(line)
+    for words in _simple_commands(_words(line)):
+        yield from _of_command(words, origin)
+
+
+def _simple_commands(words: list[str]) -> Iterator[list[str]]:
+    """The words of each command of a line: commands begin after `;`, `&&`, `|`, and words such as `then`."""
+    command: list[str] = []
+    for word in words:
+        if (word and _SEPARATORS.issuperset(word)) or (not command and word in _BEFORE_COMMANDS):
+            yield command
+            command = []
+        else:
+            command.append(word)
+    yield command
+
+
+def _of_command(words: list[str], origin: str) -> Iterator[Setting]:
     leading = 0
     while leading < len(words) and (words[leading] in _COMMANDS or _ASSIGNMENT.fullmatch(words[leading])):
         leading += 1
@@ -91,9 +114,8 @@ def _of_line(line: str, origin: str) -> Iterator[Setting]:
 
 def _words(line: str) -> list[str]:
     """Words of a shell line without its comment; an unbalanced quote ends the line."""
-    lexer = shlex.shlex(line, posix=True)
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     lexer.whitespace_split = True
-    lexer.whitespace = " \t;"
     words: list[str] = []
     with contextlib.suppress(ValueError):
         words.extend(lexer)

@@ -8,6 +8,8 @@ import sys
 import pytest
 import torch
 
+from disttrain.records.fabric import NcclLog, NodeFabric
+from disttrain.telemetry.fabric.verdict import judge
 from jobs.fabric.binding import numa_nodes, plan, read_processors
 from jobs.node.processor_binding import _visible_gpus
 from tests.gpu.test_nvml import REASON
@@ -62,6 +64,9 @@ def test_the_log_of_real_nccl_is_read_and_ends(tmp_path):
     assert found["network"]
     assert found["environment"]["NCCL_DEBUG"] == "INFO"
     assert found["grown"] == 0
+    log = {name: value for name, value in found.items() if name != "grown"}
+    verdict = judge("nccl", [NodeFabric(node=0, host="here", nccl=NcclLog.model_validate(log))])
+    assert verdict.verdict == "as_expected", verdict.conclusion
     if size > 1:
         assert set(found["transports"]) <= {"P2P", "SHM"}
         assert found["choices"]

@@ -54,6 +54,7 @@ def test_blocks_are_disjoint_within_the_cpuset_and_complete(data: st.DataObject)
     assert len(given_away) == len(set(given_away))
     assert set(given_away) | set(found.unused) == cpuset
     assert set(given_away).isdisjoint(found.unused)
+    assert len(found.unused) <= len(cpuset) / 4
     assert bool(found.unused) == ("unused" in found.reason)
     assert all(len(rank) > threads for rank in found.ranks)
     core_of = {processor.number: (processor.package, processor.core) for processor in processors}
@@ -79,9 +80,15 @@ def test_the_order_of_gpus_is_kept() -> None:
 def test_cores_of_a_node_without_gpu_go_to_the_same_socket_or_stay_unused() -> None:
     beside = plan(machine(1, 4, 4, 1), range(16), [0, 2])
     assert sum(map(len, beside.ranks)) == 16
-    other_socket = plan(machine(2, 1, 8, 1), range(16), [0, 0])
-    assert other_socket.unused == tuple(range(8, 16))
-    assert "8 processors of other sockets stay unused" in other_socket.reason
+    other_socket = plan(machine(2, 1, 8, 1), range(10), [0, 0])
+    assert other_socket.unused == (8, 9)
+    assert "2 processors of other sockets stay unused" in other_socket.reason
+
+
+def test_ranks_share_all_cores_rather_than_leave_a_socket_unused() -> None:
+    found = plan(machine(2, 1, 8, 1), range(16), [0, 0])
+    assert [len(rank) for rank in found.ranks] == [8, 8]
+    assert (found.unused, found.reason) == ((), "an equal share of the cores of the job")
 
 
 def test_a_cpuset_away_from_the_gpus_is_shared_evenly() -> None:

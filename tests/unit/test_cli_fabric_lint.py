@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import submit
+from jobs.cli import fabric_lint
+from jobs.fabric.detect import detect
 from tests.support.fabric_trees import tree
 
 
@@ -40,7 +42,8 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     ("argv", "message"),
     [
         (["none.sh"], "FILE: cannot read none.sh: No such file or directory"),
-        (["job.sh", "--root", "nowhere"], "--root: nowhere is not a folder"),
+        (["job.sh", "--root", "nowhere"], "--root: no such folder: 'nowhere'"),
+        (["job.sh", "--root", "empty"], "--root: 'empty' has neither sys/ nor proc/"),
         (["job.sh", "--nodes", "0"], "argument --nodes"),
         (["job.sh", "--nccl", "new"], "--nccl: 'new' is not a version such as 2.27.5"),
         (["words.txt"], "words.txt: no variable is set"),
@@ -51,6 +54,7 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], argv: list[str], message:
     Path("job.sh").write_text("A=1\n")
     Path("words.txt").write_text("hello world\n")
     Path("binary").write_bytes(b"\xff\xfe")
+    Path("empty").mkdir()
     assert submit.main(["fabric", "lint", *argv]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -63,6 +67,16 @@ def test_the_network_of_a_file_tree(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = lint(capsys, "export NCCL_PROTO=LL128\n", "--root", root, "--nccl", "2.27.5")
     assert code == 1
     assert "error [corruption] NCCL_PROTO=LL128: LL128 between nodes corrupts data on GH200" in out
+
+
+def test_the_root_folder_is_this_machine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = detect(tree("cxi", Path("root").absolute()))
+    monkeypatch.setattr(fabric_lint, "detect_here", lambda: here)
+    code, out, _ = lint(capsys, "export NCCL_PROTO=LL128\n", "--root", "/", "--nccl", "2.27.5")
+    assert code == 1
+    assert "on GH200" in out
 
 
 def test_standard_input_and_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from jobs.fabric.description import FabricKind
 from jobs.fabric.registry import parse_version, registry
 
 KNOWN = registry()
-TYPES = {None, "integer", "choice", "list", "names", "algorithms", "protocols", "text"}
+TYPES = {None, "boolean", "integer", "choice", "list", "names", "algorithms", "protocols", "text"}
 
 
 @pytest.mark.parametrize("name", sorted(KNOWN.variables))
@@ -79,6 +79,12 @@ def test_the_history_of_a_default() -> None:
         ("NCCL_DEBUG_SUBSYS", "INIT,^COLL", True),
         ("NCCL_SOCKET_NTHREADS", "four", False),
         ("NCCL_TOPO_FILE", "/any/path", True),
+        ("TORCH_NCCL_BLOCKING_WAIT", "False", True),
+        ("TORCH_NCCL_BLOCKING_WAIT", "y", True),
+        ("TORCH_NCCL_BLOCKING_WAIT", "off", False),
+        ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "true", False),
+        ("FI_CXI_ODP", "on", True),
+        ("FI_CXI_ODP", "2", False),
     ],
 )
 def test_allowed_values(name: str, value: str, is_allowed: bool) -> None:

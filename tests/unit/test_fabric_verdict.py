@@ -87,6 +87,15 @@ def test_data_over_another_link_is_a_note_and_ipoib_counts_once() -> None:
     assert judge("gloo", [node(0, twice)]).findings == []
 
 
+def test_traffic_of_a_storage_adapter_is_a_note_where_nccl_uses_the_expected_ones() -> None:
+    storage = adapter("mlx5_9/1", 9000, expected=False)
+    log = nccl_log("2.18.5-infiniband")
+    found = judge("nccl", [node(0, [*EIGHT, storage], log)])
+    assert (found.verdict, codes(found)) == ("as_expected", {"interface": "note"})
+    without_log = judge("nccl", [node(0, [*EIGHT, storage])])
+    assert codes(without_log) == {"interface": "problem"}
+
+
 @pytest.mark.parametrize("amounts", [(100, 100), (100, 85)])
 def test_nearly_even_adapters_are_no_finding(amounts) -> None:
     links = [adapter(f"mlx5_{index}/1", amount) for index, amount in enumerate(amounts)]

@@ -67,6 +67,8 @@ def test_corruption(
         ("FI_CXI_RDZV_PROTO=alt_read", None, []),
         ("", "disable_rdzv_get", [("FI_CXI_RDZV_PROTO", DEADLOCK)]),
         ("FI_CXI_DISABLE_HOST_REGISTER=0", None, [("FI_CXI_DISABLE_HOST_REGISTER", DEADLOCK)]),
+        ("FI_CXI_DISABLE_HOST_REGISTER=no", None, [("FI_CXI_DISABLE_HOST_REGISTER", DEADLOCK)]),
+        ("FI_CXI_DISABLE_HOST_REGISTER=true", None, []),
         ("FI_MR_CACHE_MONITOR=memhooks", None, [("FI_MR_CACHE_MONITOR", DEADLOCK)]),
         ("FI_MR_CACHE_MONITOR=kdreg2", None, []),
     ],
@@ -82,6 +84,8 @@ def test_deadlocks_on_slingshot(
     [
         ("TORCH_NCCL_BLOCKING_WAIT=1", {}, [("TORCH_NCCL_BLOCKING_WAIT", DEADLOCK)]),
         ("TORCH_NCCL_BLOCKING_WAIT=0", {}, []),
+        ("TORCH_NCCL_BLOCKING_WAIT=False", {}, []),
+        ("TORCH_NCCL_BLOCKING_WAIT=yes", {}, [("TORCH_NCCL_BLOCKING_WAIT", DEADLOCK)]),
         ("NCCL_NET=IB", {"nodes": 1}, [("NCCL_NET", CONFLICT)]),
         ("NCCL_NET=IB", {"nodes": 2}, []),
         ("NCCL_NET=IB", {}, []),

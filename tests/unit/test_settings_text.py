@@ -39,6 +39,14 @@ def test_a_batch_script() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        ("cd x; export A=1", {"A": "1"}),
+        ("[ -d x ] && export B=2", {"B": "2"}),
+        ("if true; then export A=1; else B=2; fi", {"A": "1", "B": "2"}),
+        ("module load x || { export A=1; }", {"A": "1"}),
+        ("A='x;y' python -m x --lr=1 B=2 | tee C=3 &", {"A": "x;y"}),
+        ("A=1\n# a comment \\\nexport B=2", {"A": "1", "B": "2"}),
+        ("export A=1 # a comment \\\nexport B=2", {"A": "1", "B": "2"}),
+        ('export A="#" \\\n  B=2', {"A": "#", "B": "2"}),
         ("NCCL_DEBUG=WARN\n\n# comment\nNCCL_SOCKET_IFNAME==ens1f0\n",
          {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "=ens1f0"}),
         ("A=1\nA=2\n", {"A": "2"}),

@@ -27,7 +27,7 @@ _INTERFACE = re.compile(r"\[\d+\]([^\s:]+):")
 
 
 def parse(lines: Iterable[str]) -> NcclLog:
-    """What NCCL recorded of its start, its connections and its first collectives."""
+    """The start, connections and first collectives in lines of NCCL's log."""
     reader = _Reader()
     for line in lines:
         if version := _VERSION.search(line):

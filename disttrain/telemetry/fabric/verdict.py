@@ -199,7 +199,8 @@ def _link_findings(nodes: Sequence[NodeFabric]) -> Iterator[FabricFinding]:
         share = max(share for share, _ in where)
         planned = ", ".join(link.name for link in where[0][1].links if link.expected)
         text = f"{name} carried {share:.0%} of the bytes of {_named([node for _, node in where])}"
-        make = _problem if share > 1 / 2 else _note  # data of the training may come over another link
+        # data of the training may come over another link
+        make = _problem if any(part > 1 / 2 and not _is_proven(node) for part, node in where) else _note
         yield make("interface", f"{text}; the traffic of training should use {planned}")
     for node in nodes:
         adapters = [link for link in node.links if _is_expected_adapter(link)]
@@ -209,6 +210,13 @@ def _link_findings(nodes: Sequence[NodeFabric]) -> Iterator[FabricFinding]:
             if max(amounts.values()) > UNEVEN * amounts[least]:
                 text = f"{least} of {node.host} carried {amounts[least] / max(amounts.values()):.0%}"
                 yield _note("uneven", f"{text} of the bytes of the busiest adapter")
+
+
+def _is_proven(node: NodeFabric) -> bool:
+    """Whether NCCL's log lists exactly the expected adapters, so that other links carry other traffic."""
+    expected = {link.name for link in node.links if _is_expected_adapter(link)}
+    log = node.nccl
+    return log is not None and set(log.adapters) == expected != set() and "NET/Socket" not in log.transports
 
 
 def _unexpected_shares(links: Sequence[LinkTraffic]) -> dict[str, float]:

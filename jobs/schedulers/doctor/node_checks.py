@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jobs.fabric.description import ENOUGH_LOCKED_BYTES
 from jobs.schedulers.doctor.diagnosis import Finding
 from jobs.schedulers.doctor.folder_checks import folder_findings
 from jobs.schedulers.doctor.host_checks import host_findings, python_findings
 from jobs.schedulers.doctor.probe import ProbeFacts
-
-_LOCKED_MEMORY = 2**30
 
 
 def node_findings(here: ProbeFacts, node: ProbeFacts, elapsed_s: float, *, gpus: bool) -> Iterator[Finding]:
@@ -25,7 +24,7 @@ def node_findings(here: ProbeFacts, node: ProbeFacts, elapsed_s: float, *, gpus:
     yield from folder_findings(node.folder, where, several_hosts=False)
     yield from _clock(here, node, elapsed_s)
     locked = node.host.locked_memory
-    if gpus and locked is not None and locked < _LOCKED_MEMORY:
+    if gpus and locked is not None and locked < ENOUGH_LOCKED_BYTES:
         yield Finding(
             "warning",
             "node.locked_memory",

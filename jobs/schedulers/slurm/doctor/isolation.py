@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from jobs.fabric.description import ENOUGH_LOCKED_BYTES
 from jobs.schedulers.doctor.diagnosis import Finding
 from jobs.schedulers.doctor.probe import HostFacts
 from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config
-
-_LOCKED_MEMORY = 2**30
 
 
 def findings(
@@ -61,7 +60,7 @@ def _locked_memory(config: Config, host: HostFacts) -> Iterator[Finding]:
     sent = config.settings.get("propagateresourcelimits", "ALL").upper().split(",")
     propagated = not {"memlock", "all"} & {*kept} if kept else bool({"MEMLOCK", "ALL"} & {*sent})
     limit = host.locked_memory
-    if propagated and limit is not None and limit < _LOCKED_MEMORY:
+    if propagated and limit is not None and limit < ENOUGH_LOCKED_BYTES:
         yield Finding(
             "warning",
             "isolation.locked_memory",
