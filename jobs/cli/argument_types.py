@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 
+_YEAR_H = 8760
+
 
 def positive(text: str) -> int:
     """A whole number above 0."""
@@ -21,6 +23,14 @@ def above_zero(text: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def hours(text: str) -> float:
+    """A number of hours above 0, at most a year."""
+    value = above_zero(text)
+    if value > _YEAR_H:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {_YEAR_H} hours (a year)")
     return value
 
 

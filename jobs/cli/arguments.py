@@ -101,7 +101,9 @@ def build_parser() -> argparse.ArgumentParser:
     add_tag_filter(resume)
     add_cluster(resume)
     _add_wait(resume)
-    add_nodes(verb("nodes", "print or change the nodes that submissions exclude: those that failed a check"))
+    add_nodes(
+        verb("nodes", "print or change the nodes that submissions exclude, after a failed check or by hand")
+    )
     _add_clean(verb("clean", "move failed, stale or named runs to a trash folder, and back"))
     add_doctor(
         verb("doctor", "examine the cluster, this machine and the runs folder; name problems and fixes")

@@ -10,6 +10,7 @@ from datetime import datetime
 from disttrain.errors import ConfigError, nearest
 from jobs.cli.command_output import add_json
 from jobs.cli.formatting import count, table
+from jobs.cli.target import answering_cluster
 from jobs.core import excluded_nodes
 from jobs.core.excluded_nodes import ExcludedNode
 
@@ -21,15 +22,11 @@ def run(args: argparse.Namespace) -> int:
     for host in args.clear:
         if host not in known:
             raise ConfigError(f"no excluded node {host!r}{nearest(host, known)}", at="--clear")
-    for host in args.exclude:
-        if _HOST.fullmatch(host) is None:
-            raise ConfigError(f"{host!r} is not the name of one node", at="--exclude")
+    for name in ("reason", "hours"):
+        if getattr(args, name) is not None and not args.exclude:
+            raise ConfigError("has an effect only with --exclude", at=f"--{name}")
     if args.exclude:
-        args.runs.mkdir(parents=True, exist_ok=True)
-    for host in args.exclude:
-        reason = " ".join((args.reason or "excluded by hand").split())
-        by, hours = getpass.getuser(), args.hours
-        excluded_nodes.add(args.runs, ExcludedNode.until(host, reason, cluster=None, by=by, hours=hours))
+        _exclude(args)
     removed = []
     if args.clear or (args.clear_all and known):
         removed = excluded_nodes.remove(args.runs, None if args.clear_all else args.clear)
@@ -41,6 +38,25 @@ def run(args: argparse.Namespace) -> int:
         print(f"used again: {', '.join(each.host for each in removed)}")
     print(_table(entries) if entries else f"no excluded nodes in {args.runs}")
     return 0
+
+
+def _exclude(args: argparse.Namespace) -> None:
+    """Add nodes for the cluster that answers; for every cluster where none does."""
+    for host in args.exclude:
+        if _HOST.fullmatch(host) is None:
+            raise ConfigError(f"{host!r} is not the name of one node", at="--exclude")
+    scheduler = answering_cluster()
+    names = scheduler.node_names() if scheduler else None
+    for host in args.exclude:
+        if names is not None and host not in names:  # a submission that excludes an unknown node is refused
+            raise ConfigError(f"the cluster has no node {host!r}{nearest(host, names)}", at="--exclude")
+    cluster = scheduler.cluster_name() if scheduler else None
+    reason = " ".join((args.reason or "excluded by hand").split())
+    hours = args.hours or excluded_nodes.DEFAULT_HOURS
+    args.runs.mkdir(parents=True, exist_ok=True)
+    for host in args.exclude:
+        entry = ExcludedNode.until(host, reason, cluster=cluster, by=getpass.getuser(), hours=hours)
+        excluded_nodes.add(args.runs, entry)
 
 
 def _table(entries: list[ExcludedNode]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from jobs.cli.argument_types import hours
+
 
 def add_skip_preflight(parser: argparse.ArgumentParser) -> None:
     """Add `--skip-preflight`."""
@@ -21,7 +23,7 @@ def add_nodes(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--reason", metavar="TEXT", help="with --exclude: the reason")
     parser.add_argument(
-        "--hours", type=float, default=24.0, metavar="H", help="with --exclude: for so many hours (24)"
+        "--hours", type=hours, metavar="H", help="with --exclude: for so many hours (24; at most 8760)"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--clear", nargs="+", default=[], metavar="NODE", help="use these nodes again")

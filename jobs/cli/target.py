@@ -51,6 +51,12 @@ def available_scheduler(name: str) -> Scheduler:
     return scheduler
 
 
+def answering_cluster() -> Scheduler | None:
+    """The scheduler of the cluster; None where no cluster answers."""
+    scheduler = scheduler_named("slurm")
+    return None if scheduler.unavailable() else scheduler
+
+
 def chosen_doctor(args: argparse.Namespace) -> Doctor:
     """The doctor by `--cluster`; `auto` is Slurm where sbatch is installed, though its controller be silent.
 

@@ -236,6 +236,9 @@ class Scheduler(Protocol):
     def cluster_name(self) -> str | None:
         """The cluster in which job ids are unique; None if they are unique anyway, or without an answer."""
 
+    def node_names(self) -> list[str] | None:
+        """Nodes of the cluster by name; None where each job runs on this host, or without an answer."""
+
     def host_of(self, job_id: str) -> str | None:
         """The only host that can end this job; None where any can."""
 

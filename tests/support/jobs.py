@@ -240,6 +240,9 @@ class FakeScheduler:
     def cluster_name(self) -> str | None:
         return self.is_cluster
 
+    def node_names(self) -> list[str] | None:
+        return None
+
     def host_of(self, job_id: str) -> str | None:
         return None
 

@@ -13,13 +13,15 @@ from jobs.schedulers.slurm.scheduler import script_fields
 from jobs.submission.choose_actions import Action
 from jobs.submission.submit import PreparedRun, batch_of, prepare
 from jobs.submission.warnings import excluded_nodes_warning
+from tests.support.commands import Commands
 from tests.support.jobs import FakeScheduler, FakeSlurm, sweep_plan
 
 CODE = {"code": {"hash": "c0de", "path": "."}}
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
+def runs(tmp_path: Path, commands: Commands) -> Path:
+    commands.add("scontrol", "exit 1")
     return tmp_path / "runs"
 
 
@@ -48,6 +50,12 @@ def test_nodes_are_excluded_shown_and_cleared(runs: Path, capsys: pytest.Capture
     [
         (("--clear", "n7"), "--clear: no excluded node 'n7'"),
         (("--exclude", "n[1-3]"), "--exclude: 'n[1-3]' is not the name of one node"),
+        (("--reason", "slow"), "--reason: has an effect only with --exclude"),
+        (("--hours", "2", "--clear-all"), "--hours: has an effect only with --exclude"),
+        (("--exclude", "n1", "--hours", "nan"), "'nan' is not a number above 0"),
+        (("--exclude", "n1", "--hours", "1e9"), "'1e9' is more than 8760 hours"),
+        (("--exclude", "n1", "--hours", "0"), "'0' is not a number above 0"),
+        (("--exclude", "n1", "--hours=-5"), "'-5' is not a number above 0"),
     ],
 )
 def test_bad_names_are_refused(
@@ -56,6 +64,22 @@ def test_bad_names_are_refused(
     assert nodes(runs, *arguments) == 2
     assert message in capsys.readouterr().err
     assert not runs.exists()
+
+
+def test_nodes_are_excluded_on_the_cluster_that_answers(
+    runs: Path, commands: Commands, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands.add("sbatch", "exit 1")
+    commands.add(
+        "scontrol", 'case "$1" in ping) echo "slurmctld is UP";; *) echo "ClusterName = west";; esac'
+    )
+    commands.add("sinfo", "printf 'node01\\nnode01\\nnode02\\n'")
+    assert nodes(runs, "--exclude", "node1") == 2
+    assert "--exclude: the cluster has no node 'node1'; did you mean 'node01'?" in capsys.readouterr().err
+    assert nodes(runs, "--exclude", "node01") == 0
+    assert [each.cluster for each in excluded_nodes.read(runs)] == ["west"]
+    commands.add("sinfo", "exit 1")
+    assert nodes(runs, "--exclude", "node3") == 0
 
 
 def prepared(runs: Path, scheduler: FakeScheduler, **options: bool) -> PreparedRun:

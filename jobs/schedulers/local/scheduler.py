@@ -113,6 +113,9 @@ class LocalScheduler:
     def cluster_name(self) -> str | None:
         return None
 
+    def node_names(self) -> list[str] | None:
+        return None
+
     def host_of(self, job_id: str) -> str | None:
         return job_id.rpartition(":")[0]
 

@@ -71,6 +71,12 @@ def hostnames(nodelist: str) -> list[str] | None:
     return None if listing is None else listing.split()
 
 
+def node_names() -> list[str] | None:
+    """Names of all nodes in partitions, hidden ones too; None if Slurm does not answer."""
+    listing = query_or_none(["sinfo", "--noheader", "--all", "--Node", "-o", "%N"], timeout_s=10)
+    return None if listing is None else sorted(set(listing.split()))
+
+
 def describe(job_id: str) -> str | None:
     """Output of `scontrol show job -d`."""
     return query_or_none(["scontrol", "show", "job", "-d", job_id], timeout_s=10)

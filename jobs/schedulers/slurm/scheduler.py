@@ -207,6 +207,9 @@ class SlurmScheduler:
         """Slurm's ClusterName. One query, also while the controller does not answer."""
         return squeue.cluster_name()
 
+    def node_names(self) -> list[str] | None:
+        return commands.node_names()
+
     def host_of(self, job_id: str) -> str | None:
         return None
 
