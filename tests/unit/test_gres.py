@@ -22,6 +22,7 @@ from jobs.schedulers.slurm.gres import Gres, count_gpus, gpus_of_tres, parse_gpu
         ("gres/gpu:h100=4", [Gres("gpu", "h100", 4)]),
         ("gpu:no_consume:4", [Gres("gpu", None, 4)]),
         ("lustre:2K, shard:8", [Gres("lustre", None, 2048), Gres("shard", None, 8)]),
+        ("no_consume", [Gres("no_consume", None, 1)]),
         ("(null)", []),
         ("N/A", []),
         ("", []),

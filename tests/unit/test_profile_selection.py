@@ -160,6 +160,8 @@ REFUSED = {
     "setup=if true; then": "is not a complete line of shell",
     "setup=true\nfalse": "holds a control character",
     "foo": "is not KEY=VALUE",
+    "exclusive=top": "exclusive='top': input should be true, false, 'user', 'mcs' or 'topo'",
+    "sbatch.account=x": "sbatch: account is reserved",
 }
 
 

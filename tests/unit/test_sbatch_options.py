@@ -118,6 +118,12 @@ def test_an_unknown_option_in_a_file_is_found_by_its_line(tmp_path: Path) -> Non
         resolve(ProfileSelection(str(tmp_path / "site.yaml")), slurm=lambda: OLD)
 
 
+def test_binding_by_rank_among_other_words_is_refused() -> None:
+    new = InstalledSlurm(SlurmVersion(24, 11))
+    found = check_options(Profile.model_validate({"name": "x", "srun": {"cpu-bind": "verbose,rank"}}), new)
+    assert found == ("srun.cpu-bind", "'rank' is gone since Slurm 24.11")
+
+
 def test_slurm_is_probed_only_for_options() -> None:
     def refuse() -> InstalledSlurm:
         raise AssertionError

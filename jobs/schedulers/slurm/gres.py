@@ -63,7 +63,8 @@ def _parts(text: str) -> list[str]:
 
 
 def _entry(text: str) -> Gres:
-    words = [word for word in re.split(r"[:=]", re.sub(r"^gres[/:]", "", text)) if word not in _FLAGS]
+    name, *rest = re.split(r"[:=]", re.sub(r"^gres[/:]", "", text))
+    words = [name, *(word for word in rest if word not in _FLAGS)]
     last = _COUNT.fullmatch(words[-1]) if len(words) > 1 else None
     count = 1
     if last is not None:

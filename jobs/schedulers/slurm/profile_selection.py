@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
@@ -146,7 +146,7 @@ def _one_line(error: ValidationError, draft: Draft) -> ConfigError:
     found = error.errors()  # of the errors of a union type, the one about the value itself
     telling = ("value_error", "extra_forbidden")
     detail = next((each for each in found if each["type"] in telling), found[0])
-    place = [str(part) for part in detail["loc"] if not re.match(_OF_PYDANTIC, str(part))]
+    place = _place(detail["loc"], draft.data)
     key, kind = ".".join(place), detail["type"]
     if kind == "extra_forbidden":
         sections = {"environment": Variable.model_fields, "container": Container.model_fields}
@@ -154,8 +154,25 @@ def _one_line(error: ValidationError, draft: Draft) -> ConfigError:
         hint = nearest(place[-1], allowed)
         return ConfigError(f"unknown key '{key}'{hint}; allowed: {', '.join(allowed)}", at=draft.at(key))
     reason = str(detail["ctx"]["error"]) if kind == "value_error" else _lower_first(detail["msg"])
-    value = "" if kind == "value_error" and not key else f"={detail['input']!r}"
+    words = [each["ctx"]["expected"] for each in found if each["type"] == "literal_error"]
+    if kind.startswith("bool_") and words:  # true, false or one of some words
+        reason = f"input should be true, false, {words[0]}"
+    of_section = kind == "value_error" and isinstance(detail["input"], Mapping)
+    value = "" if of_section else f"={detail['input']!r}"
     return ConfigError(f"{key}{value}: {reason}" if key else reason, at=draft.at(key))
+
+
+def _place(location: Sequence[str | int], data: Any) -> list[str]:
+    """Keys of an error's location: those within the given data, and a missing key."""
+    found, node = [], data
+    for part in location:
+        if re.match(_OF_PYDANTIC, str(part)):
+            continue
+        if not isinstance(node, (Mapping, list, tuple)):  # the name of a type of a union
+            break
+        found.append(str(part))
+        node = node.get(part) if isinstance(node, Mapping) else node[int(part)]
+    return found
 
 
 def _lower_first(text: str) -> str:

@@ -76,7 +76,7 @@ def check_options(profile: Profile, slurm: InstalledSlurm) -> tuple[str, str] | 
             "exclusive",
             f"'topo' needs Slurm {CAPABILITIES['exclusive_topo'].since}, and this is {version}",
         )
-    if profile.srun.get("cpu-bind") == "rank" and "cpu_bind_rank" not in has:
+    if "rank" in str(profile.srun.get("cpu-bind")).split(",") and "cpu_bind_rank" not in has:
         return "srun.cpu-bind", f"'rank' is gone since Slurm {CAPABILITIES['cpu_bind_rank'].until}"
     checks = ((name, _problem(name, value, slurm)) for name, value in profile.sbatch.items())
     return next(((f"sbatch.{name}", why) for name, why in checks if why), None)
