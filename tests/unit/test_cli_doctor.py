@@ -13,6 +13,7 @@ import submit
 from jobs.schedulers.doctor import probe
 from jobs.schedulers.doctor.mounts import Mount
 from jobs.schedulers.doctor.probe import FolderFacts, HostFacts, ProbeFacts
+from jobs.schedulers.doctor.run_probe import ProbeError, ProbeTimeout
 from jobs.schedulers.slurm.doctor import examination, node_probe
 from jobs.schedulers.slurm.site_profile import Profile
 from tests.support.cluster_sites import install, site_facts
@@ -91,6 +92,7 @@ def test_a_cluster_without_errors_ends_with_0_and_one_document(
         each["key"] for each in document["findings"]
     }
     calls = commands.calls()
+    assert "user=ada cluster=hyper" in calls
     assert "sbatch" not in calls
     assert "scancel" not in calls
     assert "update" not in calls
@@ -184,6 +186,27 @@ def test_the_job_on_a_node_is_chosen_by_the_profile() -> None:
     assert sys.executable in command
     cpu = node_probe.probe_command(site_facts("university"), Profile(name="cpu"), [])
     assert not any("gpu" in word for word in cpu)
+
+
+def test_no_node_is_examined_where_the_probe_of_this_host_fails(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(runs: Path) -> ProbeFacts:
+        raise error
+
+    install(commands, "h100")
+    monkeypatch.setattr(examination, "probe_here", fail)
+    monkeypatch.setattr("jobs.schedulers.local.doctor.probe_here", fail)
+    options = ("--json", "--job", "--slurm", "partition=batch", "account=physics")
+    error: ProbeError = ProbeError("exit code 3")
+    assert doctor(*options) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert "a node (--job)" in {each["check"] for each in document["unchecked"]}
+    error = ProbeTimeout("no answer within 30 s")
+    for arguments in (options, ("--json", "--cluster", "local")):
+        assert doctor(*arguments) == 1
+        findings = json.loads(capsys.readouterr().out)["findings"]
+        assert ("error", "runs.silent") in {(each["severity"], each["key"]) for each in findings}
 
 
 def test_a_node_settles_whether_the_folder_is_shared(

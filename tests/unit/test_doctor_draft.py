@@ -75,8 +75,27 @@ def test_the_partition_admits_the_account_and_is_up() -> None:
     facts = dataclasses.replace(site_facts("h100"), default_account="guest")
     names = {part.name for part in facts.partitions or () if part.name != "batch"}
     alone = [part for part in facts.partitions or () if part.name in names]
+    facts = dataclasses.replace(facts, partitions=alone, queue=())
     with pytest.raises(ConfigError, match="no partition of this cluster is up"):
-        draft.profile_text(dataclasses.replace(facts, partitions=alone), ETHERNET)
+        draft.profile_text(dataclasses.replace(facts, associations=()), ETHERNET)
+    made = drafted(facts)
+    assert (made.partition, made.account) == ("mixed", "physics"), "an account beside the default one"
+
+
+def test_a_partition_of_own_jobs_admits_their_account() -> None:
+    facts = site_facts("h100", "bob")
+    alone = [part for part in facts.partitions or () if part.name == "mixed"]
+    made = drafted(dataclasses.replace(facts, partitions=alone, default_account="astro", associations=()))
+    assert (made.partition, made.account) == ("mixed", "chem")
+
+
+@pytest.mark.parametrize("part", ["partitions", "nodes"])
+def test_a_part_that_slurm_did_not_list_is_named(part: str) -> None:
+    facts = dataclasses.replace(
+        site_facts("h100"), refusals={part: "`x`: no answer within 10 s"}, **{part: None}
+    )
+    with pytest.raises(ConfigError, match=f"no profile without {part}: `x`: no answer within 10 s"):
+        draft.profile_text(facts, ETHERNET)
 
 
 def test_adapters_of_infiniband_need_locked_memory() -> None:

@@ -97,7 +97,7 @@ def test_findings_on_the_minicluster() -> None:
         ({"partition": "bach"}, "partitions.unknown", "did you mean 'batch'?"),
         ({"partition": "old"}, "partitions.state", "starts no jobs"),
         ({"partition": "old"}, "partitions.no_nodes", "no node of partition old"),
-        ({"partition": "mixed", "account": "chem"}, "partitions.account", "does not admit account chem"),
+        ({"partition": "mixed", "account": "guest"}, "partitions.account", "does not admit account guest"),
         ({"partition": "batch", "account": "phisics"}, "limits.account", "did you mean 'physics'?"),
         ({"partition": "batch", "qos": "hihg"}, "limits.qos", "did you mean 'high'?"),
         ({"partition": "batch", "gpu_type": "h200"}, "gpus.type", "no GPU of type 'h200'"),
@@ -108,6 +108,25 @@ def test_a_profile_that_does_not_fit_is_an_error(keys: dict[str, object], key: s
     finding = found(site_facts("h100"), profile(**keys))[key]
     assert finding.severity == "error"
     assert words in finding.problem
+
+
+def test_an_account_that_is_not_listed_may_be_a_subaccount() -> None:
+    finding = found(site_facts("h100"), profile(partition="mixed", account="chem"))["partitions.account"]
+    assert finding.severity == "warning"
+    assert finding.problem.startswith("AllowAccounts of partition mixed does not list account chem")
+
+
+def test_a_profile_that_sets_the_limit_of_locked_memory() -> None:
+    facts = with_settings(site_facts("h100"), PropagateResourceLimits="ALL", PropagateResourceLimitsExcept="")
+    assert "isolation.locked_memory" in found(facts, profile(**OWN))
+    own = profile(**OWN, setup="ulimit -l unlimited")
+    assert "isolation.locked_memory" not in found(facts, own)
+
+
+def test_the_setting_of_the_requeue_delay_depends_on_the_release() -> None:
+    for version, setting in (("25.05.1", "AuthInfo=cred_expire"), ("25.11.0", "requeue_delay=5")):
+        facts = with_settings(site_facts("h100"), SLURM_VERSION=version)
+        assert setting in found(facts, profile(**OWN))["requeues.delay"].fix
 
 
 def test_mixed_and_sliced_gpus() -> None:

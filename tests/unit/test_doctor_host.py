@@ -17,7 +17,7 @@ from jobs.schedulers.doctor.folder_checks import folder_findings
 from jobs.schedulers.doctor.host_checks import host_findings, python_findings
 from jobs.schedulers.doctor.mounts import Mount, mount_of
 from jobs.schedulers.doctor.node_checks import node_findings
-from jobs.schedulers.doctor.probe import BesideFacts, FolderFacts, HostFacts, ProbeFacts
+from jobs.schedulers.doctor.probe import FolderFacts, HostFacts, ProbeFacts, SharedFolderFacts
 from jobs.schedulers.doctor.run_probe import ProbeError, run_probe
 
 MOUNTS = """\
@@ -140,19 +140,19 @@ def test_a_folder_without_locks_or_links(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_lock_of_another_process_is_seen(tmp_path: Path) -> None:
     with probe.locked_folder(tmp_path) as folder:
-        assert probe.beside_facts(folder) == BesideFacts(seen=True, locked=True)
+        assert probe.shared_folder_facts(folder) == SharedFolderFacts(seen=True, locked=True)
         with open(folder / probe.LOCKED) as file:
             fcntl.flock(file, fcntl.LOCK_UN)
         copy = tmp_path / "copy"
         copy.mkdir()
         for name in (probe.MARK, probe.LOCKED):
             (copy / name).touch()
-        assert probe.beside_facts(copy) == BesideFacts(seen=True, locked=False)
+        assert probe.shared_folder_facts(copy) == SharedFolderFacts(seen=True, locked=False)
 
 
 def test_a_folder_that_is_not_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_SEEN_WITHIN_S", 0.0)
-    assert probe.beside_facts(tmp_path / "elsewhere") == BesideFacts(seen=False, locked=None)
+    assert probe.shared_folder_facts(tmp_path / "elsewhere") == SharedFolderFacts(seen=False, locked=None)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_probe_without_facts(script: str, message: str) -> None:
 
 
 def node(**host: object) -> ProbeFacts:
-    return ProbeFacts(dataclasses.replace(HOST, host="n2", **host), FOLDER, BesideFacts(True, True))
+    return ProbeFacts(dataclasses.replace(HOST, host="n2", **host), FOLDER, SharedFolderFacts(True, True))
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def node(**host: object) -> ProbeFacts:
         (node(time=160.0), ["warning node.clock"]),
         (node(time=119.0), []),
         (node(locked_memory=65536), ["warning node.locked_memory"]),
-        (dataclasses.replace(node(), beside=BesideFacts(False, None)), ["error runs.not_shared"]),
-        (dataclasses.replace(node(), beside=BesideFacts(True, False)), ["warning runs.local_locks"]),
+        (dataclasses.replace(node(), shared=SharedFolderFacts(False, None)), ["error runs.not_shared"]),
+        (dataclasses.replace(node(), shared=SharedFolderFacts(True, False)), ["warning runs.local_locks"]),
     ],
 )
 def test_a_node_beside_the_submitting_host(other: ProbeFacts, expected: list[str]) -> None:

@@ -39,7 +39,7 @@ class Diagnosis:
     """Result of a doctor."""
 
     subject: str
-    """What was examined, in one line."""
+    """The examined cluster or machine, in one line."""
     facts: dict[str, Any]
     """Values that were read, as JSON."""
     findings: tuple[Finding, ...]
@@ -59,7 +59,7 @@ class Doctor(Protocol):
     """Examines a scheduler, this machine and the runs folder."""
 
     def diagnose(self, runs: Path, *, job: bool) -> Diagnosis:
-        """Examine; with `job`, also on a node, in a job of a minute."""
+        """Examine; with `job`, also on a node, in a job of at most 5 minutes."""
 
     def draft_profile(self, name: str) -> str:
         """Text of a site profile drafted from the present use. Raises `ConfigError`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from jobs.schedulers.doctor.diagnosis import Finding
 from jobs.schedulers.doctor.mounts import Mount
@@ -34,6 +35,17 @@ def folder_findings(folder: FolderFacts, where: str, *, several_hosts: bool) -> 
     if several_hosts and folder.mount is not None:
         yield from _reach(folder.mount, evidence)
     yield from _rest(folder, where, evidence)
+
+
+def silent_folder(runs: Path, where: str, why: str) -> Finding:
+    """The finding where the probe of the host and the folder exceeded its time limit."""
+    return Finding(
+        "error",
+        "runs.silent",
+        f"the probe of the runs folder on {where} hangs, as commands and jobs that use the folder would",
+        "wait until the file system answers (`ls` of the folder ends), or choose another --runs",
+        f"{runs}: {why}",
+    )
 
 
 def _reach(mount: Mount, evidence: str) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Findings of a probe on a node, beside the facts of the submitting host. Pure functions."""
+"""Findings of a probe on a node, compared with the facts of the submitting host. Pure functions."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def _same_python(here: ProbeFacts, node: ProbeFacts) -> Iterator[Finding]:
 
 
 def _shared_folder(node: ProbeFacts, where: str) -> Iterator[Finding]:
-    beside, folder = node.beside, node.folder
-    if beside is None:
+    shared, folder = node.shared, node.folder
+    if shared is None:
         return
-    if not beside.seen:
+    if not shared.seen:
         yield Finding(
             "error",
             "runs.not_shared",
@@ -71,7 +71,7 @@ def _shared_folder(node: ProbeFacts, where: str) -> Iterator[Finding]:
             "choose a --runs on a file system that the nodes share, such as home or scratch",
             f"{folder.path} is on {folder.mount or 'an unknown file system'} there",
         )
-    elif beside.locked is False:
+    elif shared.locked is False:
         yield Finding(
             "warning",
             "runs.local_locks",

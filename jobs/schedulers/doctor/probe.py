@@ -1,9 +1,9 @@
 """Facts about one host and about the runs folder as this host has it.
 
-`python -m jobs.schedulers.doctor.probe RUNS_FOLDER [--beside FOLDER]` prints them as one JSON document. The
-doctor runs this module as a child process, which a file system that hangs cannot block, and with `--job` as a
-job on a node. `FOLDER` is then a folder that the submitting host has made, with one locked file. Standard
-library only.
+`python -m jobs.schedulers.doctor.probe RUNS_FOLDER [--shared-folder FOLDER]` prints them as one JSON
+document. The doctor runs this module as a child process, which a file system that hangs cannot block, and
+with `--job` as a job on a node. `FOLDER` is then a folder that the submitting host has made, with one
+locked file. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobs.schedulers.doctor.mounts import Mount, mount_of
 
 PACKAGES = ("torch", "pydantic", "PyYAML", "submitit")
 MARK, LOCKED = "mark", "locked"
-"""Files in the folder of `--beside`."""
+"""Files in the folder of `--shared-folder`."""
 _SEEN_WITHIN_S = 10.0
 """A network file system may show a new file after the lifetime of its cached folder, 3 s and more on NFS."""
 _SHM = Path("/dev/shm")
@@ -84,8 +84,8 @@ class FolderFacts:
 
 
 @dataclass(frozen=True)
-class BesideFacts:
-    """Sight of this host on what another host has made and locked in the runs folder."""
+class SharedFolderFacts:
+    """Whether this host sees the files and the lock that another host made in the runs folder."""
 
     seen: bool
     locked: bool | None
@@ -96,7 +96,7 @@ class BesideFacts:
 class ProbeFacts:
     host: HostFacts
     folder: FolderFacts
-    beside: BesideFacts | None = None
+    shared: SharedFolderFacts | None = None
 
 
 def host_facts() -> HostFacts:
@@ -181,7 +181,10 @@ def _recorded(problems: dict[str, str], operation: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_folder(runs: Path) -> Iterator[Path]:
-    """A temporary folder in `runs` with a locked file, for `--beside` on another host. Raises `OSError`."""
+    """A temporary folder in `runs` with a locked file, for `--shared-folder` on another host.
+
+    Raises `OSError`.
+    """
     absolute = runs.absolute()
     tested = next(path for path in (absolute, *absolute.parents) if path.is_dir())
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=tested) as name:
@@ -192,21 +195,21 @@ def locked_folder(runs: Path) -> Iterator[Path]:
             yield folder
 
 
-def beside_facts(folder: Path) -> BesideFacts:
-    """Sight on a folder of `locked_folder`. Waits some seconds for its files to appear."""
+def shared_folder_facts(folder: Path) -> SharedFolderFacts:
+    """Whether this host sees a folder of `locked_folder` and its lock. Waits up to 10 s for its files."""
     end = time.monotonic() + _SEEN_WITHIN_S
     while not (folder / MARK).exists():
         if time.monotonic() > end:
-            return BesideFacts(seen=False, locked=None)
+            return SharedFolderFacts(seen=False, locked=None)
         time.sleep(0.2)
     try:
         with open(folder / LOCKED, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return BesideFacts(seen=True, locked=True)
+        return SharedFolderFacts(seen=True, locked=True)
     except OSError:
-        return BesideFacts(seen=True, locked=None)
-    return BesideFacts(seen=True, locked=False)
+        return SharedFolderFacts(seen=True, locked=None)
+    return SharedFolderFacts(seen=True, locked=False)
 
 
 def parsed(document: dict[str, Any]) -> ProbeFacts:
@@ -215,12 +218,12 @@ def parsed(document: dict[str, Any]) -> ProbeFacts:
     def mount(fields: dict[str, str] | None) -> Mount | None:
         return None if fields is None else Mount(**fields)
 
-    host, folder, beside = document["host"], document["folder"], document["beside"]
+    host, folder, shared = document["host"], document["folder"], document["shared"]
     identity = tuple(host["python_identity"])
     return ProbeFacts(
         HostFacts(**host | {"python_mount": mount(host["python_mount"]), "python_identity": identity}),
         FolderFacts(**folder | {"mount": mount(folder["mount"])}),
-        None if beside is None else BesideFacts(**beside),
+        None if shared is None else SharedFolderFacts(**shared),
     )
 
 
@@ -265,10 +268,10 @@ def _message(error: OSError) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("runs", type=Path)
-    parser.add_argument("--beside", type=Path)
+    parser.add_argument("--shared-folder", type=Path, dest="shared")
     given = parser.parse_args(arguments)
-    beside = None if given.beside is None else beside_facts(given.beside)
-    print(json.dumps(asdict(ProbeFacts(host_facts(), folder_facts(given.runs), beside))))
+    shared = None if given.shared is None else shared_folder_facts(given.shared)
+    print(json.dumps(asdict(ProbeFacts(host_facts(), folder_facts(given.runs), shared))))
     return 0
 
 

@@ -1,5 +1,4 @@
-"""Run `probe` as a child process: on this host, or behind the prefix of a command that starts it on a "
-"node."""
+"""Run `probe` as a child process, on this host or on a node (by a command prefix)."""
 
 from __future__ import annotations
 
@@ -23,9 +22,13 @@ class ProbeError(Exception):
     """The probe gave no facts; the message is one line."""
 
 
-def module_arguments(runs: Path, beside: Path | None = None) -> list[str]:
+class ProbeTimeout(ProbeError):
+    """The probe did not end within its time limit."""
+
+
+def module_arguments(runs: Path, shared: Path | None = None) -> list[str]:
     """Arguments of Python that run the probe."""
-    more = [] if beside is None else ["--beside", str(beside)]
+    more = [] if shared is None else ["--shared-folder", str(shared)]
     return ["-m", probe.__name__, str(runs.absolute()), *more]
 
 
@@ -58,7 +61,7 @@ def run_probe(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_END_S)
         process.kill()
-        raise ProbeError(f"no answer within {timeout_s:g} s") from None
+        raise ProbeTimeout(f"no answer within {timeout_s:g} s") from None
     for line in reversed(output.splitlines()):  # lines of the site's prolog may come before
         try:
             return probe.parsed(json.loads(line))

@@ -7,10 +7,10 @@ from pathlib import Path
 from disttrain.errors import ConfigError
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.doctor.diagnosis import Diagnosis, Finding, Unchecked, worst_first
-from jobs.schedulers.doctor.folder_checks import folder_findings
+from jobs.schedulers.doctor.folder_checks import folder_findings, silent_folder
 from jobs.schedulers.doctor.host_checks import host_findings, python_findings
 from jobs.schedulers.doctor.probe import as_json
-from jobs.schedulers.doctor.run_probe import ProbeError, probe_here
+from jobs.schedulers.doctor.run_probe import ProbeError, ProbeTimeout, probe_here
 
 
 class LocalDoctor:
@@ -30,6 +30,9 @@ class LocalDoctor:
             raise ConfigError("--job needs Slurm; without it, the checks of this machine are complete")
         try:
             here = probe_here(runs)
+        except ProbeTimeout as why:
+            silent = silent_folder(runs, "this machine", str(why))
+            return Diagnosis(subject, {**as_json(None), "cluster": None}, (silent,), tuple(unchecked))
         except ProbeError as why:
             unchecked.append(Unchecked("this machine and the runs folder", str(why)))
             return Diagnosis(subject, {**as_json(None), "cluster": None}, (), tuple(unchecked))

@@ -41,6 +41,9 @@ CAPABILITIES: dict[str, Capability] = {
         "sbatch has --requeue=expedite, where SlurmctldParameters has enable_expedited_requeue",
         since=SlurmVersion(25, 11),
     ),
+    "requeue_delay": Capability(
+        "SchedulerParameters has requeue_delay, the wait of a requeued job", since=SlurmVersion(25, 11)
+    ),
     "topology_order": Capability(
         "the nodes of a step are in the order of the topology, not in that of the job's node list",
         since=SlurmVersion(26, 5),
@@ -49,6 +52,20 @@ CAPABILITIES: dict[str, Capability] = {
         "--gres=gpu:N may stand beside --gpus-per-node", until=SlurmVersion(26, 5)
     ),
 }
+
+
+def first_with(name: str) -> SlurmVersion:
+    """First version of a capability that came with one."""
+    since = CAPABILITIES[name].since
+    assert since is not None, name
+    return since
+
+
+def first_without(name: str) -> SlurmVersion:
+    """First version without a capability that is gone."""
+    until = CAPABILITIES[name].until
+    assert until is not None, name
+    return until
 
 
 def capabilities(version: SlurmVersion | None) -> frozenset[str]:

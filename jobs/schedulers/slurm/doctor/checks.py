@@ -47,7 +47,8 @@ def cluster_findings(facts: ClusterFacts, profile: Profile, host: HostFacts | No
     yield from requeues.findings(facts, config)
     yield from signals.findings(config, chosen)
     yield from accounting.findings(facts, config)
-    yield from isolation.findings(facts, config, bool(profile.exclusive) or _whole_nodes(chosen), host)
+    exclusive = bool(profile.exclusive) or _whole_nodes(chosen)
+    yield from isolation.findings(facts, config, profile, exclusive, host)
     yield from releases.findings(config, profile, chosen)
     offset_s = facts.clock_offset_s
     if offset_s is not None and abs(offset_s) > _CLOCK_S:

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from jobs.schedulers.slurm import commands
 from jobs.schedulers.slurm.doctor import parsing
-from jobs.schedulers.slurm.doctor.facts import ClusterFacts
+from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config
 
 _TIMEOUT_S = 10.0
 _DAYS = 7
 """Accounting is searched back for this time."""
+_SACCTMGR_SHOW = ("sacctmgr", "--noheader", "--parsable2", "--readonly", "show")
 _T = TypeVar("_T")
 
 
@@ -42,18 +43,23 @@ def cluster_facts() -> ClusterFacts:
         refusals["clock"] = "`sdiag` gives no time"
     if config.has_accounting:
         facts |= {
-            "associations": read("associations", _sacctmgr("assoc", user), parsing.associations),
-            "default_account": read("account", _sacctmgr("user", user), lambda text: text.strip() or None),
+            "associations": read("associations", _associations(user, config), parsing.associations),
+            "default_account": read("account", _default_account(user), lambda text: text.strip() or None),
             "finished": read("finished", _sacct(user), parsing.finished),
         }
     return ClusterFacts(user, config, refusals=refusals, **facts)
 
 
-def _sacctmgr(what: str, user: str) -> list[str]:
-    show = ["sacctmgr", "--noheader", "--parsable2", "--readonly", "show"]
-    if what == "user":
-        return [*show, "user", user, "format=DefaultAccount"]
-    return [*show, "assoc", f"user={user}", "format=Account,Partition,QOS,MaxJobs,MaxSubmit,MaxWall"]
+def _default_account(user: str) -> list[str]:
+    return [*_SACCTMGR_SHOW, "user", user, "format=DefaultAccount"]
+
+
+def _associations(user: str, config: Config) -> list[str]:
+    """Associations of the user on this cluster: the accounting of a site may have several clusters."""
+    name = config.text("ClusterName")
+    cluster = [f"cluster={name}"] if name else []
+    fields = "format=Account,Partition,QOS,MaxJobs,MaxSubmit,MaxWall"
+    return [*_SACCTMGR_SHOW, "assoc", f"user={user}", *cluster, fields]
 
 
 def _sacct(user: str) -> list[str]:

@@ -40,7 +40,7 @@ def profile_text(facts: ClusterFacts, fabric: Fabric) -> str:
     gpu_lines, nodes_with_type = _gpus(config, nodes, jobs)
     lines = [
         Line("partition", word(part.name), why),
-        *_account(facts, config),
+        *_account(facts, part),
         *gpu_lines,
         *_share(part, nodes_with_type, jobs),
         *_time(part),
@@ -68,17 +68,22 @@ def word(text: str) -> str:
 def choose_partition(facts: ClusterFacts) -> tuple[Partition, str]:
     """The partition of this user's GPU jobs, else of most GPUs in use, else the default one; the evidence.
 
-    Raises `ConfigError` if no partition is up.
+    Raises `ConfigError` if no partition is up, or if Slurm did not list partitions or nodes.
     """
+    for name, listed in (("partitions", facts.partitions), ("nodes", facts.nodes)):
+        if listed is None:
+            raise ConfigError(f"no profile without {name}: {facts.refusals.get(name, 'no answer')}")
+    accounts = _accounts(facts)
+    used_by_own = {job.partition for job in facts.queue or () if job.user == facts.user}
     usable = {
         part.name: part
         for part in facts.partitions or ()
         if part.state == "UP"
-        and part.allows(facts.default_account)
+        and (part.name in used_by_own or not accounts or any(map(part.allows, accounts)))
         and any(node.usable for node in facts.nodes_of(part.name))
     }
     if not usable:
-        raise ConfigError("no partition of this cluster is up, has nodes and admits this user's account")
+        raise ConfigError("no partition of this cluster is up, has nodes and admits an account of this user")
     jobs = [job for job in facts.queue or () if job.partition in usable and job.gpus_per_node]
     own = [job for job in jobs if job.user == facts.user]
     for found, whose in ((own, f"of {facts.user}"), (jobs, "of all users")):
@@ -96,18 +101,30 @@ def choose_partition(facts: ClusterFacts) -> tuple[Partition, str]:
     return usable[largest], f"sinfo: {sizes[largest]} GPUs, the most of all partitions"
 
 
-def _account(facts: ClusterFacts, config: Config) -> list[Line]:
-    own = Counter(job.account for job in facts.queue or () if job.user == facts.user and job.account)
-    if own:
-        name = own.most_common(1)[0][0]
-        assert name is not None
-        return [Line("account", word(name), f"squeue: the account of {facts.user}'s jobs")]
+def _accounts(facts: ClusterFacts) -> list[str]:
+    """Accounts of the user, the default one first."""
+    names = sorted({row.account for row in facts.associations or ()})
+    return list(dict.fromkeys([*filter(None, [facts.default_account]), *names]))
+
+
+def _account(facts: ClusterFacts, part: Partition) -> list[Line]:
+    """The account of the user's jobs in the partition, else one that the partition admits."""
+    own = [job for job in facts.queue or () if job.user == facts.user and job.account]
+    here = [job for job in own if job.partition == part.name] or [
+        job for job in own if part.allows(job.account)
+    ]
+    used = Counter(job.account for job in here if job.account)
+    if used:
+        return [
+            Line("account", word(used.most_common(1)[0][0]), f"squeue: the account of {facts.user}'s jobs")
+        ]
     names = sorted({row.account for row in facts.associations or ()})
     if facts.default_account is None or facts.user == "root" or not names:
         return []
+    name = next(filter(part.allows, _accounts(facts)), facts.default_account)
+    kind = "the default account" if name == facts.default_account else f"admitted by {part.name}, an account"
     others = f"; also: {', '.join(names)}" if len(names) > 1 else ""
-    evidence = f"sacctmgr: the default account of {facts.user}{others}"
-    return [Line("account", word(facts.default_account), evidence)]
+    return [Line("account", word(name), f"sacctmgr: {kind} of {facts.user}{others}")]
 
 
 def _gpus(

@@ -13,11 +13,11 @@ from disttrain.errors import ConfigError
 from jobs.fabric.detect import detect
 from jobs.schedulers.base import ProfileSelection
 from jobs.schedulers.doctor.diagnosis import Diagnosis, Finding, Unchecked, worst_first
-from jobs.schedulers.doctor.folder_checks import folder_findings
+from jobs.schedulers.doctor.folder_checks import folder_findings, silent_folder
 from jobs.schedulers.doctor.host_checks import python_findings
 from jobs.schedulers.doctor.node_checks import node_findings
 from jobs.schedulers.doctor.probe import ProbeFacts, as_json
-from jobs.schedulers.doctor.run_probe import ProbeError, probe_here
+from jobs.schedulers.doctor.run_probe import ProbeError, ProbeTimeout, probe_here
 from jobs.schedulers.slurm import profile_selection
 from jobs.schedulers.slurm.doctor import checks, collect, draft, node_probe
 from jobs.schedulers.slurm.doctor.facts import ClusterFacts
@@ -50,10 +50,12 @@ class SlurmDoctor:
             if self._profile.python is None and self._profile.container is None:
                 findings += python_findings(here.host, "this host", needs_submitit=True)
             findings += folder_findings(here.folder, "this host", several_hosts=True)
+        except ProbeTimeout as why:
+            findings.append(silent_folder(runs, "this host", str(why)))
         except ProbeError as why:
             unchecked.append(Unchecked("this host and the runs folder", str(why)))
         findings += checks.cluster_findings(facts, self._profile, here.host if here else None)
-        if job and here is not None and facts.config is not None:
+        if job and facts.config is not None:
             self._examine_node(facts, runs, here, findings, unchecked)
         unchecked += checks.unchecked(facts, job=job)
         if self._profile.container is not None:
@@ -66,10 +68,15 @@ class SlurmDoctor:
         self,
         facts: ClusterFacts,
         runs: Path,
-        here: ProbeFacts,
+        here: ProbeFacts | None,
         findings: list[Finding],
         unchecked: list[Unchecked],
     ) -> None:
+        if here is None:
+            unchecked.append(
+                Unchecked("a node (--job)", "no job was started, as the probe of this host failed")
+            )
+            return
         try:
             node = node_probe.probe_node(facts, self._profile, runs)
         except ProbeError as why:
@@ -77,7 +84,7 @@ class SlurmDoctor:
             return
         elapsed_s = time.time() - here.host.time
         shared = {finding.key for finding in findings if finding.key == "runs.not_shared"}
-        if shared and node.beside is not None and node.beside.seen:  # the node settles this question
+        if shared and node.shared is not None and node.shared.seen:  # the node settles this question
             findings[:] = [finding for finding in findings if finding.key not in shared]
         findings += node_findings(here, node, elapsed_s, gpus=facts.has_gpus)
 

@@ -94,14 +94,18 @@ class Partition:
     def max_minutes(self) -> int | None:
         return minutes(self.settings.get("maxtime", ""))
 
+    def denies(self, account: str | None) -> bool:
+        """Whether `DenyAccounts` lists an account."""
+        return account is not None and account in (self.text("DenyAccounts") or "").split(",")
+
     def allows(self, account: str | None) -> bool:
-        """Whether `AllowAccounts` and `DenyAccounts` admit an account; True for an unknown one."""
-        if account is None:
-            return True
-        allowed, denied = self.text("AllowAccounts"), self.text("DenyAccounts")
-        if allowed and allowed.upper() != "ALL" and account not in allowed.split(","):
-            return False
-        return not (denied and account in denied.split(","))
+        """Whether `AllowAccounts` lists an account, and `DenyAccounts` does not; True for an unknown account.
+
+        Newer releases also apply both lists to subaccounts of the listed accounts.
+        """
+        allowed = self.text("AllowAccounts")
+        listed = allowed is None or allowed.upper() == "ALL" or account in allowed.split(",")
+        return account is None or (listed and not self.denies(account))
 
 
 @dataclass(frozen=True)

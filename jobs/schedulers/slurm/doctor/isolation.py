@@ -1,4 +1,4 @@
-"""Findings on what a job has for itself: processors, GPUs, memory, limits, ports. Pure functions."""
+"""Findings on the isolation of jobs: processors, GPUs, memory, limits, ports. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from jobs.fabric.description import ENOUGH_LOCKED_BYTES
 from jobs.schedulers.doctor.diagnosis import Finding
 from jobs.schedulers.doctor.probe import HostFacts
 from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config
+from jobs.schedulers.slurm.site_profile import Profile
 
 
 def findings(
-    facts: ClusterFacts, config: Config, exclusive: bool, host: HostFacts | None
+    facts: ClusterFacts, config: Config, profile: Profile, exclusive: bool, host: HostFacts | None
 ) -> Iterator[Finding]:
     """`exclusive`: no job shares its nodes. `host`: the submitting host."""
     if not exclusive:
         yield from _shared_nodes(facts, config)
-    if host is not None and facts.has_gpus:
+    sets_limit = any("ulimit -l" in line for line in (*profile.setup, *profile.node_setup))
+    if host is not None and facts.has_gpus and not sets_limit:
         yield from _locked_memory(config, host)
     yield from _clocks_of_devices(config)
     yield from _site(config)

@@ -79,12 +79,22 @@ def _state(facts: ClusterFacts, profile: Profile, part: Partition) -> Iterator[F
             f"MaxTime={part.settings.get('maxtime')}",
         )
     account = profile.account or facts.default_account
-    if not part.allows(account):
+    if part.denies(account):
         yield Finding(
             "error",
             "partitions.account",
             f"partition {part.name} does not admit account {account}",
             "set `account` or `partition` of the site profile",
+            f"DenyAccounts={part.settings.get('denyaccounts')}",
+        )
+    elif not part.allows(account):
+        yield Finding(
+            "warning",
+            "partitions.account",
+            f"AllowAccounts of partition {part.name} does not list account {account}: Slurm refuses its "
+            "jobs, unless a parent account is listed and this release admits subaccounts",
+            "`submit.py sweep --dry-run --test-only` shows which; else set `account` or `partition` of the "
+            "site profile",
             f"AllowAccounts={part.settings.get('allowaccounts')}",
         )
     nodes = facts.nodes_of(part.name)

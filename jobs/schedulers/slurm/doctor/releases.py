@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from jobs.schedulers.doctor.diagnosis import Finding, Severity
+from jobs.schedulers.slurm.capabilities import first_with, first_without
 from jobs.schedulers.slurm.doctor.facts import Config, Partition
 from jobs.schedulers.slurm.site_profile import Profile
 from jobs.schedulers.slurm.version import NEWEST, SlurmVersion
@@ -90,7 +91,7 @@ CHANGES = (
         SlurmVersion(22, 5),
         "jobs have no SLURM_JOB_END_TIME",
         f"{NOTHING}, which reads the end from squeue; a script of your own needs a time limit of its own",
-        until=SlurmVersion(23, 2),
+        until=first_with("job_end_time"),
     ),
     Change(
         "releases.grace_is_preemption",
@@ -113,13 +114,13 @@ CHANGES = (
     ),
     Change(
         "releases.gpus_per_node_variable",
-        SlurmVersion(24, 11),
+        first_with("gpus_before_gpus_per_node"),
         "srun ignores SLURM_GPUS_PER_NODE where --gpus is given",
         f"{NOTHING}; in scripts of your own, give srun --gpus-per-node itself",
     ),
     Change(
         "releases.cpu_bind_rank",
-        SlurmVersion(24, 11),
+        first_without("cpu_bind_rank"),
         "srun has no --cpu-bind=rank: each step fails at its start",
         "remove it from the site profile, or set `srun: {cpu-bind: cores}`",
         applies=_binds_by_rank,
@@ -149,7 +150,7 @@ CHANGES = (
     ),
     Change(
         "releases.expedited_requeue",
-        SlurmVersion(25, 11),
+        first_with("expedited_requeue"),
         "sbatch refuses --requeue=expedite on this cluster",
         f"{NOTHING}, whose jobs have --requeue; the administrator can set "
         "SlurmctldParameters=enable_expedited_requeue",
@@ -163,7 +164,7 @@ CHANGES = (
     ),
     Change(
         "releases.step_order",
-        SlurmVersion(26, 5),
+        first_with("topology_order"),
         "the nodes of a step are in the order of the topology: the first of `scontrol show hostnames` may "
         "not run task 0, and torchrun then waits for a rendezvous host that does not exist",
         f"{NOTHING}; in scripts of your own, take the rank from SLURM_NODEID or SLURM_PROCID, and let "
@@ -172,7 +173,7 @@ CHANGES = (
     ),
     Change(
         "releases.gpus_twice",
-        SlurmVersion(26, 5),
+        first_without("gres_beside_gpus_per_node"),
         "Slurm rejects a job with --gres=gpu:N beside --gpus-per-node",
         f"{NOTHING}, which writes one of the two; keep one in scripts of your own",
     ),

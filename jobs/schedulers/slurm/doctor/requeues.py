@@ -1,4 +1,4 @@
-"""Findings on requeues: who requeues a job, and how long that takes. Pure functions."""
+"""Findings on requeues: exit codes, held jobs, delay, lost nodes. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from jobs.core.requeue_policy import EXIT_DO_NOT_REQUEUE
 from jobs.schedulers.doctor.diagnosis import Finding
+from jobs.schedulers.slurm.capabilities import capabilities
 from jobs.schedulers.slurm.doctor.facts import ClusterFacts, Config
-from jobs.schedulers.slurm.version import SlurmVersion
 
 _OWN_CODES = (0, 1, 69, 75, EXIT_DO_NOT_REQUEUE)
 """Exit codes of a job's step (docs/requeue.md)."""
@@ -99,7 +99,7 @@ def _delay(config: Config) -> Iterator[Finding]:
         delay_s = int(text) + 1 if text.isdigit() else _CRED_EXPIRE_S + 1
         evidence = f"AuthInfo has {expire[0]}" if expire else "cred_expire is not set in AuthInfo"
     if delay_s >= _LONG_DELAY_S:
-        newer = config.version is not None and config.version >= SlurmVersion(25, 11)
+        newer = config.version is not None and "requeue_delay" in capabilities(config.version)
         setting = "SchedulerParameters=requeue_delay=5" if newer else "AuthInfo=cred_expire=30"
         yield Finding(
             "note",
