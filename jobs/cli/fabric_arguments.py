@@ -47,7 +47,8 @@ def _add_ab(parser: argparse.ArgumentParser) -> None:
         "settings",
         nargs="*",
         metavar="VAR=VALUE",
-        help="variables; each is compared with its absence (derived ones)",
+        help="variables; each is compared with the run's environment without this value (those derived for "
+        "speed)",
     )
     parser.add_argument("--like", metavar="RUN", help="measure the step of this run, on its nodes and ranks")
     parser.add_argument("--nodes", type=positive, metavar="N", help="number of nodes (2)")

@@ -29,7 +29,7 @@ def add_doctor(parser: argparse.ArgumentParser) -> None:
     """Arguments of `doctor`."""
     add_cluster(parser)
     does = parser.add_mutually_exclusive_group()
-    does.add_argument("--job", action="store_true", help="also examine a node, in a job of one minute")
+    does.add_argument("--job", action="store_true", help="also examine a node, in a job of at most 5 minutes")
     does.add_argument(
         "--write-profile",
         type=Path,
