@@ -25,7 +25,7 @@ _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file; errors are those of `read_json`, which reads what is not strict JSON."""
-    with contextlib.suppress(msgspec.DecodeError):
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         value = msgspec.json.decode(path.read_bytes())
         if isinstance(value, dict):
             return value
@@ -49,7 +49,7 @@ def read_numbers(
     content = _whole_lines(path)
     try:
         records = _decoder(tuple(whole), tuple(real)).decode_lines(content)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         fields = [*((name, pa.int32()) for name in whole), *((name, pa.float64()) for name in real)]
         table = _read_content(path, content, pa.schema(fields), unreadable)
         return {name: table[name].cast(pa.float64()).fill_null(np.nan).to_numpy() for name in names}
@@ -139,5 +139,5 @@ def _readable(
 def _is_record(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -115,7 +115,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read one JSON object. Raises `FileNotFoundError`, or `CorruptFile` when it is not one."""
     try:
         value = json.loads(path.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptFile(f"{path} is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise CorruptFile(f"{path} holds {type(value).__name__}, not an object")
@@ -169,7 +169,7 @@ def _record_or_note(
 def _record(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
         raise CorruptFile(f"{path}:{number} is not a JSON record") from None
     if not isinstance(value, dict):
         raise CorruptFile(f"{path}:{number} is not a JSON object")

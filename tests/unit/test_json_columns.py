@@ -82,7 +82,7 @@ def test_an_object_is_read_as_the_standard_library_reads_it(tmp_path: Path) -> N
     assert read_object(path) == json.loads(path.read_text())
     path.write_text('{"a": NaN}')
     assert np.isnan(read_object(path)["a"])
-    for damage in ("[1]", '{"a": ', ""):
-        path.write_text(damage)
+    for damage in (b"[1]", b'{"a": ', b"", b'{"a":"\xff"}', b'{"a":' + b"[" * 100_000):
+        path.write_bytes(damage)
         with pytest.raises(CorruptFile):
             read_object(path)

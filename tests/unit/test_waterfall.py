@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.efficiency import scaling_curves
-from analysis.losses.waterfall import ORDER, RESIDUAL, PhaseTimes, from_peak, phase_times, scales, waterfall
+from analysis.losses.waterfall import (
+    ORDER,
+    PERSISTENT,
+    RESIDUAL,
+    TRANSIENT,
+    PhaseTimes,
+    from_peak,
+    phase_times,
+    scales,
+    split_waiting,
+    waterfall,
+)
 from analysis.runs.load import load
 from disttrain.records.steps import PHASES
 from tests.support.fake_runs import fake_sweep
@@ -70,9 +81,11 @@ def test_a_gain_and_the_uncovered_time_are_shown() -> None:
     base = PhaseTimes(np.full(2, 1.0), {**zero, "compute_s": np.full(2, 0.8)}, 1, 8, 1)
     point = PhaseTimes(np.full(2, 1.0), {**zero, "compute_s": np.full(2, 0.5)}, 2, 16, 2)
     parts = {part.name: part for part in waterfall(point, base).parts}
-    assert tuple(parts) == ORDER
+    assert tuple(parts) == tuple(name for name in ORDER if name not in (PERSISTENT, TRANSIENT))
     assert parts["compute_s"].seconds.value == pytest.approx(-0.3)
     assert parts[RESIDUAL].seconds.value == pytest.approx(0.3)
+    split = waterfall(*(split_waiting(times, np.zeros(2)) for times in (point, base)))
+    assert tuple(part.name for part in split.parts) == tuple(name for name in ORDER if name != "comm_wait_s")
 
 
 def test_the_waterfall_of_runs_agrees_with_the_losses_of_the_curve(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from analysis.costs.price_list import PriceList
@@ -88,6 +89,27 @@ def test_waiting_is_persistent_or_transient_and_the_parts_still_sum(tmp_path: Pa
     total = parts.pop("sum: actual - ideal step")
     assert sum(part.value for part in parts.values()) == pytest.approx(total)
     assert section.paragraphs[-1].startswith("Persistent waiting is for a rank that is slow in all steps")
+
+
+def test_a_split_that_varies_over_repeats_does_not_hide_the_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for repeat, waiting in enumerate((0.21, 0.22, 0.20)):
+        for nodes, wait_s in ((1, 0.0), (4, 0.1 * waiting / (1 - waiting))):
+            composition = {"compute_s": 0.1, "comm_wait_s": wait_s}
+            fake_run(
+                tmp_path / "s" / f"n{nodes}-r{repeat}",
+                nodes=nodes,
+                repeat=repeat,
+                mean_s=0.1 + wait_s,
+                overrides={"composition": composition},
+            )
+    shares = {1: np.zeros(3), 4: np.array([0.9, 0.1, 0.5])}
+    monkeypatch.setattr(waterfall, "_persistent_shares", lambda _, __, point: shares[point.world_size])
+    section = waterfall.build(study_of(tmp_path / "s"))
+    assert section is not None
+    assert section.conclusion.startswith("Waiting for peers loses most at 4 nodes: 2")
+    assert {"persistent waiting", "transient waiting"} <= set(column(section, "part"))
 
 
 def test_one_size_has_no_waterfall(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ class SizeWaterfall:
     curve: Curve
     point: Point
     found: Waterfall
+    whole: Waterfall
+    """With waiting as one part: sentences name phases, and its parts vary against each other over repeats."""
 
 
 def build(study: Study) -> Section | None:
@@ -88,18 +90,23 @@ def waterfalls(study: Study) -> list[SizeWaterfall]:
             continue
         for point in curve.points:
             if point is not curve.base and any(point.composition.values()):
-                found.append(SizeWaterfall(curve, point, _measured(study, curve, point, curve.base)))
+                found.append(SizeWaterfall(curve, point, *_measured(study, curve, point, curve.base)))
     return found
 
 
-def _measured(study: Study, curve: Curve, point: Point, base: Point) -> Waterfall:
-    """The waterfall without phases that neither size measured; their parts are exactly zero."""
+def _measured(study: Study, curve: Curve, point: Point, base: Point) -> tuple[Waterfall, Waterfall]:
+    """The waterfall with waiting split where it can be, and with waiting as one part; without phases that
+    neither size measured, whose parts are exactly zero."""
     times, before = (phase_times(each, curve, study.included) for each in (point, base))
     absent = {name for name in PHASES if point.composition[name] is base.composition[name] is None}
+    whole = waterfall(times, before)
     shares = [_persistent_shares(study, curve, each) for each in (point, base)]
     if "comm_wait_s" not in absent and shares[0] is not None and shares[1] is not None:
         times, before = split_waiting(times, shares[0]), split_waiting(before, shares[1])
-    found = waterfall(times, before)
+    return _without(waterfall(times, before), absent), _without(whole, absent)
+
+
+def _without(found: Waterfall, absent: set[str]) -> Waterfall:
     return replace(found, parts=tuple(part for part in found.parts if part.name not in absent))
 
 
@@ -125,7 +132,7 @@ def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
     """Name the largest loss whose interval excludes zero, or the largest gain without one."""
     place = common.point_name(study, shown.curve, shown.point)
     base = shown.curve.base_size
-    losses = sorted(shown.found.parts, key=lambda part: -part.share.value)
+    losses = sorted(shown.whole.parts, key=lambda part: -part.share.value)
     settled = [part for part in losses if part.share.low is None or part.share.low > 0]
     if settled and settled[0].share.value >= 0.01:
         part = settled[0]
@@ -141,7 +148,7 @@ def loss_sentence(study: Study, shown: SizeWaterfall) -> str:
 
 def _strong(shown: SizeWaterfall, place: str, part: Part, repeat: str) -> str:
     """The loss of a part as seconds beyond its ideal part of the base's time: the bars themselves shrink."""
-    base, ideal_s = shown.curve.base, shown.found.base_parts_s[part.name]
+    base, ideal_s = shown.curve.base, shown.whole.base_parts_s[part.name]
     assert base is not None
     ratio = shown.point.world_size / base.world_size
     time = f"the time on {plural(base.size, shown.curve.unit)}"
