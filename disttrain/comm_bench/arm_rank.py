@@ -91,9 +91,12 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def config_of(run: RunDir, shape: ResourcesConfig) -> Config:
-    """The config of a run, on the ranks of this job."""
+    """The config of a run, on the ranks of this job. Gradients travel as after `warmup_steps`, because each
+    call of the step is the first of its run."""
     config = Config.model_validate(read_run_json(run)["config"])
-    return config.model_copy(update={"resources": shape})
+    communication = config.parallel.gradient_communication.model_copy(update={"warmup_steps": 0})
+    parallel = config.parallel.model_copy(update={"gradient_communication": communication})
+    return config.model_copy(update={"resources": shape, "parallel": parallel})
 
 
 def build_step(given: argparse.Namespace, config: Config | None, world: World) -> tuple[Step, str]:
@@ -135,8 +138,8 @@ def serve(world: World, step: Step, answers: IO[str]) -> None:
 
 
 def block(world: World, step: Step, steps: int) -> float:
-    """Seconds per step of the slowest rank; an untimed step comes first, because caches served the other
-    arm. All ranks together."""
+    """Seconds per step of the slowest rank; an untimed step comes first, because the other arm has just
+    filled the caches. All ranks together."""
     step()
 
     def act() -> None:

@@ -55,6 +55,8 @@ class FabricAb(Record):
     """Ratios between 1 / (1 + margin) and 1 + margin are equivalent."""
     level: float
     """Probability of any wrong verdict among the comparisons of single variables."""
+    seed: int | None = None
+    """Seed of the order of the blocks within the pairs; null in older records, where it was 0."""
     removed: list[str]
     """Variables of the run's environment that the baseline lacks, because they are under test."""
     alone: list[AbComparison]

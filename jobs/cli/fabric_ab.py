@@ -103,6 +103,11 @@ def _config_of_run(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError(f"{args.like} is a run of a command, whose step is not known", at="--like")
     if config["train"]["local_batch_size"] == "auto":
         raise ConfigError(f"{args.like} has train.local_batch_size=auto, not a number", at="--like")
+    # older runs lack the section
+    if config.get("parallel", {}).get("gradient_communication", {}).get("scheme") == "local_sgd":
+        raise ConfigError(
+            f"{args.like} averages only some steps (local_sgd), so its steps differ", at="--like"
+        )
     return config
 
 

@@ -55,10 +55,18 @@ def _add_ab(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus-per-node", type=positive, metavar="N", help="ranks on each node (1)")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda", "shared"], help="resources.device (auto)")
     parser.add_argument(
-        "--minutes", type=above_zero, default=20.0, metavar="MIN", help="largest duration of all (20)"
+        "--minutes",
+        type=above_zero,
+        default=20.0,
+        metavar="MIN",
+        help="largest duration of the experiment in minutes (20)",
     )
     parser.add_argument(
-        "--pairs", type=positive, default=200, metavar="N", help="largest number of pairs of each (200)"
+        "--pairs",
+        type=positive,
+        default=200,
+        metavar="N",
+        help="largest number of pairs of each comparison (200)",
     )
     parser.add_argument(
         "--block-s", type=above_zero, default=1.0, metavar="S", help="seconds of a block of steps (1)"

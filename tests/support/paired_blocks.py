@@ -40,14 +40,18 @@ def log_noise(kind: str, seed: int, spread: float = 0.01) -> Iterator[float]:
 class Machine:
     """A launcher of arms (`experiment.Launcher`) that share the noise of one machine and its clock."""
 
-    def __init__(self, noise: Iterator[float]) -> None:
-        self.noise = noise
+    def __init__(self, noise: Iterator[float], start_s: float = 0.0) -> None:
+        self.noise, self.start_s = noise, start_s
         self.now = 0.0
         self.running: list[GeneratedArm] = []
         self.started: list[dict[str, str | None]] = []
 
-    def start(self, changes: Changes) -> GeneratedArm:
+    def start(self, changes: Changes, within_s: float = math.inf) -> GeneratedArm:
         self.started.append(dict(changes))
+        if self.start_s > within_s:
+            self.now += within_s
+            raise ArmFailed("the ranks did not answer in time")
+        self.now += self.start_s
         if changes.get(BROKEN) == "start":
             raise ArmFailed("interface 'ib9' does not exist")
         arm = GeneratedArm(self, changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.fabric.ab.experiment import BaselineFailed, Experiment, Options, kept
+from jobs.fabric.ab.experiment import END_OF_SHARE, BaselineFailed, Experiment, Options, kept
 from tests.support.paired_blocks import BROKEN, SLOW, Machine, experiment, log_noise
 
 OPTIONS = Options(pairs=60, seconds=1e9)
@@ -57,12 +57,37 @@ def test_each_comparison_has_an_equal_share_of_the_time():
     assert [each.duration_s for each in found.alone] == pytest.approx([100, 100], abs=12)
 
 
+def test_starts_end_with_the_time_and_nothing_starts_after_it():
+    machine = Machine(log_noise("independent", 0), start_s=100)
+    found = Experiment(machine, Options(seconds=250), clock=lambda: machine.now)
+    found.run({f"{SLOW}1": "-0.05", f"{SLOW}2": "-0.05"})
+    assert [(each.verdict, each.reason) for each in found.alone] == [("undecided", END_OF_SHARE)] * 2
+    assert machine.now <= 251
+    assert machine.running == []
+
+    machine = Machine(log_noise("independent", 0), start_s=100)
+    found = Experiment(machine, Options(seconds=90), clock=lambda: machine.now)
+    found.run({SLOW: "-0.05"})
+    assert [(each.verdict, each.duration_s) for each in found.alone] == [("undecided", 0.0)]
+    assert machine.started == [{}]
+
+
+def test_gains_are_not_compared_again_after_the_end_of_the_time():
+    machine = Machine(log_noise("independent", 0))
+    late = Experiment(machine, OPTIONS, clock=lambda: machine.now)
+    late.report = lambda _: setattr(machine, "now", 1e10)
+    late.run({SLOW: "-0.05"})
+    assert [each.verdict for each in late.alone] == ["gain"]
+    assert late.together is None
+    assert len(machine.started) == 2
+
+
 def test_the_order_within_pairs_is_random():
     class Ordered(Machine):
         order: list[bool] = []  # noqa: RUF012
 
-        def start(self, changes):
-            arm, block = super().start(changes), None
+        def start(self, changes, *limits):
+            arm, block = super().start(changes, *limits), None
             block = arm.block
             arm.block = lambda steps: (self.order.append(SLOW in changes), block(steps))[1]
             return arm

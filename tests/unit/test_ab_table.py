@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from disttrain.records.fabric_ab import AbComparison, FabricAb
 from jobs.cli.fabric_ab import render, sweep_name
 from jobs.fabric.ab.decision import decide
 from jobs.fabric.ab.table import NONE, lines_to_keep, progress_line
+from sweeps.overrides import parse_set
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "fabric-ab.txt"
 RING, SOCKETS = {"NCCL_ALGO": "Ring"}, {"NCCL_NSOCKS_PERTHREAD": "4"}
@@ -61,11 +64,29 @@ def test_the_lines_to_keep_are_part_of_a_profile():
     kept = yaml.safe_load("\n".join(lines[1:-1]))["environment"]
     assert {name: each["value"] for name, each in kept.items()} == RING | SOCKETS
     assert "1.042 times the steps/s (1.036 to 1.050) on 2 x 8 ranks, nccl" in kept["NCCL_ALGO"]["reason"]
-    assert lines[-1].endswith("--set job.env.NCCL_ALGO=Ring job.env.NCCL_NSOCKS_PERTHREAD=4")
+    assert set_words(lines) == RING | SOCKETS
+
+
+def set_words(lines: list[str]) -> dict[str, str]:
+    """The values that `--set` gives the variables, as a shell reads the line."""
+    overrides = [parse_set(word) for word in shlex.split(lines[-1].partition("--set ")[2])]
+    assert all(len(each.values) == 1 for each in overrides)
+    return {each.key.removeprefix("job.env."): each.values[0] for each in overrides}
+
+
+@pytest.mark.parametrize(
+    "value", ["Ring,Tree", "022", "=mlx5_0,mlx5_1", "a b'c", "$HOME", "true", "", "^docker0"]
+)
+def test_the_option_for_a_sweep_gives_the_same_text(value: str):
+    kept = comparison({"NCCL_ALGO": value}, "gain", 1.04)
+    assert set_words(lines_to_keep(result(alone=[kept], together=kept))) == {"NCCL_ALGO": value}
 
 
 def test_without_a_gain_nothing_is_to_be_kept():
-    assert lines_to_keep(result(together=None)) == ["nothing to keep: none gained"]
+    equal = comparison(RING, "equivalent", 1.0)
+    assert lines_to_keep(result(alone=[equal], together=None)) == ["nothing to keep: none gained"]
+    missing = ["nothing to keep: not compared again in new processes"]
+    assert lines_to_keep(result(together=None, complete=False)) == missing
     unsure = comparison(RING, "undecided", 1.01)
     assert lines_to_keep(result(together=unsure)) == ["nothing to keep: did not gain again in new processes"]
 

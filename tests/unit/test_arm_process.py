@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,8 @@ def result(folder: Path) -> FabricAb:
     return FabricAb.model_validate(read_json(folder / "fabric-ab.json"))
 
 
-def test_a_gain_a_failed_start_and_a_death_are_recorded(tmp_path, capfd):
+def test_a_gain_a_failed_start_and_a_death_are_recorded(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(ab.secrets, "randbits", lambda bits: 2**bits - 5)
     words = ["FAKE_STEP_S=0.4", "FAKE_END=start", "--pairs", "15", "--block-s", "1"]
     assert ab.main(words, FAKE) == 0
     found = result(tmp_path)
@@ -39,7 +41,24 @@ def test_a_gain_a_failed_start_and_a_death_are_recorded(tmp_path, capfd):
     assert found.together is not None
     assert found.together.verdict == "gain"
     assert found.steps_per_block == 2
+    assert found.seed == 2**32 - 5
     assert "FAKE_STEP_S=0.4: 9 pairs, ratio 1.250 (1.250 to 1.250): gain" in capfd.readouterr().out
+
+
+def test_limits_of_an_answer_follow_the_intended_block_and_the_time_left(monkeypatch):
+    limits: dict[str, float] = {}
+
+    def answer(self, number, key, within_s):
+        limits[key] = within_s
+        return {} if key == "ready" else 0.5
+
+    monkeypatch.setattr(arm_process.RankLauncher, "answer", answer)
+    monkeypatch.setattr(arm_process.RankLauncher, "send", lambda *_: None)
+    launcher = arm_process.RankLauncher(SimpleNamespace(living={}, carry_out=lambda _: None), block_s=600.0)
+    launcher.start({}, within_s=40.0).block(10)
+    assert limits == {"ready": 40.0, "seconds_per_step": 2100.0}
+    launcher.start({}, within_s=4000.0)
+    assert limits["ready"] == arm_process.START_WITHIN_S
 
 
 def test_ranks_that_die_in_a_block_fail_their_arm_alone(tmp_path):

@@ -55,6 +55,19 @@ def test_the_step_and_the_shape_of_a_run(tmp_path, capsys):
     assert config["resources"]["device"] == "cpu"
 
 
+def test_a_run_whose_steps_differ_cannot_be_repeated(tmp_path, capsys):
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    ask(capsys, f"run {tmp_path}/tiny.yaml --nodes 3 --set resources.device=cpu")
+    (run,) = [path.parent for path in (RUNS / "tiny").glob("*/run.json")]
+    record = read_json(run / "run.json")
+    record["config"]["parallel"]["gradient_communication"] = {"scheme": "local_sgd"}
+    write_json(run / "run.json", record)
+    ask(capsys, f"fabric ab NCCL_ALGO=Ring --like tiny/{run.name}", code=2)
+    del record["config"]["parallel"]["gradient_communication"]  # an older run
+    write_json(run / "run.json", record)
+    ask(capsys, f"fabric ab NCCL_ALGO=Ring --like tiny/{run.name}")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

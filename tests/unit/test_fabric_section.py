@@ -58,6 +58,24 @@ def test_the_problem_of_nccl_comes_first(tmp_path: Path) -> None:
     assert row[1:] == ["problems", "NET/Socket, NET/IB", 3 / 7, "2.18.5", 8, 9]
 
 
+def test_figures_are_those_of_the_repeat_with_the_worst_verdict(tmp_path: Path) -> None:
+    right = [node(index, [interface("eth1", 900, expected=True)]) for index in range(2)]
+    wrong = [node(index, [interface("eth1", 0, expected=True), interface("eth0", 7)]) for index in range(2)]
+    assert section_of(tmp_path, "gloo", right) is not None
+    (path,) = (tmp_path / "default").glob("n2*-r1/metrics.json")
+    verdict = judge("gloo", wrong)
+    assert verdict.verdict != "as_expected"
+    write_json(path, read_json(path) | {"fabric": verdict.model_dump(mode="json")})
+    record = FabricRecord(attempt=0, backend="gloo", verdict=verdict, nodes=wrong)
+    write_json(RunDir(path.parent).attempt(0).fabric, record.model_dump(mode="json"))
+    table = load([tmp_path / "default"])
+    found = fabric.build(Study(table, scaling_curves(table)))
+    assert found is not None
+    verdicts, traffic = found.tables
+    assert verdicts.rows[0][-2:] == [0, 2]
+    assert {row[1] for row in traffic.rows if row[4]} == {"eth0"}
+
+
 def test_runs_without_a_network_have_no_section(tmp_path: Path) -> None:
     assert section_of(tmp_path / "loopback", "gloo", [node(0, [interface("lo", 5, expected=True)])]) is None
     table = load([fake_sweep(tmp_path / "old")])

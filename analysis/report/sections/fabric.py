@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from analysis.efficiency import Curve, Point
 from analysis.report.common import all_points, point_name, sentence, size_columns, size_values, sources
-from analysis.report.section import Column, RunLink, Section, Table, Value
+from analysis.report.section import Column, Section, Table, Value
 from analysis.study import Study
 from disttrain.records.fabric import FabricRecord, FabricVerdict, LinkTraffic, NodeFabric
 from disttrain.records.json_files import read_json_or_none
@@ -23,49 +24,56 @@ _VERDICTS = {"problems": "problems", "unproven": "unproven", "as_expected": "as 
 """Texts by verdict, worst first."""
 
 
+class _Row(NamedTuple):
+    """A point, and its repeat with the worst verdict."""
+
+    curve: Curve
+    point: Point
+    run: str
+    verdict: FabricVerdict
+
+
 def build(study: Study) -> Section | None:
     """None if no run used a network, or none was recorded."""
-    points = [
-        (curve, point, found) for curve, point in all_points(study) if (found := _worst(study, curve, point))
-    ]
-    if not points:
+    rows = [found for curve, point in all_points(study) if (found := _worst(study, curve, point))]
+    if not rows:
         return None
-    curve, point, verdict = _decisive(points)
-    where = point_name(study, curve, point)
-    conclusion = f"On {where}: {verdict.conclusion}"
-    tables = [_verdicts(study, points)]
-    if (record := _record(study, curve, point)) is not None and (links := _links(where, record)) is not None:
+    row = _decisive(rows)
+    where = point_name(study, row.curve, row.point)
+    conclusion = f"On {where}: {row.verdict.conclusion}"
+    tables = [_verdicts(study, rows)]
+    if (record := _record(study, row)) is not None and (links := _links(where, record)) is not None:
         tables.append(links)
-    return Section("fabric", "Network", conclusion, paragraphs=_paragraphs(study, points), tables=tables)
+    return Section("fabric", "Network", conclusion, paragraphs=_paragraphs(study, rows), tables=tables)
 
 
-def _worst(study: Study, curve: Curve, point: Point) -> FabricVerdict | None:
-    """The worst verdict of the repeats of a point."""
+def _worst(study: Study, curve: Curve, point: Point) -> _Row | None:
+    """The repeat of a point with the worst verdict, the first of several."""
     found = [
-        metrics.fabric
+        _Row(curve, point, run, metrics.fabric)
         for run in point.runs
         if (metrics := study.metrics.get((curve.sweep, run)))
         and metrics.fabric is not None
         and metrics.fabric.transport != _LOOPBACK
     ]
-    return min(found, key=lambda verdict: [*_VERDICTS].index(verdict.verdict), default=None)
+    return min(found, key=lambda row: [*_VERDICTS].index(row.verdict.verdict), default=None)
 
 
-def _decisive(points: Sequence[tuple[Curve, Point, FabricVerdict]]) -> tuple[Curve, Point, FabricVerdict]:
+def _decisive(rows: Sequence[_Row]) -> _Row:
     """The largest of the points with the worst verdict that has evidence."""
     for name in ("problems", "as_expected", "unproven"):
-        if chosen := [each for each in points if each[2].verdict == name]:
-            return max(chosen, key=lambda each: each[1].size)
+        if chosen := [each for each in rows if each.verdict.verdict == name]:
+            return max(chosen, key=lambda each: each.point.size)
     raise AssertionError("a verdict of another name")
 
 
-def _paragraphs(study: Study, points: Sequence[tuple[Curve, Point, FabricVerdict]]) -> list[str]:
+def _paragraphs(study: Study, rows: Sequence[_Row]) -> list[str]:
     """How to read the section, and each finding once, with the sizes that have it."""
     backends = {
         str(metrics.backend)
-        for curve, point, _ in points
-        for run in point.runs
-        if (metrics := study.metrics.get((curve.sweep, run)))
+        for row in rows
+        for run in row.point.runs
+        if (metrics := study.metrics.get((row.curve.sweep, run)))
     }
     text = sentence(
         [
@@ -77,27 +85,27 @@ def _paragraphs(study: Study, points: Sequence[tuple[Curve, Point, FabricVerdict
         ]
     )
     found: dict[str, list[str]] = {}
-    for curve, point, verdict in points:
-        for finding in verdict.findings:
-            found.setdefault(finding.message, []).append(point_name(study, curve, point))
+    for row in rows:
+        for finding in row.verdict.findings:
+            found.setdefault(finding.message, []).append(point_name(study, row.curve, row.point))
     return [text, *(f"{message} ({', '.join(dict.fromkeys(names))})." for message, names in found.items())]
 
 
-def _verdicts(study: Study, points: Sequence[tuple[Curve, Point, FabricVerdict]]) -> Table:
-    rows: list[list[Value]] = []
-    for curve, point, verdict in points:
-        record = _record(study, curve, point)
+def _verdicts(study: Study, rows: Sequence[_Row]) -> Table:
+    lines: list[list[Value]] = []
+    for row in rows:
+        record = _record(study, row)
         nodes = record.nodes if record else []
         logs = [node.nccl for node in nodes if node.nccl is not None]
         channels = sum(log.network_channels for log in logs)
         direct = sum(log.gpudirect_channels for log in logs)
         expected = [link.name for node in nodes for link in node.links if link.expected]
         used = [link.name for node in nodes for link in node.links if link.expected and _bytes(link)]
-        rows.append(
+        lines.append(
             [
-                *size_values(study, curve, point),
-                _VERDICTS[verdict.verdict],
-                verdict.transport,
+                *size_values(study, row.curve, row.point),
+                _VERDICTS[row.verdict.verdict],
+                row.verdict.transport,
                 direct / channels if channels else None,
                 next((log.version for log in logs if log.version), None),
                 len(used) if nodes else None,
@@ -113,9 +121,9 @@ def _verdicts(study: Study, points: Sequence[tuple[Curve, Point, FabricVerdict]]
         Column("links_used", "expected links with traffic", "count"),
         Column("links_expected", "expected links", "count"),
     ]
-    caption = "Worst verdict of the repeats; links are those of all nodes of the first repeat."
-    links = [sources(study, curve, point) for curve, point, _ in points]
-    return Table("fabric", caption, columns, rows, links)
+    caption = "Each row is of the repeat with the worst verdict; links are those of all its nodes."
+    links = [sources(study, row.curve, row.point) for row in rows]
+    return Table("fabric", caption, columns, lines, links)
 
 
 def _links(where: str, record: FabricRecord) -> Table | None:
@@ -136,7 +144,7 @@ def _links(where: str, record: FabricRecord) -> Table | None:
     ]
     hidden = len(rows) - MOST_LINKS
     more = f" {hidden} more links are in `fabric.json`." if hidden > 0 else ""
-    caption = f"Traffic of links in measured steps on {where}, first repeat.{more}"
+    caption = f"Traffic of links in measured steps on {where}, of the repeat with the worst verdict.{more}"
     return Table("fabric_links", caption, columns, rows[:MOST_LINKS])
 
 
@@ -166,20 +174,11 @@ def _bytes(link: LinkTraffic) -> int:
     return link.sent_bytes + link.received_bytes
 
 
-def _record(study: Study, curve: Curve, point: Point) -> FabricRecord | None:
-    """`fabric.json` of the first repeat that has one."""
-    for link in sources(study, curve, point):
-        found = _read(study, curve, link)
-        if found is not None:
-            return found
-    return None
-
-
-def _read(study: Study, curve: Curve, link: RunLink) -> FabricRecord | None:
-    metrics = study.metrics.get((curve.sweep, link.name))
-    if metrics is None:
-        return None
-    content = read_json_or_none(RunDir(Path(link.path)).attempt(metrics.attempt).fabric)
+def _record(study: Study, row: _Row) -> FabricRecord | None:
+    """`fabric.json` of the repeat of a row; None without one."""
+    (path,) = [link.path for link in sources(study, row.curve, row.point) if link.name == row.run]
+    attempt = study.metrics[row.curve.sweep, row.run].attempt
+    content = read_json_or_none(RunDir(Path(path)).attempt(attempt).fabric)
     try:
         return FabricRecord.model_validate(content)
     except ValidationError:  # also of no file

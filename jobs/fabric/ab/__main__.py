@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,7 +29,7 @@ ARM_RANK = "disttrain.comm_bench.arm_rank"
 
 
 def main(words: list[str], arm_rank: str = ARM_RANK) -> int:
-    """Run the experiment (rank 0), or carry out what rank 0 relays; the exit code.
+    """Run the experiment (rank 0), or carry out the commands that rank 0 relays; the exit code.
 
     Words that are not of the experiment go to `arm_rank`.
     """
@@ -46,7 +47,12 @@ def main(words: list[str], arm_rank: str = ARM_RANK) -> int:
     processes = RankProcesses(command, os.environ, removed)
     if os.environ.get("RANK", "0") != "0":
         return processes.follow()
-    options = Options(pairs=given.pairs, seconds=60 * given.minutes, block_s=given.block_s)
+    options = Options(
+        pairs=given.pairs,
+        seconds=60 * given.minutes,
+        block_s=given.block_s,
+        seed=secrets.randbits(32),  # the same order in each experiment would repeat a chance alignment
+    )
     return lead(processes, settings, removed, options)
 
 
@@ -61,7 +67,7 @@ def derived_for_speed(device: str) -> dict[str, str]:
 def lead(processes: RankProcesses, settings: Mapping[str, str], removed: Changes, options: Options) -> int:
     """Run the experiment and write its record; the exit code."""
     run = RunDir(Path(os.environ.get("DISTTRAIN_RUN_DIR", ".")))
-    launcher = RankLauncher(processes)
+    launcher = RankLauncher(processes, options.block_s)
 
     def write(experiment: Experiment, *, complete: bool = False) -> None:
         record = FabricAb(
@@ -69,6 +75,7 @@ def lead(processes: RankProcesses, settings: Mapping[str, str], removed: Changes
             steps_per_block=experiment.steps,
             margin=options.margin,
             level=options.level,
+            seed=options.seed,
             removed=sorted(removed),
             alone=experiment.alone,
             together=experiment.together,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import queue
 import subprocess
 import threading
@@ -22,7 +23,7 @@ from jobs.fabric.ab.settings import changed
 START_WITHIN_S = 300.0
 """Time limit for the start of an arm: imports, rendezvous, first connections."""
 ANSWER_WITHIN_S = 300.0
-"""Time limit of a block."""
+"""Time limit of an answer, beyond that of the block."""
 END_WITHIN_S = 30.0
 
 
@@ -91,7 +92,8 @@ class RankProcesses:
             self.living.pop(message["kill"]).kill()
 
     def follow(self) -> int:
-        """On a rank other than 0: carry out what rank 0 relays until no process is left; the exit code."""
+        """On a rank other than 0: carry out the commands that rank 0 relays until no process is left; the
+        exit code."""
         code = 1
         while self.living:
             number, message = self.lines.get()
@@ -105,27 +107,30 @@ class RankProcesses:
 class RunningArm:
     """An arm, on rank 0."""
 
-    def __init__(self, number: int, launcher: RankLauncher) -> None:
+    def __init__(self, number: int, launcher: RankLauncher, within_s: float = START_WITHIN_S) -> None:
         self.number, self._launcher = number, launcher
-        self.facts: dict[str, Any] = launcher.answer(number, "ready", START_WITHIN_S)
+        self.facts: dict[str, Any] = launcher.answer(number, "ready", within_s)
 
     def block(self, steps: int) -> float:
         """Seconds per step of the slowest rank. Raises `ArmFailed`."""
         self._launcher.send(self.number, {"steps": steps})
-        return float(self._launcher.answer(self.number, "seconds_per_step", ANSWER_WITHIN_S))
+        within_s = ANSWER_WITHIN_S + 3 * self._launcher.block_s
+        return float(self._launcher.answer(self.number, "seconds_per_step", within_s))
 
 
 class RankLauncher:
     """Starts and ends arms on all ranks; on rank 0 (`experiment.Launcher`)."""
 
-    def __init__(self, processes: RankProcesses) -> None:
+    def __init__(self, processes: RankProcesses, block_s: float = 0.0) -> None:
         self._processes = processes
+        self.block_s = block_s
+        """Intended seconds of a block."""
         self._started = 0
         self._unread: dict[int, deque[dict[str, Any] | None]] = defaultdict(deque)
         self.facts: dict[str, Any] = {}
         """Conditions of the measurement, from the first arm."""
 
-    def start(self, changes: Changes) -> RunningArm:
+    def start(self, changes: Changes, within_s: float = math.inf) -> RunningArm:
         """Start an arm on all ranks and wait until it is ready. Raises `ArmFailed`.
 
         The first arm is started by all ranks themselves, and ignores `changes`.
@@ -135,7 +140,7 @@ class RankLauncher:
         if number:
             self._on_all_ranks({"start": number, "changes": dict(changes)}, but=None)
         try:
-            arm = RunningArm(number, self)
+            arm = RunningArm(number, self, min(within_s, START_WITHIN_S))
         except ArmFailed:
             self._kill(number)
             raise

@@ -16,8 +16,9 @@ median is Binomial(n, 1/2); the likelihood ratio of a Beta(a, a) mixture against
 - The same for quantiles with the beta-binomial mixture: Howard and Ramdas (2022), "Sequential estimation of
   quantiles with applications to A/B testing and best-arm identification", Bernoulli 28, 1704-1728.
 
-The order within each pair is a fair coin. For equal arms, the sign of a log ratio is then a fair coin given
-all earlier blocks, for noise of any distribution, correlation or drift: nothing is assumed of the machine.
+The order within each pair is random, each order with probability 1/2. For equal arms, each sign of a log
+ratio then has probability 1/2 given all earlier blocks, for noise of any distribution, correlation or drift:
+nothing is assumed of the machine.
 With an effect, the assumption is that the effect adds to the logarithm.
 """
 

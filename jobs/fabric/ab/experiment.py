@@ -1,10 +1,10 @@
 """An A/B experiment: each setting alone against the baseline, then all that gained together.
 
-Two sets of ranks live in the same allocation and take turns, block by block. The order within a pair is a
-fair coin, on which the validity of `decision` rests.
+Two sets of ranks live in the same allocation and take turns, block by block. The order within a pair is
+random, each order with probability 1/2, on which the validity of `decision` rests.
 
-Two sets of processes may differ by chance in their cores, memory and connections, which no number of blocks
-in the same processes shows. The last comparison therefore starts new processes of both sides: a kept setting
+Two sets of processes may differ by chance in their cores, memory and connections. More blocks in the same
+processes do not show this. The last comparison therefore starts new processes of both sides: a kept setting
 has gained in two independent starts.
 """
 
@@ -20,6 +20,8 @@ from typing import Protocol
 from disttrain.records.fabric_ab import AbComparison
 from jobs.fabric.ab.decision import LEVEL, MARGIN, Decision, decide
 
+END_OF_SHARE = "end of its share of the time"
+"""Cap of a comparison that has used its time."""
 WARM_UP_STEPS = 5
 """Steps of each of the two blocks with which an arm begins; the first opens connections."""
 
@@ -45,8 +47,8 @@ class Arm(Protocol):
 class Launcher(Protocol):
     """Starts and ends the ranks of arms."""
 
-    def start(self, changes: Changes) -> Arm:
-        """Start ranks with a changed environment. Raises `ArmFailed`."""
+    def start(self, changes: Changes, within_s: float = math.inf) -> Arm:
+        """Start ranks with a changed environment. Raises `ArmFailed`, also if they are not ready in time."""
 
     def end(self, arm: Arm) -> None:
         """End the ranks of an arm, also of one that failed."""
@@ -65,7 +67,7 @@ class Options:
     margin: float = MARGIN
     level: float = LEVEL
     seed: int = 0
-    """Of the order within the pairs."""
+    """Seed of the order within the pairs."""
 
 
 @dataclass
@@ -128,7 +130,7 @@ class Experiment:
             self.alone.append(self._compare(baseline, {name: value}, alpha, until, coin))
             self.report(self)
         gained = [each for each in self.alone if each.verdict == "gain"]
-        if gained:
+        if gained and self.clock() < ends:
             former, (baseline, _) = baseline, self._start_baseline()
             self.launcher.end(former)
             variables = {name: value for each in gained for name, value in each.variables.items()}
@@ -160,10 +162,12 @@ class Experiment:
         """Pairs of blocks until the interval decides, or a cap is reached."""
         began = self.clock()
         found = Comparison(variables, alpha, self.options.margin)
+        if began >= until:
+            return found.record(0.0, END_OF_SHARE, None)
         arm: Arm | None = None
         error = capped = None
         try:
-            arm = self.launcher.start({**self.removed, **variables})
+            arm = self.launcher.start({**self.removed, **variables}, until - began)
             self._warm_up(arm)
             decision = found.decision()
             while decision.verdict == "undecided" and (capped := self._cap(found, until)) is None:
@@ -171,7 +175,10 @@ class Experiment:
                 decision = found.decision()
                 self.progress(variables, decision)
         except ArmFailed as failure:
-            error = str(failure)
+            if arm is None and self.clock() >= until:  # the limit of the start was that of the comparison
+                capped = END_OF_SHARE
+            else:
+                error = str(failure)
         if arm is not None:
             self.launcher.end(arm)
         return found.record(self.clock() - began, capped, error)
@@ -191,7 +198,7 @@ class Experiment:
         if len(found.with_s) >= self.options.pairs:
             return f"largest number of pairs: {self.options.pairs}"
         if self.clock() >= until:
-            return "end of its share of the time"
+            return END_OF_SHARE
         return None
 
 

@@ -1,8 +1,9 @@
-"""Text of an A/B comparison: the table, and the lines that keep what gained."""
+"""Text of an A/B comparison: the table, and the profile lines of the variables that gained."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 
 from disttrain.records.fabric_ab import AbComparison, FabricAb
@@ -54,7 +55,10 @@ def lines_to_keep(result: FabricAb) -> list[str]:
         return ["nothing to compare: this network needs no variable for speed; name some as VAR=VALUE"]
     variables = kept(result.alone, result.together)
     if not variables or result.together is None:
-        why = "did not gain again in new processes" if result.together is not None else "none gained"
+        why = "did not gain again in new processes"
+        if result.together is None:
+            gained = any(each.verdict == "gain" for each in result.alone)
+            why = "not compared again in new processes" if gained else "none gained"
         return [f"nothing to keep: {why}"]
     shape = f"{result.nodes} x {result.ranks_per_node} ranks, {result.backend}"
     lines = ["to keep, in a site profile:", "  environment:"]
@@ -65,7 +69,8 @@ def lines_to_keep(result: FabricAb) -> list[str]:
                     f"{_ratio(each.ratio)} times the steps/s ({_interval(each.low, each.high)}) on {shape}"
                 )
                 lines.append(f"    {name}: {{value: {json.dumps(value)}, reason: {json.dumps(reason)}}}")
-    words = " ".join(f"job.env.{assignment}" for assignment in _assignments(variables))
+    # JSON quotes: commas would separate the values of an axis, and 022 would be a number
+    words = shlex.join(f"job.env.{name}={json.dumps(value)}" for name, value in variables.items())
     return [*lines, f"or for one sweep: --set {words}"]
 
 
