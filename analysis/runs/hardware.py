@@ -32,7 +32,7 @@ _VALUES = (
     "ecc_corrected",
     "ecc_uncorrected",
     "threads",
-    "host_utilization",  # processors of the machine kept busy by all processes
+    "host_utilization",  # processors of the job kept busy by all processes
 )
 HARDWARE_COLUMNS: dict[str, str] = {
     "run": "category",  # `path` of the run

@@ -1,4 +1,4 @@
-"""Processors that other processes kept busy during a run on CPUs."""
+"""Processors of a run on CPUs that other processes kept busy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from disttrain.records.run_json import read_run_json_or_none
 
 
 def other_load(runs: pd.DataFrame, hardware: pd.DataFrame) -> dict[str, float]:
-    """Processors that no rank of the run kept busy, on its most loaded node, by path of the run.
+    """Processors of the job that others kept busy, on its most loaded node, by path of the run.
 
     It is the mean over the samples in steps of the last attempt, at least 0. The ranks of all nodes are
     subtracted, because nodes of a local or mini-cluster run are one machine; of several machines it is

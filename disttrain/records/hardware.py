@@ -94,8 +94,8 @@ class HostSample(Record):
     """Memory of the machine that is not available to new processes."""
     host_memory_total_bytes: int | None
     host_cpu_percent: float | None = None
-    """Processor time of all processes of the machine since the previous sample; 100 is one processor. Null in
-    the first sample."""
+    """Processor time of all processes, of all users, on the processors of the job since the previous sample;
+    100 is one processor. Null in the first sample. Older records count all processors of the machine."""
 
 
 class GpuSummary(Record):

@@ -89,11 +89,16 @@ def machine_id() -> str:
 
 
 def usable_cpus(environ: Mapping[str, str] = os.environ) -> int:
-    """Number of processors of the job on this node: those of this process and of all ranks that are bound."""
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
+    """Number of `usable_processors`."""
+    return len(usable_processors(environ))
+
+
+def usable_processors(environ: Mapping[str, str] = os.environ) -> frozenset[int]:
+    """Processors of the job on this node: those of this process's affinity mask, and those to which the local
+    ranks are bound (`DISTTRAIN_PROCESSORS`)."""
+    mask = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     bound = environ.get(PROCESSORS, "").replace(";", ",").split(",")
-    return len(os.sched_getaffinity(0) | {int(number) for number in bound if number.isdecimal()})
+    return frozenset(mask) | {int(number) for number in bound if number.isdecimal()}
 
 
 def device_name(device: torch.device) -> str:

@@ -104,18 +104,22 @@ def test_processes_of_the_system():
     assert host.host_memory()["host_memory_total_bytes"] > host.host_memory()["host_memory_used_bytes"]
 
 
-def test_processors_of_the_host_count_all_processes(monkeypatch):
+@pytest.mark.parametrize(("counted", "percent"), [({0, 2}, 150.0), ({0, 1, 2}, 249.0), ({0, 64}, 249.0)])
+def test_processors_of_the_job_count_all_processes(monkeypatch, counted, percent):
+    """Another job keeps processor 1 busy; processor 64 is hidden."""
     busy = iter([(10.0, 100.0), (11.5, 101.0)])
 
-    def read():
+    def read(percpu):
+        assert percpu
         user, at_s = next(busy)
         monkeypatch.setattr(host.time, "monotonic", lambda: at_s)
-        return SimpleNamespace(user=user, nice=0.0, system=2.0, idle=500.0)
+        seconds = (user, 0.99 * at_s, 7.0)
+        return [SimpleNamespace(user=each, nice=0.0, system=2.0, idle=500.0) for each in seconds]
 
     monkeypatch.setattr(host.psutil, "cpu_times", read)
-    processors = host.HostProcessors()
+    processors = host.HostProcessors(counted)
     assert processors.percent() is None
-    assert processors.percent() == 150.0
+    assert processors.percent() == percent
     assert processors.percent() is None  # an error: StopIteration
 
 

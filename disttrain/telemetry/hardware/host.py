@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 import psutil
@@ -43,20 +44,25 @@ class ProcessReader:
 
 
 class HostProcessors:
-    """The processors of the machine, over the processes of all users."""
+    """Processors of the machine, over the processes of all users."""
 
-    def __init__(self) -> None:
+    def __init__(self, processors: Collection[int]) -> None:
+        """`processors`: those to count; other jobs of a shared node have the rest."""
+        self._counted = processors
         self._last: tuple[float, float] | None = None
 
     def percent(self) -> float | None:
         """Processor time since the previous call, in percent of one processor; None in the first call, and
         where the system does not report it."""
         try:
-            times = psutil.cpu_times()
+            times = psutil.cpu_times(percpu=True)
         except Exception:
             return None
+        if max(self._counted) < len(times):  # else some are offline, or hidden from a container: all count
+            times = [times[processor] for processor in self._counted]
         kinds = ("user", "nice", "system", "irq", "softirq")  # time in guests is part of user and nice
-        now, busy_s = time.monotonic(), sum(getattr(times, kind, 0.0) for kind in kinds)
+        now = time.monotonic()
+        busy_s = sum(getattr(each, kind, 0.0) for each in times for kind in kinds)
         last, self._last = self._last, (now, busy_s)
         if last is None or now <= last[0]:
             return None

@@ -23,6 +23,7 @@ from disttrain.records.hardware import GpuSample, HostSample, NodeGpus
 from disttrain.records.json_files import write_json
 from disttrain.records.run_directory import Attempt
 from disttrain.runtime import log
+from disttrain.runtime.device import usable_processors
 from disttrain.telemetry.fabric.link_counters import LinkAccumulator, LinkReader, LinkSample
 from disttrain.telemetry.hardware.aggregation import Accumulator, GpuAccumulator, ProcessAccumulator
 from disttrain.telemetry.hardware.gpu_reader import GpuId, GpuReader, Nvml, Unavailable
@@ -303,7 +304,7 @@ class _ProcessReader:
         self._processes = [
             (rank, reader, ProcessAccumulator(errors=reader.errors)) for rank, reader in readers
         ]
-        self._processors = HostProcessors()
+        self._processors = HostProcessors(usable_processors())
         into.hosts = [accumulator for _, _, accumulator in self._processes]
         self._file = _SampleFile(attempt.host_samples(node))
 
