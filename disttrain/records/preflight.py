@@ -34,11 +34,12 @@ class PreflightNode(_Part):
 
     host: str
     agreement: dict[str, str]
-    """Values that must be equal on all nodes: code, versions, fabric."""
+    """Values that should be equal on all nodes: code, versions, fabric."""
     agreement_hash: str
     """SHA-256 of `agreement`: 12 hex digits."""
     gpus: int | None
-    """GPUs that the job may use by NVML; null without NVML."""
+    """GPUs that the job may use by NVML, 0 without a driver; null if NVML gave no answer, and for runs
+    without GPUs."""
     processors: int
     """Processors that this job may use."""
     memory_lock_bytes: int | None
@@ -49,7 +50,8 @@ class PreflightNode(_Part):
     """Bounds of this node's clock less that of node 0, in seconds, by the order in which the nodes
     wrote and saw files; null for node 0."""
     write_bytes_per_s: float | None
-    """Rate of a written and flushed file in the run directory; null unless `mode` is full."""
+    """Rate of a written and flushed file in the run directory; null unless `mode` is full, and from the ninth
+    node on."""
     read_bytes_per_s: float | None
     """Rate of reading that file after it was dropped from this node's cache."""
     seconds: float
@@ -78,8 +80,8 @@ class PreflightBandwidth(_Part):
     message_bytes: int
     """Size of the messages between neighbours."""
     node_link_bytes_per_s: float | None
-    """Sum of the rates of the adapters by which a node reaches the others; null if unknown, as for virtual
-    interfaces."""
+    """Rate at which the ranks of a node can reach other nodes: of its fastest compute adapters, or of its
+    interface; null if unknown, as for virtual interfaces."""
     ceiling_bytes_per_s: float | None
     """Largest possible bus bandwidth by the model of docs/preflight.md; null without a known link rate."""
     floor_bytes_per_s: float | None

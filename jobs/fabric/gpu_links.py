@@ -68,7 +68,7 @@ def _pair(value: Any) -> tuple[int, int] | None:
 
 
 def read_nvml() -> NvmlReading | None:
-    """The reading on this machine; None without a driver. A reading that a GPU refuses is None."""
+    """The reading on this machine; None without a driver. GPUs whose handle is refused are left out."""
     try:
         import pynvml
 
@@ -76,8 +76,14 @@ def read_nvml() -> NvmlReading | None:
     except Exception:  # no binding, no library, no driver
         return None
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        found = [(handle, gpu) for handle in handles if (gpu := _gpu(pynvml, handle)) is not None]
+        numbers = range(pynvml.nvmlDeviceGetCount())
+        # NVML lists GPUs that the cgroup of the job hides, and refuses their handles
+        handles = [_call(pynvml, "nvmlDeviceGetHandleByIndex", number) for number in numbers]
+        found = [
+            (handle, gpu)
+            for handle in handles
+            if handle is not None and (gpu := _gpu(pynvml, handle)) is not None
+        ]
         return NvmlReading(
             driver=_call(pynvml, "nvmlSystemGetDriverVersion"),
             gpus=tuple(gpu for _, gpu in found),

@@ -17,6 +17,7 @@ from disttrain.config.ranks import ranks_per_node
 from jobs.core.environment import AddedVariable
 from jobs.fabric import binding
 from jobs.node.allocation import Allocation
+from jobs.node.child_process import output
 from jobs.node.node_log import log_line
 
 _GPUS_S = 20.0
@@ -54,8 +55,7 @@ def _visible_gpus() -> list[str]:
     """PCI addresses of the GPUs that this job may use, in CUDA's order; none if NVML does not answer."""
     command = [sys.executable, "-m", "jobs.node.processor_binding"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_GPUS_S, check=True)
-        addresses: list[str] = json.loads(done.stdout)
+        addresses: list[str] = json.loads(output(command, _GPUS_S))
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
     return addresses

@@ -8,7 +8,9 @@ kernel's ephemeral range. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import os
 import random
 import socket
 import struct
@@ -120,7 +122,17 @@ def wait_for_endpoint(attempt: Attempt, timeout_s: float, allocation: Allocation
     return found
 
 
+def refresh(folder: Path) -> None:
+    """Make files that other nodes have added to a folder visible here.
+
+    NFS caches that a file is absent. It compares a folder with the server when the folder is opened.
+    """
+    with contextlib.suppress(OSError):
+        os.listdir(folder)
+
+
 def _published(attempt: Attempt) -> Endpoint | None:
+    refresh(attempt.rendezvous.parent)
     try:
         found = read_json(attempt.rendezvous)
     except FileNotFoundError:

@@ -109,7 +109,7 @@ def test_a_site_that_sets_everything_starts_its_agents(site: Profile, tmp_path: 
     code, runs = tmp_path / "code", tmp_path / "runs" / "demo"
     assert trace.started == [
         "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=64",
-        "--kill-on-bad-exit=0", "--wait=60", "--cpu-bind=none", "--mpi=none",
+        "--kill-on-bad-exit=0", "--wait=150", "--cpu-bind=none", "--mpi=none",
         "--container-image=docker://nvcr.io#nvidia/pytorch:25.01-py3",
         f"--container-mounts={code}:{code},{runs}:{runs},/data:/data:ro",
         "bash", "-c", trace.started[12], "bash", "/opt/site/bin/python", "-m",

@@ -26,7 +26,7 @@ def test_two_nodes_have_a_ceiling_of_their_own() -> None:
         (8, 386.6e9, None),  # 8 x H100, NDR 8 x 400
         (2, 487e9, None),  # p5, two nodes: above the rate of the links
         (4, 250e9, "warning"),
-        (4, 5.4e9, "error"),  # TCP in place of the fabric
+        (4, 5.4e9, "warning"),  # TCP in place of the fabric: names no node
     ],
 )
 def test_published_figures_are_judged_as_their_sources_do(

@@ -26,16 +26,22 @@ def test_equal_nodes_agree() -> None:
 
 def test_the_node_that_differs_from_the_majority_is_named_with_both_values() -> None:
     nodes = with_node(2, agreement={"torch": "2.13.0", "fabric": "infiniband", "plugin": "1.2"})
-    (found,) = checks.check_agreement(nodes)
-    assert found.nodes == ("n2",)
-    assert found.message == (
-        "node n2: plugin is 1.2, and none on 3 other nodes; torch is 2.13.0, and 2.14.1 on 3 other nodes"
-    )
+    error, warning = checks.check_agreement(nodes)
+    assert (error.nodes, error.severity) == (("n2",), "error")
+    assert error.message == "node n2: torch is 2.13.0, and 2.14.1 on 3 other nodes"
+    assert (warning.nodes, warning.severity) == (("n2",), "warning")
+    assert warning.message == "node n2: plugin is 1.2, and none on 3 other nodes"
+    assert checks.nodes_at_fault([warning], HOSTS) == ()
     assert nodes[2].agreement_hash != nodes[0].agreement_hash
 
 
+def test_a_value_that_could_not_be_read_refuses_no_node() -> None:
+    (found,) = checks.check_agreement(with_node(2, agreement={"fabric": "infiniband"}))
+    assert found.severity == "warning"
+
+
 def test_without_a_majority_no_node_is_at_fault() -> None:
-    nodes = with_node(1, agreement={"torch": "2.13.0"})[:2]
+    nodes = with_node(1, agreement={"torch": "2.13.0", "fabric": "infiniband"})[:2]
     found = {each.message: each.nodes for each in checks.check_agreement(nodes)}
     assert list(found.values()) == [()]
     assert "torch is 2.14.1 on n0 and 2.13.0 on n1" in next(iter(found))
@@ -70,18 +76,24 @@ def test_the_node_with_the_wrong_clock_is_named() -> None:
 
 
 def test_missing_and_unequal_gpus_are_those_of_their_node() -> None:
-    (found,) = checks.check_gpus(with_node(1, missing_gpus="this node has 3 of the 4 GPUs"))
+    (found,) = checks.check_gpus(with_node(1, missing_gpus="this node has 3 of the 4 GPUs"), 4)
     assert (found.check, found.nodes, found.severity) == ("gpus", ("n1",), "error")
     # The driver of one node does not work: its ranks would train on the CPU.
-    nodes = [replace(each, gpus=None if each.node == 3 else 4) for each in FOUR]
-    (found,) = checks.check_gpus(nodes)
-    assert (found.nodes, found.message) == (("n3",), "node n3 has no usable GPUs, other nodes have 4")
-    assert checks.check_gpus(FOUR) == []
+    nodes = [replace(each, gpus=0 if each.node == 3 else 8) for each in FOUR]
+    (found,) = checks.check_gpus(nodes, 4)
+    assert found.nodes == ("n3",)
+    assert found.message == "node n3 has no usable GPUs, and the run uses 4 on each node"
+    assert checks.check_gpus(FOUR, 4) == []
+
+
+@pytest.mark.parametrize("gpus", [None, 4])
+def test_more_gpus_than_ranks_on_other_nodes_and_a_silent_driver_refuse_no_node(gpus: int | None) -> None:
+    assert checks.check_gpus([replace(each, gpus=gpus if each.node == 3 else 8) for each in FOUR], 4) == []
 
 
 def test_only_errors_of_gpus_blame_their_node() -> None:
     gpu = {"severity": "warning", "message": "GPU 0: throttled", "remedy": "cool it"}
-    warned, failed = checks.check_gpus(with_node(1, gpu_problems=[gpu, {**gpu, "severity": "error"}]))
+    warned, failed = checks.check_gpus(with_node(1, gpu_problems=[gpu, {**gpu, "severity": "error"}]), 4)
     assert (warned.nodes, warned.severity, failed.nodes) == ((), "warning", ("n1",))
 
 

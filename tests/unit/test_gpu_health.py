@@ -29,6 +29,7 @@ def nvml(*gpus: Gpu) -> Any:
     return SimpleNamespace(
         NVML_MEMORY_ERROR_TYPE_UNCORRECTED=1,
         NVML_VOLATILE_ECC=0,
+        NVML_ERROR_NO_PERMISSION=4,
         nvmlClocksThrottleReasonHwThermalSlowdown=0x40,
         nvmlClocksThrottleReasonSwPowerCap=0x4,
         nvmlInit=lambda: None,
@@ -47,6 +48,7 @@ def nvml(*gpus: Gpu) -> Any:
     [
         ({}, None, ""),
         ({"ecc": 0, "rows": (3, 0, 0, 0), "throttled": 0x4}, None, ""),
+        ({"ecc": 1}, "warning", "1 uncorrected memory error (ECC)"),
         ({"ecc": 2}, "error", "2 uncorrected memory errors"),
         ({"rows": (0, 1, 1, 0)}, "warning", "replaced at the next reset"),
         ({"rows": (0, 9, 1, 1)}, "error", "could not be replaced"),
@@ -80,4 +82,20 @@ def test_a_lost_gpu_is_a_problem() -> None:
     api.nvmlDeviceGetHandleByIndex = lost
     found = gpu_health.collect(api, None)
     assert found["gpus"] == 0
-    assert found["problems"][0]["message"] == "GPU 0: GPU is lost"
+    (problem,) = found["problems"]
+    assert (problem["message"], problem["severity"]) == ("GPU 0: GPU is lost", "warning")
+
+
+def test_gpus_of_other_jobs_on_the_node_are_left_out() -> None:
+    class Refused(Exception):
+        value = 4
+
+    api = nvml(Gpu("GPU-a"), Gpu("GPU-b"))
+
+    def handle(index: int) -> Gpu:
+        if index == 0:
+            raise Refused("insufficient permissions")
+        return Gpu("GPU-b")
+
+    api.nvmlDeviceGetHandleByIndex = handle
+    assert gpu_health.collect(api, None) == {"gpus": 1, "problems": []}

@@ -58,6 +58,20 @@ def read(monkeypatch: pytest.MonkeyPatch, module: types.ModuleType | None) -> Nv
     return read_nvml()
 
 
+def test_a_gpu_whose_handle_is_refused_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = binding(ADDRESSES, {})
+
+    def handle(index: int) -> int:
+        if index == 0:
+            raise NvmlError("insufficient permissions")
+        return index
+
+    vars(module)["nvmlDeviceGetHandleByIndex"] = handle
+    reading = read(monkeypatch, module)
+    assert reading is not None
+    assert [gpu.pci_address for gpu in reading.gpus] == ["0000:3d:00.0"]
+
+
 def test_links_through_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     peers = {(gpu, link): (2, "00000000:C5:00.0") for gpu in (0, 1) for link in range(18)}
     peers[1, 17] = (2, "")  # an inactive link

@@ -16,9 +16,9 @@ from disttrain.records.preflight import Preflight
 from disttrain.records.run_directory import Attempt, RunDir
 from jobs.core import excluded_nodes, journal
 from jobs.core.exit_evidence import read_evidence
-from jobs.node import peers
+from jobs.node import peers, rendezvous
 from jobs.node.node_context import NodeContext
-from jobs.node.preflight import checks, facts, run_preflight
+from jobs.node.preflight import checks, exchange, facts, run_preflight
 from jobs.node.preflight.checks import NodeFacts
 from jobs.node.preflight.exchange import NodeFailed
 
@@ -155,8 +155,26 @@ def test_the_space_needed_includes_one_more_checkpoint(tmp_path: Path) -> None:
     assert needed == {str(run.path): checks.MIN_FREE_BYTES, str(step.parent): checks.MIN_FREE_BYTES + 1000}
 
 
+def test_facts_of_late_agents_are_awaited_as_long_as_the_rendezvous() -> None:
+    assert run_preflight._facts_within_s({"job": {"rendezvous_timeout_s": 120.0}}) == 120
+
+
 def test_rates_of_storage_leave_no_file(tmp_path: Path) -> None:
     written, read = facts.storage_rates(tmp_path, 3)
     assert written > 0
     assert read > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_follower_opens_the_folder_before_each_read(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS caches that a file is absent until its folder is opened."""
+    listed = []
+    monkeypatch.setattr(rendezvous.os, "listdir", lambda folder: listed.append(folder) or [])  # type: ignore[func-returns-value]
+    write_json(attempt.preflight, {"message": None})
+    write_json(attempt.rendezvous, {"address": "n0", "port": 1})
+    exchange.wait_for_verdict(attempt, 0, None)
+    exchange.wait_for_endpoint(attempt, 0, None)
+    rendezvous.wait_for_endpoint(attempt, 0)
+    assert set(listed) == {attempt.path, attempt.preflight_folder}

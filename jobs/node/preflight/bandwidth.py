@@ -17,6 +17,7 @@ from disttrain.records.json_files import read_json_or_none
 from disttrain.records.run_directory import Attempt
 from jobs.core import environment
 from jobs.node.allocation import Allocation
+from jobs.node.child_process import end
 from jobs.node.preflight.exchange import RESULT
 from jobs.node.rendezvous import Endpoint
 from jobs.node.waiting import poll_until
@@ -74,9 +75,7 @@ def measure(
         try:
             ended = poll_until(lambda: _ended(started), WITHIN_S, allocation)
         finally:
-            for process in started:
-                process.kill()
-                process.wait()
+            end(started)
         if ended is None:
             return f"the measurement did not end within {WITHIN_S:g} s"
         if any(ended):

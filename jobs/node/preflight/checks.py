@@ -24,6 +24,8 @@ _MIN_LOCKED_BYTES = 64 * 2**20
 _SLOW_STORAGE = 0.25
 """A node whose storage is slower than this fraction of the median of all nodes gets a warning."""
 _MIN_STORAGE_BYTES_PER_S = 10e6
+_MUST_AGREE = ("code", "machine", "torch", "NCCL")
+"""Ranks with different values fail or compute other numbers. Other differences are warnings."""
 _NONE = "none"
 
 Severity = Literal["error", "warning"]
@@ -59,15 +61,15 @@ class NodeFacts:
     missing_gpus: str | None = None
     """Message if the scheduler gave fewer GPUs than the run requested."""
     gpus: int | None = None
-    """GPUs by NVML; None without NVML."""
+    """GPUs by NVML, 0 without a driver; None if NVML gave no answer, and for runs without GPUs."""
     gpu_problems: Sequence[Mapping[str, Any]] = ()
     """`severity`, `message` and `remedy` of each problem of a GPU."""
     memory_lock_bytes: int | None = None
     """Limit of locked memory; None without a limit."""
     rdma: bool = False
-    """Whether the node has an RDMA adapter."""
+    """Whether NCCL of this run may use a verbs adapter (InfiniBand, RoCE)."""
     link_bytes_per_s: float | None = None
-    """Sum of the rates of the adapters by which the node reaches the others; None if unknown."""
+    """Rate at which the ranks of the node can reach the others; None if unknown."""
     write_bytes_per_s: float | None = None
     read_bytes_per_s: float | None = None
     seconds: float = 0.0
@@ -105,19 +107,23 @@ def clock_offset(written: float, opened: float, seen: float) -> ClockOffset:
 
 
 def check_agreement(facts: Sequence[NodeFacts]) -> list[Problem]:
-    """Values that differ between nodes, in one problem for each set of nodes that differs."""
-    differing: dict[tuple[str, ...], list[str]] = {}
+    """Values that differ between nodes, in one problem for each set of nodes that differs and severity.
+
+    A value that could not be read on some node is no proof of a difference: a warning.
+    """
+    differing: dict[tuple[tuple[str, ...], Severity], list[str]] = {}
     for name in sorted({name for each in facts for name in each.agreement}):
         values = {each.host: each.agreement.get(name, _NONE) for each in facts}
         if len(set(values.values())) > 1:
             odd, text = _difference(name, values)
-            differing.setdefault(odd, []).append(text)
+            is_error = name in _MUST_AGREE and _NONE not in values.values()
+            differing.setdefault((odd, "error" if is_error else "warning"), []).append(text)
     remedy = "choose nodes of one kind (site profile: constraint), or have these made equal"
     found = []
-    for odd, texts in sorted(differing.items()):
+    for (odd, severity), texts in sorted(differing.items()):
         where = f"{_named(odd)}: " if odd else ""
         more = f", and {len(texts) - 3} more values" if len(texts) > 3 else ""
-        found.append(Problem("agreement", f"{where}{'; '.join(texts[:3])}{more}", remedy, odd))
+        found.append(Problem("agreement", f"{where}{'; '.join(texts[:3])}{more}", remedy, odd, severity))
     return found
 
 
@@ -154,24 +160,27 @@ def _offset(seconds: float) -> str:
     return f"at least {abs(seconds):.0f} s {'ahead of' if seconds > 0 else 'behind'}"
 
 
-def check_gpus(facts: Sequence[NodeFacts]) -> list[Problem]:
-    """Nodes with fewer GPUs than the run requested or than other nodes have, and unhealthy GPUs."""
+def check_gpus(facts: Sequence[NodeFacts], ranks: int) -> list[Problem]:
+    """Nodes with fewer GPUs than the run requested or than its ranks use on another node; unhealthy GPUs.
+
+    `ranks` is the number of ranks of one node.
+    """
     remedy = "resubmit without the node, and report it to the administrators"
     found = [
         Problem("gpus", f"node {each.host}: {each.missing_gpus}", remedy, (each.host,))
         for each in facts
         if each.missing_gpus
     ]
-    most = max((each.gpus or 0 for each in facts), default=0)
+    most = min(ranks, max((each.gpus or 0 for each in facts), default=0))
     found += [
         Problem(
             "gpus",
-            f"node {each.host} has {each.gpus or 'no'} usable GPUs, other nodes have {most}",
+            f"node {each.host} has {each.gpus or 'no'} usable GPUs, and the run uses {most} on each node",
             remedy,
             (each.host,),
         )
         for each in facts
-        if not each.missing_gpus and (each.gpus or 0) < most
+        if not each.missing_gpus and each.gpus is not None and each.gpus < most
     ]
     for each in facts:
         for gpu in each.gpu_problems:

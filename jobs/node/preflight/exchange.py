@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from disttrain.records.json_files import read_json_or_none, write_json
@@ -17,7 +18,7 @@ from disttrain.records.run_directory import Attempt
 from jobs.node import peers
 from jobs.node.allocation import Allocation
 from jobs.node.preflight.checks import NodeFacts
-from jobs.node.rendezvous import Endpoint, RendezvousError
+from jobs.node.rendezvous import Endpoint, RendezvousError, refresh
 from jobs.node.waiting import poll_until
 
 _ENDPOINT = "bandwidth-endpoint.json"
@@ -27,6 +28,12 @@ RESULT = "bandwidth.json"
 
 class NodeFailed(RuntimeError):
     """Another node has ended with an error while this node waited; the message is one line."""
+
+
+def _read_fresh(path: Path) -> dict[str, Any] | None:
+    """The content of a file that another node writes; None until it is there."""
+    refresh(path.parent)
+    return read_json_or_none(path)
 
 
 def _raise_if_failed(attempt: Attempt) -> None:
@@ -52,7 +59,7 @@ def read_all_facts(
     found: dict[int, tuple[NodeFacts, float]] = {}
 
     def complete() -> bool | None:
-        # NFS compares a folder with the server when it is opened, and caches attributes of files longer
+        # see `rendezvous.refresh`
         names = set(os.listdir(attempt.preflight_folder))
         for node in range(nodes):
             path = attempt.preflight_facts(node)
@@ -77,7 +84,7 @@ def wait_for_verdict(attempt: Attempt, within_s: float, allocation: Allocation |
     `JobEnded`."""
 
     def published() -> dict[str, Any] | None:
-        record = read_json_or_none(attempt.preflight)
+        record = _read_fresh(attempt.preflight)
         if record is None:
             _raise_if_failed(attempt)
         return record
@@ -96,13 +103,12 @@ def publish_endpoint(attempt: Attempt, endpoint: Endpoint) -> None:
 def wait_for_endpoint(attempt: Attempt, within_s: float, allocation: Allocation | None) -> Endpoint | None:
     """The endpoint of the measurement; None if node 0 published the verdict without one.
 
-    Raises `RendezvousError` after `within_s` seconds, `NodeFailed` and
-    `JobEnded`.
+    Raises `RendezvousError` after `within_s` seconds, `NodeFailed` and `JobEnded`.
     """
 
     def published() -> dict[str, Any] | None:
-        record = read_json_or_none(attempt.preflight_folder / _ENDPOINT)
-        if record is None and not attempt.preflight.exists():
+        record = _read_fresh(attempt.preflight_folder / _ENDPOINT)
+        if record is None and _read_fresh(attempt.preflight) is None:
             _raise_if_failed(attempt)
             return None
         return record or {}

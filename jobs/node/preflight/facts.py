@@ -10,11 +10,11 @@ import contextlib
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
@@ -22,11 +22,14 @@ from typing import TypeVar
 from disttrain.records.collect_provenance import code_hash
 from jobs.fabric.description import Adapter, AdapterKind, ConfigurationFile, Fabric, FabricKind
 from jobs.fabric.detect import current_process, detect
+from jobs.node.child_process import output
 from jobs.node.preflight.checks import NodeFacts
 
 _NVML_TIMEOUT_S = 20.0
 _RATE_BYTES = 16 * 2**20
 _BLOCK = 2**20
+_NODES_THAT_WRITE = 8
+"""Nodes that measure storage. Hundreds that flush at once would measure each other."""
 T = TypeVar("T")
 
 
@@ -37,6 +40,8 @@ def collect(
     folders: Sequence[Path],
     missing_gpus: str | None,
     wants_gpus: bool,
+    ranks: int = 1,
+    environ: Mapping[str, str] | None = None,
     rate_folder: Path | None = None,
     interface: str | None = None,
     root: Path = Path("/"),
@@ -47,28 +52,33 @@ def collect(
         host: its name at the scheduler.
         folders: folders whose free space is needed.
         missing_gpus: message of the scheduler's adapter if GPUs are missing.
-        wants_gpus: NVML is asked about GPUs, if there is an NVIDIA driver.
-        rate_folder: folder in which the rates of storage are measured; None: not measured.
+        wants_gpus: whether the run uses GPUs: NVML lists them, if there is an NVIDIA driver.
+        ranks: ranks of this node.
+        environ: environment of the ranks.
+        rate_folder: folder in which the first nodes measure the rates of storage; None: not measured.
         interface: network interface by which this node reaches the others.
         root: folder of `dev`, `proc` and `sys`.
     """
     began = time.monotonic()
-    rates = _or_none(lambda: storage_rates(rate_folder, node)) if rate_folder is not None else None
+    measured = rate_folder if node < _NODES_THAT_WRITE else None
+    rates = _or_none(lambda: storage_rates(measured, node)) if measured is not None else None
     gpus, gpu_problems = _gpus(root) if wants_gpus else (None, [])
     fabric = _or_none(lambda: detect(root, current_process())) or Fabric(FabricKind.NONE)
+    with_gpus = wants_gpus and _has_driver(root)
+    adapters = transport_adapters(fabric, environ or {}) if with_gpus else ()
     seconds = time.monotonic() - began
     return NodeFacts(
         node=node,
         host=host,
-        agreement=agreement(fabric),
+        agreement=agreement(fabric, wants_gpus=wants_gpus),
         processors=len(os.sched_getaffinity(0)),
         free_bytes=_free_space(folders),
         missing_gpus=missing_gpus,
         gpus=gpus,
         gpu_problems=gpu_problems,
-        memory_lock_bytes=_memory_lock_bytes(),
-        rdma=any(each.kind is AdapterKind.VERBS and each.active_port for each in fabric.adapters),
-        link_bytes_per_s=link_bytes_per_s(fabric, interface),
+        memory_lock_bytes=fabric.software.memory_lock_bytes,
+        rdma=any(each.kind is AdapterKind.VERBS for each in adapters),
+        link_bytes_per_s=link_bytes_per_s(fabric, adapters, interface, ranks),
         write_bytes_per_s=rates[0] if rates else None,
         read_bytes_per_s=rates[1] if rates else None,
         seconds=seconds,
@@ -83,29 +93,37 @@ def _or_none(read: Callable[[], T]) -> T | None:
         return None
 
 
-def agreement(fabric: Fabric) -> dict[str, str]:
-    """Values that must be equal on all nodes of a run."""
+def agreement(fabric: Fabric, *, wants_gpus: bool) -> dict[str, str]:
+    """Values that should be equal on all nodes of a run: those of NCCL and its network only with GPUs."""
     software = fabric.software
     found = {
         "code": _or_none(code_hash),
         "Python": platform.python_version(),
         "machine": platform.machine(),
         "torch": _or_none(lambda: metadata.version("torch")),
+    }
+    with_gpus = {
         "NCCL": software.nccl_version,
         "NVIDIA driver": software.nvidia_driver,
         "libfabric": software.libfabric_version,
         "aws-ofi-nccl": software.ofi_plugin_version,
         "NCCL configuration files": _text_of(software.nccl_files),
         "fabric": str(fabric.kind),
-        "GPUs on the bus": str(len(fabric.gpus)) if fabric.gpus else None,
-        **{f"adapter {each.name}": _adapter(each) for each in fabric.adapters},
+        "adapters": _adapters(fabric.compute_adapters),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in (found | (with_gpus if wants_gpus else {})).items() if value}
 
 
 def _text_of(files: Sequence[ConfigurationFile]) -> str | None:
     pairs = [f"{name}={value}" for file in files for name, value in file.variables]
     return " ".join(pairs) or None
+
+
+def _adapters(adapters: Sequence[Adapter]) -> str:
+    """Number of adapters of each kind. Their names are left out: those of virtual functions differ."""
+    return " and ".join(
+        f"{count} x {text}" for text, count in sorted(Counter(map(_adapter, adapters)).items())
+    )
 
 
 def _adapter(adapter: Adapter) -> str:
@@ -115,14 +133,30 @@ def _adapter(adapter: Adapter) -> str:
     return ", ".join([*ports, *([f"PCIe x{lanes}"] if lanes else [])]) or adapter.kind
 
 
-def link_bytes_per_s(fabric: Fabric, interface: str | None) -> float | None:
-    """Sum of the rates of the adapters by which this node reaches the others; None if unknown.
+def transport_adapters(fabric: Fabric, environ: Mapping[str, str]) -> tuple[Adapter, ...]:
+    """Adapters that NCCL may use: those for computing, or none where the environment or NCCL's configuration
+    files choose TCP."""
+    settings: dict[str, str] = {}
+    for file in reversed(fabric.software.nccl_files):
+        settings |= file.as_dict()
+    settings |= environ
+    if settings.get("NCCL_IB_DISABLE", "0") != "0" or settings.get("NCCL_NET", "").lower() == "socket":
+        return ()
+    return fabric.compute_adapters
 
-    Without RDMA adapters, that is the rate of `interface`, which virtual interfaces do not have.
+
+def link_bytes_per_s(
+    fabric: Fabric, adapters: Sequence[Adapter], interface: str | None, ranks: int
+) -> float | None:
+    """Rate at which the ranks of this node can reach other nodes; None if unknown.
+
+    That is the sum over the fastest of `adapters`: for each rank one, or as many as there are for each GPU.
+    Without adapters it is the rate of `interface`, which virtual interfaces do not have.
     """
-    rates = [each.rate_gbit_per_s for each in fabric.compute_adapters]
-    if rates:
-        return sum(rate or 0.0 for rate in rates) * 1e9 / 8 or None
+    if adapters:
+        rates = sorted((each.rate_gbit_per_s or 0.0 for each in adapters), reverse=True)
+        for_each = max(1, len(rates) // len(fabric.gpus)) if fabric.gpus else 1
+        return sum(rates[: ranks * for_each]) * 1e9 / 8 or None
     for each in fabric.interfaces:
         if each.name == interface and each.speed_mbit_per_s and not each.is_virtual:
             return each.speed_mbit_per_s * 1e6 / 8
@@ -138,16 +172,16 @@ def _free_space(folders: Sequence[Path]) -> dict[str, int]:
 
 
 def free_bytes(folder: Path) -> int:
-    """Free space of a folder, or of its nearest parent that exists, for a user without privileges."""
+    """Free space of a folder, or of its nearest parent that exists, for a user without privileges.
+
+    Raises `OSError` where the file system does not report it.
+    """
     while not folder.exists():
         folder = folder.parent
     found = os.statvfs(folder)
+    if found.f_blocks == 0:  # FUSE file systems without statfs report zeros
+        raise OSError(f"{folder}: the file system reports no size")
     return found.f_bavail * found.f_frsize
-
-
-def _memory_lock_bytes() -> int | None:
-    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def storage_rates(folder: Path, node: int) -> tuple[float, float]:
@@ -178,14 +212,17 @@ def storage_rates(folder: Path, node: int) -> tuple[float, float]:
     return _RATE_BYTES / write_s, _RATE_BYTES / read_s
 
 
+def _has_driver(root: Path) -> bool:
+    return (root / "dev/nvidiactl").exists()
+
+
 def _gpus(root: Path) -> tuple[int | None, list[dict[str, str]]]:
-    """GPUs by NVML and their problems, from a process of its own: a driver may hang. None without one."""
-    if not (root / "dev/nvidiactl").exists():
-        return None, []
+    """GPUs by NVML and their problems, from a process of its own: a driver may hang. 0 without a driver."""
+    if not _has_driver(root):
+        return 0, []
     command = [sys.executable, "-m", "jobs.node.preflight.gpu_health"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_NVML_TIMEOUT_S, check=True)
-        found = json.loads(done.stdout)
+        found = json.loads(output(command, _NVML_TIMEOUT_S))
         return int(found["gpus"]), list(found["problems"])
     except subprocess.TimeoutExpired:
         message = f"NVML did not answer within {_NVML_TIMEOUT_S:g} s"

@@ -39,7 +39,10 @@ def problems(api: Any, handle: Any, name: str) -> list[dict[str, str]]:
         )
     )
     if errors:
-        add("error", f"{errors} uncorrected memory errors (ECC) since the driver was loaded", _RESET)
+        # hardware contains a single error: it ends the process that reads the memory, and no other one
+        what = "uncorrected memory errors" if errors > 1 else "uncorrected memory error"
+        severity = "error" if errors > 1 else "warning"
+        add(severity, f"{errors} {what} (ECC) since the driver was loaded", _RESET)
     rows = _value(lambda: api.nvmlDeviceGetRemappedRows(handle))
     if rows is not None:
         _, _, pending, failed = rows
@@ -65,7 +68,10 @@ def _value(read: Callable[[], Any]) -> Any:
 
 
 def collect(api: Any, visible: str | None) -> dict[str, Any]:
-    """Number and problems of the GPUs that `visible` (CUDA_VISIBLE_DEVICES) selects."""
+    """Number and problems of the GPUs that `visible` (CUDA_VISIBLE_DEVICES) selects.
+
+    NVML lists GPUs that the cgroup of the job hides, and refuses their handles: they are left out.
+    """
     api.nvmlInit()
     gpus, lost = [], []
     for index in range(api.nvmlDeviceGetCount()):
@@ -73,7 +79,8 @@ def collect(api: Any, visible: str | None) -> dict[str, Any]:
             handle = api.nvmlDeviceGetHandleByIndex(index)
             gpus.append({"uuid": api.nvmlDeviceGetUUID(handle), "handle": handle, "index": index})
         except Exception as error:
-            lost.append({"severity": "error", "message": f"GPU {index}: {error}", "remedy": _RESET})
+            if getattr(error, "value", None) != api.NVML_ERROR_NO_PERMISSION:
+                lost.append({"severity": "warning", "message": f"GPU {index}: {error}", "remedy": _RESET})
     chosen = selected(gpus, visible)
     found = [each for gpu in chosen for each in problems(api, gpu["handle"], f"GPU {gpu['index']}")]
     return {"gpus": len(chosen), "problems": lost + found}

@@ -29,11 +29,8 @@ from jobs.node.preflight.checks import ClockOffset, NodeFacts, Problem
 
 _NVIDIA = Path("/dev/nvidiactl")
 """Device that exists where the NVIDIA driver is loaded."""
-_FACTS_WITHIN_S = 50.0
-"""Longest wait for the facts of other nodes. srun ends the agents 60 s after the first of them has ended, for
-instance on a node without the code; node 0 must have recorded the verdict by then."""
-_VERDICT_MARGIN_S = 15.0
-"""Time for the verdict of node 0 to reach the other nodes through the file system."""
+_VERDICT_MARGIN_S = 75.0
+"""Time for the verdict of node 0 to reach the other nodes: NFS keeps a folder up to 60 s in its cache."""
 
 
 @dataclass
@@ -79,7 +76,7 @@ def run_preflight(
     began = time.monotonic()
     if mode == "full" or several:
         attempt.preflight_folder.mkdir(exist_ok=True)
-    own = _own_facts(node, attempt, record, mode, wants_gpus=wants_gpus)
+    own = _own_facts(node, attempt, record, mode, added)
     if several:
         exchange.write_facts(attempt, own)
     if node.rank > 0:
@@ -99,7 +96,11 @@ def _skipped(node: NodeContext, attempt: Attempt, record: Mapping[str, Any]) -> 
 
 
 def _own_facts(
-    node: NodeContext, attempt: Attempt, record: Mapping[str, Any], mode: str, *, wants_gpus: bool
+    node: NodeContext,
+    attempt: Attempt,
+    record: Mapping[str, Any],
+    mode: str,
+    added: Mapping[str, AddedVariable],
 ) -> NodeFacts:
     peer = node.hosts[0 if node.rank else 1] if len(node.hosts) > 1 else None
     return facts.collect(
@@ -107,7 +108,9 @@ def _own_facts(
         host=node.hosts[node.rank],
         folders=[node.run.path, checkpoint_folder(node.run, record["config"])],
         missing_gpus=node.allocation.missing_gpus(record) if node.allocation else None,
-        wants_gpus=wants_gpus,
+        wants_gpus=asks_for_gpus(record["config"]["resources"]["device"]),
+        ranks=ranks_per_node(record["config"]),
+        environ=bandwidth.rank_environment(added),
         rate_folder=attempt.preflight_folder if mode == "full" else None,
         interface=rendezvous.interface_towards(peer) if peer else None,
     )
@@ -152,7 +155,8 @@ def _judge(node: NodeContext, attempt: Attempt, config: Mapping[str, Any], found
 
 
 def _facts_within_s(config: Mapping[str, Any]) -> float:
-    return min(_FACTS_WITHIN_S, float(config["job"]["rendezvous_timeout_s"]))
+    """Longest wait for the facts of other nodes, whose agents may start later."""
+    return float(config["job"]["rendezvous_timeout_s"])
 
 
 def _measure(

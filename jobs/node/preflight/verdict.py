@@ -20,7 +20,7 @@ def problems_of_facts(
 ) -> list[Problem]:
     """Problems by the facts of all nodes, by rank. `offsets` are those of the clocks, by host."""
     found = [
-        *checks.check_gpus(facts),
+        *checks.check_gpus(facts, ranks),
         *checks.check_free_space(facts, space_needed),
         *checks.check_processors(facts, ranks),
     ]

@@ -22,6 +22,7 @@ from jobs.schedulers.slurm.setup_lines import job_setup, node_setup
 from jobs.schedulers.slurm.site_profile import EXPEDITE, GENERIC, Profile
 
 _LONGEST_SIGNAL_S = 65535
+_VERDICT_S = 30.0  # in which node 0 records that a node is missing
 _STEP_NUMBERS = 4
 """The number of the agents' step is the number of earlier starts, modulo this."""
 
@@ -108,6 +109,7 @@ def render(batch: ScriptFields) -> str:
                     f"{shlex.quote(_python(batch))} -m jobs.schedulers.slurm.task",
                     '"$run" --submission "$submission"',
                 ),
+                _wait_s(batch.config),
             ),
         ]
     )
@@ -156,6 +158,7 @@ def by_hand(config: Mapping[str, Any], profile: Profile = GENERIC) -> str:
                 profile,
                 ['"$code"', '"$PWD"'],
                 ('"$python" -m jobs.submission.sbatch_entry', '"$@"'),
+                _wait_s(config),
             ),
         ]
     )
@@ -311,17 +314,17 @@ def _runs(tasks: Sequence[ArrayTask]) -> list[str]:
 
 
 def _launch(
-    nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task: Sequence[str]
+    nodes: str, cpus: str, profile: Profile, folders: Sequence[str], task: Sequence[str], wait_s: int
 ) -> list[str]:
     """Lines that start an agent on each node, and a step after a failure. Only `profile` is not quoted.
 
-    `task` is the command of an agent and its arguments.
+    `task` is the command of an agent and its arguments. srun ends agents `wait_s` seconds after the first.
     """
     command, arguments = task
     agents = [f"--nodes={nodes} --ntasks={nodes}", f"--ntasks-per-node=1 --cpus-per-task={cpus}"]
     one_task = "--nodes=1 --ntasks=1 --ntasks-per-node=1 --cpus-per-task=1"
     overlap = "--relative=0 --overlap"
-    wait = f"--kill-on-bad-exit=0 --wait={math.ceil(CLOSED_TIMEOUT_S)}"
+    wait = f"--kill-on-bad-exit=0 --wait={wait_s}"
     return [
         *node_setup(profile),
         "# This shell survives signals, and runs a trap only after srun has ended.",
@@ -351,6 +354,11 @@ def _launch(
         )
         + " || exit $status",
     ]
+
+
+def _wait_s(config: Mapping[str, Any]) -> int:
+    """Seconds that agents have after the first one ends."""
+    return math.ceil(max(CLOSED_TIMEOUT_S, float(config["job"]["rendezvous_timeout_s"]) + _VERDICT_S))
 
 
 def _srun(options: Sequence[str], profile: Profile, folders: Sequence[str], task: str) -> str:

@@ -1,0 +1,40 @@
+"""Child processes that call a driver and may hang in it. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Sequence
+from typing import Any
+
+_WITHIN_S = 5.0
+
+
+def end(processes: Sequence[subprocess.Popen[Any]], within_s: float = _WITHIN_S) -> None:
+    """Kill processes and wait at most `within_s` seconds for all of them.
+
+    A process that hangs in a driver (state D) dies only when its system call returns.
+    """
+    for process in processes:
+        process.kill()
+    deadline = time.monotonic() + within_s
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+
+
+def output(command: Sequence[str], within_s: float) -> str:
+    """Standard output of a command.
+
+    Raises `OSError` if it cannot be started, and `subprocess.SubprocessError` if it fails or takes more than
+    `within_s` seconds.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        printed, errors = process.communicate(timeout=within_s)
+    finally:
+        end([process])
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, printed, errors)
+    return printed

@@ -1,0 +1,146 @@
+"""Facts of a node: comparable between nodes, and without a finding where nothing is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from jobs.fabric.description import (
+    Adapter,
+    AdapterKind,
+    ConfigurationFile,
+    Fabric,
+    FabricKind,
+    Gpu,
+    Interface,
+    PciDevice,
+    Port,
+    Software,
+)
+from jobs.node import child_process
+from jobs.node.preflight import facts
+
+
+def adapter(name: str, rate: float = 400.0, *, for_compute: bool = True) -> Adapter:
+    port = Port(1, "InfiniBand", "ACTIVE", "LinkUp", rate, f"{rate:g} Gb/sec")
+    return Adapter(
+        name, AdapterKind.VERBS, "mlx5_core", None, None, (port,), f"/sys/{name}", for_compute=for_compute
+    )
+
+
+def gpus(count: int) -> tuple[Gpu, ...]:
+    return tuple(Gpu(PciDevice(str(number))) for number in range(count))
+
+
+ETHERNET = Interface("eth0", "up", 1, 100_000, 9000, "ice", None)
+NODE = Fabric(
+    FabricKind.INFINIBAND,
+    (*(adapter(f"mlx5_{number}") for number in range(8)), adapter("mlx5_8", 200, for_compute=False)),
+    (ETHERNET,),
+    gpus(8),
+    software=Software(nccl_version="2.27.5", nvidia_driver="550.54"),
+)
+
+
+def test_names_of_adapters_storage_adapters_and_gpus_of_the_bus_are_not_compared() -> None:
+    renamed = tuple(adapter(f"vf{number}") for number in range(8))
+    other = replace(NODE, adapters=renamed, gpus=gpus(4))
+    assert facts.agreement(other, wants_gpus=True) == facts.agreement(NODE, wants_gpus=True)
+    assert facts.agreement(NODE, wants_gpus=True)["adapters"] == "8 x InfiniBand ACTIVE 400 Gb/sec"
+
+
+def test_runs_without_gpus_do_not_compare_nccl_and_its_network() -> None:
+    assert facts.agreement(NODE, wants_gpus=False).keys() <= {"code", "Python", "machine", "torch"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "file", "count"),
+    [
+        ({}, (), 8),
+        ({"NCCL_IB_DISABLE": "1"}, (), 0),
+        ({"NCCL_NET": "Socket"}, (), 0),
+        ({}, (("NCCL_NET", "socket"),), 0),
+        ({"NCCL_IB_DISABLE": "0"}, (("NCCL_IB_DISABLE", "1"),), 8),
+    ],
+)
+def test_adapters_matter_unless_the_run_chooses_tcp(
+    environ: dict[str, str], file: tuple[tuple[str, str], ...], count: int
+) -> None:
+    fabric = replace(NODE, software=Software(nccl_files=(ConfigurationFile("/etc/nccl.conf", file),)))
+    assert len(facts.transport_adapters(fabric, environ)) == count
+
+
+@pytest.mark.parametrize(
+    ("fabric", "adapters", "ranks", "gbit_per_s"),
+    [
+        (NODE, 8, 8, 3200),
+        (NODE, 8, 1, 400),  # one rank does not reach the sum of all adapters
+        (replace(NODE, gpus=gpus(2)), 8, 1, 1600),  # four adapters for each GPU
+        (NODE, 2, 8, 800),
+        (NODE, 0, 8, 100),  # TCP: the interface
+    ],
+)
+def test_the_link_rate_is_that_of_the_adapters_that_the_ranks_use(
+    fabric: Fabric, adapters: int, ranks: int, gbit_per_s: float
+) -> None:
+    used = fabric.compute_adapters[:adapters]
+    assert facts.link_bytes_per_s(fabric, used, "eth0", ranks) == gbit_per_s * 1e9 / 8
+
+
+def test_a_run_over_tcp_does_not_need_locked_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "detect", lambda root, process: NODE)
+    monkeypatch.setattr(facts, "_gpus", lambda root: (8, []))
+    for wants_gpus, has_driver, expected in ((False, True, False), (True, False, False), (True, True, True)):
+        root = tmp_path / f"{wants_gpus}-{has_driver}"
+        (root / "dev").mkdir(parents=True)
+        if has_driver:
+            (root / "dev/nvidiactl").touch()
+        found = facts.collect(
+            0, host="n0", folders=[], missing_gpus=None, wants_gpus=wants_gpus, environ={}, root=root
+        )
+        assert found.rdma is expected
+
+
+def test_a_node_without_a_driver_has_no_gpus(tmp_path: Path) -> None:
+    assert facts._gpus(tmp_path) == (0, [])
+
+
+def test_only_the_first_nodes_measure_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "storage_rates", lambda folder, node: (1.0, 2.0))
+    for node, expected in ((7, 1.0), (8, None)):
+        found = facts.collect(
+            node, host="n", folders=[], missing_gpus=None, wants_gpus=False, rate_folder=tmp_path
+        )
+        assert found.write_bytes_per_s == expected
+
+
+def test_a_file_system_without_a_size_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=0))
+    assert facts._free_space([tmp_path]) == {}
+
+
+def test_a_child_that_cannot_be_killed_does_not_hold_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(process, "kill", lambda: None)
+    began = time.monotonic()
+    try:
+        child_process.end([process], within_s=0.1)
+        assert time.monotonic() - began < 30
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_the_output_of_a_child_and_its_failures() -> None:
+    assert child_process.output([sys.executable, "-c", "print(3)"], 60) == "3\n"
+    with pytest.raises(subprocess.CalledProcessError):
+        child_process.output([sys.executable, "-c", "raise SystemExit(2)"], 60)
+    with pytest.raises(subprocess.TimeoutExpired):
+        child_process.output([sys.executable, "-c", "import time; time.sleep(60)"], 0.1)
