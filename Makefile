@@ -8,6 +8,8 @@ PYTEST := $(BIN)/python -m pytest -n $(PROCESSES)
 
 # An environment or a path of somebody else's must not leak into ours.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
+# Hundreds of processes that the tests start would each compile the modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install slurm slurm-tests demo demo-slurm test test-slow test-all gpu mutants lint format schemas clean

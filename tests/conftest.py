@@ -2,45 +2,81 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from jobs.core import code_snapshot
+from tests.support.linked_code import LinkedCode
 from tests.support.ranks import Ranks
+from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 SLOW_TIMEOUT_S = 300
 """Time limit of a test that is marked slow; of all others it is `timeout` in pyproject.toml."""
 
 pytest.register_assert_rewrite("tests.support.injected_delays", "tests.support.requeued")
+# Other work may slow an example down.
+settings.register_profile(
+    "any speed", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any speed")
 
 
-class FolderScheduling(LoadScopeScheduling):
-    """Run the tests of a folder one after the other in one process, those of tests/unit file by file.
+_ROOT = Path(__file__).parents[1]
+_RANKS = re.compile(r"\b(?:two|three|four)_ranks\b")
 
-    Session fixtures, that is clusters and ranks, then come up once, and tests that wait for Slurm run beside
-    tests that compute.
+
+@functools.cache
+def scope_of(file: str) -> str:
+    """Tests of one scope run in one process, one after the other: those of a folder that share a cluster or
+    ranks, so that these come up once; else those of a file.
+
+    Args:
+        file: path of the test file from the root of the repository.
     """
+    folder = file.rpartition("/")[0]
+    by_file = folder == "tests/unit" or (
+        folder == "tests/multiprocess" and not _RANKS.search((_ROOT / file).read_text())
+    )
+    return file if by_file else folder
+
+
+class SharedFixtureScheduling(LoadScopeScheduling):
+    """Divide the tests by `scope_of`; an idle process takes the next scope in the order of collection."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False  # else scopes of few tests come last; some take long
+        super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        folder = file.rpartition("/")[0]
-        return file if folder == "tests/unit" else folder
+        return scope_of(nodeid.partition("::")[0])
+
+
+def _start_order(item: pytest.Item) -> int:
+    """Long scopes first. Tests that wait for Slurm then run beside ranks, which use several processors."""
+    file = item.nodeid.partition("::")[0]
+    return 2 if file.startswith("tests/unit/") else int(scope_of(file) == file)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give slow tests their time limit, unless they have one of their own."""
+    """Sort the tests by the order of their start. Give slow tests their time limit, unless they have one."""
+    items.sort(key=_start_order)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
 
 
 @pytest.hookimpl(optionalhook=True)  # collection works under `-p no:xdist`
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FolderScheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedFixtureScheduling:
     """The scheduler of `pytest -n 2`, in place of pytest-xdist's own."""
-    return FolderScheduling(config, log)
+    return SharedFixtureScheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,6 +85,29 @@ def own_queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DISTTRAIN_QUEUE_DIR", str(tmp_path_factory.mktemp("queue")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_forced_colours() -> Iterator[None]:
+    """Text without colours, also where continuous integration sets `FORCE_COLOR`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("FORCE_COLOR", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def linked_code(tmp_path_factory: pytest.TempPathFactory) -> LinkedCode:
+    return LinkedCode(tmp_path_factory.mktemp("code"))
+
+
+@pytest.fixture(autouse=True)
+def quick_snapshots(
+    request: pytest.FixtureRequest, linked_code: LinkedCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Submissions within this process link their snapshot of the code, except where snapshots or their
+    progress are tested."""
+    if request.path.stem not in ("test_code_snapshot", "test_progress_bar"):
+        monkeypatch.setattr(code_snapshot, "_write", linked_code)
 
 
 def _ranks(size: int, nodes: int) -> Iterator[Ranks]:

@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+import submit as submit_py
 from disttrain.records.files import FILES
 from disttrain.records.json_files import read_json, read_jsonl
 from disttrain.records.metrics import Metrics
@@ -63,9 +64,9 @@ def own_queue(tmp_path, monkeypatch):
 SHORT = ("--set", "train.steps=12", "optim.warmup_steps=4", "train.eval_samples=64")
 
 
-@pytest.mark.timeout(300)  # three ranks on two processors, and four commands
-def test_short_sweep_end_to_end(tmp_path):
-    """On 1 and 2 nodes; the slow test has 4."""
+@pytest.mark.timeout(300)  # three ranks on two processors
+def test_short_sweep_end_to_end(tmp_path, capsys):
+    """On 1 and 2 nodes; the slow test has 4. Queue, supervisor, agents, torchruns and gloo are real."""
     runs = tmp_path / "runs"
     found = sweep_default(runs, *SHORT, node_counts=(1, 2))
     reference = curve(found[1][1])
@@ -73,19 +74,25 @@ def test_short_sweep_end_to_end(tmp_path):
     assert curve(found[2][1]) == pytest.approx(reference, rel=1e-5)
     for run, metrics in found.values():
         check_run_directory(run, metrics)
+    two, metrics = found[2]
+    assert (metrics.world_size, metrics.nodes, metrics.attempt) == (2, 2, 0)
+    assert read_json(two.attempt(0).record)["exit_codes"] == {"0": 0, "1": 0}
 
-    again = submit("sweep", "--nodes", "1", "2", "--runs", str(runs), "--cluster", "local", "--json", *SHORT)
-    assert again.returncode == 0, again.stderr
+    again = ["sweep", "--nodes", "1", "2", "--runs", str(runs), "--cluster", "local", "--json", *SHORT]
+    assert submit_py.main(again) == 0
     assert len(RunDir(runs / "default" / "n1-single-b16-r0").attempts()) == 1, "done runs are kept"
 
-    report = submit("report", "default", "--runs", str(runs))
-    assert report.returncode == 0, report.stderr
+    assert submit_py.main(["report", "default", "--runs", str(runs)]) == 0
     written = {path.name for path in (runs / "default" / "report").iterdir()}
     assert {"report.html", "report.md", "report.json"} <= written
     assert json.loads((runs / "default" / "report" / "report.json").read_text())
 
-    status = submit("status", "--runs", str(runs), "--json")
-    assert all(run["state"] == "done" for run in json.loads(status.stdout)["runs"])
+    capsys.readouterr()
+    assert submit_py.main(["status", "--runs", str(runs), "--json"]) == 0
+    states = [
+        (run["state"], run["step"], run["steps"]) for run in json.loads(capsys.readouterr().out)["runs"]
+    ]
+    assert states == [("done", 12, 12)] * 2
 
 
 def check_run_directory(run: RunDir, metrics: Metrics) -> None:

@@ -241,27 +241,6 @@ def test_a_run_that_is_asked_to_stop_goes_on_where_it_was(
     assert float(deadline["value"]) > datetime.fromisoformat(attempt_of(ended.run, 1).started).timestamp()
 
 
-def test_the_trainer_on_two_nodes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it for real: queue, supervisor, two agents, two torchruns, gloo."""
-    monkeypatch.delenv("DISTTRAIN_LAUNCHER")
-    config = Config.model_validate(
-        {
-            "model": {"kind": "tests.support.small_models:Net"},
-            "data": {"kind": "tests.support.small_models:source"},
-            "train": {"steps": 4, "local_batch_size": 4, "global_batch_size": 8},
-            "resources": {"nodes": 2, "device": "cpu"},
-        }
-    )
-    plan = RunPlan("n2", config, config_key(config), 0, {"resources.nodes": 2}, BatchPlan(4, 1, 2))
-    submit(SweepPlan("demo", {}, (plan,)), LocalScheduler(), root)
-    ended = settled(root)["n2"]
-    assert ended.state == "done", (ended.message, ended.run.attempt(0).node_log(0).read_text())
-    metrics = Metrics.model_validate(read_json(ended.run.metrics))
-    assert (metrics.world_size, metrics.nodes, metrics.attempt) == (2, 2, 0)
-    assert (ended.step, ended.steps) == (4, 4)
-    assert attempt_of(ended.run).exit_codes == {"0": 0, "1": 0}
-
-
 @pytest.mark.slow
 def test_the_report_is_written_when_the_last_run_has_ended(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.multiprocess
 def own_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     """Two ranks of this test alone, which it may break."""
     monkeypatch.setattr(ranks_module, "AFTER_FAILURE_S", 1.0)
-    ranks = Ranks(2, nodes=1)
+    ranks = Ranks(2, nodes=1, forked=True)
     yield ranks
     ranks.close()
 

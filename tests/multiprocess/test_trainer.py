@@ -100,7 +100,7 @@ def test_the_example_of_the_readme_runs_on_two_ranks(two_ranks, tmp_path):
     text = (Path(__file__).resolve().parents[2] / "README.md").read_text()
     [example] = [code for code in re.findall(r"```python\n(.*?)```", text, re.S) if "Trainer" in code]
     two_ranks.call(run_example, example, str(tmp_path))
-    metrics = Metrics.model_validate(read_json(tmp_path / "runs" / "mine" / "first" / "metrics.json"))
+    metrics = Metrics.model_validate(read_json(tmp_path / "runs" / "mine" / "n2" / "metrics.json"))
     assert (metrics.status, metrics.world_size, metrics.strategy) == ("completed", 2, "ddp")
     assert metrics.comm_method == "ddp_backward_tail"
     assert metrics.eval_history[-1].loss < 0.5 * metrics.loss_history[0].loss
@@ -116,7 +116,7 @@ def test_the_example_of_the_readme_runs_under_torchrun(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     for attempt in range(2):
         subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=200)
-        metrics = Metrics.model_validate(read_json(tmp_path / "runs" / "mine" / "first" / "metrics.json"))
+        metrics = Metrics.model_validate(read_json(tmp_path / "runs" / "mine" / "n2" / "metrics.json"))
         assert (metrics.status, metrics.world_size, metrics.attempt) == ("completed", 2, attempt)
     assert (metrics.steps, metrics.resumed_step) == (200, 200)
 

@@ -55,6 +55,12 @@ def replay(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     return put
 
 
+@pytest.fixture
+def empty_pngs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write empty PNG files in reports: rendering them takes most of the time of a small report."""
+    monkeypatch.setattr("analysis.figures.plots.save", lambda figure, path: path.touch())
+
+
 @pytest.fixture(scope="session")
 def shared_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The file tree of a kind of `tests.support.fabric_trees`, built once. Tests must not change it."""

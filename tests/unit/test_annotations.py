@@ -118,6 +118,7 @@ def test_tags_move_to_the_trash_and_back(capsys: pytest.CaptureFixture[str]) -> 
     assert (state.own_tags, state.sweep_tags) == (("good",), ("good",))
 
 
+@pytest.mark.usefixtures("empty_pngs")
 def test_a_report_on_a_tag_has_its_runs_alone(capsys: pytest.CaptureFixture[str]) -> None:
     for run in sorted(fake_sweep(RUNS, "x", nodes=(1, 2), repeats=2).glob("n*")):
         if run.name.endswith("r0"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import conftest
+from tests.support import skips
 
 ROOT = Path(__file__).parents[2]
 SKIPPED = """\
@@ -32,37 +34,46 @@ def test_one():
 """
 
 
-def run(folder: Path, text: str, ci: bool) -> subprocess.CompletedProcess[str]:
-    """Run pytest on one test file with the hooks of `tests.support.skips`."""
-    folder.mkdir(parents=True)
+FILES = {
+    "unit/test_skipped.py": SKIPPED,
+    "unit/test_module.py": WHOLE_MODULE,
+    "unit/test_xfail.py": EXPECTED_FAILURE,
+    "gpu/test_without_gpu.py": SKIPPED,
+}
+
+
+def run(folder: Path, ci: bool) -> subprocess.CompletedProcess[str]:
+    """Run pytest on `FILES` with the hooks of `tests.support.skips`."""
+    for name, text in FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
     hooks = "pytest_make_collect_report, pytest_runtest_makereport"
     (folder / "conftest.py").write_text(f"from tests.support.skips import {hooks}\n")
-    (folder / "test_it.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "-p", "no:xdist", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "CI": "true" if ci else ""}
     return subprocess.run(
-        [*command, f"--rootdir={folder}", folder], cwd=folder, env=environment, capture_output=True,
-        text=True, check=False,
+        [*command, "--continue-on-collection-errors", f"--rootdir={folder}", folder], cwd=folder,
+        env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "folder", "fails"),
-    [
-        (SKIPPED, "unit", True),
-        (WHOLE_MODULE, "unit", True),
-        (EXPECTED_FAILURE, "unit", False),
-        (SKIPPED, "gpu", False),
-    ],
-    ids=["test", "module", "xfail", "gpu"],
-)
-def test_in_continuous_integration_only_tests_of_a_gpu_are_skipped(
-    tmp_path: Path, text: str, folder: str, fails: bool
-) -> None:
-    done = run(tmp_path / "ci" / folder, text, ci=True)
-    assert (done.returncode in (1, 2)) is fails, done.stdout + done.stderr
-    assert ("no test may be skipped under CI=true" in done.stdout) is fails
-    assert run(tmp_path / "here" / folder, text, ci=False).returncode in (0, 5)
+@pytest.mark.parametrize("ci", [True, False])
+def test_in_continuous_integration_only_tests_of_a_gpu_are_skipped(tmp_path: Path, ci: bool) -> None:
+    done = run(tmp_path, ci)
+    assert done.returncode == int(ci), done.stdout + done.stderr
+    failed = set(re.findall(r"^(?:FAILED|ERROR) ([\w/.]+)", done.stdout, re.MULTILINE))
+    assert failed == ({"unit/test_skipped.py", "unit/test_module.py"} if ci else set()), done.stdout
+    reason = "no test may be skipped under CI=true: Skipped: no transformers"
+    assert (f"FAILED unit/test_skipped.py::test_one - {reason}" in done.stdout) is ci
+    assert "XFAIL unit/test_xfail.py::test_one" in done.stdout
+    assert re.search(r"^SKIPPED \[1\] gpu/test_without_gpu.py:", done.stdout, re.MULTILINE)
+
+
+def test_the_tests_of_this_project_have_these_hooks(request: pytest.FixtureRequest) -> None:
+    for name in ("pytest_make_collect_report", "pytest_runtest_makereport"):
+        callers = getattr(request.node.ihook, name).get_hookimpls()
+        assert getattr(skips, name) in [each.function for each in callers]
 
 
 def test_every_test_has_a_time_limit(request: pytest.FixtureRequest) -> None:
@@ -75,3 +86,14 @@ def test_every_test_has_a_time_limit(request: pytest.FixtureRequest) -> None:
         conftest.pytest_collection_modifyitems([item])
         limits[name] = [mark.args[0] for mark in item.iter_markers("timeout")]
     assert limits == {"slow": [300], "own": [900], "quick": []}
+
+
+def test_tests_that_share_a_cluster_or_ranks_run_in_one_process() -> None:
+    alone = {"tests/unit/test_skips.py", "tests/multiprocess/test_default_sweep.py"}
+    shared = {
+        "tests/multiprocess/test_ddp.py",
+        "tests/slurm/test_jobs.py",
+        "tests/slurm/no_accounting/test_faults.py",
+    }
+    assert {conftest.scope_of(file) for file in alone} == alone
+    assert {conftest.scope_of(file) for file in shared} == {file.rpartition("/")[0] for file in shared}
