@@ -7,7 +7,6 @@ come from the newest records of each label in `benchmarks/results/*.jsonl`, and 
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from analysis import quoted_figures as quoted
-from benchmarks import result_record
+from benchmarks import gpu_results, result_record
+from benchmarks.gpu_results import NONE
 from disttrain.documents import DOCS, table, update_files
 
 PAGE = DOCS / "results.md"
-NONE = "\N{EN DASH}"
 _TITLE = """\
 # Results beside those of others
 
@@ -37,14 +36,20 @@ The emulated model has 8 layers of 4 MiB of gradients, with a forward pass of 16
 320 ms; the local batch size is constant (weak scaling). Links have 1 Gbit/s. Speed-up is devices x
 efficiency, communication the share of the step that one device does not have.
 """
+_UNMEASURED = {
+    "resnet50": ("ResNet-50, DDP", "1 to 64 GPUs"),
+    "gpt-1.3b": ("GPT of 1.3 B, FSDP", "8 to 64 GPUs"),
+}
+"""Rows for the sizes that are not measured: the run, and its goal, of which runs of `make gpu` are a part."""
 _SCALING_MISSING = """
-Not measured: `python submit.py sweep sweeps/production.yaml --nodes 1 2 4 8 --gpus-per-node 8`, and
+Not measured: on up to 8 GPUs of one machine `python -m benchmarks.gpu --limit-s 3600`; on several nodes
+`python submit.py sweep sweeps/production.yaml --nodes 1 2 4 8 --gpus-per-node 8`, and
 `sweeps/large-model.yaml` for FSDP ([sweeps](submitting.md)).
 """
 _STRATEGIES = """
-Not measured: `python submit.py sweep --nodes 1 --gpus-per-node 4 --scaling strong --set
-parallel.strategy=dp,ddp` on a node with four GPUs. The source of the quoted rows claims an efficiency above
-90 % on 8 GPUs; its rates are 85 %.
+Not measured: `python -m benchmarks.gpu --limit-s 3600` on a node with several GPUs, which trains GPT-2 124M
+on one GPU, and with DataParallel and DDP on 2, 4 and 8. The source of the quoted rows claims an efficiency
+above 90 % on 8 GPUs; its rates are 85 %.
 """
 _PRECISION = "The rows on the CPU are activation checkpointing and the chunked loss, in float32."
 _BUCKETS = """
@@ -66,7 +71,7 @@ _CLUSTERS = """
 def page(folder: Path = result_record.RESULTS) -> str:
     """The text of the page, from the results in `folder`."""
     records = newest_records(folder)
-    gpu = newest_gpu_parts(folder / "gpu")
+    gpu = gpu_results.newest_parts(folder / "gpu")
     parts = [
         _TITLE,
         _prose(_INTRODUCTION),
@@ -89,34 +94,18 @@ def newest_records(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def newest_gpu_parts(folder: Path) -> dict[str, dict[str, Any]]:
-    """Figures of each part of the newest `make gpu` that completed, with `command`; empty without a run."""
-    runs = sorted(path for path in folder.glob("*") if path.is_dir())
-    parts = [json.loads(path.read_text()) for path in sorted(runs[-1].glob("*.json"))] if runs else []
-    return {part["part"]: part["result"] for part in parts if part.get("status") == "ok" and part["result"]}
-
-
 def scaling(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]) -> list[str]:
     head = ["source", "mark", "devices", "throughput", "speed-up", "efficiency", "communication"]
     rows = [row for record in _found(records, "truth#links") for row in _emulated_scaling(record)]
     for name, unit in (("resnet50", "images/s"), ("gpt-1.3b", "tokens/s")):
-        if part := gpu.get(name):
-            rate = part["samples_per_s"] if unit == "images/s" else part["tokens_per_s"]
-            rows.append(
-                [
-                    f"ours: {name}, {part['device']}",
-                    "**GPU**",
-                    "1",
-                    f"{rate:,.0f} {unit}",
-                    "1x",
-                    "100 %",
-                    "0 %",
-                ]
-            )
+        sizes = gpu_results.by_gpus(gpu, name)
+        rows += [gpu_results.scaling_row(name, unit, count, sizes) for count in sorted(sizes)]
     for key in _trainer_records(records, "cuda"):
         rows += _trainer_scaling(records[key])
-    rows.append(_not_measured("ResNet-50, DDP, 1 to 64 GPUs", len(head)))
-    rows.append(_not_measured("GPT of 1.3 B, FSDP, 8 to 64 GPUs", len(head)))
+    for name, (source, goal) in _UNMEASURED.items():
+        measured = max(gpu_results.by_gpus(gpu, name), default=0)
+        missing = f"more than {measured} GPUs" if measured > 1 else goal
+        rows.append(_not_measured(f"{source}, {missing}", len(head)))
     for each in quoted.SCALING:
         for at, devices in enumerate(each.devices):
             rows.append(_quoted_scaling(each, at, devices))
@@ -220,8 +209,9 @@ def strategies(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]
         commands += _commands(records, key)
     if part := gpu.get("ddp-shared"):
         source = f"ours: GPT-2 124M, ddp, {part['world_size']} ranks on one {part['device']}"
-        rows.append([source, "**GPU**", "1", f"{part['samples_per_s']:,.0f}", _gb(part)])
-    rows.append(_not_measured("ours: single, DataParallel, DDP on four GPUs", len(head)))
+        rows.append([source, "**GPU**", "1", f"{part['samples_per_s']:,.0f}", gpu_results.memory(part)])
+    measured = gpu_results.strategy_rows(gpu)
+    rows += measured or [_not_measured("ours: single, DataParallel, DDP on four GPUs", len(head))]
     rows += [
         [each.name, "*quoted*", str(each.devices), f"{each.samples_per_s:,.0f}", f"{each.memory_gb} GB"]
         for each in quoted.STRATEGIES
@@ -241,7 +231,9 @@ def precision(records: dict[str, dict[str, Any]], gpu: dict[str, dict[str, Any]]
         for name in ("fp32", "tf32", "bf16", "fp16-accumulation"):
             if part := gpu.get(name):
                 ratio = part["samples_per_s"] / base["samples_per_s"]
-                rows.append([f"ours: GPT-2 124M, {name}", "**GPU**", _gb(part), f"{ratio:.2f}x"])
+                rows.append(
+                    [f"ours: GPT-2 124M, {name}", "**GPU**", gpu_results.memory(part), f"{ratio:.2f}x"]
+                )
     else:
         rows.append(_not_measured("ours: GPT-2 124M in fp32, tf32, bf16, fp16 and accumulation", len(head)))
     for record in _found(records, "memory#cpu"):
@@ -377,10 +369,6 @@ def _not_measured(source: str, columns: int) -> list[str]:
 
 def _percent(value: float | None) -> str:
     return NONE if value is None else f"{value:g} %"
-
-
-def _gb(part: dict[str, Any]) -> str:
-    return f"{part['peak_memory_bytes'] / 1e9:.1f} GB"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -29,7 +29,7 @@ from disttrain.records.json_files import CorruptFile
 from disttrain.records.run_directory import Attempt, RunDir, attempt_of_job
 from disttrain.records.run_json import read_run_json
 from disttrain.runtime import heartbeat, nccl_log_file
-from disttrain.runtime.cpu_binding import bind
+from disttrain.runtime.apply_binding import bind
 from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.rank_info import rank_info
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
 
         with open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
-            gpus_per_rank=config.gpus_per_rank,
+            gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,
         ) as world:  # fmt: skip
             if by_hand:
                 output = RunOutput.by_hand(arguments.run_dir, arguments.config, config, world)

@@ -33,6 +33,7 @@ from disttrain.memory import batch_fit
 from disttrain.memory.host_limit import peak_resident_bytes, reset_peak
 from disttrain.memory.probe_protocol import EXIT_OUT_OF_MEMORY, STORE_PREFIX
 from disttrain.records.batch_fit import BatchFit, BatchProbe
+from disttrain.runtime.attention_kernel import attention_kernel
 from disttrain.runtime.launcher_store import launcher_store
 from disttrain.runtime.parent_death import die_with_parent
 from disttrain.runtime.process_group import World, open_world
@@ -66,9 +67,10 @@ def main() -> int:
         with open_world(
             config.resources, config.job.collective_timeout_s, config.precision.dtype,
             launcher_store(os.environ.get(STORE_PREFIX, "")),
-            gpus_per_rank=config.gpus_per_rank,
+            gpus_per_rank=config.gpus_per_rank, attention=config.train.attention,
         ) as world:  # fmt: skip
-            fit = _Probe(config, request, world, answers).run()
+            with attention_kernel(config.train.attention):
+                fit = _Probe(config, request, world, answers).run()
             _answer(answers, {"fit": fit.model_dump(mode="json")})
         return 0
     except ConfigError as error:
@@ -143,7 +145,7 @@ class _Probe:
         if self._config.compile.scope != "none":
             torch._dynamo.reset()  # the graphs of all sizes would exceed the limit, and run uncompiled
         _reset_peak(world.device)
-        with compiling(self._config.compile):
+        with compiling(self._config.compile, self._config.train.attention):
             warm_up_s = max(self._seconds(1, batches) for _ in range(WARM_UP_STEPS))
         if steps is None:
             steps = min(max(math.ceil(TIMED_S / warm_up_s), TIMED_STEPS[0]), TIMED_STEPS[1])

@@ -41,6 +41,11 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def is_access_denied(error: BaseException) -> bool:
+    """Whether the error means that this user may not read or write a file, or that its disk is read-only."""
+    return isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
 def message_of(error: BaseException) -> str:
     """Message of an exception, in one line.
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from disttrain.build_by_kind import build_model, build_source
 from disttrain.config.auto_strategy import allowed, choose_strategy
@@ -73,7 +74,9 @@ def estimate(config: Config) -> MemoryEstimate:
     local = given if isinstance(given, int) else 1
     source = build_source(config.data)
     task, sample = Task.of(source, config.memory.loss_in_model), source.train[0]
-    with FakeTensorMode():
+    fused = config.train.attention != "math"
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH] if fused else [SDPBackend.MATH]
+    with FakeTensorMode(), sdpa_kernel(kernels):
         model = build_model(config.model, source)
         for transform in transforms_of(_uncompiled(config), torch.device("cpu")):
             model = transform(model)
@@ -212,6 +215,8 @@ def _state(config: Config, strategy: str, size: ModelSize, accumulates: bool) ->
             reshard=options.reshard_after_forward,
             whole_gradients=accumulates and options.accumulation == "no_sync",
             offload=options.cpu_offload,
+            forward_prefetch=options.forward_prefetch,
+            backward_prefetch=options.backward_prefetch or 1,
         )
     copies = strategy == "ddp" and not config.parallel.ddp.gradient_as_bucket_view
     return replicated_memory(size, held, bucket_copy=copies)

@@ -38,6 +38,7 @@ from disttrain.records.heartbeat import FOLDER_VARIABLE, stop_request_path
 from disttrain.records.metrics import Metrics
 from disttrain.resolve_batch import resolve_batch_size
 from disttrain.runtime import heartbeat, log
+from disttrain.runtime.attention_kernel import attention_kernel
 from disttrain.runtime.process_group import World
 from disttrain.runtime.rank_failure import record_failure
 from disttrain.runtime.run_output import RunOutput
@@ -63,15 +64,16 @@ def train(config: Config, output: RunOutput, world: World, signals: StopSignals 
     Resumes from the newest checkpoint if there is one, and stops early if the ranks agree on it.
     Raises `ConfigError` before the first step if the config cannot be run.
     """
-    run = prepare(config, output, world, signals or StopSignals())
-    try:
-        with without_automatic_collection(config.train.gc_every > 0):
-            stop_cause = run_loop(run)
-    except BaseException as error:
-        record_failure(error, world.rank, output.attempt)  # before anything that may block
-        run.telemetry.abort()
-        raise
-    return finish(run, config, world, stop_cause)
+    with attention_kernel(config.train.attention):
+        run = prepare(config, output, world, signals or StopSignals())
+        try:
+            with without_automatic_collection(config.train.gc_every > 0):
+                stop_cause = run_loop(run)
+        except BaseException as error:
+            record_failure(error, world.rank, output.attempt)  # before anything that may block
+            run.telemetry.abort()
+            raise
+        return finish(run, config, world, stop_cause)
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def prepare(config: Config, output: RunOutput, world: World, signals: StopSignal
         built.model, task, built.optimizer, config.optim, built.strategy, plan, data.steps, telemetry.clock,
         precision,
     )  # fmt: skip
-    with compiling(config.compile):
+    with compiling(config.compile, config.train.attention):
         runner.prime(data.example(), compiles=config.compile.scope != "none")
 
     random = RandomState(world.device)

@@ -3,6 +3,8 @@
     python -m benchmarks.gpu [--folder DIR] [--only PART ...] [--limit-s 530]
     python -m benchmarks.gpu --tiny --device cpu       every part in seconds on a CPU: a test of this program
 
+With several GPUs and a longer --limit-s, training runs on 2, 4 and 8 of them follow; --only runs them too.
+
 Each part is a process with a time limit of its own. Its result is written to `DIR/PART.json` as soon as it
 ends, and its output to `DIR/PART.log`; a part that fails or runs out of time does not affect the others. On a
 machine without a GPU the program says so and exits with code 0. Otherwise the exit code is the number of
@@ -48,14 +50,28 @@ class Part:
         return [sys.executable, *words, *given]
 
 
-def training(name: str, limit_s: float, ranks: int = 1) -> Part:
-    """A run of `benchmarks.gpu.training`."""
+def training(name: str, limit_s: float, ranks: int = 1, part: str = "", options: str = "") -> Part:
+    """A run of `benchmarks.gpu.training`; `part`: name of the part if not that of the run."""
     several = f"-m torch.distributed.run --standalone --nproc-per-node={ranks} " if ranks > 1 else ""
-    return Part(name, limit_s, f"{several}-m benchmarks.gpu.training {name} --folder FOLDER")
+    module = f"{several}-m benchmarks.gpu.training {name} --folder FOLDER {options}"
+    return Part(part or name, limit_s, module)
+
+
+def several_gpu_parts(gpus: int) -> tuple[Part, ...]:
+    """Runs on 2, 4 and 8 of the GPUs of this machine; `benchmarks.results_page` reads them by name."""
+    found = []
+    for count in (count for count in (2, 4, 8) if count <= gpus):
+        found += [
+            training(name, limit_s, count, f"{name}-on-{count}-gpus")
+            for name, limit_s in (("bf16", 90), ("resnet50", 90), ("gpt-1.3b", 150))
+        ]
+        found.append(training("bf16", 90, part=f"bf16-dp-on-{count}-gpus", options=f"--gpus {count}"))
+    return tuple(found)
 
 
 PARTS = (
     Part("matmul", 40, "-m benchmarks.gpu.matmul"),
+    Part("attention", 30, "-m benchmarks.gpu.attention"),
     Part("tests", 120, "-m pytest tests/gpu -q -p no:xdist -p no:cacheprovider", options=False),
     training("bf16", 45),
     training("fp32", 45),
@@ -155,23 +171,25 @@ def _is_rate(value: Any) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    import torch
+
+    gpus = torch.cuda.device_count()
+    every = [*PARTS, *several_gpu_parts(gpus)]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--folder", type=Path, help="default: benchmarks/results/gpu/TIME")
-    parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], metavar="PART")
+    parser.add_argument("--only", nargs="+", choices=[part.name for part in every], metavar="PART")
     parser.add_argument("--limit-s", type=float, default=LIMIT_S, help="seconds of all parts together")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="sizes for a test of this program")
     arguments = parser.parse_args(argv)
-    if arguments.device == "cuda":
-        import torch
-
-        if not torch.cuda.is_available():
-            print("gpu: CUDA finds no GPU on this machine; nothing was run")
-            return 0
+    if arguments.device == "cuda" and not gpus:
+        print("gpu: CUDA finds no GPU on this machine; nothing was run")
+        return 0
     folder = arguments.folder or RESULTS / "gpu" / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    parts = [part for part in PARTS if not arguments.only or part.name in arguments.only]
+    wanted = arguments.only or [part.name for part in (every if arguments.limit_s > LIMIT_S else PARTS)]
+    parts = [part for part in every if part.name in wanted]
     records = run_all(parts, folder.resolve(), arguments.device, arguments.tiny, arguments.limit_s)
     print(f"results: {folder}")
     return sum(record["status"] != "ok" for record in records)

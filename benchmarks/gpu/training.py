@@ -1,6 +1,6 @@
 """The training runs of `make gpu`, by name: config, smaller config for a test, and figures.
 
-    python -m benchmarks.gpu.training NAME --folder DIR [--device cuda] [--tiny]
+    python -m benchmarks.gpu.training NAME --folder DIR [--device cuda] [--gpus N] [--tiny]
 
 Prints the figures as one JSON object. Under torchrun each rank runs this module and rank 0 prints.
 """
@@ -75,6 +75,8 @@ RUNS: dict[str, dict[str, Any]] = {
     "profile": _gpt2("bf16", 16, profile={"steps": [20, 20]}),
 }
 """One optimizer step of `fp16-accumulation` has the samples of one of `bf16`."""
+SEVERAL_RANKS = {"bf16": "ddp", "resnet50": "ddp", "gpt-1.3b": "fsdp"}
+"""Strategy of a run on several ranks."""
 TINY: dict[str, dict[str, Any]] = {
     "gpt": {"layers": 2, "width": 32, "heads": 2},
     "resnet": {"depth": 18, "width": 4},
@@ -84,13 +86,14 @@ TINY: dict[str, dict[str, Any]] = {
 """Overrides of model and data for a test on a CPU."""
 
 
-def config_of(name: str, device: str, tiny: bool) -> Config:
-    """The config of run `name` on the ranks of this process's world. On a CPU, fp16 and tf32 become bf16 and
-    fp32, and a compiled model is captured without inductor."""
+def config_of(name: str, device: str, tiny: bool, gpus: int = 1) -> Config:
+    """The config of run `name` on the ranks of this process's world, or with DataParallel on `gpus` GPUs of
+    one rank. On a CPU, fp16 and tf32 become bf16 and fp32, and a compiled model is captured without
+    inductor."""
     given = copy.deepcopy(RUNS[name])
     given["data"]["valid_samples"] = 0
     given["telemetry"] = {"warmup_steps": 10, "profiled_steps": 0, "sinks": [], "gpu_every_s": 0.2}
-    shape = {"nodes": rank_info().nodes, "gpus_per_node": rank_info().local_size}
+    shape = {"nodes": rank_info().nodes, "gpus_per_node": rank_info().local_size * gpus}
     given["resources"] = {"device": device, **given.get("resources", {}), **shape}
     if tiny:
         given["model"].update(TINY[given["model"]["kind"]])
@@ -100,8 +103,13 @@ def config_of(name: str, device: str, tiny: bool) -> Config:
         given["telemetry"]["warmup_steps"] = 2
         if "profile" in given:
             given["profile"] = {"steps": [4, 4]}
+    if gpus > 1:
+        given["parallel"] = {"strategy": "dp"}
+        given["train"]["local_batch_size"] *= gpus  # DataParallel divides it among the GPUs
+    elif rank_info().size > 1 and name in SEVERAL_RANKS:
+        given["parallel"] = {"strategy": SEVERAL_RANKS[name]}
     if "global_batch_size" in given["train"]:
-        given["train"]["global_batch_size"] *= rank_info().size
+        given["train"]["global_batch_size"] *= rank_info().size * gpus
     if device == "cpu":
         given["resources"]["device"] = "cpu"
         dtype = given["precision"]["dtype"]
@@ -115,7 +123,7 @@ def figures_of(metrics: Metrics, output: RunOutput) -> dict[str, Any]:
     """Figures of a run, NVML fields without a value and, of a profiled run, the idle gaps of the device and
     the attention operators."""
     found: dict[str, Any] = metrics.model_dump(mode="json", include={
-        "device", "precision", "world_size", "local_batch_size", "accumulation", "parameters",
+        "device", "precision", "strategy", "world_size", "local_batch_size", "accumulation", "parameters",
         "measured_steps", "samples_per_s", "tokens_per_s", "model_flops_per_s_per_rank", "peak_flops", "mfu",
         "peak_memory_bytes", "peak_reserved_memory_bytes", "composition", "comm_method", "gpu",
         "null_reasons",
@@ -131,11 +139,14 @@ def figures_of(metrics: Metrics, output: RunOutput) -> dict[str, Any]:
     return found
 
 
-def measure(name: str, folder: Path, device: str, tiny: bool) -> dict[str, Any] | None:
+def measure(name: str, folder: Path, device: str, tiny: bool, gpus: int = 1) -> dict[str, Any] | None:
     """Train run `name` in `folder` and return its figures on rank 0, None on the others."""
-    config = config_of(name, device, tiny)
+    config = config_of(name, device, tiny, gpus)
     output = RunOutput.of_job(folder, 0)
-    with open_world(config.resources, precision=config.precision.dtype) as world:
+    with open_world(
+        config.resources, precision=config.precision.dtype, gpus_per_rank=config.gpus_per_rank,
+        attention=config.train.attention,
+    ) as world:  # fmt: skip
         if world.rank == 0:
             output.attempt.path.mkdir(parents=True, exist_ok=True)
         world.on_all_ranks(lambda: None)
@@ -150,9 +161,10 @@ def main() -> None:
     parser.add_argument("name", choices=RUNS)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--gpus", type=int, default=1, help="of one rank: DataParallel")
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args()
-    found = measure(arguments.name, arguments.folder, arguments.device, arguments.tiny)
+    found = measure(arguments.name, arguments.folder, arguments.device, arguments.tiny, arguments.gpus)
     if found is not None:
         print(json.dumps(found))
 

@@ -18,6 +18,18 @@ def choose_strategy(wanted: str, world_size: int) -> tuple[str, str]:
     return "ddp", "every rank holds the whole model, so only gradients need to travel"
 
 
+def planned_strategy(config: Config) -> str:
+    """The strategy of a run as far as it is known before its job: `auto` where the ranks choose by the memory
+    of their devices."""
+    wanted, per_node = config.parallel.strategy, config.resources.gpus_per_node
+    if wanted != "auto" or config.world_size == 1:
+        return choose_strategy(wanted, config.world_size)[0]
+    if config.model.kind == "emulated":  # its layers take no device memory
+        return "ddp"
+    sharded = ("fsdp", "hsdp") if 1 < per_node < config.world_size else ("fsdp",)
+    return "ddp" if all(refusal_with(config, each) for each in sharded) else "auto"
+
+
 def allowed(config: Config, *, several_nodes: bool) -> tuple[list[str], str | None]:
     """The strategies that can run the config, ddp first; the reason if it is ddp alone."""
     refusals = {

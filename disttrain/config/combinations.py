@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from disttrain.config.attention_combinations import check_attention
 from disttrain.config.batch_plan import BatchPlan
 from disttrain.config.compile_combinations import check_compilation
 from disttrain.config.config_tree import Config
@@ -371,5 +372,6 @@ CHECKS: tuple[Callable[[Config], Refusal | None], ...] = (
     _memory,
     _memory_of_replicas,
     check_compilation,
+    check_attention,
 )
 """In this order; the first refusal is shown."""

@@ -72,23 +72,29 @@ def sharded_memory(
     reshard: bool = True,
     whole_gradients: bool = False,
     offload: bool = False,
+    forward_prefetch: int = 0,
+    backward_prefetch: int = 1,
 ) -> StateMemory:
     """State of a device with 1/`ranks` of the model: `fsdp` over all ranks, `hsdp` over those of a node.
 
     `gathered_bytes` are the bytes of a gathered parameter (None: as stored). With `reshard`, the parameters
-    outside of the blocks stay gathered, and two blocks are: the one that computes and the one that is
-    gathered ahead. Without it, all blocks stay gathered until their backward pass. The gradient of one block
-    and of the parameters outside exists in full until it is reduced. `whole_gradients`: those of all blocks
-    exist in full between micro-steps (`accumulation: no_sync`). `offload`: the state is in host memory, and
-    the shards of one group's parameters and gradients are on the device while they are copied: those of a
-    block, or of the parameters outside of the blocks where they are more.
+    outside of the blocks stay gathered, and so do the block that computes and those that are gathered ahead:
+    `backward_prefetch` beside a gradient, or `forward_prefetch` without one. Without `reshard`, all blocks
+    stay gathered until their backward pass. The gradient of one block and of the parameters outside exists in
+    full until it is reduced. `whole_gradients`: those of all blocks exist in full between micro-steps
+    (`accumulation: no_sync`). `offload`: the state is in host memory, and the shards of one group's
+    parameters and gradients are on the device while they are copied: those of a block, or of the parameters
+    outside of the blocks where they are more.
     """
     trained = _share(size.trained, ranks) * size.parameter_bytes
     unit = size.largest_block or size.parameters
-    weights = min(size.parameters, size.outside_blocks + 2 * unit) if reshard else size.parameters
-    gradients = min(size.trained, size.outside_blocks + unit)
+    forward, backward = (
+        min(size.parameters, size.outside_blocks + (1 + ahead) * unit) if reshard else size.parameters
+        for ahead in (forward_prefetch, backward_prefetch)
+    )
+    at_once = max(forward, backward + min(size.trained, size.outside_blocks + unit))
     width = size.parameter_bytes if gathered_bytes is None else gathered_bytes
-    gathered = (weights + gradients) * width if ranks > 1 or offload else 0
+    gathered = at_once * width if ranks > 1 or offload else 0
     whole = size.trained * size.parameter_bytes if whole_gradients else 0
     if offload:
         copied = 2 * _share(max(unit, size.outside_blocks), ranks) * size.parameter_bytes

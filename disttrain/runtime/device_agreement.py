@@ -16,6 +16,7 @@ from typing import Literal
 import torch.distributed as dist
 
 from disttrain.errors import ConfigError, NodeFault
+from disttrain.runtime.attention_kernel import require_kernel
 from disttrain.runtime.device import choose_device
 from disttrain.runtime.device_precision import choose_precision
 from disttrain.runtime.rank_info import RankInfo
@@ -36,7 +37,8 @@ class RankDevice:
     precision: str = ""
     """Resolved `precision.dtype`."""
     problem: Problem | None = None
-    """`config`: the node lacks the requested GPUs or precision. `node`: the node's GPUs cannot be used."""
+    """`config`: the node lacks the requested GPUs, precision or attention kernel. `node`: the node's GPUs
+    cannot be used."""
     message: str = ""
 
     @property
@@ -58,13 +60,16 @@ class Verdict:
         return ConfigError(self.message) if self.problem == "config" else NodeFault(self.message, self.rank)
 
 
-def choose(requested: str, precision: str, info: RankInfo, gpus_per_rank: int = 1) -> RankDevice:
-    """Choose this rank's device for `resources.device=requested` and `precision.dtype=precision`. Raises
-    nothing."""
+def choose(
+    requested: str, precision: str, info: RankInfo, gpus_per_rank: int = 1, attention: str = "auto"
+) -> RankDevice:
+    """Choose this rank's device for `resources.device=requested`, `precision.dtype=precision` and
+    `train.attention=attention`. Raises nothing."""
     node = socket.gethostname()
     try:
         device = choose_device(requested, info.local_rank, info.local_size * gpus_per_rank)
         resolved, _ = choose_precision(precision, device)
+        require_kernel(attention, device)
     except ConfigError as error:
         return RankDevice(node, problem="config", message=str(error))
     except Exception as error:  # a broken driver raises errors of many types

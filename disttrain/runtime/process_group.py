@@ -151,16 +151,19 @@ def open_world(
     store: dist.Store | None = None,
     *,
     gpus_per_rank: int = 1,
+    attention: str = "auto",
 ) -> Iterator[World]:
     """Join the process group, and leave it at the end of the block.
 
     A collective that takes longer than the timeout raises. After an exception the group stays: its shutdown
     can wait for peers that sit in a collective, and the process must exit for torchrun to end them. `store`:
-    meet there, and not in torchrun's own store. `gpus_per_rank`: see `Config.gpus_per_rank`.
+    meet there, and not in torchrun's own store. `gpus_per_rank`: see `Config.gpus_per_rank`. `attention`:
+    the kernel that each device must have.
 
     Raises `ConfigError` when torchrun's world is not `resources.nodes x resources.gpus_per_node`: a
     rendezvous can form a smaller world without an error, and training must not run in one. Raises
-    `ConfigError` or `NodeFault` on all ranks when their devices or backends differ.
+    `ConfigError` or `NodeFault` on all ranks when their devices or backends differ, or one lacks the
+    precision or the attention kernel.
     """
     info = rank_info()
     requested = (resources.nodes, resources.gpus_per_node // gpus_per_rank)
@@ -172,7 +175,7 @@ def open_world(
     if info.nodes > 1:
         _check_interface(os.environ.get("GLOO_SOCKET_IFNAME", ""), info.rank)
     torch.set_num_threads(resources.threads_per_rank)
-    chosen = device_agreement.choose(resources.device, precision, info, gpus_per_rank)
+    chosen = device_agreement.choose(resources.device, precision, info, gpus_per_rank, attention)
     timeout = timedelta(seconds=collective_timeout_s)
     control = None
     with heartbeat.collective():

@@ -83,8 +83,8 @@ def _compiled_class(kind: type[nn.Module], options: CompileConfig) -> type[nn.Mo
 
 
 @contextmanager
-def compiling(options: CompileConfig) -> Iterator[None]:
-    """Context of the pass in which the model is compiled: log its duration.
+def compiling(options: CompileConfig, attention: str = "auto") -> Iterator[None]:
+    """Context of the pass in which the model is compiled: log its duration. `attention`: `train.attention`.
 
     Raises `ConfigError` where PyTorch cannot compile the model.
     """
@@ -99,6 +99,8 @@ def compiling(options: CompileConfig) -> Iterator[None]:
             f"compile.scope={options.scope}, compile.fullgraph={str(options.fullgraph).lower()}: the model "
             f"cannot be compiled ({reason}); use "
             + ("compile.fullgraph=false" if options.fullgraph else "compile.scope=none")
+            # the compiler traces the model, and so raises the refusal of a call by the kernel
+            + (" or train.attention=auto" if attention != "auto" else "")
         ) from error
     if options.scope != "none":
         graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]

@@ -9,6 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from disttrain.models.gpt import Attention, rotary_angles
+from disttrain.runtime.attention_kernel import attention_kernel
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -24,15 +25,17 @@ def expected_operator() -> str:
 
 
 @pytest.mark.skipif(not torch.cuda.is_bf16_supported(False), reason="no bf16")
-def test_attention_in_bf16_is_cudnn_on_hopper_and_flash_elsewhere() -> None:
+@pytest.mark.parametrize("kernel", ["auto", "cudnn", "flash", "efficient"])
+def test_attention_in_bf16_is_cudnn_on_hopper_and_flash_elsewhere_unless_configured(kernel: str) -> None:
     device = torch.device("cuda", 0)
     attention = Attention(width=512, heads=8, dropout=0.0).to(device)
     x = torch.randn(2, 256, 512, device=device, requires_grad=True)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        with torch.autocast("cuda", torch.bfloat16):
+        with attention_kernel(kernel), torch.autocast("cuda", torch.bfloat16):
             output = attention(x, rotary_angles(256, 64, device))
         output.float().sum().backward()
         torch.cuda.synchronize()
     called = {event.key for event in profiler.key_averages()}
-    operator = f"aten::_scaled_dot_product_{expected_operator()}_attention"
+    name = expected_operator() if kernel == "auto" else kernel
+    operator = f"aten::_scaled_dot_product_{name}_attention"
     assert {operator, f"{operator}_backward"} <= called

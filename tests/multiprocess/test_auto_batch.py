@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 import resource
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,13 +21,15 @@ from disttrain.config.config_tree import Config
 from disttrain.errors import ConfigError
 from disttrain.memory.batch_search import search_batch_size
 from disttrain.records.batch_fit import BatchFit
+from disttrain.records.json_files import read_json
 from disttrain.runtime.process_group import World
 from tests.support.ranks import Ranks
-from tests.support.small_models import FEATURES, Growing
+from tests.support.small_models import FEATURES, Growing, Leaping
 from tests.support.stopping import Seen, alone, config, train_until
 
 pytestmark = pytest.mark.multiprocess
 
+ROOT = Path(__file__).resolve().parents[2]
 TOO_LARGE = 8
 LIMIT = 800 << 20
 """Bytes of a process: of torch about 370 MiB, and of four samples of `Growing` 256 MiB."""
@@ -91,6 +98,47 @@ def test_a_size_that_fits_under_a_limit_of_the_kernel_is_found(two_ranks: Ranks)
     assert fit.local_batch_size in tried
     assert max(tried) < TOO_LARGE, "its peak was predicted"
     assert fit.fixed_bytes + TOO_LARGE * fit.bytes_per_sample > budget
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of this machine with 1 GiB of memory."""
+    first = re.search(r"^\d+:memory:/(.*)$", Path("/proc/self/cgroup").read_text(), re.MULTILINE)
+    top, limit = (f"memory/{first[1]}", "memory.limit_in_bytes") if first else ("", "memory.max")
+    folder = Path("/sys/fs/cgroup", top, f"disttrain-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+        (folder / limit).write_text(str(1 << 30))
+    except OSError as error:
+        if folder.exists():
+            folder.rmdir()
+        pytest.skip(f"no control group can be made: {error}")
+    yield folder
+    folder.rmdir()
+
+
+@pytest.mark.slow
+def test_a_probe_that_the_kernel_kills_at_the_limit_of_a_control_group_ends_alone(
+    small_group: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "auto.yaml").write_text(
+        "{model: {kind: 'tests.support.small_models:Leaping'}, "
+        "data: {kind: 'tests.support.small_models:source'}, "
+        "train: {steps: 2, local_batch_size: auto}, resources: {device: cpu}}"
+    )
+    command = [sys.executable, "-m", "disttrain", "--config", "auto.yaml", "--run-dir", "run"]
+    done = subprocess.run(
+        ["sh", "-c", f'echo $$ > {small_group}/cgroup.procs && exec "$@"', "sh", *command],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True,
+        timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    fit = BatchFit.model_validate(read_json(tmp_path / "run" / "metrics.json")["batch_fit"])
+    assert fit.out_of_memory == [Leaping.TOO_MANY]
+    assert fit.local_batch_size < Leaping.TOO_MANY
+    assert str(small_group) in fit.limit_source
+    kills = small_group / ("memory.oom_control" if "memory" in small_group.parts else "memory.events")
+    assert "oom_kill 1\n" in kills.read_text()
 
 
 @pytest.mark.slow

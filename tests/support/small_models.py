@@ -205,3 +205,16 @@ class Hungry(Net):
         if len(inputs) >= self.dies_at and STORE_PREFIX in os.environ:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().forward(inputs)
+
+
+class Leaping(Net):
+    """Needs 2 GiB more with `TOO_MANY` samples than with fewer, which no fit to fewer predicts; takes about
+    the same time for any number."""
+
+    TOO_MANY = 8
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        time.sleep(0.05)
+        if len(inputs) >= self.TOO_MANY:
+            torch.ones(1 << 29)
+        return super().forward(inputs)

@@ -36,6 +36,9 @@ CASES: dict[str, dict[str, Any]] = {
     "ddp-bucket-copies": {"parallel": {"strategy": "ddp", "ddp": {"gradient_as_bucket_view": False}}},
     "fsdp": {"parallel": {"strategy": "fsdp"}},
     "fsdp-kept-gathered": {"parallel": {"strategy": "fsdp", "fsdp": {"reshard_after_forward": False}}},
+    "fsdp-prefetch": {
+        "parallel": {"strategy": "fsdp", "fsdp": {"forward_prefetch": 3, "backward_prefetch": 3}}
+    },
     "fsdp-accumulation": {"parallel": {"strategy": "fsdp"}, "train": {"global_batch_size": 16}},
     "fsdp-no-sync": {
         "parallel": {"strategy": "fsdp", "fsdp": {"accumulation": "no_sync"}},
@@ -65,13 +68,19 @@ def config_of(case: str) -> Config:
 class StepMemory:
     """Bytes on one rank."""
 
-    peak: int
-    """Largest total of live tensors within a step: weights, optimizer state, gradients, activations, and
-    inputs and outputs of collectives. gloo adds copies of both, which it frees at varying times."""
+    peaks: tuple[int, ...]
+    """Largest total of live tensors within each measured step: weights, optimizer state, gradients,
+    activations, and inputs and outputs of collectives. gloo adds copies of both, which it frees at varying
+    times."""
     gathered: int
     """Largest total of the parameters that are gathered when a layer computes; 0 without sharding."""
     model: int
     """Parameters of the whole model."""
+
+    @property
+    def peak(self) -> int:
+        """The least of the peaks."""
+        return min(self.peaks)
 
 
 def measure(world: World, config: Config) -> StepMemory:
@@ -89,7 +98,7 @@ def measure(world: World, config: Config) -> StepMemory:
             with record_function(_STEP), _gathered(built.model) as gathered:
                 runner.step(step, batches)
     model = sum(parameter.numel() * parameter.element_size() for parameter in built.model.parameters())
-    return StepMemory(_peak(profiler), max(gathered, default=0), model)
+    return StepMemory(_peaks(profiler), max(gathered, default=0), model)
 
 
 @contextmanager
@@ -114,8 +123,8 @@ def _gathered(model: nn.Module) -> Iterator[list[int]]:
             hook.remove()
 
 
-def _peak(profiler: profile) -> int:
-    """Live bytes of the CPU allocator at most in a measured step; of the steps, the least."""
+def _peaks(profiler: profile) -> tuple[int, ...]:
+    """Live bytes of the CPU allocator at most in each measured step."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
@@ -127,7 +136,7 @@ def _peak(profiler: profile) -> int:
         now += event["args"]["Bytes"]
         step = bisect.bisect(steps, event["ts"])
         peaks[step] = max(peaks[step], now)
-    return min(peaks[-MEASURED:])
+    return tuple(peaks[-MEASURED:])
 
 
 class _InFakeWorld(World):

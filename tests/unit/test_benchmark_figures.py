@@ -10,6 +10,7 @@ from benchmarks import (
     checkpoint_plan,
     cluster,
     exposed,
+    fabric_telemetry,
     file_system_calls,
     help,
     memory,
@@ -117,12 +118,30 @@ def test_memory_is_compared_with_no_option_and_with_the_estimate():
 
 
 def test_the_memory_of_ranks_is_compared_with_the_estimate_and_with_gloo():
-    case = {"peak": 50 << 20, "gathered": 2, "model": 8, "peak_on_gloo": 60 << 20, "estimate": 55 << 20}
+    mib = 1 << 20
+    on_gloo = [(60 * mib, 50 * mib), (55 * mib, 51 * mib)]
+    case = {"peak": 50 * mib, "gathered": 2, "model": 8, "peaks_on_gloo": on_gloo, "estimate": 55 * mib}
     found = memory_ranks.figures({"cases": {"fsdp": case}})
     assert found["cases"]["fsdp"] == {
         "peak_bytes": 50 << 20,
         "estimate_error_percent": 10.0,
         "gathered_percent": 25.0,
-        "transport_percent": 20.0,
+        "transport_percent": 6.0,
+        "transport_least_percent": 0.0,
+        "transport_most_percent": 20.0,
     }
-    assert found["largest_estimate_error_percent"] == 10.0
+    assert (found["largest_estimate_error_percent"], found["repeats"]) == (10.0, 2)
+
+
+def test_telemetry_of_the_network_is_timed_in_each_call():
+    raw = fabric_telemetry.measure(adapters=2, interfaces=3, lines=50, repeats=4)
+    assert (len(raw["sample_s"]), len(raw["log_s"])) == (4, 3)
+    found = fabric_telemetry.figures(raw | {"sample_s": [0.001, 0.002, 0.009], "log_s": [0.05]})
+    assert (found["sample_ms"], found["sample_percent"], found["log_ms"]) == (2.0, 0.2, 50.0)
+    assert len(fabric_telemetry.log_lines(50)) == 50
+
+
+def test_a_sample_reads_all_links_of_the_node(tmp_path):
+    fabric_telemetry.write_node(tmp_path, 2, 3)
+    reader = fabric_telemetry.LinkReader("nccl", [], tmp_path)
+    assert len(reader.read()) == 5

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch._dynamo
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
@@ -19,6 +20,7 @@ from disttrain.config.sections.compile import CompileConfig
 from disttrain.errors import ConfigError
 from disttrain.models.gpt import GPT
 from disttrain.models.resnet import BasicBlock, ResNet
+from disttrain.runtime.attention_kernel import attention_kernel
 from disttrain.transforms.activation_checkpointing import checkpoint_activations
 from disttrain.transforms.compilation import compile_model, compiling
 
@@ -136,6 +138,24 @@ def test_a_model_that_is_not_one_graph_is_refused_in_one_line() -> None:
     model = compile_model(Breaking(), options, CPU)
     with pytest.raises(ConfigError, match=r"graph_break.*use compile.fullgraph=false$"), compiling(options):
         model(torch.ones(1, 2))
+
+
+class Attending(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
+
+def test_a_call_that_the_attention_kernel_refuses_names_its_key() -> None:
+    """The flash kernel of the CPU has no dropout."""
+    options = CompileConfig(scope="model", backend="eager")
+    model = compile_model(Attending(), options, CPU)
+    message = r"cannot be compiled \(.*; use compile.scope=none or train.attention=auto$"
+    with (
+        pytest.raises(ConfigError, match=message),
+        attention_kernel("flash"),
+        compiling(options, "flash"),
+    ):
+        model(torch.ones(1, 1, 4, 4))
 
 
 def test_a_model_without_blocks_is_refused() -> None:

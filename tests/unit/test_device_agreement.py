@@ -9,12 +9,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from disttrain import __main__ as entry
 from disttrain.config.sections.resources import ResourcesConfig
-from disttrain.errors import ConfigError, NodeFault
+from disttrain.errors import EXIT_BAD_INPUT, ConfigError, NodeFault
 from disttrain.runtime import device, device_agreement
 from disttrain.runtime.device_agreement import RankDevice, find_problem
 from disttrain.runtime.process_group import open_world
 from disttrain.runtime.rank_failure import describe_failure
+from disttrain.runtime.rank_info import RankInfo
 
 
 def on_gpu(node: str, index: int) -> RankDevice:
@@ -62,14 +64,55 @@ def test_nodes_that_would_choose_another_precision_are_named() -> None:
     assert found.message.startswith("precision.dtype=auto would be bf16 on node a, but fp32 on node b; set ")
 
 
-def test_a_precision_that_no_device_has_is_refused_before_the_process_group(monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"precision": "tf32"}, r"precision\.dtype=tf32 needs a GPU, .*; use fp32"),
+        ({"attention": "cudnn"}, r"train\.attention=cudnn needs a GPU, .*; use flash"),
+    ],
+)
+def test_settings_that_no_device_has_are_refused_before_the_process_group(
+    wanted: dict[str, str], message: str, monkeypatch
+) -> None:
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: pytest.fail("a process group started"))
     monkeypatch.setattr("socket.gethostname", lambda: "cpu-07")
     with (
-        pytest.raises(ConfigError, match=r"node cpu-07: precision\.dtype=tf32 needs a GPU, .*; use fp32"),
-        open_world(ResourcesConfig(device="auto"), precision="tf32"),
+        pytest.raises(ConfigError, match=f"node cpu-07: {message}"),
+        open_world(ResourcesConfig(device="auto"), **wanted),
     ):
         pass
+
+
+def test_a_rank_refuses_the_kernel_of_the_config_before_the_process_group(
+    tmp_path: Path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(entry.StopSignals, "install", lambda _: None)
+    monkeypatch.setattr(entry, "bind", lambda: None)
+    monkeypatch.setattr(entry.faulthandler, "enable", lambda: None)
+    monkeypatch.setattr("disttrain.train.train", lambda *_: pytest.fail("the run started"))
+    monkeypatch.setattr("socket.gethostname", lambda: "cpu-07")
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").write_text(
+        "{train: {steps: 1, local_batch_size: 1, attention: cudnn}, precision: {dtype: bf16}}"
+    )
+    assert entry.main(["--config", "own.yaml"]) == EXIT_BAD_INPUT
+    assert capsys.readouterr().err.startswith("error: node cpu-07: train.attention=cudnn needs a GPU, but")
+
+
+def test_a_node_whose_gpus_lack_the_kernel_is_named(monkeypatch) -> None:
+    """Node `b` has older GPUs than node `a`."""
+    chosen = []
+    monkeypatch.setattr(device_agreement, "choose_device", lambda *_: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA X")
+    for node, capability in (("a", (9, 0)), ("b", (7, 5))):
+        monkeypatch.setattr("socket.gethostname", lambda node=node: node)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        info = RankInfo(rank=len(chosen), size=2, local_rank=0, local_size=1)
+        chosen.append(device_agreement.choose("cuda", "fp32", info, attention="flash"))
+    found = find_problem(chosen)
+    assert found is not None
+    assert (found.problem, found.rank) == ("node", 1)
+    assert found.message.startswith("node b: train.attention=flash needs compute capability 8.0")
 
 
 @pytest.mark.parametrize(

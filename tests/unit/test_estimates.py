@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from analysis.stats.estimates import Estimate, geometric_mean, mean_bounds, ratio, ratio_bounds
+from analysis.stats.estimates import (
+    Estimate,
+    difference,
+    from_moments,
+    geometric_mean,
+    log_moments,
+    mean_bounds,
+    ratio,
+    ratio_bounds,
+    share_mean,
+)
 
 SIMULATIONS = 20_000
 rates = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=6)
@@ -110,3 +120,25 @@ def test_no_interval_and_no_spread_are_no_floating_point_warning(
 def test_single_precision_is_not_the_precision_of_the_arithmetic() -> None:
     single = np.array([0.1, 0.3], dtype=np.float32)
     assert geometric_mean(single) == geometric_mean(single.astype(np.float64))
+
+
+def test_mean_of_shares_agrees_with_scipys_t_interval() -> None:
+    shares = [0.30, 0.26, 0.35]
+    expected = scipy_stats.ttest_1samp(shares, 0.0).confidence_interval(0.9)
+    mean = share_mean(shares, confidence=0.9)
+    assert (mean.low, mean.high) == pytest.approx((expected.low, expected.high))
+    assert (mean.value, mean.repeats) == (pytest.approx(0.91 / 3), 3)
+    assert share_mean([1, 0]).low == 0.0, "a share is not negative"
+    assert share_mean([0.5]) == Estimate(0.5, None, None, 1)
+    assert share_mean(np.array([0.2, 0.4], dtype=np.float32)).low == 0.0
+
+
+def test_differences_of_logarithms_are_ratios_of_two_sides() -> None:
+    values, base = [290.0, 300.0, 285.0, 310.0], [100.0, 104.0, 97.0]
+    parted = difference(log_moments(values), log_moments(base))
+    assert from_moments(parted, 3) == pytest.approx(ratio(values, base))
+    assert log_moments(base).freedom == 2.0
+    same = log_moments([5.0, 5.0])
+    assert difference(log_moments(values), same).freedom == pytest.approx(3.0), "one side has no spread"
+    assert np.isnan(difference(same, same).freedom)
+    assert from_moments(parted, 3, "within run").basis == "within run"

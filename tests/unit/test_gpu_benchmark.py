@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from benchmarks import own_time, step_options, step_options_turns, trainer, trainer_turns
+from benchmarks.gpu import __main__ as gpu_parts
 from benchmarks.gpu import training
-from benchmarks.gpu.__main__ import PARTS, Part, main, run_all
+from benchmarks.gpu.__main__ import PARTS, Part, main, run_all, several_gpu_parts
 from benchmarks.gpu.matmul import matmul_rates
 from disttrain.config.parsing import Draft, check
 from disttrain.runtime.process_group import open_world
@@ -49,6 +50,58 @@ def test_each_training_run_works_in_its_tiny_version(name: str, tmp_path: Path) 
 def test_each_config_for_the_gpu_is_valid(name: str) -> None:
     config = training.config_of(name, "cuda", tiny=False)
     assert check(Draft(config.as_dict())) == config
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "gpus", "strategy"),
+    [("bf16", 1, 4, "dp"), ("bf16", 4, 1, "ddp"), ("resnet50", 4, 1, "ddp"), ("gpt-1.3b", 4, 1, "fsdp")],
+)
+def test_runs_on_several_gpus_keep_the_batch_of_a_gpu(
+    name: str, ranks: int, gpus: int, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = training.config_of(name, "cuda", tiny=False)
+    for variable in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(variable, str(ranks))
+    config = training.config_of(name, "cuda", tiny=False, gpus=gpus)
+    assert check(Draft(config.as_dict())) == config
+    assert config.parallel.strategy == strategy
+    assert (config.resources.gpus_per_node, config.gpus_per_rank) == (4, gpus)
+    assert config.train.local_batch_size == gpus * alone.train.local_batch_size
+
+
+def test_parts_on_several_gpus_are_those_of_the_machine(tmp_path: Path) -> None:
+    assert several_gpu_parts(1) == ()
+    parts = several_gpu_parts(5)
+    assert [part.name for part in parts if part.name.endswith("-4-gpus")] == [
+        "bf16-on-4-gpus", "resnet50-on-4-gpus", "gpt-1.3b-on-4-gpus", "bf16-dp-on-4-gpus",
+    ]  # fmt: skip
+    assert not [part for part in parts if "-8-" in part.name]
+    of_dp = next(part for part in parts if part.name == "bf16-dp-on-4-gpus").command("cuda", False, tmp_path)
+    assert of_dp[of_dp.index("--gpus") + 1] == "4"
+    assert "torch.distributed.run" not in of_dp
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], [part.name for part in PARTS]),
+        (["--only", "fp32", "bf16-on-2-gpus"], ["fp32", "bf16-on-2-gpus"]),
+        (["--limit-s", "3600"], [part.name for part in (*PARTS, *several_gpu_parts(2))]),
+    ],
+)
+def test_parts_on_several_gpus_run_if_named_or_given_time(
+    options: list[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    started: list[str] = []
+
+    def run_part(part: Part, *_: object) -> dict[str, object]:
+        started.append(part.name)
+        return {"part": part.name, "status": "ok", "seconds": 0.0}
+
+    monkeypatch.setattr(gpu_parts, "run_part", run_part)
+    assert main(["--folder", str(tmp_path), *options]) == 0
+    assert started == expected
 
 
 def test_the_turns_of_the_trainer_and_a_bare_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,3 +140,15 @@ def test_an_interface_that_is_not_there_is_refused_by_name(monkeypatch):
     message = r"^GLOO_SOCKET_IFNAME=nope0: the node of rank 1 has no interface 'nope0'; it has .*\blo\b"
     with pytest.raises(ConfigError, match=message), open_world(ResourcesConfig(nodes=2)):
         pass
+
+
+def test_collectives_of_values_use_the_control_group(monkeypatch):
+    groups = []
+    monkeypatch.setattr(dist, "all_gather_object", lambda values, value, group=None: groups.append(group))
+    monkeypatch.setattr(dist, "gather_object", lambda value, values, group=None: groups.append(group))
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor, op, group=None: groups.append(group))
+    world = World(0, 2, 0, 2, torch.device("cuda", 0), "nccl", control="control")  # type: ignore[arg-type]
+    world.all_gather_object(1)
+    world.gather_object(1)
+    world.all_reduce_max([1.0])
+    assert groups == ["control"] * 3

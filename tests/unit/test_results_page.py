@@ -54,6 +54,36 @@ def test_parts_of_make_gpu_replace_what_is_not_measured(tmp_path):
     assert "resnet50, NVIDIA" not in text
 
 
+def test_runs_on_several_gpus_fill_the_rows_that_were_not_measured(tmp_path):
+    """Made-up figures: no machine with several GPUs has measured any."""
+    phases = {"compute_s": 0.09, "comm_wait_s": 0.002, "comm_transfer_s": 0.008, "checkpoint_s": None}
+    figures = {
+        "resnet50": (2000, "single"), "resnet50-on-4-gpus": (7200, "ddp"),
+        "gpt-1.3b-on-8-gpus": (40, "fsdp"),
+        "bf16": (100, "single"), "bf16-dp-on-4-gpus": (300, "dp"), "bf16-on-4-gpus": (390, "ddp"),
+    }  # fmt: skip
+    folder = tmp_path / "gpu" / "20260101T000000Z"
+    folder.mkdir(parents=True)
+    for name, (rate, strategy) in figures.items():
+        result = {"samples_per_s": rate, "tokens_per_s": 2048 * rate, "strategy": strategy}
+        result |= {"peak_memory_bytes": 8e9, "device": "NVIDIA X", "composition": phases}
+        (folder / f"{name}.json").write_text(json.dumps({"part": name, "status": "ok", "result": result}))
+    text = page(tmp_path)
+    for row in (
+        "| ours: resnet50, NVIDIA X | **GPU** | 1 | 2,000 images/s | 1x | 100 % | 0 % |",
+        "| ours: resnet50, ddp, NVIDIA X | **GPU** | 4 | 7,200 images/s | 3.6x | 90 % | 10.0 % |",
+        f"| ours: gpt-1.3b, fsdp, NVIDIA X | **GPU** | 8 | 81,920 tokens/s | {NONE} | {NONE} | 10.0 % |",
+        "| ours: GPT-2 124M, bf16, single | **GPU** | 1 | 100 | 8.0 GB |",
+        "| ours: GPT-2 124M, bf16, DataParallel | **GPU** | 4 | 300 | 8.0 GB |",
+        "| ours: GPT-2 124M, bf16, DDP | **GPU** | 4 | 390 | 8.0 GB |",
+    ):
+        assert row in text
+    assert "| ResNet-50, DDP, more than 4 GPUs | not measured |" in text
+    assert "1 to 64 GPUs" not in text
+    assert "| ours: single, DataParallel, DDP on four GPUs | not measured |" not in text
+    assert "| GPT of 1.3 B, FSDP, more than 8 GPUs | not measured |" in text
+
+
 def trainer_record(device, label, ranks=4):
     """A record of `benchmarks.trainer` with two launches; `ddp` is 3.6 times as fast as `single`."""
     launches = {

@@ -48,6 +48,9 @@ def test_sharding_divides_the_state_and_gathers_two_blocks():
     assert (found.parameters, found.gradients, found.optimizer) == (500, 500, 1000)
     assert found.gathered == 4 * (100 + 2 * 200) + 4 * (100 + 200)
     assert sharded_memory(size, 2, 8, gathered_bytes=2).gathered == found.gathered // 2
+    assert sharded_memory(size, 2, 8, backward_prefetch=2).gathered == found.gathered + 4 * 200
+    assert sharded_memory(size, 2, 8, forward_prefetch=2).gathered == found.gathered
+    assert sharded_memory(size, 2, 8, forward_prefetch=4).gathered == 4 * 1000
     assert sharded_memory(size, 2, 8, reshard=False).gathered == 4 * 1000 + 4 * 300
     assert sharded_memory(size, 2, ranks=1) == replicated_memory(size, 2)
 

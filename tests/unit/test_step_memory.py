@@ -17,3 +17,11 @@ def test_the_estimate_of_a_sharded_model_is_a_close_upper_bound(case: str) -> No
     config = config_of(case)
     found = measure_without_transport(config)
     assert found.peak <= estimate(config).total_bytes <= (1 + TOLERANCE) * found.peak
+
+
+def test_blocks_gathered_ahead_of_the_backward_pass_add_to_the_peak() -> None:
+    ahead = config_of("fsdp-prefetch")
+    options = ahead.parallel.fsdp.model_copy(update={"forward_prefetch": 0})
+    parallel = ahead.parallel.model_copy(update={"fsdp": options})
+    needed = estimate(ahead.model_copy(update={"parallel": parallel})).total_bytes
+    assert needed == estimate(ahead).total_bytes > estimate(config_of("fsdp")).total_bytes

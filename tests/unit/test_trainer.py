@@ -315,6 +315,6 @@ def test_the_example_of_the_readme_runs(tmp_path, monkeypatch):
         exec(compile(example, "README.md", "exec"), {"__name__": "__main__"})
     finally:
         torch.set_num_threads(threads)
-    metrics = Metrics.model_validate(read_json(tmp_path / "runs" / "mine" / "first" / "metrics.json"))
+    metrics = Metrics.model_validate(read_json(tmp_path / "runs" / "mine" / "n1" / "metrics.json"))
     assert metrics.status == "completed"
     assert metrics.eval_history[-1].loss < 0.5 * metrics.loss_history[0].loss

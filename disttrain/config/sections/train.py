@@ -33,3 +33,8 @@ class TrainConfig(Section):
     gc_every: Annotated[NonNegativeInt, Field(json_schema_extra=KEYED_IF_SET)] = 0
     """Steps between garbage collections of Python, in the same steps on all ranks; 0: each rank collects when
     Python's own counters say so."""
+    attention: Annotated[
+        Literal["auto", "cudnn", "flash", "efficient", "math"], Field(json_schema_extra=KEYED_IF_SET)
+    ] = "auto"
+    """Kernel of `scaled_dot_product_attention`; `auto`: PyTorch's choice for each call, which is cuDNN first
+    on Hopper. Another value allows this kernel alone; see [speed.md](speed.md#attention)."""

@@ -1,0 +1,56 @@
+"""The kernel of `torch.nn.functional.scaled_dot_product_attention`, by `train.attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.compiler import config as compiler_config
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from disttrain.errors import ConfigError
+from disttrain.runtime.device import device_name
+
+KERNELS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+_ON_CPU = ("flash", "math")
+_MIN_CAPABILITY = {"cudnn": (8, 0), "flash": (8, 0)}
+"""Lowest CUDA compute capability with a kernel (`sdp_utils.cpp` of PyTorch)."""
+
+
+def require_kernel(wanted: str, device: torch.device) -> None:
+    """Raise `ConfigError` for a kernel that the device does not have; `auto` is on every device."""
+    if wanted == "auto":
+        return
+    at, name = f"train.attention={wanted}", device_name(device)
+    if device.type == "cpu":
+        if wanted not in _ON_CPU:
+            raise ConfigError(f"{at} needs a GPU, but this rank trains on the CPU; use flash or math")
+    elif torch.cuda.get_device_capability(device) < _MIN_CAPABILITY.get(wanted, (0, 0)):
+        raise ConfigError(
+            f"{at} needs compute capability 8.0, which {name} does not have; use efficient or auto"
+        )
+    elif wanted == "cudnn" and (torch.version.hip is not None or not torch.backends.cudnn.is_available()):
+        raise ConfigError(f"{at}: this torch has no cuDNN for {name}; use flash or auto")
+
+
+@contextmanager
+def attention_kernel(wanted: str) -> Iterator[None]:
+    """Context in which attention runs in the kernel `wanted` alone; `auto` leaves the choice to PyTorch.
+
+    In the context, PyTorch raises `RuntimeError` for a call that the kernel does not take. The setting holds
+    for the process.
+    """
+    if wanted == "auto":
+        yield
+        return
+    # a compiled graph contains the kernel, which the keys of PyTorch's caches of graphs lack
+    tag = f"{compiler_config.cache_key_tag} attention={wanted}"
+    patched = compiler_config.patch(cache_key_tag=tag)  # type: ignore[attr-defined]  # made at run time
+    with sdpa_kernel(KERNELS[wanted]), patched:
+        yield
